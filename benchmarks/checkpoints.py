@@ -99,7 +99,7 @@ class Measured:
 
     def _start(self) -> None:
         session = self._trainer.session
-        about = self._trainer._training.saves.about(session)
+        about = self._trainer.checkpoints.about(session)
         self._writer.start(session.snapshot(copies=False), about)
 
     def _with_checkpoint(self) -> None:

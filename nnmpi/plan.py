@@ -72,7 +72,7 @@ def command(options: argparse.Namespace) -> int:
         raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
     by = on_paper(Config(**given), asked)
     if layout is not None:
-        event = explained(by, layout, trace).event()
+        event = explained(by, layout, trace)
         print(json.dumps(event, indent=2) if is_json else explanation(event), flush=True)
         return 0
     plan = search(asked, by)

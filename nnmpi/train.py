@@ -177,8 +177,11 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     """The report of the first rank, opened before the run begins; None: `fit` opens it. Every rank
     of the job calls it.
 
-    Where a rank is lost now, `fit` notices it too, and arranges those that are left.
+    Where a rank is lost now, `fit` notices it too, and arranges those that are left. Where one was
+    lost before, others may be in `fit` already, so nothing is asked of them.
     """
+    if comm.is_abandoned:
+        return None
     mark = trainer.resumed and trainer.resumed.mark
     try:
         if not trainer.is_spare:

@@ -112,7 +112,11 @@ class CallCounter:
 
 
 class CallLog:
-    """The last calls of this rank, and the one it waits in. Other threads read it."""
+    """The last calls of this rank, and the one it waits in. Other threads read it.
+
+    It is no log of a step: it is there in every run, for reports of ranks that hang or differ, and
+    says where in a program each call was made.
+    """
 
     def __init__(self, settings: DebugSettings | None = None) -> None:
         self.settings = settings or DebugSettings()

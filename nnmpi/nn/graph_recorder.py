@@ -80,7 +80,7 @@ class ConflictError(Exception):
 
 
 class GraphRecorder:
-    """Records the layers and ops of one pass.
+    """Records the layers and ops of one pass: the structure of a model, not what a rank does.
 
     `whole` are the modules to take whole, by path, with the reasons. `grown` is called with the
     bytes that the pass holds so far, whenever a node has been added.
@@ -155,11 +155,11 @@ class GraphRecorder:
         self._add(Node(name, arguments, None, self._within[-1], tuple(used), op=op), y)
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Stands for the `forward` of a module."""
+        """Called in place of the `forward` of each module (see `nnmpi.nn.passes.Pass`)."""
         in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
-        if self._unit is not None or (in_sequence and not module._modules):
+        path = self._paths.get(id(module))  # None: `forward` of another one has made it
+        if path is None or self._unit is not None or (in_sequence and not module._modules):
             return forward(*args, **named)
-        path = self._paths[id(module)]
         if not module._modules or module._buffers or module._hooks or path in self._whole:
             return self._layer(module, path, forward, args, named)
         self._within.append(path)

@@ -17,6 +17,7 @@ from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
 from nnmpi.nn import hooks
 from nnmpi.nn.module import Module
+from nnmpi.nn.passes import current_pass
 
 
 class Loss(Module):
@@ -34,7 +35,9 @@ class Loss(Module):
 
     def __call__(self, *args: Any) -> Tensor:
         """Unlike a module's, it is not counted as a forward pass: nothing in a loss is random."""
-        loss: Tensor = self.forward(*args)
+        now = current_pass.get()
+        around = None if now is None else now.around
+        loss: Tensor = around(self, self.forward, *args) if around else self.forward(*args)
         return loss
 
     def divisor(self, target: Any) -> float:

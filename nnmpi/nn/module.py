@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -62,6 +63,8 @@ class Module(Hooked, Registries):
     def __call__(self, *args: Any, **options: Any) -> Any:
         now, forward = current_pass.get(), self.forward_with_hooks if self._hooks else self.forward
         if now is not None:
+            if now.around is not None:
+                forward = partial(now.around, self, forward)
             if self.training and not now.counted:
                 current_pass.set(now._replace(counted=True))
             if self._combine and self.training and now.batch_stats is not UNTRACKED:

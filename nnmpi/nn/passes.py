@@ -95,6 +95,8 @@ class Pass(NamedTuple):
     counted  whether the next pass has another step: as soon as a module in training mode runs,
              or because a trainer counts the steps
     batch    the samples of the whole batch, on all ranks; None: those of the input
+    around   called with each module, its `forward` and what this is given, in place of `forward`,
+             where the graph of a model is recorded
     """
 
     step: int
@@ -102,6 +104,7 @@ class Pass(NamedTuple):
     batch_stats: BatchStats = LOCAL
     counted: bool = True
     batch: int | None = None
+    around: Callable[..., Any] | None = None
 
 
 Combine = Literal["mean", "sum"]

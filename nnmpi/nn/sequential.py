@@ -2,8 +2,8 @@
 
 Rules:
 
-- `_steps` has the `forward` of each layer bound. An assignment makes it anew; who sets `forward`
-  past the setter of modules calls `forget_steps`. Hooks are looked at in each call.
+- `_steps` has the `forward` of each layer bound. An assignment makes it anew; who records a model,
+  or copies its modules, calls `forget_steps`. Hooks are looked at in each call.
 - What runs as one op gives the numbers of the layers one by one. A layer whose `forward` may differ
   (a subclass, a recorder, hooks, values that rotate) runs alone.
 - `progress` between layers is what moves messages in a forward pass.
@@ -17,6 +17,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.nn.containers import NumberedLayers
 from nnmpi.nn.fusion import FusedStep, steps_of
 from nnmpi.nn.module import Module
+from nnmpi.nn.passes import current_pass
 
 
 class Sequential(NumberedLayers):
@@ -46,7 +47,9 @@ class Sequential(NumberedLayers):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         steps = self._steps
         if steps is None:
-            first, *others = [*steps_of(list(self))] or [lambda x: x]
+            now, layers = current_pass.get(), list(self)
+            one_by_one = now is not None and now.around is not None
+            first, *others = [*(layers if one_by_one else steps_of(layers))] or [lambda x: x]
             steps = first, others
             object.__setattr__(self, "_steps", steps)
         progress = progress_hook.get()

@@ -24,6 +24,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.kernels.steps import Mixed, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
+from nnmpi.nn.place import Range
 from nnmpi.nn.single_store import Store
 
 ALIGN = 16
@@ -158,9 +159,9 @@ class FlatStore(Store):
         """The gradients in a shard."""
         return self.flat_grad[shard.start : shard.stop]
 
-    def readable(self, i: int) -> list[tuple[int, int]]:
-        """The stretches of parameter i, in the order of its memory, that this rank reads alone."""
-        return [(0, self.parameters[i].size)]
+    def readable(self, i: int) -> list[Range]:
+        """The ranges of parameter i that this rank reads alone; at least one, perhaps empty."""
+        return [self.parameters[i].place.range()]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         """Values lo to hi - 1 of parameter i, in the order of its memory, which are readable."""

@@ -142,11 +142,9 @@ def _pass(
             p.move(Zeros(p, dtype, on), 0)
         model.train(training)
         recorder = GraphRecorder(model, whole, grown)
-        for m in {id(m): m for m in model.modules()}.values():
-            for name in ("forward", "forward_with_hooks"):
-                object.__setattr__(m, name, partial(recorder.forward, m, getattr(m, name)))
         forget_steps(model)
-        tokens = recording.set(recorder), current_pass.set(_Watched(0, None, UNTRACKED))
+        watched = _Watched(0, None, UNTRACKED, around=recorder.forward)
+        tokens = recording.set(recorder), current_pass.set(watched)
         try:
             recorder.run(model, arguments)
         finally:

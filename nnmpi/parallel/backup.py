@@ -183,7 +183,7 @@ class Backups:
         if self._is_under_way:
             self._finish(self._clock())
         due = self._due
-        min(self._memories, key=lambda memory: memory.version != version).clear()
+        next(memory for memory in self._memories if memory.version == version).clear()
         self._start(version, about)
         self._finish(self._clock())
         self._due, self._left = due, self._clock()

@@ -9,7 +9,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.comm import Comm
-from nnmpi.parallel.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.wire import StagedComm, Wire, wire_for
 
 WireFor: TypeAlias = Callable[[Comm, Array], Wire]
@@ -26,10 +26,8 @@ class Synced:
     wire_for   gives the wire of the Comm for an array
     """
 
-    def __init__(
-        self, comm: Comm, recorder: Recorder = NO_RECORDER, wire_for: WireFor = wire_for
-    ) -> None:
-        self._comm, self._recorder, self._wire_for = comm, recorder, wire_for
+    def __init__(self, comm: Comm, wire_for: WireFor = wire_for) -> None:
+        self._comm, self._wire_for = comm, wire_for
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """The moments of the whole batch, tracked at once; the same bits on every rank.
@@ -37,10 +35,10 @@ class Synced:
         All ranks' (n, mean, M2) travel in float64 and are joined in the order of ranks, or summed
         by a wire for whose calls nobody waits.
         """
-        began, wire = self._recorder.now(), self._wire_for(self._comm, local.mean)
-        in_order = isinstance(wire, StagedComm) and wire.in_order
-        whole = like(local, self._summed(local) if in_order else self._gathered(local))
-        self._recorder.add("statistics", began)
+        with waiting("statistics"):
+            wire = self._wire_for(self._comm, local.mean)
+            in_order = isinstance(wire, StagedComm) and wire.in_order
+            whole = like(local, self._summed(local) if in_order else self._gathered(local))
         track(whole)
         return whole
 
@@ -61,9 +59,9 @@ class Synced:
 
     def sum(self, sums: Array) -> Array:
         """The sum over all ranks of a 1-D array, in an array of its own."""
-        whole, began = sums.copy(), self._recorder.now()
-        self._wire_for(self._comm, sums).all_reduce(whole, SUM)
-        self._recorder.add("statistics", began)
+        whole = sums.copy()
+        with waiting("statistics"):
+            self._wire_for(self._comm, sums).all_reduce(whole, SUM)
         return whole
 
 

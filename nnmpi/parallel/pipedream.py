@@ -33,7 +33,7 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import Boundary
-from nnmpi.parallel.recorder import Do, Recorder
+from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.replicas.replicas import check_micro_batches
 from nnmpi.parallel.step.channels import Channels
 from nnmpi.parallel.step.executor import NO_SYNC, StepPlan, StepResult, StepState
@@ -157,11 +157,9 @@ class SignalChannels(Channels):
     same micro-batch.
     """
 
-    def __init__(
-        self, boundaries: Sequence[Boundary], comm: Comm, recorder: Recorder, on: Backend
-    ) -> None:
-        super().__init__(boundaries, [comm.rank], comm, recorder, on)
-        self._comm, self._recorder = comm, recorder
+    def __init__(self, boundaries: Sequence[Boundary], comm: Comm, on: Backend) -> None:
+        super().__init__(boundaries, [comm.rank], comm, on)
+        self._comm = comm
         self._signals: dict[int, deque[tuple[Work, np.ndarray]]] = {WISH: deque(), REPORT: deque()}
 
     def start(self, op: Op) -> None:
@@ -198,9 +196,8 @@ class SignalChannels(Channels):
     def _next(self, signal: int, micro: int) -> list[float]:
         """Waits for the next one."""
         work, array = self._signals[signal].popleft()
-        began = self._recorder.now()
-        work.wait()
-        self._recorder.add("signal", began, micro, self._comm.rank)
+        with waiting("signal", micro, self._comm.rank):
+            work.wait()
         numbers: list[float] = array.tolist()
         return numbers
 
@@ -219,7 +216,7 @@ class OverlappingSteps:
         self, layout: Layout, spec: TrainSpec, store: VersionStore, optimizer: Optimizer
     ) -> None:
         pp = layout.axis["pp"]
-        self._signals = SignalChannels(spec.part.boundaries, pp, spec.recorder, spec.task.on)
+        self._signals = SignalChannels(spec.part.boundaries, pp, spec.task.on)
         around = (Kind.F, self._forward), (Kind.B, self._backward)
         self._executor = executor_of(
             layout, spec, NO_SYNC, self._next_version, channels=self._signals, around=around

@@ -1,4 +1,10 @@
-"""Recorder: what a rank does when, for `--trace`; by default nothing is kept."""
+"""Recorder: what a rank does in a step, one entry after the other; by default nothing is kept.
+
+An operation of a program is an entry, and so is each wait within one. Who keeps them:
+
+    StepLog    of a step on paper, without times: the exchanges of each operation (paper/log.py)
+    Recording  of --trace, with times: operations, waits, and works of the Comms (run/trace/)
+"""
 
 import time
 from collections.abc import Callable
@@ -15,8 +21,7 @@ Do: TypeAlias = Callable[[Op], None]
 class Recorder:
     """Takes events: what was done, since when, and for which micro-batch of which stage.
 
-    A wait within an operation is added before that operation, since it ends first. This one keeps
-    nothing; `run/trace/recording.py` has the one that does.
+    A wait within an operation is added before that operation, since it ends first.
     """
 
     now: Callable[[], float] = staticmethod(time.perf_counter)
@@ -40,13 +45,30 @@ class Recorder:
 NO_RECORDER = Recorder()
 
 current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO_RECORDER)
-"""The recorder of the step under way, for what waits inside a layer or a store. A context variable,
-since ranks may be threads."""
+"""The recorder of the step or the evaluation under way. A context variable, since ranks may be
+threads."""
 
 
-def record_wait(name: str, wait: Callable[[], object]) -> None:
-    """Waits, and adds an event of it to the step under way."""
+class Timed:
+    """A context that is an event of a recorder, unless it raises."""
+
+    __slots__ = ("_began", "_name", "_recorder", "_where")
+
+    def __init__(self, recorder: Recorder, name: str, *where: int) -> None:
+        self._recorder, self._name, self._where = recorder, name, where
+
+    def __enter__(self) -> None:
+        self._began = self._recorder.now()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self._recorder.add(self._name, self._began, *self._where)
+
+
+UNRECORDED = nullcontext()
+
+
+def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
+    """A context in which a rank waits for others, for the recorder of the step under way."""
     recorder = current_recorder.get()
-    began = recorder.now()
-    wait()
-    recorder.add(name, began)
+    return UNRECORDED if recorder is NO_RECORDER else Timed(recorder, name, micro, stage)

@@ -41,6 +41,7 @@ from nnmpi.parallel.step.executor import (
     Around,
     Executor,
     GradientSync,
+    Programs,
     StepResult,
     StepState,
 )
@@ -237,9 +238,9 @@ def synchronous(
         optimizer = spec.optimizer(parts.store.parameters)
     update = update_of(parts.store, optimizer, layout, spec)
     last = LastStep(update, part.model) if layout.all.fault_tolerant else None
-    late, clip_norm, scaler = None, spec.arrangement.config.clip_norm, spec.task.scaler
+    late, clip_norm = None, spec.arrangement.config.clip_norm
     if not (swapper or last) and can_be_late(spec.arrangement, parts.store, optimizer):
-        late = LateSteps(parts.store, optimizer, clip_norm, scaler, update.apply, spec.control)
+        late = LateSteps(parts.store, optimizer, clip_norm, update.apply, spec.control)
     executor = executor_of(
         layout,
         spec,
@@ -292,8 +293,6 @@ def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: Tra
         layout,
         counted(spec.arrangement, layout.all.rank),
         [p for p, _ in spec.part.tied],
-        spec.task.scaler,
-        spec.recorder,
     )
 
 
@@ -322,16 +321,9 @@ def executor_of(
 ) -> Executor:
     """The executor of the arrangement's programs on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
-    end = part.stages, layout.axis["pp"], spec.recorder, spec.task.on
-    return Executor(
-        Ports.of(spec.task, part, channels or Channels(part.boundaries, *end)),
-        sync,
-        update,
-        spec.control.request,
-        partial(ops, a, rank),
-        partial(forward_ops, a, rank),
-        batch_stats,
-        spec.recorder,
-        math.inf if a.config.verify else CHECKED_STEPS,
-        around,
-    )
+    end = part.stages, layout.axis["pp"], spec.task.on
+    channels = channels or Channels(part.boundaries, *end)
+    ports = Ports.of(spec.task, part, channels, batch_stats)
+    checked_steps = math.inf if a.config.verify else CHECKED_STEPS
+    programs = Programs(partial(ops, a, rank), partial(forward_ops, a, rank), checked_steps)
+    return Executor(ports, sync, update, spec.control.request, programs, spec.recorder, around)

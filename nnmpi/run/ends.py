@@ -1,17 +1,18 @@
 """Both ends of a run: checks and reports before it begins; its last event, the file of --save."""
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import numpy as np
 
+from nnmpi.comm import RankLost
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
 from nnmpi.run.files.atomic import NotSavedError
 from nnmpi.run.page import page
-from nnmpi.run.report import Event, Report, open_report
+from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.told import place
@@ -54,12 +55,9 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
         )
 
 
-def open_reports(
-    training: Training, news: list[Event], outputs: ExitStack, report: Report | None
-) -> None:
+def open_reports(t: Training, news: list[Event], outputs: ExitStack, report: Report | None) -> None:
     """Opens what this rank writes; tells how the run starts, and what was lost since then."""
-    run, session, comm = training.run, training.session, training.session.comm
-    config = session.config
+    run, session, comm, config = t.run, t.session, t.comm, t.config
     resumed = run.resumed if run.runs == 1 else None
     is_told = run.told.events >= place(run.first, "start")
     mark = resumed.mark if resumed and not is_told else None
@@ -104,27 +102,28 @@ def check_finite(session: Session, what: str, value: float, step: int) -> None:
 # ---- its last event
 
 
-def result(training: Training, written: Event, is_suspended: bool) -> Event:
+def result(t: Training, written: Event, is_suspended: bool) -> Event:
     """The last event of a run, which ranks make together; `written` is said of checkpoints."""
-    run, session, comm = training.run, training.session, training.session.comm
-    strategy = session.strategy
+    run, session, strategy = t.run, t.session, t.session.strategy
     digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
     outcome = strategy.finish()
     session.rest()
-    footprint = training.footprint.event(strategy.traffic.sent)
+    footprint = t.footprint.event(strategy.traffic.sent)
+    rate = run.pace.rates["samples_per_second"]  # 0 unless a second step was made
+    planned = run.plan.outcome(t.config.batch_size / rate if rate else None) if run.plan else {}
     stopped = "suspended" if is_suspended else "stopped"
     return {
         "event": stopped if run.stopping else "done",
         **run.metrics,
         "seconds": run.pace.seconds,
-        "ranks": comm.size,
+        "ranks": t.comm.size,
         "layout": strategy.layout.mesh.axes,
         **outcome,
         **digest,
         **written,
-        "measured": gather_objects(comm, footprint),
-        **training.tracer.outcome(strategy.layout.mesh),
-        **run.plan_outcome,
+        "measured": gather_objects(t.comm, footprint),
+        **t.tracer.outcome(strategy.layout.mesh),
+        **planned,
     }
 
 
@@ -167,3 +166,18 @@ def rescue(session: Session, error: Exception) -> None:
             session.write(session.config.save)
         except Exception as other:
             error.add_note(f"and the trained model was not saved: {other}")
+
+
+def fail(t: Training, error: BaseException, is_running: bool) -> None:
+    """The run has failed, whoever is lost now. What all ranks have found before the last step ends
+    the session too."""
+    if isinstance(error, AgreedError) and is_running and not t.run.is_evaluated:
+        with suppress(RankLost):
+            t.checkpoints.close()
+            t.session.close()
+    t.checkpoints.abandon()
+    if t.run.opened is not None:
+        reason = str(error) or type(error).__name__
+        failed = {"event": "failed", "error": reason, "steps": t.run.state.step}
+        with suppress(LostOutputError):
+            t.run.opened.event(failed)

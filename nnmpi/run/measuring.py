@@ -253,9 +253,8 @@ def _mean_units(comm: Comm, session: Session, samples: int) -> list[list[float]]
     token = current_recorder.set(clock)
     costs = strategies.profile(
         *(session.model, graph, units(graph), x, setup.on),
-        together=(comm,),
-        dtype=session.config.dtype,
-        clock=clock,
+        strategies.Timing(together=(comm,), clock=clock),
+        session.config.dtype,
     )
     current_recorder.reset(token)
     rows = [[cost.forward, cost.input_gradient, cost.weight_gradient] for cost in costs]

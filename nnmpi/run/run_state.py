@@ -4,10 +4,9 @@ It knows neither the Trainer, a session, nor the data: what asks it in a step ma
 garbage is collected.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import Enum, auto
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
@@ -36,8 +35,18 @@ class StepPhase(Enum):
 class Counters(NamedTuple):
     """How far a run has come after a step; the same on all ranks that are there.
 
-    metrics   those of the last epoch of the run that was evaluated
+    span      its first step and the one after its last, if fit(epochs=N) makes it; None: those of
+              the options
+    state     how far training has come
+    skipped   the steps that were left out, since a number was not finite
+    sums      over the steps of the epoch so far
+    first     the step that `fit` begins with
+    runs      how often `fit` was called
+    stopping  whether all ranks have agreed to stop
+    metrics   those of the last epoch of the run that was evaluated, or how it was suspended
+    pace      its time
     changed   settings, by the step and the occasion after which callbacks have changed them
+    last      the last step, while what follows it is not done, where ranks may be lost
     """
 
     span: tuple[int, int] | None
@@ -50,29 +59,14 @@ class Counters(NamedTuple):
     metrics: Event
     pace: PaceCounts
     changed: Mapping[tuple[int, str], Changes]
-
-
-class Followed(NamedTuple):
-    """How far a run has come: what has followed each of its steps, or all of them but the last.
-
-    counters   of the run, before that one is noted
-    result     the step that is not noted yet, or what follows it is not done
-    """
-
-    counters: Counters
-    result: StepResult | None = None
-
-    @property
-    def step(self) -> int:
-        """The number of steps made."""
-        return (self.result or self.counters).state.step
+    last: StepResult | None = None
 
 
 class VersionFacts(NamedTuple):
     """The facts about a version of the model besides its arrays; the same on all ranks."""
 
     head: Snapshot
-    followed: Followed
+    counters: Counters
 
 
 class RunPlan(NamedTuple):
@@ -96,83 +90,64 @@ class RunPlan(NamedTuple):
             "notes": self.notes,
         }
 
+    def outcome(self, measured: float | None) -> Event:
+        """The predicted seconds of a step, beside the measured ones where a second step was
+        made."""
+        predicted = self.layout.time.seconds
+        known = {"predicted_seconds": predicted}
+        if measured is not None:
+            known |= {"measured_seconds": measured, "error": predicted / measured - 1}
+        return {"plan": known}
+
 
 class RunState:
-    """The counters of a run, the same on all ranks, and what this rank does and wants.
+    """The counters of a run, named as in `Counters`, and what this rank does and wants.
 
-    state     how far training has come
-    skipped   the steps that were left out, since a number was not finite
-    sums      over the steps of the epoch so far
-    span      its first step and the one after its last, if fit(epochs=N) makes it; None: those of
-              the options
-    first     the step that `fit` begins with
-    runs      how often `fit` was called
     sessions  how many there were
     loaded    what the file of --load had for the model
     resumed   what it goes on from, if not from the start
     plan      the layout that --plan has found, if one fits
-    metrics   of the last epoch that was evaluated in this run, or how it was suspended
-    changed   settings, by the step and the occasion after which callbacks have changed them
-    read_every  after each so many steps something reads the model, or what the last one has shown
     told      what this rank has told
-    pending   while what follows a step is not done: that step, and the counters before it
+    read_every  after each so many steps something reads the model, or what the last one has shown
     report    of a run that has begun
     opened    the same, where this rank writes
     pace      its time and rates; `fit` begins another one
     """
 
+    span: tuple[int, int] | None
+    total_steps: int
+    lr_factor: LRSchedule
+
     def __init__(self, setup: Setup) -> None:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
         self.first = self.runs = self.sessions = 0
-        self.loaded: Loaded | None = None
+        self.stopping, self.in_epoch = False, False
         self.metrics: Event = {}
         self.changed: dict[tuple[int, str], Changes] = {}
-        self.told, self.pending = Told(), cast(Followed | None, None)
+        self.last: StepResult | None = None
+        self.told, self.phase = Told(), StepPhase.BETWEEN_STEPS
         self.set_span(None)
-        self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
         self.read_every: tuple[int, ...] = (1,)
+        self.loaded: Loaded | None = None
         self.resumed: Resumed | None = None
         self.plan: RunPlan | None = None
-        self.batch_size = setup.config.batch_size
         self.report: Report = NullReport()
         self.opened: Report | None = None
         self.pace = Pace(counts_tokens(setup.dataset, setup.loss))
-        self.stopping = False  # all ranks have agreed to stop
-        self.forget_requests()
-
-    def forget_requests(self) -> None:
-        """Nothing is requested of the run on this rank."""
-        self.stop_requested = False  # to end it
-        self.suspend_requested = False  # to end it with a checkpoint: there is more to do
-        self.save_requested = False  # a checkpoint, by the clock of the first rank
-
-    @property
-    def plan_outcome(self) -> Event:
-        """The time of a step that --plan predicted, beside the measured one; empty without it."""
-        if self.plan is None:
-            return {}
-        predicted, rate = self.plan.layout.time.seconds, self.pace.rates["samples_per_second"]
-        known = {"predicted_seconds": predicted}
-        if rate:  # a second step was made
-            measured = self.batch_size / rate
-            known |= {"measured_seconds": measured, "error": predicted / measured - 1}
-        return {"plan": known}
+        self.end()
 
     def set_span(self, span: tuple[int, int] | None) -> None:
         """The schedule of the learning rate holds from the first step of the span to its last."""
         self.span, (start, self.total_steps) = span, span or (0, self._steps)
         factor = self._schedule(self.total_steps - start)
-        self.lr_factor: LRSchedule = factor
-        if start:
-            self.lr_factor = lambda step: factor(max(step - start, 0))
+        self.lr_factor = (lambda step: factor(max(step - start, 0))) if start else factor
 
     def begin(self, epochs: int | None) -> None:
         """A run begins: of so many epochs from the next one on, or what is left of it."""
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
-        self.metrics, self.pending = {}, None
-        self.told, self.changed = Told(), {}
+        self.metrics, self.told, self.changed = {}, Told(), {}
         resumed = self.resumed if self.runs == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
         if epochs is not None:
@@ -180,38 +155,33 @@ class RunState:
             self.state = StepState(self.first, self.epochs, 0)
             self.sums = Sums()
 
+    def note(self, result: StepResult) -> None:
+        """A step was made."""
+        self.state, self.stopping = result.state, self.stopping or result.request >= STOPS
+        self.skipped += not result.updated
+        self.sums = self.sums.plus(result.loss, result.divisor, result.samples)
+        self.pace.lap(result)
+
     def end(self) -> None:
-        """The run is over, or has failed."""
-        self.stopping = False
-        self.forget_requests()
-        self.opened = self.pending = None
+        """The run is over, or has failed: nothing is requested of it on this rank."""
+        self.stopping, self.last, self.opened = False, None, None
+        self.stop_requested = False  # to end it
+        self.suspend_requested = False  # to end it with a checkpoint: there is more to do
+        self.save_requested = False  # a checkpoint, by the clock of the first rank
 
-    @contextmanager
-    def epoch_ended(self) -> Iterator[None]:
-        """Within it, and after it, there are no sums of the epoch; if it fails they are back."""
-        sums, self.sums = self.sums, Sums()
-        try:
-            yield
-        except BaseException:
-            self.sums = sums
-            raise
-
-    def tell(self, what: str, event: Event) -> None:
+    def tell(self, kind: str, event: Event) -> None:
         """An event, unless it was told before a rank was lost."""
-        if self.told.once(self.state.step, what):
+        if self.told.once(self.state.step, kind):
             self.report.event(event)
+
+    # ---- what other ranks, or another session, go on from
 
     @property
     def counters(self) -> Counters:
         """The counters that other ranks need to go on from here."""
         sums = self.sums._replace(metrics={})  # which steps do not measure, and is not to be sent
-        now = (self.span, self.state, self.skipped, sums, self.first, self.runs)
-        return Counters(*now, self.stopping, self.metrics, self.pace.counts, dict(self.changed))
-
-    @property
-    def followed(self) -> Followed:
-        """How far it has come."""
-        return self.pending or Followed(self.counters)
+        now = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stopping)
+        return Counters(*now, self.metrics, self.pace.counts, dict(self.changed), self.last)
 
     def counters_of(self, snapshot: Snapshot) -> Counters:
         """The counters of a snapshot of this run."""
@@ -220,23 +190,23 @@ class RunState:
             state=snapshot.state,
             skipped=snapshot.skipped,
             sums=snapshot.epoch._replace(metrics={}),
+            last=self.last if snapshot.state == self.state else None,
         )
 
-    def take(self, followed: Followed) -> None:
+    def take(self, now: Counters) -> None:
         """The run has come so far."""
-        now, self.pending = followed.counters, followed if followed.result else None
         if now.runs != self.runs:  # this rank has not begun the run of the others
             self.told = Told()
         self.set_span(now.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = now
         self.stopping, self.metrics, self.changed = now.stopping, now.metrics, {**now.changed}
-        self.pace = self.pace.again(now.pace)
+        self.pace, self.last = self.pace.again(now.pace), now.last
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
 
     def go_on_from(self, snapshot: Snapshot) -> None:
         """The counters are those of the snapshot."""
         if snapshot.state != self.state:
-            self.pending = None
+            self.last = None
         self.first, self.state = snapshot.state.step, snapshot.state
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
@@ -253,8 +223,10 @@ class RunState:
     def go_back(self, resumed: Resumed) -> None:
         """Steps are made again from a checkpoint on, which was told before."""
         now = self.counters_of(resumed.snapshot)
-        self.take(Followed(now._replace(pace=resumed.pace, stopping=False)))
+        self.take(now._replace(pace=resumed.pace, stopping=False, last=None))
         self.told.once(self.first, "start")
+
+    # ---- how far it is
 
     @property
     def epochs(self) -> int:
@@ -267,14 +239,14 @@ class RunState:
         return [self.lr_factor(self.state.step + i) for i in range(left)]
 
     @property
-    def is_over(self) -> bool:
-        """Whether no step is left."""
-        return not self.has_more or self.stopping
-
-    @property
     def has_more(self) -> bool:
         """Whether there are steps after the last one that was made."""
         return self.state.step < self.total_steps
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no step is left."""
+        return not self.has_more or self.stopping
 
     @property
     def is_evaluated(self) -> bool:

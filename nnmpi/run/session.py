@@ -154,7 +154,7 @@ class Session:
             part,
             [named[arrangement.graph.variables[p.variable].path] for p in here],
             arrangement,
-            setup.make_optimizer,
+            setup.make_optimizer(self.comm),
             self.run.control,
         )
 
@@ -278,7 +278,7 @@ class Session:
 
     def version_facts(self) -> VersionFacts:
         """The facts about the version of now besides its arrays."""
-        return VersionFacts(self._head(), self.run.followed)
+        return VersionFacts(self._head(), self.run.counters)
 
     def _head(self) -> Snapshot:
         """A snapshot of now without arrays."""

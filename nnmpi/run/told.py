@@ -5,11 +5,10 @@ step 6         progress ...                                                 a pl
 """
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeAlias
-
-from nnmpi.run.report.messages import Event
 
 KINDS = ("start", "progress", "sample", "on_step", "epoch", "on_epoch", "result", "on_end", "all")
 """What is told after a step, in its order: events, and calls of callbacks."""
@@ -23,6 +22,9 @@ OF_LOG = {
 }
 """What is told by an event of the log."""
 
+BEGINS = ('{"event": "start"', '{"event": "resumed"')
+"""How the first line of a run begins."""
+
 Place: TypeAlias = tuple[int, int, int]
 """The step, the number of a kind, and that of a callback."""
 
@@ -32,18 +34,24 @@ def place(step: int, kind: str, callback: int = 0) -> Place:
     return step, KINDS.index(kind), callback
 
 
+NOTHING = place(-1, "all")
+"""The place before all others."""
+
+
 class Told:
     """The last places that this rank has told.
 
     events    of events
     calls     of calls of its callbacks
     calling   the call that runs now: a loss in it came from an operation of its own
+    runs      how many runs the log had before this one
     """
 
     def __init__(self) -> None:
-        self.events = self.calls = place(-1, "all")
+        self.events = self.calls = NOTHING
         self.calling: Place | None = None
         self._again = frozenset[Place]()
+        self.runs = 0
 
     def once(self, step: int, kind: str) -> bool:
         """Whether an event is new, which is told from now on."""
@@ -76,27 +84,37 @@ class Told:
     def is_in_log(self, log: str) -> None:
         """The first rank is lost, and the log shows what it has told; what it had in hand, it may
         have told or not."""
+        runs = runs_in(log)
+        if len(runs) <= self.runs:  # it was lost before it told of the start
+            self.events = NOTHING
+            return
         before = min(self.events, place(self.events[0], "progress"))
-        self.events = max([before, *_places_in(log)])
+        self.events = max([before, *_places_of(runs[-1])])
 
     def take(self, others: "Told | None", again: frozenset[Place]) -> None:
         """Where this rank was spare, it has told what another one has; calls that were interrupted
         on some rank are made again on all."""
         if others is not None:
-            self.events, self.calls = others.events, others.calls
+            self.events, self.calls, self.runs = others.events, others.calls, others.runs
         self.calling, self._again = None, again
 
 
-def _places_in(log: str) -> Iterator[Place]:
-    """The places of the events of the last run in a log, of which the last line may be cut off."""
-    found: list[Event] = []
-    with suppress(FileNotFoundError), open(log, encoding="utf-8") as file:
-        for line in file:
-            if line.startswith('{"event": "start"'):
-                found.clear()
-            if line.endswith("\n"):
-                found.append(json.loads(line))
-    for event in found:
+def runs_in(log: str | None) -> list[list[str]]:
+    """The lines of each run in a log, whose last line may be cut off; none where there is no
+    file."""
+    runs = list[list[str]]()
+    if log and os.path.isfile(log):
+        with open(log, encoding="utf-8") as file:
+            for line in file:
+                if line.startswith(BEGINS):
+                    runs.append([])
+                if runs and line.endswith("\n"):
+                    runs[-1].append(line)
+    return runs
+
+
+def _places_of(lines: Iterable[str]) -> Iterator[Place]:
+    for event in map(json.loads, lines):
         kind = OF_LOG.get(event.get("event", ""))
         if kind is not None:
             yield place(event["step" if "step" in event else "steps"], kind)

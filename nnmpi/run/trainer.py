@@ -1,6 +1,7 @@
 """Trainer: a model in training as users have it: runs, what is done between them, layouts."""
 
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -12,29 +13,36 @@ from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.data import Dataset
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
-from nnmpi.run import consistency
+from nnmpi.run import consistency, ends, loop
+from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.events import start_event
-from nnmpi.run.fit import Fit
+from nnmpi.run.footprint import Footprint
 from nnmpi.run.recovery.recovery import Recovery
+from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, Report
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
-from nnmpi.run.setup.setup import NO_METRICS, Given
+from nnmpi.run.setup.setup import NO_METRICS, Given, Setup
 from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
-from nnmpi.run.training import SPARE, Training
+from nnmpi.run.told import runs_in
+from nnmpi.run.trace import Tracer
+from nnmpi.run.training import NO_SESSION, SPARE, Training, drop
 
 T = TypeVar("T")
 
 
 def read(get: Callable[[Training], T], doc: str) -> T:
     """A property of a Trainer, which type checkers take for its value."""
-    return cast(T, property(lambda trainer: get(trainer._training), doc=doc))
+    return cast(T, property(get, doc=doc))
 
 
 class Trainer:
@@ -54,45 +62,36 @@ class Trainer:
         too, unless the config names another `checkpoint_dir`
     """
 
-    _training: Training
+    setup: Setup
+    run: RunState
+    checkpoints: Checkpoints
+    tracer: Tracer
+    footprint: Footprint
+    callbacks: list[object]
+    hears_steps: bool
+    sampler: samples.Sampler | None
+    session: Session = NO_SESSION
+    graph: Graph | None = None
 
-    config = read(lambda t: t.config, "How ranks are arranged, and all else.")
-    comm = read(lambda t: t.comm, "The Comm of all ranks that are arranged.")
-    session = read(
-        lambda t: t.session, "Ranks arranged in one way; there is none after a restore that failed."
-    )
-    callbacks = read(lambda t: t.callbacks, "The callbacks of the run.")
-    dataset = read(
-        lambda t: t.setup.dataset, "The samples and labels, of training and of the test."
-    )
-    standardiser = read(lambda t: t.setup.standardiser, "What standardises samples.")
+    dataset = read(lambda t: t.setup.dataset, "The samples and labels, of training and the test.")
+    standardiser = read(lambda t: t.setup.standardiser, "The object that standardises samples.")
     train = read(lambda t: t.setup.train, "The batches of training.")
     test = read(lambda t: t.setup.test, "The batches of the test split.")
-    arrangement = read(lambda t: t.session.arrangement, "Who has and does what.")
-    part = read(lambda t: t.session.part, "What this rank has of the model.")
-    model = read(
-        lambda t: t.session.model, "The whole tree of modules; parameters may be elsewhere."
-    )
+    arrangement = read(lambda t: t.session.arrangement, "The layout: who has and does what.")
+    part = read(lambda t: t.session.part, "The part of the model that this rank has.")
+    model = read(lambda t: t.session.model, "The whole tree of modules, some of it elsewhere.")
     strategy = read(lambda t: t.session.strategy, "The arrangement at work.")
     optimizer = read(lambda t: t.session.optimizer, "The optimizer of what this rank updates.")
-    warning = read(
-        lambda t: t.session.warning,
-        "What was found of modules of the user's own; empty if nothing.",
-    )
-    last_lr = read(
-        lambda t: t.session.last_lr, "The learning rate of the first group in the last step."
-    )
-    state = read(lambda t: t.run.state, "How far training has come.")
+    warning = read(lambda t: t.session.warning, "A warning of modules of the user's; or empty.")
+    last_lr = read(lambda t: t.session.last_lr, "The rate of the first group in the last step.")
+    state = read(lambda t: t.run.state, "The number of steps and epochs made so far.")
     step = read(lambda t: t.run.state.step, "The number of steps made so far.")
     total_steps = read(lambda t: t.run.total_steps, "The number of steps that the run ends with.")
     stopping = read(lambda t: t.run.stopping, "Whether all ranks have agreed to stop.")
-    skipped = read(
-        lambda t: t.run.skipped, "The number of steps left out, as a number was not finite."
-    )
-    loaded = read(lambda t: t.run.loaded, "What the file of --load had for the model.")
-    resumed = read(lambda t: t.run.resumed, "What the run goes on from, if from a checkpoint.")
+    skipped = read(lambda t: t.run.skipped, "The steps left out: a number was not finite.")
+    loaded = read(lambda t: t.run.loaded, "The names that the file of --load had for the model.")
+    resumed = read(lambda t: t.run.resumed, "The checkpoint that the run goes on from, if any.")
     is_first = read(lambda t: t.comm.rank == 0, "Whether this rank prints and saves.")
-    fitted = read(lambda t: t.why, "Which layout --elastic has chosen, and why, if it is another.")
     is_spare = read(lambda t: t.session is SPARE, "Whether the layout has no place for this rank.")
 
     def __init__(
@@ -112,10 +111,12 @@ class Trainer:
         if resume is not None:
             directory = config.checkpoint_dir or os.fspath(resume)
             config = replace(config, resume=True, checkpoint_dir=directory)
-        given = Given(build, data, loss, metrics, callbacks, optimizer, schedule, resume)
-        self._training = Training(config, given)
-        self._recovery = Recovery(job() if comm is None else comm, self._training)
-        self._recovery.set_up()
+        self.given = Given(build, data, loss, metrics, callbacks, optimizer, schedule, resume)
+        self.config = self.asked = config
+        self.began, self.fitted = time.monotonic(), ""
+        self.comm = job() if comm is None else comm
+        self._recovery = Recovery(self.comm)
+        self._recovery.set_up(self)
 
     # ---- training
 
@@ -125,28 +126,53 @@ class Trainer:
         With `epochs` it makes so many more, from here on, over which the schedule of the learning
         rate begins anew. Counts of steps and epochs go on.
         """
-        return Fit(self._training, self._recovery, self).run(report, epochs)
+        with ExitStack() as outputs:
+            try:
+                return self._recovery.run(self, lambda: self._go_on(outputs, report, epochs))
+            except BaseException as error:
+                ends.fail(self, error, self._recovery.stage == RunStage.RUNNING)
+                raise
+            finally:
+                self.run.end()
+                self._recovery.stage = RunStage.READY
+
+    def _go_on(self, outputs: ExitStack, report: Report | None, epochs: int | None) -> Event:
+        """The run from where it is: its begin, or what is left of it after a loss."""
+        if self._recovery.stage != RunStage.RUNNING:
+            ends.check_ready(self.run, self.session, epochs)
+            before = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
+            self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
+            self.session.wake()
+            self.run.begin(epochs)
+            self.run.told.runs = before
+            self.checkpoints.go_back(-1)  # this run has told of none
+            self._recovery.stage = RunStage.RUNNING
+        ends.open_reports(self, self._recovery.news, outputs, report)
+        self.checkpoints.begin(self.comm)
+        result = loop.train(self)
+        self.checkpoints.close()
+        return result
 
     def stop(self) -> None:
         """Stop after the current step; several ranks agree on it in that step or the next."""
-        self._training.run.stop_requested = True
-        self._training.run.stopping = self._training.run.stopping or self.comm.size == 1
+        self.run.stop_requested = True
+        self.run.stopping = self.run.stopping or self.comm.size == 1
 
     def suspend(self) -> None:
         """Stop after the current step with a checkpoint, as there is more to do; without a
         `checkpoint_dir`, as `stop`."""
         if self.config.checkpoint_dir:
-            self._training.run.suspend_requested = True  # noted with a step, or after an epoch
+            self.run.suspend_requested = True  # noted with a step, or after an epoch
         else:
             self.stop()
 
     def lr_factor(self, step: int) -> float:
         """The factor of the learning rates in a step."""
-        return self._training.run.lr_factor(step)
+        return self.run.lr_factor(step)
 
     def describe(self) -> Event:
         """The start event."""
-        return start_event(self.session, self._training.run)
+        return start_event(self.session, self.run)
 
     # ---- between two steps, and after the last one
 
@@ -226,7 +252,7 @@ class Trainer:
         """Write a checkpoint to a directory, and return its path; every rank calls it, after the
         same step or epoch. It waits until the checkpoint is whole."""
         self._meet("save_checkpoint")
-        return self._training.saves.write_to(directory, self.session)
+        return self.checkpoints.write_to(directory, self.session)
 
     # ---- other layouts, and the end
 
@@ -249,12 +275,14 @@ class Trainer:
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
         known = snapshot.known(config, ranks)
         consistency.check_snapshot(self.comm, config, snapshot.state, known)
+        self._recovery.keep(self.run, snapshot)
         self.session.end()
-        self._recovery.keep(snapshot)
-        self._training.drop()
-        self._recovery.arrange(config, self.comm, snapshot)
-        self._training.asked = config
-        self._training.run.go_on_from(snapshot)
+        drop(self)
+        self._recovery.arrange(self, config, snapshot)
+        self.asked = config
+        self.run.go_on_from(snapshot)
+        self.checkpoints.go_back(snapshot.state.step)
+        self._recovery.arranged(self.comm)
 
     def rearrange(self, **changes: Any) -> None:
         """Go on from here with these options; every rank calls it, after the same step or epoch.
@@ -266,7 +294,8 @@ class Trainer:
             self.restore(snapshot, **changes)
         except (ValueError, OtherRankError):
             if self.session.is_closed:
-                self._recovery.arrange(self.config, self.comm, snapshot)
+                self._recovery.arrange(self, self.config, snapshot)
+                self._recovery.arranged(self.comm)
             raise
 
     def close(self) -> None:
@@ -293,5 +322,5 @@ class Trainer:
             raise ValueError(
                 f"this Trainer is closed, by close() or since its run failed: call {what} before"
             )
-        if self._training.run.in_epoch and not together:
+        if self.run.in_epoch and not together:
             raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")

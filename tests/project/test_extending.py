@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = {
     name: (ROOT / "docs" / "extending" / f"{name}.md").read_text(encoding="utf-8")
-    for name in ("op", "layer", "way", "schedule", "algorithm", "kernel")
+    for name in ("op", "layer", "way", "schedule", "algorithm", "kernel", "optimizer", "store")
 }
 
 
@@ -50,7 +50,7 @@ def test_a_change_applies(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(900)
 def test_the_changes_pass_the_tests_that_the_pages_name(tmp_path: Path) -> None:
-    """All of them together: to start Python six times would take longer than the tests."""
+    """All of them together: to start Python for each would take longer than the tests."""
     for folder in ("nnmpi", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     for file in ("setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE"):

@@ -11,7 +11,7 @@ from nnmpi.run.callbacks import Changes
 from nnmpi.run.recovery.holdings import Holding
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.report.pace import NO_TIME
-from nnmpi.run.run_state import Counters, Followed, VersionFacts
+from nnmpi.run.run_state import Counters, VersionFacts
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.told import Told, place
 
@@ -25,11 +25,11 @@ def standing(
     """A rank with one of the two tensors, which has noted the step before the last one."""
     counters = Counters(None, StepState(7), 0, Sums(), 0, 1, False, {}, NO_TIME, {})
     head = Snapshot(Config(), 4, {}, None, counters.state, 0, Sums(), (), Changes(), (), None)
-    facts = VersionFacts(head, Followed(counters))
+    facts = VersionFacts(head, counters)
     held = Holding(version, 0, TENSORS, (Place.of_whole(stage, (4,)).range(),), facts)
     decision = DECISION if knows else None
     return Standing(
-        RunStage.RUNNING, 0, Followed(counters), holds=(held,), may_make=may_make, decision=decision
+        RunStage.RUNNING, 0, counters, holds=(held,), may_make=may_make, decision=decision
     )
 
 
@@ -78,8 +78,8 @@ def test_without_a_whole_version_it_is_said_what_is_missing() -> None:
 def test_ranks_that_have_gone_back_to_the_start_begin_again() -> None:
     """They have parts of a later version, which another loss has left without the rest."""
     after = standing("first", 8)
-    assert after.followed is not None
-    counters = after.followed.counters._replace(state=StepState())
-    course = agreed([after._replace(followed=Followed(counters))])
+    assert after.counters is not None
+    counters = after.counters._replace(state=StepState())
+    course = agreed([after._replace(counters=counters)])
     assert (course.source, course.lacks) == (None, "")
-    assert course.followed == Followed(counters)
+    assert course.counters == counters

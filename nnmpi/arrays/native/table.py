@@ -59,7 +59,8 @@ class Kernel:
         # compiled first, whatever the arrays are: on the host a microsecond counts
         if self.compiled is not None and self.compiled(*args) is not NotImplemented:
             return
-        if self.cuda is not None and self.cuda(*args) is not NotImplemented:
+        is_on_host = isinstance(args[0], np.ndarray)
+        if self.cuda and not is_on_host and self.cuda(*args) is not NotImplemented:
             return
         if is_meta(*args):
             return

@@ -42,7 +42,11 @@ class NoRoomError(MemoryError):
 
 
 class Ledger:
-    """Messages and bytes sent and received, by peer, without those inside the MPI library."""
+    """Messages and bytes sent and received, by peer, without those inside the MPI library.
+
+    They are counted where they are sent, and not taken from the log of a step, which says what was
+    asked for: so each shows where the other is wrong.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size

@@ -1,7 +1,7 @@
 """Arrangement: what each rank has and does, as a value.
 
     options ─┐
-    cluster ─┼─► arrange ─► Arrangement ─┬─► memory, traffic    by formula
+    cluster ─┼─► arrange ─► Arrangement ─┬─► step on paper      bytes, messages, memory
     graph ───┘                           ├─► drawing            who holds what
                                          └─► build              stores, Comms, programs
 

@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.sole import (
     Sole,
     bytes_of_others,
     sole,
-    updated_stretches,
+    updated_ranges,
     value_bytes,
 )
 from nnmpi.parallel.arrangement.state_bytes import running_sums
@@ -108,6 +108,6 @@ def _held(a: Arrangement, rank: int) -> int:
 
 def _bytes(a: Arrangement, rank: int, trained: Collection[int], others: Collection[int]) -> int:
     """The bytes of what a rank updates of these parameters, and of these others, in a message."""
-    found = [hi - lo for one, (lo, hi) in updated_stretches(a, rank) if one.variable in trained]
+    found = [one.size for v, one in updated_ranges(a, rank) if v in trained]
     n, counts = sum(found), COUNT * (len(found) + len(others))
     return value_bytes(a, n) + running_sums(a, n) + bytes_of_others(a, rank, others) + counts

@@ -1,8 +1,8 @@
 """Exchange: what ranks tell each other in some part of a step, as a value.
 
-    along each axis (traffic.py) ─┐                 ┌─► sent     bytes and messages of a rank
-                                  ├─► [Exchange] ───┤
-    store (store_kinds.py) ───────┘                 └─► seconds  what they take on a machine
+                                                    ┌─► sent     bytes and messages of a rank
+    step on paper (paper/log.py) ─► [Exchange] ─────┤
+                                                    └─► seconds  what they take on a machine
 
 Counted are messages between ranks. Through memory that a node shares nothing is sent, and what the
 MPI library sends in its own all-reduce is not known.

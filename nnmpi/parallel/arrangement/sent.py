@@ -26,6 +26,9 @@ class Sent(NamedTuple):
         assert isinstance(other, Sent)
         return Sent(self.bytes + other.bytes, self.messages + other.messages)
 
+    def __sub__(self, other: "Sent") -> "Sent":
+        return Sent(self.bytes - other.bytes, self.messages - other.messages)
+
     def times(self, n: int) -> "Sent":
         """The bytes and messages multiplied by n."""
         return Sent(self.bytes * n, self.messages * n)

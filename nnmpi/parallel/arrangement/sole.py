@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator
 from math import prod
 from typing import NamedTuple
 
+from nnmpi.nn.place import Place, Range, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement, ranks_of_variables
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
-from nnmpi.parallel.arrangement.rank_model import HeldVariable
 from nnmpi.parallel.arrangement.state_bytes import bytes_of_other, running_sums
 from nnmpi.parallel.mesh import REPLICAS
 
@@ -54,7 +54,7 @@ def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
     axes = () if kind.divides else REPLICAS
     if kind.scatters or not kind.divides:  # else stages that have a parameter share its parts
         axes = (*axes, "pp")
-    own = {one.variable for one, _ in clipped(a, rank, kind.own(a, rank))}
+    own = {v for v, _ in clipped(a, rank, kind.own(a, rank))}
     others = (one.variable for one in held.others if rank < a.mesh.size)
     return Sole(
         frozenset(v for v in own if is_only_here(v, *axes)),
@@ -62,11 +62,20 @@ def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
     )
 
 
-def clipped(
-    a: Arrangement, rank: int, stretches: Iterable[Stretch]
-) -> Iterator[tuple[HeldVariable, Stretch]]:
-    """The numbers lo to hi - 1 of each parameter of a rank that are in stretches of its flat
-    buffer, as (lo, hi)."""
+def place_of(a: Arrangement, v: int, rank: int) -> Place:
+    """The place of the part of a variable that a rank has."""
+    path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
+    part, cut = whole(shape), a.sharding.variables.get(v)
+    if cut is not None:
+        tp = a.mesh.coordinates(min(rank, a.mesh.size - 1))["tp"]
+        side = cut.bounds[tp], cut.bounds[tp + 1]
+        part = (*part[: cut.axis], side, *part[cut.axis + 1 :])
+    return Place(path, shape, part)
+
+
+def clipped(a: Arrangement, rank: int, stretches: Iterable[Stretch]) -> Iterator[tuple[int, Range]]:
+    """The ranges of a rank's parameters that are in stretches of its flat buffer, each with the
+    number of the variable."""
     held, several = a.model_on(rank), sorted(s for s in stretches if s[0] < s[1])
     ends = [stop for _, stop in several]
     for one, (start, _) in zip(held.trained, held.spans, strict=True):
@@ -74,18 +83,19 @@ def clipped(
         for lo, hi in several[bisect_right(ends, start) :]:
             if lo >= end:
                 break
-            yield one, (max(lo - start, 0), min(hi, end) - start)
+            place = place_of(a, one.variable, rank)
+            yield one.variable, place.range(max(lo - start, 0), min(hi, end) - start)
 
 
-def updated_stretches(a: Arrangement, rank: int) -> Iterator[tuple[HeldVariable, Stretch]]:
-    """The stretches of each trained parameter that a rank updates, as (lo, hi)."""
+def updated_ranges(a: Arrangement, rank: int) -> Iterator[tuple[int, Range]]:
+    """The ranges of trained parameters that a rank updates, each with its number in the graph."""
     return clipped(a, rank, a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank))
 
 
 def sole_bytes(a: Arrangement, rank: int) -> int:
     """The bytes that would be lost with a rank."""
     found, own = sole(a, rank), clipped(a, rank, a.store.own(a, rank))
-    n = sum(hi - lo for one, (lo, hi) in own if one.variable in found.trained)
+    n = sum(one.size for v, one in own if v in found.trained)
     values = 0 if a.store.copies else value_bytes(a, n)
     return values + running_sums(a, n) + bytes_of_others(a, rank, found.others)
 

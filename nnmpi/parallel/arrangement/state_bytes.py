@@ -1,8 +1,12 @@
 """Bytes of what a rank updates, and of what it has besides: by their numbers, for plans."""
 
+from functools import cache
+
 import numpy as np
 
 from nnmpi.arrays.dtypes import is_float
+from nnmpi.nn.parameter import Parameter
+from nnmpi.optim import of_config
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
@@ -22,7 +26,7 @@ def running_sums(a: Arrangement, n: int) -> int:
     return (sums_of_optimizer(a.config) + a.is_mixed) * n * a.updated_dtype.itemsize
 
 
+@cache
 def sums_of_optimizer(config: Config) -> int:
-    """How many running sums each number has."""
-    of_sgd = int(config.momentum > 0)
-    return {"sgd": of_sgd, "adam": 2, "adamw": 2, "rmsprop": 1}[config.optimizer]
+    """The number of running sums of each number, as the optimizer itself lists them."""
+    return len(of_config(config, [("", Parameter(np.zeros(1)))]).sums)

@@ -35,7 +35,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.batch_stats import like, packed, unpacked
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
@@ -65,7 +65,7 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
             "other --slices or another --batch-size",
         ),
         describe={"reproducible": True, "slices": V},
-        sync=TreeSync(store, dp, stats, plan, spec.recorder),
+        sync=TreeSync(store, dp, stats, plan),
         batch_stats=stats,
         outcome=lambda: {"gradient_buffers": len(store.buffers)},
     )
@@ -112,15 +112,9 @@ class TreeSync(GradientSync):
     """The GradientSync that sums along the tree; a row of moments goes with each gradient."""
 
     def __init__(
-        self,
-        store: SliceStore,
-        comm: Comm,
-        stats: Deferred,
-        plan: Sequence[TreeMove],
-        recorder: Recorder = NO_RECORDER,
+        self, store: SliceStore, comm: Comm, stats: Deferred, plan: Sequence[TreeMove]
     ) -> None:
         self._store, self._comm, self._stats, self._plan = store, comm, stats, plan
-        self._recorder = recorder
         self._rows: list[np.ndarray] = []
 
     def begin(self, step: int) -> None:
@@ -141,12 +135,11 @@ class TreeSync(GradientSync):
 
     def finish(self) -> None:
         """Broadcasts the sum from the root of the tree."""
-        began = self._recorder.now()
-        if not self._rows:
-            self._make_room()
-        for array in (self._store.flat_grad, self._rows[-1]):
-            self._comm.broadcast(array)
-        self._recorder.add("sums", began)
+        with waiting("sums"):
+            if not self._rows:
+                self._make_room()
+            for array in (self._store.flat_grad, self._rows[-1]):
+                self._comm.broadcast(array)
         self._stats.track(self._rows[-1])
 
     def _until_leaf(self) -> None:

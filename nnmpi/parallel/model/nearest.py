@@ -8,7 +8,7 @@ a needed box has of it, each holder has one range.
 What each rank of an arrangement has of a model in training, and what it needs of it, on paper:
 
 held      all of its part of each tensor that a rank has: what it needs before it trains
-updated   the stretches of trained parameters that a rank updates, and has running sums of
+updated   the ranges of trained parameters that a rank updates, and has running sums of
 owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
 """
 
@@ -22,9 +22,9 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.nn import Module
-from nnmpi.nn.place import Part, Place, Range, whole
+from nnmpi.nn.place import Part, Place, Range
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.sole import updated_stretches
+from nnmpi.parallel.arrangement.sole import place_of, updated_ranges
 from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.model.moves import (
     VALUES,
@@ -184,14 +184,13 @@ def held(a: Arrangement) -> Iterator[tuple[int, Range]]:
     for rank in range(a.ranks):
         model = a.model_on(rank)
         for one in (*model.trained, *model.others):
-            yield rank, _place(a, one.variable, rank).range()
+            yield rank, place_of(a, one.variable, rank).range()
 
 
 def updated(a: Arrangement) -> Iterator[tuple[int, Range]]:
     """The ranges of trained parameters that ranks update, in memory order, each with its rank."""
     for rank in range(a.ranks):
-        for one, (lo, hi) in updated_stretches(a, rank):
-            yield rank, _place(a, one.variable, rank).range(lo, hi)
+        yield from ((rank, one) for _, one in updated_ranges(a, rank))
 
 
 def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
@@ -200,17 +199,6 @@ def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
     trained = {one.variable for model in a.rank_models.values() for one in model.trained}
     paths = {a.graph.variables[v].path for v in trained}
     yield from ((r, one) for r, one in held(a) if one.tensor not in paths and r < a.mesh.size)
-
-
-def _place(a: Arrangement, v: int, rank: int) -> Place:
-    """The place of the part of a variable that a rank has."""
-    path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
-    part, cut = whole(shape), a.sharding.variables.get(v)
-    if cut is not None:
-        tp = a.mesh.coordinates(min(rank, a.mesh.size - 1))["tp"]
-        side = cut.bounds[tp], cut.bounds[tp + 1]
-        part = (*part[: cut.axis], side, *part[cut.axis + 1 :])
-    return Place(path, shape, part)
 
 
 def axes_of(model: Module) -> dict[str, tuple[int, ...]]:

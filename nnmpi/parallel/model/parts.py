@@ -17,7 +17,7 @@ from nnmpi.data.loader import Fields
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.place import Part, Place
+from nnmpi.nn.place import Part, Place, Range
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -101,7 +101,7 @@ class PartTable:
         both = zip(self.tensors, self.held, strict=True)
         here = [row for row, is_held in both if is_held]
         self._ids = {id(tensor) for _, tensor in here}
-        own = [row[0].range(lo, hi) for row in here for lo, hi in _readable(*row)]
+        own = [one for row in here for one in _readable(*row)]
         of_ranks = enumerate(gather_objects(comm, own))
         self.ranges = [(rank, one) for rank, ranges in of_ranks for one in ranges]
 
@@ -128,8 +128,8 @@ def memory_axes(tensor: Any) -> tuple[int, ...]:
     return tensor.memory_axes if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
 
 
-def _readable(place: Place, tensor: Any) -> list[tuple[int, int]]:
-    """The stretches of a part that this rank can read alone; at least one, which may be empty."""
+def _readable(place: Place, tensor: Any) -> list[Range]:
+    """The ranges of a part that this rank can read alone; at least one, perhaps empty."""
     if isinstance(tensor, Parameter) and isinstance(tensor.store, FlatStore):
-        return tensor.store.readable(tensor.index)
-    return [(0, place.size)]
+        return [one._replace(tensor=place.path) for one in tensor.store.readable(tensor.index)]
+    return [place.range()]

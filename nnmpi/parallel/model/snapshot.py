@@ -55,6 +55,7 @@ class RangeOf(NamedTuple, Generic[T]):
     """A range of a tensor with a T for its values, and one for each running sum of the optimizer.
 
     A T is a row of numbers (`SavedRange`), the name of their type, or where they are in a file.
+    The fields are a row of the manifest of a checkpoint, so the `range` is not one of them.
 
     path, part, lo, hi   the `range`; the path is the first name of the tensor
     shape, axes          of the whole tensor; the axes are in the order of memory

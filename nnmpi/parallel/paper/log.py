@@ -22,6 +22,9 @@ SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
 class StepLog(Recorder):
     """Counts equal exchanges; as the recorder of an executor it knows which operation is under way.
 
+    On paper nothing takes time: it has no waits, as `Recording` of --trace has, but all exchanges,
+    with their ranks and lengths.
+
     entries   how often each exchange was started, by its axis, what is told, when, and, of sums of
               gradients at the end of a step, its place among these: the order in which they begin
               says what hides them

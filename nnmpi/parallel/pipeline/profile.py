@@ -98,26 +98,35 @@ def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
     return found
 
 
+class Timing(NamedTuple):
+    """How passes are timed: each time is the least of so many repeats, after a warm-up.
+
+    The ranks along the axes of `together`, which divide the layers, make the passes together. Their
+    exchanges count, unless the `clock` stands still while they wait.
+    """
+
+    repeats: int = 5
+    together: Sequence[Comm] = ()
+    clock: Timer = perf_counter
+
+
+REPEATED = Timing()
+
+
 def profile(
     model: Module,
     graph: Graph,
     units: Sequence[Unit],
     x: Inputs,
     on: Backend,
-    repeats: int = 5,
-    together: Sequence[Comm] = (),
+    timing: Timing = REPEATED,
     dtype: Any = None,
-    clock: Timer = perf_counter,
 ) -> list[UnitCost]:
-    """The cost of each unit of a model for a micro-batch x.
+    """The cost of each unit of a model for a micro-batch x; `dtype` is that of the parameters, by
+    default that of x.
 
-    `dtype` is that of the parameters, by default that of x.
-
-    The ranks along the axes of `together`, which divide the layers, call it together. Their
-    exchanges count, unless the `clock` stands still while they wait.
-
-    Each time is the least of so many repeats, after a warm-up. The sums agree with a pass through
-    the whole model if freed memory stays in the process (`blas.tune`), as it does in a run.
+    The sums agree with a pass through the whole model if freed memory stays in the process
+    (`blas.tune`), as it does in a run.
     """
     costs, dtype = list[UnitCost](), dtype or arrays(x)[0].dtype
     enters: Tensors = each(partial(tensor, on=on), x)
@@ -127,9 +136,9 @@ def profile(
         with unchanged(module), np.errstate(all="ignore"):
             module.to(dtype, on).train()
             module.zero_grad()
-            leaves, times = _fastest(unit, module, enters, on, repeats, together, clock)
+            leaves, times = _fastest(unit, module, enters, on, timing)
             parameters = sum(p.data.nbytes for p in module.parameters())
-            added = _bytes_added(module, enters, on, together)
+            added = _bytes_added(module, enters, on, timing.together)
         ahead, back, weights = times
         weights = weights if unit.is_trained else 0.0
         arriving = sum(t.data.nbytes for _, t in parts(enters))
@@ -160,9 +169,7 @@ def _fastest(
     module: Module,
     x: Tensors,
     on: Backend,
-    repeats: int,
-    together: Sequence[Comm],
-    clock: Timer,
+    timing: Timing,
 ) -> tuple[Tensors, list[float]]:
     """The input of the next unit, and the least of each time over the repeats.
 
@@ -170,7 +177,7 @@ def _fastest(
     repeats: in a step, all micro-batches but one add to them.
     """
     start, late = perf_counter(), np.zeros(1, np.int64)
-    y, _ = _passes(module, x, on, clock)
+    y, _ = _passes(module, x, on, timing.clock)
     needing = needing_gradients(x)
     if isinstance(y, Tensor) and needing and all(t.grad is None for t in needing):
         raise ValueError(
@@ -178,14 +185,14 @@ def _fastest(
             "layer before it would be trained; compute the output without detach() and no_grad"
         )
     leaves = each(lambda t: Tensor(t.data, t.requires_grad), y)
-    found = [_passes(module, x, on, clock)[1]]
-    while len(found) < repeats:
+    found = [_passes(module, x, on, timing.clock)[1]]
+    while len(found) < timing.repeats:
         late[0] = perf_counter() - start > LIMIT
-        for comm in together:  # all ranks make the same number of passes
+        for comm in timing.together:  # all ranks make the same number of passes
             comm.all_reduce(late, "doubling")
         if late[0]:
             break
-        found.append(_passes(module, x, on, clock)[1])
+        found.append(_passes(module, x, on, timing.clock)[1])
     return leaves, [min(times) for times in zip(*found, strict=True)]
 
 

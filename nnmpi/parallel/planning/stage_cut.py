@@ -27,7 +27,7 @@ from nnmpi.parallel.arrangement.partition import (
 from nnmpi.parallel.arrangement.program import measured_samples
 from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.pipeline.profile import UnitCost, UnitCosts, profile, stage_costs
+from nnmpi.parallel.pipeline.profile import Timing, UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.parallel.planning.machine import TYPICAL
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.schedules import proof
@@ -130,7 +130,7 @@ def measured_stages(
         if layout.batch.rank or layout.axis["pp"].rank:
             return UnitCosts(samples, begins, ())
         x, together = gather(samples), (layout.axis["tp"], layout.axis["cp"])
-        costs = profile(model, graph, found, x, on, together=together, dtype=config.dtype)
+        costs = profile(model, graph, found, x, on, Timing(together=together), config.dtype)
         layout.axis["tp"].free_sums()  # of the layers of other stages, too
         return UnitCosts(samples, begins, (*costs,))
 

@@ -23,7 +23,7 @@ from typing import Any
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.flat_buffer import USED, Stretch
-from nnmpi.parallel.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.tensor.ops import all_reduce
@@ -46,11 +46,10 @@ class BucketedSync(GradientSync):
         self,
         store: LocalStore,
         overlap: bool,
-        recorder: Recorder = NO_RECORDER,
         at_end: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._store, self._buckets, self._at_end = store, store.buckets, at_end
-        self._overlap, self._recorder = overlap, recorder
+        self._overlap = overlap
         self._members = [[store.parameters[i] for i in own] for own in self._buckets.members]
         self._uses = [
             sum(len(self._buckets.users[i]) for i in own) for own in self._buckets.members
@@ -77,15 +76,15 @@ class BucketedSync(GradientSync):
 
     def finish(self) -> None:
         """Starts what is left, unused parameters included, and waits for all sums."""
-        began, dp = self._recorder.now(), self._buckets.all[0].comm
-        while self._due:
-            b, work = self._due[-1], self._start_next()
-            if work is not None and not self._overlap and self._buckets.all[b].comm is dp:
+        dp = self._buckets.all[0].comm
+        with waiting("sums"):
+            while self._due:
+                b, work = self._due[-1], self._start_next()
+                if work is not None and not self._overlap and self._buckets.all[b].comm is dp:
+                    work.wait()
+            for work in self._works:
                 work.wait()
-        for work in self._works:
-            work.wait()
-        self._store.show_sums()
-        self._recorder.add("sums", began)
+            self._store.show_sums()
         for act in self._at_end:
             act()
 
@@ -144,14 +143,13 @@ class ScatteredSync(BucketedSync):
 # ---- sums over other axes, at the end of a step
 
 
-def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire], recorder: Recorder) -> None:
+def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
     """Sums the shards of buckets that other stages have too, each over the ranks with the same
     shard of it."""
-    began = recorder.now()
-    for b, stages in tied.items():
-        own = store.shard_gradient(store.shards[b])
-        stages.all_reduce(own, store.buckets.algorithm)
-    recorder.add("sums", began)
+    with waiting("sums"):
+        for b, stages in tied.items():
+            own = store.shard_gradient(store.shards[b])
+            stages.all_reduce(own, store.buckets.algorithm)
 
 
 def sum_terms(store: LocalStore, terms: Sequence[Stretch], tp: Comm) -> None:

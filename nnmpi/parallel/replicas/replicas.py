@@ -62,7 +62,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
         ),
         describe=facts if p > 1 else {},
         sync=sync,
-        batch_stats=Synced(stats[0], spec.recorder, wire) if stats else LOCAL,
+        batch_stats=Synced(stats[0], wire) if stats else LOCAL,
         comms=[*stats, *tied.values()],
         progress=replicas.progress_thread if progress == "thread" else nullcontext,
     )
@@ -114,11 +114,11 @@ def _store_and_sync(
     store, at_end = STORES[a.store.name](made_from), list[Callable[[], None]]()
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
-        at_end.append(partial(sum_over_stages, store, wires, spec.recorder))
+        at_end.append(partial(sum_over_stages, store, wires))
     if terms := held.stretches(a.sharding.terms):
         at_end.append(partial(sum_terms, store, terms, layout.axis["tp"]))
     sync = ScatteredSync if a.store.scatters else BucketedSync
-    return store, sync(store, a.config.overlap, spec.recorder, at_end)
+    return store, sync(store, a.config.overlap, at_end)
 
 
 # ---- parts of one sample

@@ -25,8 +25,9 @@ from nnmpi.comm import Comm
 from nnmpi.data.inputs import parts
 from nnmpi.nn.graph import Edge
 from nnmpi.nn.parameter import inverse
+from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.model.parts import Boundary, ModelPart
-from nnmpi.parallel.recorder import Recorder
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.step.ports import (
     Joined,
     LossSink,
@@ -145,14 +146,13 @@ class End(Port):
         boundary: Boundary,
         comm: Wire,
         sends: Sends,
-        recorder: Recorder,
         on: Backend,
     ) -> None:
         forward = 2 * min(stage, stage + away)  # the tag of activations
         tags = (forward, forward + 1)
         self._receive_tag, self._send_tag = tags if away < 0 else reversed(tags)
         self._comm, self._peer, self.stage = comm, (stage + away) % comm.size, stage
-        self._sends, self._recorder = sends, recorder
+        self._sends = sends
         self._pools = [Pool(edge, on) for edge in boundary]
         self._receives = [pool for pool in self._pools if away < 0 or pool.edge.requires_grad]
         self._arriving: dict[int, list[tuple[Transfer, Buffer]]] = {}
@@ -191,10 +191,9 @@ class End(Port):
     def _arrived(self, micro: int, name: str) -> list[Array]:
         """Waits for what was sent; it stays until `done`."""
         arriving = self._arriving.pop(micro)
-        began = self._recorder.now()
-        for work, _ in arriving:
-            work.wait()
-        self._recorder.add(name, began, micro, self.stage)
+        with waiting(name, micro, self.stage):
+            for work, _ in arriving:
+                work.wait()
         self._used[micro] = [buffer for _, buffer in arriving]
         return [buffer.array for _, buffer in arriving]
 
@@ -262,11 +261,10 @@ class Channels:
         boundaries: Sequence[Boundary],
         stages: Iterable[int],
         comm: Comm,
-        recorder: Recorder,
         on: Backend = CPU,
     ) -> None:
         self.sends, self._next_poll = Sends(), 0.0
-        end = wire_of(comm, on), self.sends, recorder, on
+        end = wire_of(comm, on), self.sends, on
         self.inlets = {s: Inlet(s, -1, boundaries[s - 1], *end) for s in stages if s > 0}
         self.outlets = {s: Outlet(s, 1, boundaries[s], *end) for s in stages if s < len(boundaries)}
         ends: list[End] = [*self.inlets.values(), *self.outlets.values()]
@@ -298,18 +296,20 @@ class Channels:
 
 
 class Ports(NamedTuple):
-    """The stages of a rank, between samples, channels and the loss."""
+    """The stages of a rank, between samples, channels and the loss; statistics of batches are
+    `stats` of all ranks that have samples of the same batch."""
 
     stages: dict[int, Stage]
     channels: Channels
     loss: LossSink
+    stats: BatchStats
 
     @classmethod
-    def of(cls, task: Task, part: ModelPart, channels: Channels) -> Self:
+    def of(cls, task: Task, part: ModelPart, channels: Channels, stats: BatchStats) -> Self:
         samples, scaler, objective = Samples(task.on), task.scaler, task.objective
         loss = ScaledLossSink(objective, scaler) if scaler else LossSink(objective)
         stages = {
             s: Stage(module, channels.inlets.get(s, samples), channels.outlets.get(s, loss))
             for s, module in part.stages.items()
         }
-        return cls(stages, channels, loss)
+        return cls(stages, channels, loss, stats)

@@ -13,8 +13,7 @@ What differs between strategies is given to it (the rules of this folder are in 
     ports      stages of the model, sources and sinks of what they compute on  (channels.py)
     sync       how gradients are summed over dp        (replicas/gradient_sync.py and others)
     update     what is done with the sums              (update.py)
-    program    which operations a step consists of     (schedules/)
-    evaluation   the same of an evaluation
+    programs   which operations a step and an evaluation consist of    (schedules/)
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -31,7 +30,7 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import LOCAL, BatchStats, KeptStats, Pass
+from nnmpi.nn.passes import KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
@@ -102,6 +101,18 @@ Program: TypeAlias = Callable[[int], list[Op]]
 """The operations of a step of so many micro-batches."""
 
 
+class Programs(NamedTuple):
+    """The programs of a rank.
+
+    checked_steps   the steps at the start of an epoch in which outputs that are computed again are
+                    compared with the first ones
+    """
+
+    step: Program
+    evaluation: Program
+    checked_steps: float = CHECKED_STEPS
+
+
 class StepPlan(NamedTuple):
     """The program of a step, and what follows from it."""
 
@@ -131,17 +142,14 @@ class Executor:
         sync: GradientSync,
         update: Callable[[int], Outcome],
         request: Callable[[], float],
-        program: Program,
-        evaluation: Program,
-        batch_stats: BatchStats = LOCAL,
+        programs: Programs,
         recorder: Recorder = NO_RECORDER,
-        checked_steps: float = CHECKED_STEPS,
         around: Around = (),
     ) -> None:
-        self._checked_steps, self._checked_until = checked_steps, 0.0
-        self._stages, self._channels, self.loss = ports
+        self._checked_steps, self._checked_until = programs.checked_steps, 0.0
+        self._stages, self._channels, self.loss, self._batch_stats = ports
         self._sync, self._apply, self._request = sync, update, request
-        self._batch_stats, self._recorder = batch_stats, recorder
+        self._recorder = recorder
         self._progress = self._poll if self._channels.is_needed else sync.poll
         self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
         do: dict[Kind, Do] = {
@@ -156,10 +164,10 @@ class Executor:
         }
         do |= {kind: partial(act, do[kind]) for kind, act in around}
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
-        self._plan_of = cache(lambda m: StepPlan.of(program(m), self._do))
+        self._plan_of = cache(lambda m: StepPlan.of(programs.step(m), self._do))
         do_evaluation = {**do, Kind.F: self._evaluate}
         self._evaluation_of = cache(
-            lambda m: [(do_evaluation[op.kind], op) for op in evaluation(m)]
+            lambda m: [(do_evaluation[op.kind], op) for op in programs.evaluation(m)]
         )
 
     def steps(
@@ -179,7 +187,7 @@ class Executor:
         self._recorder.begin(state.step)
         self.start(load, self._plan_of(len(load.micro)))
         self._sync.begin(state.step)
-        self._carry_out(self._plan.calls, self._progress, self._recorder)
+        self._carry_out(self._plan.calls, self._progress)
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def start(self, load: Load, plan: StepPlan) -> None:
@@ -206,7 +214,7 @@ class Executor:
                 if op.kind is Kind.UPDATE:
                     return
 
-        self._carry_out(calls(), self._progress, self._recorder)
+        self._carry_out(calls(), self._progress)
         return self._outcome
 
     @no_grad()
@@ -218,13 +226,11 @@ class Executor:
             for load in loads:
                 self.begin(load)
                 calls = self._evaluation_of(len(load.micro))
-                self._carry_out(calls, self._channels.poll, NO_RECORDER)
+                self._carry_out(calls, self._channels.poll)
                 self._channels.sends.finish()  # else a fast stage computes ahead of a slow one
 
-    def _carry_out(
-        self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None], recorder: Recorder
-    ) -> None:
-        tokens = progress_hook.set(poll), current_recorder.set(recorder)
+    def _carry_out(self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None]) -> None:
+        tokens = progress_hook.set(poll), current_recorder.set(self._recorder)
         try:
             for do, op in calls:
                 do(op)

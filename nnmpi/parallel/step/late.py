@@ -21,7 +21,6 @@ from nnmpi.arrays.devices import CopyStream, Fetched
 from nnmpi.arrays.kernels.steps import decide_loop
 from nnmpi.data import Load
 from nnmpi.optim import Optimizer
-from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED
 from nnmpi.parallel.mesh import REPLICAS
@@ -49,11 +48,10 @@ class LateSteps:
         store: LocalStore,
         optimizer: Optimizer,
         clip_norm: float | None,
-        scaler: Scaler | None,
         now: Callable[[int], Outcome],
         control: StepControl,
     ) -> None:
-        self._store, self._optimizer, self._scaler = store, optimizer, scaler
+        self._store, self._optimizer = store, optimizer
         self._most = math.inf if clip_norm is None else clip_norm
         self._now, self._control = now, control
         self._copies = CopyStream(store.on)
@@ -126,8 +124,8 @@ class LateSteps:
         self._outcome = Outcome.of((loss, 0.0, not is_finite, squares))
         if not is_finite:
             self._optimizer.steps[:] = self._counts
-        if self._scaler is not None:
-            self._scaler.now = self._scaler.now.after(is_finite)
+        if (scaler := self._store.scaler) is not None:
+            scaler.now = scaler.now.after(is_finite)
             self._store.masters.begin()
 
 

@@ -1,6 +1,6 @@
 """StepTraffic: what a rank sends in a step, as its communicators count it."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 
 from nnmpi.comm import Comm
@@ -37,7 +37,8 @@ class StepTraffic:
                 if self.sent is None:
                     self._complete()
                     if before is not None and result.samples == self._batch_size:
-                        self.sent = less(self._so_far(), before)
+                        after = self._so_far()
+                        self.sent = {axis: after[axis] - before[axis] for axis in before}
                 yield result
                 before = self._so_far() if self.sent is None else None
 
@@ -49,18 +50,10 @@ def sent_along(layout: Layout, comms: Iterable[Comm]) -> Traffic:
     """The traffic that these Comms of a rank have sent, by the axis of the Comm each comes from."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
-    found = dict.fromkeys(TRAFFIC_AXES, Sent())
+    sent = dict.fromkeys(TRAFFIC_AXES, Sent())
     for comm in dict.fromkeys(comms):
-        whose = (axis for axis, name in names.items() if f"{comm.name}/".startswith(f"{name}/"))
-        axis = next(whose, "dp" if comm.name.startswith(f"{layout.all.name}/") else None)
+        matching = (axis for axis, name in names.items() if f"{comm.name}/".startswith(f"{name}/"))
+        axis = next(matching, "dp" if comm.name.startswith(f"{layout.all.name}/") else None)
         if axis is not None and comm.size > 1:
-            found[axis] += Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
-    return found
-
-
-def less(after: Traffic, before: Mapping[str, Sent]) -> Traffic:
-    """The traffic that was sent between two counts."""
-    return {
-        axis: Sent(now.bytes - before[axis].bytes, now.messages - before[axis].messages)
-        for axis, now in after.items()
-    }
+            sent[axis] += Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
+    return sent

@@ -30,10 +30,9 @@ from nnmpi.arrays import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.recorder import NO_RECORDER, Recorder
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
 
 DECIDED = 4
@@ -76,14 +75,11 @@ class Update:
         layout: Layout,
         counts: Sequence[bool],
         tied: Sequence[Parameter] = (),
-        scaler: Scaler | None = None,
-        recorder: Recorder = NO_RECORDER,
     ) -> None:
-        self._store, self._optimizer, self._scaler = store, optimizer, scaler
+        self._store, self._optimizer = store, optimizer
         self._clip_norm, self._lr_factor = clip_norm, lr_factor
         self._counted = list(_counted(store, counts))
         self._model, self._counts_loss = layout.model, layout.counts_loss
-        self._recorder = recorder
         self._tied, self._own = tied, {*store.parameters}
         self.summed = self.version = 0
         self.decision: Sequence[float] | None = None
@@ -93,9 +89,8 @@ class Update:
         sums = self._sums()
         self.summed, self.decision = step + 1, None
         outcome = self.carry_out(self._agreed(sums))
-        began = self._recorder.now()
-        self._store.settle()
-        self._recorder.add("settle", began)
+        with waiting("settle"):
+            self._store.settle()
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
@@ -108,8 +103,8 @@ class Update:
             if self._clip_norm is not None:  # as `optim.clip_grad_norm`, over all ranks
                 self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
             self._optimizer.step(self._lr_factor(self.summed - 1))
-        if self._scaler is not None:
-            self._scaler.now = self._scaler.now.after(outcome.updated)
+        if (scaler := self._store.scaler) is not None:
+            scaler.now = scaler.now.after(outcome.updated)
         self.version = self.summed
         return outcome
 
@@ -135,9 +130,9 @@ class Update:
         """
         if self._model.size == 1:
             return sums
-        row, began = np.array(sums, float), self._recorder.now()
-        self._model.all_reduce(row, "doubling")
-        self._recorder.add("agree", began)
+        row = np.array(sums, float)
+        with waiting("agree"):
+            self._model.all_reduce(row, "doubling")
         whole: list[float] = row.tolist()
         return whole
 

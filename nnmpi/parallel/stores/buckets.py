@@ -15,7 +15,7 @@ GATHER = "ring"
 
 
 class CommBucket(NamedTuple):
-    """A stretch of gradients that is summed in one operation, over the ranks of `comm`."""
+    """A `Bucket` of the arrangement, whose gradients are summed over the ranks of `comm`."""
 
     start: int
     stop: int

@@ -10,7 +10,7 @@ from collections import deque
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.recorder import record_wait
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
@@ -83,7 +83,8 @@ class GatheredValues:
             self._start(self._due.popleft(), self._gathers)
         work = self._works.pop(b, None)
         if work is not None:
-            record_wait("gather", work.wait)
+            with waiting("gather"):
+                work.wait()
 
     def _start(self, b: int, comm: Wire) -> None:
         start, stop, _ = self._buckets.all[b]

@@ -4,8 +4,8 @@ In front of the gradients are scalars that are summed together with them
 (`arrangement/flat_buffer.py`); or there are none, and scalars are summed apart.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,12 +16,12 @@ from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
 from nnmpi.arrays.meta import is_meta
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
+from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.stores.masters import MASTER, Masters, NoMasters
-from nnmpi.parallel.stores.pages import IN_MEMORY, InMemory
 from nnmpi.parallel.wire import Transfer
 
 
@@ -44,17 +44,29 @@ class StoreSpec(NamedTuple):
     apart: bool = False
 
 
+InTurn: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
+"""Yields arrays of one length, or the same pieces of each of them, one behind the other; the work
+on them is over when the next ones are asked for."""
+
+
+def at_once(*arrays: Array) -> Iterator[Sequence[Array]]:
+    """The `InTurn` of arrays that are all in memory."""
+    yield arrays
+
+
 class LocalStore(FlatStore):
     """A whole copy on this rank.
 
+    scaler    the loss scale, where parameters have masters
     masters   what the optimizer updates instead of values, if anything
-    pages     how what an update reads and changes comes to memory
+    in_turn   how what an update reads and changes comes to memory; some of it may be on disk
+              (`swapping/model_pages.py`)
     """
 
-    pages: InMemory = IN_MEMORY
+    in_turn: InTurn = staticmethod(at_once)
 
     def __init__(self, spec: StoreSpec) -> None:
-        self.dp, self.buckets, self._scaler = spec.dp, spec.buckets, spec.scaler
+        self.dp, self.buckets, self.scaler = spec.dp, spec.buckets, spec.scaler
         # apart they are on the host, but for the loss
         self._in_front = 0 if spec.apart else spec.scalars
         self._apart = np.zeros(scalar_count(spec.parameters))
@@ -69,10 +81,10 @@ class LocalStore(FlatStore):
     def allocate_masters(self) -> None:
         """Takes the memory of masters, when it is known what this rank updates."""
         n = self.shards[-1].packed.stop if self.shards else 0
-        scaler, zeros = self._scaler, self.on.xp.zeros
+        scaler, zeros = self.scaler, self.on.xp.zeros
         self.masters = NoMasters() if scaler is None else Masters(zeros(n, MASTER), scaler)
         self.updated_dtype = types_of(self.dtype).masters
-        self._readable = shards_of([(0, self.length)]) if self._scaler is None else self.shards
+        self._readable = shards_of([(0, self.length)]) if self.scaler is None else self.shards
 
     # ---- values
 
@@ -89,10 +101,11 @@ class LocalStore(FlatStore):
             updated = self.masters.updated(shard, self.shard_values(shard))
             updated[...] = self.masters.of(shard, own)
 
-    def readable(self, i: int) -> list[Stretch]:
-        start, size = self.spans[i][0], self.parameters[i].size
-        here = within(self._readable, start, start + size)
-        return [(shard.start - start, shard.stop - start) for shard in here] or [(0, 0)]
+    def readable(self, i: int) -> list[Range]:
+        start, place = self.spans[i][0], self.parameters[i].place
+        here = within(self._readable, start, start + place.size)
+        ranges = [place.range(shard.start - start, shard.stop - start) for shard in here]
+        return ranges or [place.range(0, 0)]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         return self.masters.of(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))
@@ -148,7 +161,7 @@ class LocalStore(FlatStore):
     def squares_of(self, shards: Iterable[Shard]) -> Array:
         """The sum of squares of the gradients in these shards, as an update reads them."""
         gradients = (self.shard_gradient(shard) for shard in shards)
-        found = [squares(g, self.pages, self.masters.factor) for g in gradients if len(g)]
+        found = [squares(g, self.in_turn, self.masters.factor) for g in gradients if len(g)]
         return sum(found[1:], start=found[0]) if found else np.zeros(())
 
     # ---- a step
@@ -187,12 +200,12 @@ class LocalStore(FlatStore):
     ) -> Iterator[UpdateArrays]:
         for values, grads, own, mixed in super().updates(start, end, sums, at):
             beside = [] if mixed.values is None else [mixed.values]
-            for v, g, *s in self.pages.in_turn(values, grads, *own.values(), *beside):
+            for v, g, *s in self.in_turn(values, grads, *own.values(), *beside):
                 found = mixed._replace(values=s.pop() if beside else None)
                 yield UpdateArrays(v, g, dict(zip(own, s, strict=True)), found)
 
     def scale(self, array: Array, factor: float) -> None:
-        for (piece,) in self.pages.in_turn(array):
+        for (piece,) in self.in_turn(array):
             super().scale(piece, factor)
 
     def scale_gradients(self, factor: float) -> None:
@@ -221,7 +234,7 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
             p.grad_memory[...] = 0
 
 
-def squares(g: Array, pages: InMemory = IN_MEMORY, factor: float = 1.0) -> Array:
+def squares(g: Array, in_turn: InTurn = at_once, factor: float = 1.0) -> Array:
     """The float64 sum over blocks of squares of factor * g: threads of BLAS change nothing."""
     dtype = types_of(g.dtype).sums
     if is_meta(g):
@@ -231,7 +244,7 @@ def squares(g: Array, pages: InMemory = IN_MEMORY, factor: float = 1.0) -> Array
         squares_loop(g, factor, sums)
         return sums.sum(dtype=np.float64)
     found: list[float] = []
-    for (piece,) in pages.in_turn(g):
+    for (piece,) in in_turn(g):
         sums = np.empty(-(-len(piece) // BLOCK_OF_SQUARES), dtype)
         squares_loop(piece, factor, sums)
         found += sums.tolist()

@@ -8,7 +8,7 @@ an array that a vjp keeps is right whenever the bucket is there, and the tape se
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
 from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
-from nnmpi.parallel.recorder import record_wait
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire
@@ -93,7 +93,8 @@ class WeightSlots:
             self._start(b)
         work = self._arriving.pop(b % SLOTS, None)
         if work is not None:
-            record_wait("gather", work.wait)
+            with waiting("gather"):
+                work.wait()
         for other in due:
             if other != b:
                 self._start(other)

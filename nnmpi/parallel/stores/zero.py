@@ -30,7 +30,7 @@ from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.stores.weight_slots import WeightSlots
-from nnmpi.parallel.wire import wire_of
+from nnmpi.parallel.wire import Transfer, wire_of
 
 Values: TypeAlias = GatheredValues | WeightSlots
 GradBuffers: TypeAlias = WholeGradients | GradientSlots
@@ -65,7 +65,6 @@ class ZeroStore(LocalStore):
         self._gradients = self._gradients_of(self)
         self.flat, self.flat_grad = self._values.flat, self._gradients.flat
         self.rotates = self._values.rotates
-        self.start = self._gradients.start  # type: ignore[method-assign]
 
     # ---- values
 
@@ -175,6 +174,9 @@ class ZeroStore(LocalStore):
         self._has_sums, self._is_reading = False, True
         super().begin()
         self._gradients.begin()
+
+    def start(self, b: int) -> Transfer | None:
+        return self._gradients.start(b)
 
     def poll(self) -> None:
         self._values.poll()

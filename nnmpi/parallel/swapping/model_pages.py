@@ -15,11 +15,10 @@ from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.residence import MODEL, PIECE, SUMMED
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.stores.pages import InMemory
 from nnmpi.parallel.swapping.arena import Arena, Blocks
 
 
-class ModelPages(InMemory):
+class ModelPages:
     """The pages of the parameters of each stage.
 
     has_gradients   whether those are on disk too; else ranks sum them, and they stay in memory
@@ -82,6 +81,7 @@ class ModelPages(InMemory):
         self._behind = []
 
     def in_turn(self, *arrays: Array) -> Iterator[Sequence[Array]]:
+        """The pieces of these arrays, each read before it is yielded and written behind it."""
         arena, behind = self._arena, list[tuple[int, int]]()
         starts = range(0, len(arrays[0]), PIECE)
         pieces = ([array[i : i + PIECE] for array in arrays] for i in starts)

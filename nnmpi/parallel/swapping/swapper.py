@@ -76,7 +76,8 @@ class Swapper:
         """The parameters are these, of each stage."""
         if self._plan.model:
             has_gradients = self._plan.model.gradients > 0
-            store.pages = self._pages = ModelPages(self._arena, store, [*stages], has_gradients)
+            self._pages = ModelPages(self._arena, store, [*stages], has_gradients)
+            store.in_turn = self._pages.in_turn
 
     @contextmanager
     def making_state(self) -> Iterator[None]:

@@ -11,7 +11,6 @@ scatter     own part along an axis      all-gather        whole channels become 
 """
 
 from collections.abc import Sequence
-from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import TypeVar
@@ -24,7 +23,7 @@ from nnmpi.comm import Comm, NoRoomError, comm_self
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.place import whole
 from nnmpi.nn.single_store import SingleStore
-from nnmpi.parallel.recorder import current_recorder, record_wait
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.wire import wire_for
 
 SHORT = 8192
@@ -103,13 +102,11 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
     """
     row = array.transpose(memory_order(array.ndim) if order is None else order)
     wire = wire_for(comm, array)
-    recorder = current_recorder.get()
-    began = recorder.now()
-    try:
-        wire.all_reduce(row, "doubling" if row.nbytes <= SHORT else "shared")
-    except NoRoomError:
-        wire.all_reduce(row, "ring")
-    recorder.add("tensor", began)
+    with waiting("tensor"):
+        try:
+            wire.all_reduce(row, "doubling" if row.nbytes <= SHORT else "shared")
+        except NoRoomError:
+            wire.all_reduce(row, "ring")
 
 
 def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
@@ -120,7 +117,8 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
     buffer = xp.empty((bounds[-1], *mine.shape[1:]), part.dtype)
     buffer[slice(*own(bounds, comm))] = mine
-    record_wait("tensor", partial(wire_for(comm, buffer).all_gather, buffer, parts=lengths))
+    with waiting("tensor"):
+        wire_for(comm, buffer).all_gather(buffer, parts=lengths)
     whole = xp.moveaxis(buffer, 0, axis)
     order = memory_order(whole.ndim)
     return xp.ascontiguousarray(whole.transpose(order)).transpose(inverse(order))
@@ -137,7 +135,8 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
     lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
     wire = wire_for(comm, buffer)
     row = buffer.reshape(-1)
-    record_wait("tensor", lambda: wire.start_reduce_scatter(row, "ring", lengths).wait())
+    with waiting("tensor"):
+        wire.start_reduce_scatter(row, "ring", lengths).wait()
     return xp.moveaxis(buffer[slice(*own(bounds, comm))], 0, axis).copy(order="C")
 
 
@@ -154,13 +153,11 @@ def all_to_all(
     xp, me, dtype = xp_of(parts[0]), comm.rank, parts[0].dtype
     wire, ahead = wire_for(comm, parts[0]), [(me + s) % comm.size for s in range(1, comm.size)]
     found = [parts[r] if r == me else xp.empty(shape, dtype) for r, shape in enumerate(shapes)]
-    recorder = current_recorder.get()
-    began = recorder.now()
-    works = [wire.irecv(found[r], r) for r in reversed(ahead) if found[r].size or not skips]
-    works += [wire.isend(parts[r], r) for r in ahead if parts[r].size or not skips]
-    for work in works:
-        work.wait()
-    recorder.add("tensor", began)
+    with waiting("tensor"):
+        works = [wire.irecv(found[r], r) for r in reversed(ahead) if found[r].size or not skips]
+        works += [wire.isend(parts[r], r) for r in ahead if parts[r].size or not skips]
+        for work in works:
+            work.wait()
     return found
 
 

@@ -35,7 +35,6 @@ from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.nn.passes import UNTRACKED, BatchStats, Pass, current_pass
 from nnmpi.parallel.batch_stats import Synced
-from nnmpi.parallel.recorder import current_recorder
 from nnmpi.parallel.tensor import ops
 
 # ---- layers by samples
@@ -103,7 +102,7 @@ class OverRanks:
     """`BatchStats` over these ranks, then over what `others` joins."""
 
     def __init__(self, comm: Comm, others: BatchStats) -> None:
-        self._ranks, self._others = Synced(comm, current_recorder.get()), others
+        self._ranks, self._others = Synced(comm), others
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         # running statistics follow the whole batch, so those of these ranks are not tracked

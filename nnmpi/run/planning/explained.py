@@ -1,60 +1,37 @@
-"""--explain: the parts of the time of one layout, beside those of a step that was traced."""
+"""--explain: the parts of the time of one layout, beside those of a step that was traced.
+
+The parts of a term add up to it. A predicted step and a traced one are lists of the same spans.
+"""
 
 import argparse
 import shlex
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.planning.exchange_time import with_fastest_sum
-from nnmpi.parallel.planning.explain import (
-    OTHER,
-    PASSES,
-    UPDATE,
-    WAITING,
-    StepPart,
-    as_traced,
-    parts_of_step,
-    pass_name,
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.planning.exchange_time import ExchangeTimes, with_fastest_sum
+from nnmpi.parallel.planning.step_time import (
+    CostModel,
+    RankTimes,
+    StepModel,
+    stage_passes,
+    step_model,
 )
-from nnmpi.parallel.planning.step_time import CostModel, StepTime
 from nnmpi.run.planning.planning import Basis
 from nnmpi.run.report import Event
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing.tables import columns
+from nnmpi.sim.drawing.tables import amount, columns, plural
+from nnmpi.sim.drawing.timeline import BETWEEN, Span
 
 
-class Explained(NamedTuple):
-    """The time of a step of a layout.
-
-    parts     of the terms, which add up to them
-    traced    seconds by what a trace tells apart: predicted, and measured; without a trace none
-    """
-
-    layout: str
-    time: StepTime
-    parts: list[StepPart]
-    traced: list[tuple[str, float, float]]
-
-    def event(self) -> Event:
-        """As JSON has it."""
-        names = "what", "predicted", "measured"
-        return {
-            "event": "explain",
-            "layout": self.layout,
-            "seconds": self.time.seconds,
-            **self.time._asdict(),
-            "parts": [part._asdict() for part in self.parts],
-            "traced": [dict(zip(names, row, strict=True)) for row in self.traced],
-        }
-
-
-def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
+def explained(by: Basis, layout: str, trace: Path | None) -> Event:
     """The time of a step of a layout, term by term; raises ValueError where none is possible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
@@ -63,17 +40,16 @@ def explained(by: Basis, layout: str, trace: Path | None) -> Explained:
     if config.plan is not None:
         raise ValueError("--explain is of one layout: leave --plan out")
     a = with_fastest_sum(by.paper.arranged_by(config), by.costs.exchanges)
-    costs = by.costs
-    _check_stages(a, costs)
-    step, parts = parts_of_step(a, costs)
-    traced = list[tuple[str, float, float]]()
-    if trace is not None:
-        rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
-        found, said = measured(trace, rank, a.ranks), as_traced(costs, step)
-        names = dict.fromkeys((*said, *found))
-        traced = [(name, said.get(name, 0.0), found.get(name, 0.0)) for name in names]
-        traced.sort(key=lambda row: -abs(row[2] - row[1]))
-    return Explained(layout, step.time, parts, traced)
+    _check_stages(a, by.costs)
+    step, parts = parts_of_step(a, by.costs)
+    return {
+        "event": "explain",
+        "layout": layout,
+        "seconds": step.time.seconds,
+        **step.time._asdict(),
+        "parts": [part._asdict() for part in parts],
+        "traced": [] if trace is None else _beside(trace, a, by.costs, step),
+    }
 
 
 def _check_stages(a: Arrangement, costs: CostModel) -> None:
@@ -87,6 +63,152 @@ def _check_stages(a: Arrangement, costs: CostModel) -> None:
             )
 
 
+# ---- parts
+
+
+class StepPart(NamedTuple):
+    """A part of a step.
+
+    term     of a StepTime
+    what     in words
+    times    how often, where it is the same each time
+    seconds  all together
+    """
+
+    term: str
+    what: str
+    times: int
+    seconds: float
+
+
+HIDDEN = "hidden behind passes"
+
+SHOWN = 12
+"""Digits of seconds: sums of the same numbers in another order differ in later ones."""
+
+
+def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
+    """The time of a step, and its parts, the longest of each term first."""
+    step = step_model(a, costs)
+    busiest, last = step.ranks[step.busiest], step.ranks[step.last]
+    updated = max(step.ranks, key=attrgetter("update"))
+    parts = [
+        *_of_units(a, costs, step),
+        *_of_exchanges("tensor", busiest.inside, costs.exchanges),
+        StepPart("bubble", "waiting for other stages", 1, step.time.bubble),
+        *_of_exchanges("sums", (*last.gathers, *last.sums), costs.exchanges),
+        *_of_update(a, costs, updated),
+        *_of_others(costs, step),
+    ]
+    sums = sum(part.seconds for part in parts if part.term == "sums")
+    if sums > step.time.sums:
+        parts.append(StepPart("sums", HIDDEN, 1, step.time.sums - sums))
+    order = {term: k for k, term in enumerate(step.time._fields)}
+    shown = [part for part in parts if round(part.seconds, SHOWN)]
+    return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
+
+
+def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
+    """Parts of a term, each as (text, times, seconds); those with one text together."""
+    totals = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
+    for text, times, seconds in rows:
+        count, before = totals[text]
+        totals[text] = count + times, before + seconds
+    for text, (count, seconds) in totals.items():
+        yield StepPart(term, text, count, seconds)
+
+
+def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
+    """Units of the rank that computes longest; those of one kind together."""
+    rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
+    counts = Counter((op.stage, op.kind) for op in step.programs[step.busiest] if op.micro >= 0)
+    of_units = costs.model.of(a.sharding, a.config, max(step.micro))
+    rows = list[tuple[str, int, float]]()
+    for unit, times in zip(costs.model.units, of_units, strict=True):
+        for s in a.model_on(rank).stages:
+            if unit.nodes.start in a.stages[s]:
+                passes = stage_passes(times[None], is_first=s == 0)
+                rows.append((str(unit), 1, sum(counts[s, k] * t for k, t in passes.items())))
+    for part in _together("compute", rows):
+        yield part._replace(what=f"{plural(part.times, 'unit')} {part.what}")
+
+
+def _of_exchanges(
+    term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
+) -> Iterator[StepPart]:
+    """Exchanges; those of one kind and length together."""
+    rows = list[tuple[str, int, float]]()
+    for e in exchanges:
+        if len(e.group) > 1 and e.times:
+            how = f" by {e.algorithm}" if e.algorithm else ""
+            name = e.operation.name.lower().replace("_", "-")
+            length = f"of {amount(e.nbytes)} over {plural(len(e.group), 'rank')}"
+            rows.append((f"{e.what}: {name}{how} {length}", e.times, times.seconds(e)))
+    return _together(term, rows)
+
+
+def _of_update(a: Arrangement, costs: CostModel, rank: RankTimes) -> Iterator[StepPart]:
+    seconds = rank.update - costs.exchanges.total(rank.around)
+    text = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
+    yield StepPart("update", text, 1, seconds)
+    yield from _of_exchanges("update", rank.around, costs.exchanges)
+
+
+def _of_others(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
+    once = costs.machine.step
+    yield StepPart("other", "a step, besides units, exchanges and the update", 1, once)
+    text = "micro-batches, besides units and exchanges"
+    yield StepPart("other", text, len(step.micro), step.time.other - once)
+
+
+# ---- beside a trace
+
+LABELS = {
+    **dict.fromkeys(("F", "RECOMPUTE"), "forward of stage {}"),
+    **dict.fromkeys(("B", "I", "W"), "backward of stage {}"),
+    **dict.fromkeys(BETWEEN, "exchanges and waiting"),
+    "UPDATE": "update",
+}
+"""The part of a step that a span belongs to, by its kind."""
+
+
+def spans_of_step(costs: CostModel, step: StepModel) -> Iterator[Span]:
+    """The step of the rank that computes longest, as a trace has it; all its waits are one span."""
+    rank = step.ranks[step.busiest]
+    updated = max(step.ranks, key=attrgetter("update"))
+    around = costs.exchanges.total(updated.around)
+    yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
+    for op in step.programs[step.busiest]:
+        if op.micro >= 0 and op.kind.value in LABELS:
+            yield _span(op.kind.value, rank.compute[op.stage].get(op.kind, 0.0), op.stage, op.micro)
+    yield _span("UPDATE", updated.update - around)
+
+
+def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
+    return Span(0, kind, micro, stage, 0.0, seconds)
+
+
+def by_part(spans: Iterable[Span], whole: float) -> dict[str, float]:
+    """The time of each part of a step, predicted or measured, and the rest of the whole."""
+    parts = defaultdict[str, float](float)
+    for span in spans:
+        if span.kind in LABELS:
+            parts[LABELS[span.kind].format(span.stage)] += span.end - span.start
+    return {**parts, "other": whole - sum(parts.values())}
+
+
+def _beside(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
+    """The parts of the step by spans, predicted and measured, the largest difference first."""
+    rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
+    predicted = by_part(spans_of_step(costs, step), step.time.seconds)
+    traced = measured(trace, rank, a.ranks)
+    rows = [
+        {"what": part, "predicted": predicted.get(part, 0.0), "measured": traced.get(part, 0.0)}
+        for part in {**predicted, **traced}
+    ]
+    return sorted(rows, key=lambda row: -abs(row["measured"] - row["predicted"]))
+
+
 def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
     """Seconds of a rank in the step of median time."""
     trace = TraceFile.read(path)
@@ -95,14 +217,12 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
             f"{path} has {trace.ranks} ranks, and the layout has {ranks}: give --ranks "
             f"{trace.ranks}, or the trace of a run of this layout"
         )
-    timeline, found = trace.timeline(trace.median_step()), defaultdict[str, float](float)
-    others = {"UPDATE": UPDATE, "communicate": WAITING, "wait": WAITING}
-    for span in timeline.spans:
-        if span.rank == rank and (span.kind in PASSES or span.kind in others):
-            of_pass = span.kind in PASSES
-            name = pass_name(span.kind, span.stage) if of_pass else others[span.kind]
-            found[name] += (span.end - span.start) / 1e3
-    return {**found, OTHER: timeline.end / 1e3 - sum(found.values())}
+    timeline = trace.timeline(trace.median_step())
+    parts = by_part((span for span in timeline.spans if span.rank == rank), timeline.end)
+    return {part: milliseconds / 1e3 for part, milliseconds in parts.items()}
+
+
+# ---- as text
 
 
 def as_text(e: Event) -> str:

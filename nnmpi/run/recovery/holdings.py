@@ -46,14 +46,14 @@ def tensors_of(model: Module) -> tuple[MovedTensor, ...]:
 
 def progress(one: Holding) -> tuple[int, bool, bool]:
     """How far its run is, of those that have begun it: the end of an epoch clears its sums."""
-    counters, result = one.facts.followed
-    is_followed = result is None and counters.state.step == one.version
+    counters = one.facts.counters
+    is_followed = counters.last is None and counters.state.step == one.version
     return -counters.runs, is_followed, counters.sums.samples == 0
 
 
-def newest(holdings: Iterable[Holding]) -> Holding:
-    """The one with the least progress of the newest that have everything together; raises
-    ValueError if there are none."""
+def newest(holdings: Iterable[Holding]) -> tuple[Holding | None, str]:
+    """The one with the least progress of the newest that have everything together, or what those
+    of the newest version lack."""
     found, lacks = [*holdings], ""
     for key in sorted({one.key for one in found}, reverse=True):
         there = [one for one in found if one.key == key]
@@ -62,8 +62,8 @@ def newest(holdings: Iterable[Holding]) -> Holding:
         except ValueError as error:
             lacks = lacks or str(error)
         else:
-            return min(there, key=progress)
-    raise ValueError(lacks)
+            return min(there, key=progress), ""
+    return None, lacks
 
 
 def _check(holdings: Sequence[Holding]) -> None:
@@ -103,7 +103,7 @@ def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
     start, last = session.epoch_start, session.strategy.last
     if start is None or start.version < session.run.state.step:  # else some is of later steps
         facts = session.version_facts()
-        version = max(facts.followed.step, last.version if last else 0)
+        version = max(facts.counters.state.step, last.version if last else 0)
         yield HeldVersion(version, session.snapshot(copies).owned, facts)
     if session.backups is not None:
         yield from session.backups.held()

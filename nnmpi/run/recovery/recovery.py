@@ -13,14 +13,14 @@ from itertools import islice
 import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError, RankLost
+from nnmpi.data import Loader
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
-from nnmpi.parallel.refusals import why_not
-from nnmpi.parallel.step.executor import StepResult
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
@@ -30,10 +30,19 @@ from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, Decision, RunStage, Standing, agreed
 from nnmpi.run.report import Event
 from nnmpi.run.resume import fitted
-from nnmpi.run.run_state import Counters, Followed, VersionFacts
+from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.session import Session
 from nnmpi.run.snapshot import Snapshot
-from nnmpi.run.training import Training
+from nnmpi.run.trace import Tracer
+from nnmpi.run.training import (
+    Training,
+    arrange,
+    go_back,
+    load_callbacks,
+    nearest_layout,
+    set_up,
+    wait,
+)
 
 
 class NothingLeftError(AgreedError):
@@ -42,18 +51,22 @@ class NothingLeftError(AgreedError):
     checkpoint   from which a job with other ranks may go on, if there is one
     """
 
-    checkpoint: str | None = None
+    def __init__(self, why: Exception, directory: str | None) -> None:
+        self.checkpoint = newest_path(directory)
+        at = self.checkpoint
+        rest = f"--resume goes on from {shown(at)}" if at else "start again"
+        super().__init__(f"a rank was lost, and the others cannot go on: {why}; {rest}")
 
 
 class Recovery:
-    """The recovery of one rank.
+    """The recovery of one rank; it does not keep the Trainer, which its methods get.
 
-    stage   how far its Trainer is
+    stage   how far the Trainer is
     news    the events of losses, until they are told
     """
 
-    def __init__(self, comm: Comm, training: Training) -> None:
-        self.survivors, self._training = RanksLeft(comm), training
+    def __init__(self, comm: Comm) -> None:
+        self.survivors = RanksLeft(comm)
         self.stage, self.news = RunStage.SETTING_UP, list[Event]()
         self._was_spare = self._had_spare = False  # this rank, and any, since the last loss
         self._number = 0  # of the session, or of the one that is to come: the same on all ranks
@@ -61,21 +74,21 @@ class Recovery:
         self._decision: Decision | None = None  # of the step in which a rank was lost
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
 
-    def set_up(self) -> None:
+    def set_up(self, t: Training) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
-        training, comm = self._training, self.survivors.all
-        fewer = Fewer(training.asked, comm.size, 0, "")
+        comm = self.survivors.all
+        fewer = Fewer(t.asked, comm.size, 0, "")
         with suppress(RankLost):
             if comm.is_abandoned:  # where MPI started; one rank alone sends nothing that would tell
                 raise RankLost("a rank was lost before the Trainer was made")
-            if training.asked.elastic:
-                fewer = fitted(training.asked, comm)
-                training.why = fewer.why if fewer.spare or fewer.config != training.asked else ""
-            self._arrange_all(Course(RunStage.SETTING_UP), fewer)
+            if t.asked.elastic:
+                fewer = fitted(t.asked, comm)
+                t.fitted = fewer.why if fewer.spare or fewer.config != t.asked else ""
+            self._arrange_all(t, Course(RunStage.SETTING_UP), fewer)
             return
-        self._recover()
+        self._recover(t)
 
-    def run(self, f: Callable[[], Event]) -> Event:
+    def run(self, t: Training, f: Callable[[], Event]) -> Event:
         """Return what f returns on the ranks that work; after a loss they call it again, and it
         goes on from where the run is."""
         while True:
@@ -83,62 +96,64 @@ class Recovery:
                 self.stage = RunStage.RUNNING
             with suppress(RankLost):
                 return self.survivors.end(f)
-            self._recover()  # after the block, as the traceback has the old session
+            self._recover(t)  # after the block, as the traceback has the old session
 
-    def keep(self, snapshot: Snapshot) -> None:
-        """The session that this is of is about to end, and another one is made of it."""
-        run = self._training.run
-        followed = run.pending if snapshot.state == run.state else None
-        head = snapshot._replace(owned=())
-        facts = VersionFacts(head, followed or Followed(run.counters_of(snapshot)))
+    def keep(self, run: RunState, snapshot: Snapshot) -> None:
+        """The session is about to end, and the next one is made of this."""
+        facts = VersionFacts(snapshot._replace(owned=()), run.counters_of(snapshot))
         version = snapshot.state.step
-        self._kept[version, self._number] = HeldVersion(version, snapshot.owned, facts)
-        self._number += 1
+        self._kept[version, self._number + 1] = HeldVersion(version, snapshot.owned, facts)
 
-    def arrange(self, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-        """A session; when all ranks have it, none needs what it was made of."""
-        self._training.arrange(config, comm, snapshot)
+    def arrange(self, t: Training, config: Config, snapshot: Snapshot) -> None:
+        """Opens the next session."""
+        self._number += 1
+        arrange(t, config, t.comm, snapshot)
+
+    def arranged(self, comm: Comm) -> None:
+        """When all ranks have the session, none needs what it was made of."""
         if comm.fault_tolerant:
             comm.barrier()
         self._kept.clear()
 
-    def _recover(self) -> None:
+    def _recover(self, t: Training) -> None:
         """Returns when the ranks that are left are arranged again."""
         began = time.perf_counter()
         while True:
             self.survivors.shrink()
             try:
                 with suppress(RankLost):
-                    self._go_on(began)
+                    self._go_on(t, began)
                     return
             except (ValueError, OtherRankError, MemoryError) as error:  # on all ranks
                 if self.stage == RunStage.SETTING_UP:
                     raise
-                raise self._stuck(error) from error
+                raise NothingLeftError(error, t.asked.checkpoint_dir) from error
 
-    def _stuck(self, error: Exception) -> NothingLeftError:
-        """The error to raise where the ranks that are left cannot be arranged."""
-        checkpoint = newest_path(self._training.asked.checkpoint_dir)
-        rest = f"--resume goes on from {shown(checkpoint)}" if checkpoint else "start again"
-        found = NothingLeftError(f"a rank was lost, and the others cannot go on: {error}; {rest}")
-        found.checkpoint = checkpoint
-        return found
-
-    def _go_on(self, began: float) -> None:
+    def _go_on(self, t: Training, began: float) -> None:
         """Agrees with all ranks that are left on the course, and arranges them."""
         if self.stage != RunStage.SETTING_UP:
-            self._training.saves.abandon()
-        standings = gather_objects(self.survivors.all, self._standing())
+            t.checkpoints.abandon()
+        standings = gather_objects(self.survivors.all, self._standing(t))
         course = agreed(standings)
         self._decision = course.decision
-        if not self._training.session.is_closed:
-            self._leave(self._training.session, course)
-        self._training.wait(self.survivors.all)
-        fewer = self._fewer()
-        self._arrange_all(course, fewer, standings)
-        made = max(one.step for one in standings)
+        if not t.session.is_closed:
+            self._leave(t.session, course)
+        wait(t, self.survivors.all)
+        fewer = self._fewer(t)
+        self._arrange_all(t, course, fewer, standings)
+        made, step = max(one.step for one in standings), t.run.state.step
+        event = {
+            "event": "recovered",
+            "step": step,
+            "lost": [*self.survivors.all.lost],
+            "ranks": fewer.ranks,
+            "spare": fewer.spare,
+            "layout": fewer.why,
+            "seconds": round(time.perf_counter() - began, 4),
+            "steps_again": max(made - step, 0),
+        }
         if self.survivors.work is not None:  # spare ranks tell nothing
-            self.news.append(self._event(made, fewer, time.perf_counter() - began))
+            self.news.append(event)
 
     def _leave(self, session: Session, course: Course) -> None:
         """Keeps what a session has, with the last step if that belongs to the version from which
@@ -157,60 +172,57 @@ class Recovery:
         session.leave()
 
     def _arrange_all(
-        self, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
+        self, t: Training, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
     ) -> None:
         """As many ranks as have a place in the layout work, and the others wait."""
-        survivors, training = self.survivors, self._training
+        survivors = self.survivors
         survivors.divide(fewer.ranks)
         if course.stage == RunStage.SETTING_UP:
-            training.set_up(fewer.config, survivors.all, fewer.ranks)
+            set_up(t, fewer.config, survivors.all, fewer.ranks)
         if survivors.work is None:
-            training.wait(survivors.all)
+            wait(t, survivors.all)
         snapshot = self._snapshot(course, standings, fewer.ranks)
-        self._take(course)
+        self._take(t, course)
         self._number = max((1 + one.number for one in standings), default=0)
-        survivors.arrange(lambda work: self._open(course, fewer.config, work, snapshot))
+        survivors.arrange(lambda work: self._open(t, course, fewer.config, work, snapshot))
         if snapshot is None and not course.lacks:
-            training.load_callbacks(survivors.all, survivors.spare)
+            load_callbacks(t, survivors.all, survivors.spare)
         self._kept.clear()
         self._decision = None
         self._was_spare, self._had_spare = survivors.work is None, survivors.spare > 0
         self.stage = max(course.stage, RunStage.READY)
 
-    def _open(self, course: Course, config: Config, work: Comm, snapshot: Snapshot | None) -> None:
+    def _open(
+        self, t: Training, course: Course, config: Config, work: Comm, snapshot: Snapshot | None
+    ) -> None:
         """A session of the ranks that work."""
+        t.tracer = Tracer(config, work)
         if course.lacks:
-            self._go_back(config, work, course)
+            go_back(t, config, work, course.lacks, were_spare=course.counters is None)
             return
-        self._training.arrange(config, work, snapshot)
+        arrange(t, config, work, snapshot)
         if snapshot is None and self._number:  # after a loss
-            self._check_initial(work)
+            self._check_initial(t.session)
 
-    def _fewer(self) -> Fewer:
+    def _fewer(self, t: Training) -> Fewer:
         """The layout of the ranks that are left, from the first one that knows the model."""
         comm = self.survivors.all
-        own = all_or_none(comm, lambda: self._training.fitted(comm.size))
-        known = filter(None, gather_objects(comm, own))
-        return next(known, None) or fitted(self._training.asked, comm)
+        nearest = all_or_none(comm, lambda: nearest_layout(t, comm.size))
+        known = filter(None, gather_objects(comm, nearest))
+        return next(known, None) or fitted(t.asked, comm)
 
-    def _take(self, course: Course) -> None:
+    def _take(self, t: Training, course: Course) -> None:
         """The run is as far as that of all ranks."""
-        run, source, followed = self._training.run, course.source, course.followed
-        if followed is not None:
-            if source and course.decision and source.version > followed.step:
-                result = self._result(followed.counters, course.decision[1])
-                followed = followed._replace(result=result)
-            run.take(followed)
-            run.told.take(course.told if self._was_spare else None, course.again)
-            if self._was_spare and course.callbacks:
-                load_states(self._training.callbacks, course.callbacks)
-
-    def _result(self, counters: Counters, decision: Sequence[float]) -> StepResult:
-        """The step that is made after these counters."""
-        loader, state = self._training.setup.train, counters.state
-        rows = next(islice(loader.batches(state.epoch), state.batch, None))
-        divisor = loader.divisor(loader.split.y.take(rows, axis=0))
-        return StepResult(state.next(len(loader)), len(rows), divisor, *Outcome.of(decision))
+        run, source, decision = t.run, course.source, course.decision
+        if course.counters is None:
+            return
+        run.take(course.counters)
+        if source and decision and source.version > run.state.step:
+            run.last = _result(t.setup.train, run.state, decision[1])
+            run.note(run.last)
+        run.told.take(course.told if self._was_spare else None, course.again)
+        if self._was_spare and course.callbacks:
+            load_states(t.callbacks, course.callbacks)
 
     def _snapshot(
         self, course: Course, standings: Sequence[Standing], working: int
@@ -226,23 +238,9 @@ class Recovery:
         gifts = handed_over(holds, source, working)
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
-    def _go_back(self, config: Config, comm: Comm, course: Course) -> None:
-        """Goes back to the newest checkpoint; raises ValueError where there is none."""
-        if not self._training.go_back(config, comm, were_spare=course.followed is None):
-            directory = config.checkpoint_dir
-            where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
-            asked = self._training.asked
-            no_backup = asked.backup is not None or why_not("backup", asked, comm.size)
-            remedy = "" if no_backup else "--backup or "
-            shorter = "a shorter " if asked.save_every else ""
-            raise ValueError(
-                f"nothing is left to go on from: {where} ({course.lacks}); "
-                f"{remedy}{shorter}--save-every keeps it"
-            )
-
-    def _check_initial(self, comm: Comm) -> None:
+    def _check_initial(self, session: Session) -> None:
         """Raises ValueError if a run that begins again had other values at its start."""
-        now = {one.range: one.values for one in self._training.session.snapshot().owned}
+        now = {one.range: one.values for one in session.snapshot().owned}
 
         def check() -> None:
             for kept in (one for one in self._kept.values() if not one.version):
@@ -255,14 +253,14 @@ class Recovery:
                             "lost that had a part of the model"
                         )
 
-        all_or_none(comm, check)
+        all_or_none(session.comm, check)
 
     # ---- what the others hear
 
-    def _standing(self) -> Standing:
+    def _standing(self, t: Training) -> Standing:
         if self.stage == RunStage.SETTING_UP:
             return Standing(self.stage, self._number)
-        run, session, holds = self._training.run, self._training.session, list[Holding]()
+        run, session, holds = t.run, t.session, list[Holding]()
         last = None if session.is_closed else session.strategy.last
         if not session.is_closed:
             with suppress(RankLost):  # where parameters are gathered again for steps
@@ -273,28 +271,22 @@ class Recovery:
         return Standing(
             self.stage,
             self._number,
-            run.followed,
+            run.counters,
             run.told,
             tuple(holds),
             last.may_make if last else None,
             (last.decision if last else None) or self._decision,
-            run.changed,
-            tuple(states_of(self._training.callbacks)) if self._had_spare else (),
+            t.checkpoints.newest,
+            tuple(states_of(t.callbacks)) if self._had_spare else (),
         )
-
-    def _event(self, made: int, fewer: Fewer, seconds: float) -> Event:
-        step = self._training.run.followed.step
-        return {
-            "event": "recovered",
-            "step": step,
-            "lost": [*self.survivors.all.lost],
-            "ranks": fewer.ranks,
-            "spare": fewer.spare,
-            "layout": fewer.why,
-            "seconds": round(seconds, 4),
-            "steps_again": max(made - step, 0),
-        }
 
     def _holding(self, own: HeldVersion, session: int) -> Holding:
         ranges = tuple(one.range for one in own.ranges)
         return Holding(own.version, session, self._tensors, ranges, own.about)
+
+
+def _result(loader: Loader, state: StepState, decision: Sequence[float]) -> StepResult:
+    """The result of the step that is made after a state."""
+    rows = next(islice(loader.batches(state.epoch), state.batch, None))
+    divisor = loader.divisor(loader.split.y.take(rows, axis=0))
+    return StepResult(state.next(len(loader)), len(rows), divisor, *Outcome.of(decision))

@@ -7,8 +7,7 @@
 It is a pure function of what all ranks have told, so all find the same.
 """
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from enum import IntEnum
 from itertools import chain
 from operator import itemgetter
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.run.recovery.holdings import Holding, newest
-from nnmpi.run.run_state import Followed, VersionFacts
+from nnmpi.run.run_state import Counters, VersionFacts
 from nnmpi.run.told import Place, Told
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]
@@ -35,38 +34,38 @@ class Standing(NamedTuple):
     """How far a rank is that is left.
 
     number     of its session
-    followed   how far its run has come
+    counters   how far its run has come
     told       what it has told
     holds      versions of the model of which it has something; none on a spare rank
     may_make   the step whose sums it knows, but not what was decided: the first of `holds` may be
                its version
     decision   the last one that it knows
-    changed    settings that callbacks have changed
+    checkpoint the newest one that it knows to be written, of steps that are made; -1: none
     callbacks  their names and states, where ranks are spare
     """
 
     stage: RunStage
     number: int
-    followed: Followed | None = None
+    counters: Counters | None = None
     told: Told = Told()
     holds: tuple[Holding, ...] = ()
     may_make: int | None = None
     decision: Decision | None = None
-    changed: Mapping[tuple[int, str], Any] = {}
+    checkpoint: int = -1
     callbacks: tuple[tuple[str, Any], ...] = ()
 
     @property
     def step(self) -> int:
         """The number of steps that it has made, and not gone back behind."""
-        return self.followed.step if self.followed else 0
+        return self.counters.state.step if self.counters else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[Holding, ...]:
         """Versions of which it has something, or will have when it has made what was decided."""
         if decision is None or self.may_make != decision[0]:
             return self.holds
-        now, followed = self.holds[0].facts
+        now, counters = self.holds[0].facts
         scale = now.loss_scale and now.loss_scale.after(Outcome.of(decision[1]).updated)
-        facts = VersionFacts(now._replace(loss_scale=scale), followed)
+        facts = VersionFacts(now._replace(loss_scale=scale), counters)
         return (*self.holds, self.holds[0]._replace(version=decision[0], facts=facts))
 
 
@@ -75,7 +74,7 @@ class Course(NamedTuple):
 
     stage      from which they go on
     source     what the next session is made of; None: what the first one was made of
-    followed   how far the run has come; None: no rank that is left knows
+    counters   how far the run has come; None: no rank that is left knows
     decision   what ranks have agreed on in the last step, if one is left that knows
     makes      whether ranks that know their sums make that step: the source is whole by it alone
     told       what ranks that were spare take as told
@@ -86,7 +85,7 @@ class Course(NamedTuple):
 
     stage: RunStage
     source: Holding | None = None
-    followed: Followed | None = None
+    counters: Counters | None = None
     decision: Decision | None = None
     makes: bool = False
     told: Told = Told()
@@ -104,23 +103,25 @@ def agreed(standings: Sequence[Standing]) -> Course:
     if not workers:
         return Course(max(stages), lacks="no rank that is left has a part of the model")
     decision = max(filter(None, (w.decision for w in workers)), key=itemgetter(0), default=None)
-    source, made, lacks = None, None, ""
-    with suppress(ValueError):
-        source = newest(chain.from_iterable(w.holds for w in workers))
-    try:
-        made = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
-    except ValueError as error:
-        lacks = str(error) if any(one.step for one in workers) else ""
+    source, _ = newest(chain.from_iterable(w.holds for w in workers))
+    made, lacks = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
     makes = made is not None and (source is None or made.version > source.version)
     source = made if makes else source  # a version that a rank has is not given up without need
-    changed = max((one.changed for one in workers), key=len)
+    if source and source.version < max(one.checkpoint for one in workers):
+        lacks, source, makes = f"memory has that of step {source.version}", None, False
+    elif not any(one.step for one in workers):  # it begins again
+        lacks = ""
     first = min(workers, key=_progress)
-    followed = source.facts.followed if source else first.followed
-    assert followed is not None
+    known = [one.counters for one in workers if one.counters]
+    counters = source.facts.counters if source else first.counters
+    assert counters is not None
     return Course(
         max(one.stage for one in workers),
         source,
-        Followed(followed.counters._replace(changed=changed), followed.result if source else None),
+        counters._replace(
+            changed=max((one.changed for one in known), key=len),
+            last=counters.last if source else None,
+        ),
         decision,
         makes,
         first.told,
@@ -132,5 +133,5 @@ def agreed(standings: Sequence[Standing]) -> Course:
 
 def _progress(one: Standing) -> tuple[int, Place, Place]:
     """How far a rank is, of those that have begun the run."""
-    assert one.followed is not None
-    return -one.followed.counters.runs, one.told.events, one.told.calls
+    assert one.counters is not None
+    return -one.counters.runs, one.told.events, one.told.calls

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from nnmpi.comm import Comm
-from nnmpi.optim import DECAYS, OPTIMIZERS, SGD, Optimizer, schedule
+from nnmpi.optim import Optimizer, of_config, schedule
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.strategy import Named
@@ -19,7 +19,7 @@ MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
 def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> MakeOptimizer:
     """The function that makes the optimizer of a rank, from its parameters with their paths."""
     if function is None:
-        return partial(_of_config, config)
+        return partial(of_config, config)
     return partial(_agreed, _checked("optimizer", function), comm)
 
 
@@ -36,14 +36,6 @@ def _checked(name: str, function: Any) -> Any:
     if not callable(function) or isinstance(function, type | Optimizer):
         raise ValueError(f"{name} is {function!r:.60}: give a function (see docs/optimizers.md)")
     return function
-
-
-def _of_config(config: Config, named: Named) -> Optimizer:
-    lr, decay = config.lr, config.weight_decay
-    trained = DECAYS[config.weight_decay_of](p for _, p in named)
-    if config.optimizer == "sgd":
-        return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
-    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)
 
 
 def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:

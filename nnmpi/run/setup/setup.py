@@ -86,7 +86,7 @@ class Setup(NamedTuple):
     test: Loader
     steps: int
     schedule: Callable[[int], LRSchedule]  # of a run of so many steps
-    make_optimizer: MakeOptimizer
+    make_optimizer: Callable[[Comm], MakeOptimizer]
     own: Mapping[str, str]
 
     def samples(self, n: int, want: Fields = X_AND_Y) -> Inputs:
@@ -126,7 +126,8 @@ def set_up(
         steps = total_steps(config, len(train))
         schedules = partial(schedule_of, config, given.schedule)
         schedules(steps)(0)  # raises ValueError for what is no factor
-        make = optimizer_of(config, given.optimizer, comm)
+        make = partial(optimizer_of, config, given.optimizer)
+        make(comm)  # raises ValueError for what is no function
         both = {"optimizer": given.optimizer, "lr_schedule": given.schedule}
         own = {name: _name_of(function) for name, function in both.items() if function is not None}
         return Setup(

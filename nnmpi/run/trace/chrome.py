@@ -15,23 +15,16 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.run.files.atomic import replaced
-from nnmpi.run.trace.recording import KINDS, WAITS, which
+from nnmpi.run.trace.recording import KINDS, WAITS, RankEntries, which
 from nnmpi.run.trace.summary import SENDS
 
 CATEGORY = "background"
-
-
-class RankWorks(NamedTuple):
-    """The works of a rank."""
-
-    rows: np.ndarray  # of WORK
-    operations: list[tuple[str, str, int]]  # name, algorithm and bytes of each
 
 
 def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
@@ -40,15 +33,13 @@ def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
     shown = shown[np.argsort(shown["began"], kind="stable")]
     last = np.searchsorted(shown["began"], works["began"], "right") - 1
     ends = np.append(shown["ended"], -np.inf)  # the last one is that of no event
-    found: np.ndarray = works["ended"] <= ends[last]
-    return found
+    shows: np.ndarray = works["ended"] <= ends[last]
+    return shows
 
 
-def slices(
-    works: RankWorks, events: np.ndarray, rank: int, start: float
-) -> Iterator[dict[str, Any]]:
+def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
     """Complete events of what is in the background, on as many lanes as are needed."""
-    rows = works.rows[~within_waits(works.rows, events)]
+    rows = entries.works[~within_waits(entries.works, entries.events)]
     ends = list[int]()  # of the last work of each lane
     times = (nanoseconds(rows[name], start).tolist() for name in ("began", "ended"))
     for row, began, ended in zip(rows, *times, strict=True):
@@ -58,19 +49,17 @@ def slices(
             named = {"name": "communication in the background"}
             yield {"ph": "M", **known, "name": "thread_name", "args": named}
         ends[lane : lane + 1] = [ended]
-        name, algorithm, nbytes = works.operations[row["operation"]]
+        name, algorithm, nbytes = entries.operations[row["kind"] - len(KINDS)]
         args = {"step": int(row["step"]), "bytes": nbytes, "algorithm": algorithm}
         when = {"ts": began / 1000, "dur": (ended - began) / 1000}
         yield {"ph": "X", **known, "cat": CATEGORY, "name": name, "args": args, **when}
 
 
-def counters(
-    works: RankWorks, events: np.ndarray, rank: int, start: float
-) -> Iterator[dict[str, Any]]:
+def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
     """The bytes of all works under way, after each change, and the memory of the process."""
-    sizes = np.array([nbytes for *_, nbytes in works.operations], np.int64)
-    sizes = sizes[works.rows["operation"]]
-    times = np.concatenate([works.rows["began"], works.rows["ended"]])
+    events, works, operations = entries
+    sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[works["kind"] - len(KINDS)]
+    times = np.concatenate([works["began"], works["ended"]])
     order = np.argsort(times, kind="stable")
     under_way = np.cumsum(np.concatenate([sizes, -sizes])[order])
     known = events["memory"] > 0
@@ -93,7 +82,7 @@ def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
 
 
 def write(
-    path: str, table: np.ndarray, works: Sequence[RankWorks], mesh: Mesh, facts: Mapping[str, Any]
+    path: str, table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh, facts: Mapping[str, Any]
 ) -> None:
     """Writes the events of all ranks, or leaves an old file; raises OSError."""
     with replaced(Path(path), "x") as file:
@@ -101,35 +90,37 @@ def write(
         json.dump(facts, file)
         file.write(',\n"traceEvents": [\n')
         comma = ""
-        for event in _events(table, works, mesh):
+        for event in _events(table, ranks, mesh):
             file.write(comma + json.dumps(event, separators=(",", ":")))
             comma = ",\n"
         file.write("\n]}\n")
 
 
-def _events(table: np.ndarray, works: Sequence[RankWorks], mesh: Mesh) -> Iterator[dict[str, Any]]:
+def _events(
+    table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh
+) -> Iterator[dict[str, Any]]:
     """Names, operations, arrows, what is in the background and counters, rank by rank."""
-    start = min(rows["began"].min(initial=np.inf) for rows in (table, *(w.rows for w in works)))
+    start = min(rows["began"].min(initial=np.inf) for rows in (table, *(r.works for r in ranks)))
     began, arrived, ended = (
         nanoseconds(table[name], start) for name in ("began", "arrived", "ended")
     )
-    firsts = np.searchsorted(table["rank"], np.arange(len(works) + 1)).tolist()
+    firsts = np.searchsorted(table["rank"], np.arange(len(ranks) + 1)).tolist()
     for rank, (first, end) in enumerate(pairwise(firsts)):
         known = {"ph": "M", "pid": rank, "tid": 0}
         yield {**known, "name": "process_name", "args": {"name": _name(rank, mesh)}}
         yield {**known, "name": "process_sort_index", "args": {"sort_index": rank}}
-        own = slice(first, end)
-        times = (x[own].tolist() for x in (began, arrived, ended))
-        for row, *when in zip(table[own], *times, strict=True):
+        rows = slice(first, end)
+        times = (x[rows].tolist() for x in (began, arrived, ended))
+        for row, *when in zip(table[rows], *times, strict=True):
             yield from _operation(row, *when)
-        for i in (first + np.flatnonzero(table["sent"][own] >= 0)).tolist():
+        for i in (first + np.flatnonzero(table["sent"][rows] >= 0)).tolist():
             j = int(table["sent"][i])
             arrow = {"name": "message", "cat": "message", "id": rank << 32 | i - first, "tid": 0}
             sender = int(table["rank"][j])
             yield {"ph": "s", **arrow, "pid": sender, "ts": int(began[j]) / 1000}
             yield {"ph": "f", "bp": "e", **arrow, "pid": rank, "ts": int(ended[i]) / 1000}
-        yield from slices(works[rank], table[own], rank, start)
-        yield from counters(works[rank], table[own], rank, start)
+        yield from slices(ranks[rank], rank, start)
+        yield from counters(ranks[rank], rank, start)
 
 
 def _name(rank: int, mesh: Mesh) -> str:

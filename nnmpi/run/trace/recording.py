@@ -1,26 +1,33 @@
-"""Recording: the Recorder of --trace, in memory that does not grow with the steps of a run."""
+"""Recording: the Recorder of --trace, in memory that does not grow with the steps of a run.
+
+Operations, waits within them and works of the Comms are entries of one kind, with the times at
+which they began and ended: what a rank does in the order of ends, works in the order of starts.
+"""
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.comm import Comm, Work
-from nnmpi.parallel.recorder import Do, Recorder
+from nnmpi.comm.call_log import CallSignature
+from nnmpi.parallel.recorder import Do, Recorder, Timed
 from nnmpi.schedules.op import Kind, Op
 
-CAPACITY = 200_000  # events, and works, of a rank: about 7 MB, and 5 MB
+CAPACITY = 400_000  # entries of a rank: 15 MB
 
 EVALUATION = -1
 """The step of what is done between steps."""
 
 NO_LIMIT = np.iinfo(np.int32).max
 
-EVENT = np.dtype(
+ENTRY = np.dtype(
     [
-        ("kind", "u1"),  # of KINDS
+        ("kind", "i4"),  # of KINDS; behind these, of the operations of works
         ("stage", "i2"),
         ("micro", "i4"),
         ("step", "i4"),
@@ -29,8 +36,7 @@ EVENT = np.dtype(
         ("memory", "i8"),  # bytes of the process, at the end of what computes; 0: not known
     ]
 )
-
-WORK = np.dtype([("operation", "i4"), ("step", "i4"), ("began", "f8"), ("ended", "f8")])
+PACKED = Struct("=ihiiddq")  # an entry
 
 WAITS = {
     "wait F": "receive F",
@@ -83,99 +89,114 @@ def resident_bytes() -> Iterator[Callable[[], int]]:
         os.close(file)
 
 
-class Works(list[Work]):
-    """The works under way on a rank; it notes when those of steps begin and end, up to a capacity.
+class RankEntries(NamedTuple):
+    """The entries of the first steps of a rank, all of which are complete.
 
-    A helper thread may end them, so they are not among the events of a Recording.
+    events      what the rank did, in the order of ends; no wait without its operation
+    works       that went on in the background, in the order of starts
+    operations  name, algorithm and bytes of each kind of works
     """
 
-    def __init__(self, now: Callable[[], float], capacity: int) -> None:
-        self._now, self.step = now, EVALUATION
-        self.operations: dict[Any, int] = {}
-        self._rows, self._at = np.empty(capacity, WORK), dict[Work, int]()
-        self._used = 0
+    events: np.ndarray
+    works: np.ndarray
+    operations: list[tuple[str, str, int]]
+
+    @classmethod
+    def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
+        """The rows of a rank, parted."""
+        is_work = rows["kind"] >= len(KINDS)
+        events, works = rows[~is_work], rows[is_work]
+        ends = np.flatnonzero(~which(events, *WAITS))
+        in_order = works[np.argsort(works["began"], kind="stable")]
+        return cls(events[: 1 + ends.max(initial=-1)], in_order, operations)
+
+
+class Works(list[Work]):
+    """The works under way on a rank, and which of them have started in a step, and when."""
+
+    def __init__(self, recording: "Recording") -> None:
+        self._recording, self._began = recording, dict[Work, tuple[int, float]]()
 
     def append(self, work: Work) -> None:
         super().append(work)
-        if self.step != EVALUATION and self._used < len(self._rows):
-            code = self.operations.setdefault(work.signature, len(self.operations))
-            self._rows[self._used] = code, self.step, self._now(), np.nan
-            self._at[work] = self._used
-            self._used += 1
+        if self._recording.step != EVALUATION:
+            self._began[work] = self._recording.step, self._recording.now()
 
     def remove(self, work: Work) -> None:
         super().remove(work)
-        at = self._at.pop(work, None)
-        if at is not None:
-            self._rows["ended"][at] = self._now()
-
-    @property
-    def limit(self) -> int:
-        """The steps below are complete."""
-        is_full = self._used == len(self._rows)
-        return int(self._rows["step"][-1]) if is_full else NO_LIMIT
-
-    def ended(self, limit: int) -> np.ndarray:
-        """The works of steps below that have ended, in the order of their starts."""
-        rows = self._rows[: self._used]
-        found: np.ndarray = rows[(rows["step"] < limit) & ~np.isnan(rows["ended"])]
-        return found
+        if began := self._began.pop(work, None):
+            self._recording.add_work(work.signature, *began)
 
 
 class Recording(Recorder):
-    """Keeps the first events of a run, up to its capacity."""
+    """Keeps the first entries of a run, as many as there is room for.
 
-    def __init__(self, now: Callable[[], float], capacity: int = CAPACITY) -> None:
-        self.now = now
-        self._events, self._used = np.empty(capacity, EVENT), 0
-        self._step, self._memory = EVALUATION, unknown
-        self.works = Works(now, capacity)
+    Works are added under the lock of the Progress, by whatever thread ends them.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self.now, self.step = now, EVALUATION
+        self._memory, self._rows = unknown, bytearray()
+        self._operations: dict[CallSignature, int] = {}
 
     @contextmanager
     def of_run(self, comm: Comm) -> Iterator[None]:
         """Within it works are recorded too, and memory."""
-        with resident_bytes() as self._memory, comm.works_in(self.works):
+        with resident_bytes() as self._memory, comm.works_in(Works(self)):
             try:
                 yield
             finally:
-                self._memory, self.works.step = unknown, EVALUATION
+                self._memory, self.step = unknown, EVALUATION
 
     def begin(self, step: int) -> None:
-        self._step = self.works.step = step
+        self.step = step
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        if self._used < len(self._events):
-            what = CODES[name], stage, micro, self._step, began, self.now()
-            self._events[self._used] = *what, self._memory() if name in COMPUTE else 0
-            self._used += 1
+        memory = self._memory() if name in COMPUTE else 0
+        self._append(CODES[name], stage, micro, self.step, began, memory)
+
+    def add_work(self, work: CallSignature, step: int, began: float) -> None:
+        """A work that ends now, and the step in which it started."""
+        number = self._operations.setdefault(work, len(self._operations))
+        self._append(len(KINDS) + number, -1, -1, step, began, 0)
+
+    def _append(
+        self, kind: int, stage: int, micro: int, step: int, began: float, memory: int
+    ) -> None:
+        if not self._is_full:
+            self._rows.extend(PACKED.pack(kind, stage, micro, step, began, self.now(), memory))
 
     def recorded(self, name: str, do: Do) -> Do:
         def recorded(op: Op) -> None:
-            began = self.now()
-            do(op)
-            self.add(name, began, op.micro, op.stage)
+            with Timed(self, name, op.micro, op.stage):
+                do(op)
 
         return recorded
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        self._step = self.works.step = EVALUATION
-        began = self.now()
-        yield
-        self.add("evaluate", began)
+        self.step = EVALUATION
+        with Timed(self, "evaluate"):
+            yield
+
+    @property
+    def operations(self) -> list[tuple[str, str, int]]:
+        """Name, algorithm and bytes of each kind of works."""
+        return [(work.operation, work.algorithm, work.bytes) for work in self._operations]
 
     @property
     def limit(self) -> int:
         """The steps below are complete: those up to the last one that ended with an UPDATE."""
-        events = self._events[: self._used]
-        updates = events["step"][which(events, "UPDATE")]
-        is_full = self._used == len(self._events)  # and events may be missing
-        own = 1 + int(updates.max(initial=-1)) if is_full else NO_LIMIT
-        return min(own, self.works.limit)
+        if not self._is_full:
+            return NO_LIMIT
+        rows = self.rows(NO_LIMIT)
+        return 1 + int(rows["step"][which(rows, "UPDATE")].max(initial=-1))
 
-    def events(self, limit: int) -> np.ndarray:
-        """The events of steps below, in the order of their ends; no wait without its operation."""
-        events = self._events[: self._used]
-        events = events[events["step"] < limit]
-        operations = np.flatnonzero(~which(events, *WAITS))
-        return events[: 1 + operations.max(initial=-1)]
+    def rows(self, limit: int) -> np.ndarray:
+        """The entries of steps below."""
+        rows = np.frombuffer(self._rows, ENTRY)
+        return rows[rows["step"] < limit]
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._rows) >= CAPACITY * ENTRY.itemsize

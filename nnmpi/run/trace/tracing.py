@@ -6,7 +6,6 @@ rank 0      t0 ──────► ──────── t1       offset = 
 rank r            t ─┘                   of the fastest round trip; the error is at most half of it
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -19,8 +18,8 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.trace.chrome import RankWorks, write
-from nnmpi.run.trace.recording import CAPACITY, Recording
+from nnmpi.run.trace.chrome import write
+from nnmpi.run.trace.recording import RankEntries, Recording
 from nnmpi.run.trace.summary import bubble, facts, traced
 
 ROUNDS = 20
@@ -32,17 +31,11 @@ class Tracer:
     Every rank makes one; the clocks of ranks are compared then.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        comm: Comm,
-        now: Callable[[], float] = time.perf_counter,
-        capacity: int = CAPACITY,
-    ) -> None:
+    def __init__(self, config: Config, comm: Comm) -> None:
         self._config, self._comm = config, comm
-        self._recording = Recording(now, capacity) if config.trace else None
+        self._recording = Recording() if config.trace else None
         self.recorder = self._recording or NO_RECORDER
-        self._offsets = offsets(comm, now) if config.trace else np.zeros(comm.size)
+        self._offsets = offsets(comm, self.recorder.now) if config.trace else np.zeros(comm.size)
 
     def of_run(self) -> AbstractContextManager[None]:
         """The context of all steps of a run, in which works and memory are recorded too."""
@@ -52,24 +45,22 @@ class Tracer:
         """Writes the file; returns what the last event says of it. Every rank calls it."""
         if self._recording is None:
             return {}
-        gathered, works = gather(self._comm, self._recording, self._offsets)
+        gathered = gather(self._comm, self._recording, self._offsets)
         try:
-            return all_or_none(self._comm, lambda: self._written(gathered, works, mesh))
+            return all_or_none(self._comm, lambda: self._written(gathered, mesh))
         except OtherRankError as error:
             raise AgreedError(str(error)) from None
 
-    def _written(
-        self, gathered: Sequence[np.ndarray], works: Sequence[RankWorks], mesh: Mesh
-    ) -> dict[str, Any]:
-        """On the first rank, which alone has events; the others know nothing."""
+    def _written(self, gathered: Sequence[RankEntries], mesh: Mesh) -> dict[str, Any]:
+        """On the first rank, which alone has entries; the others know nothing."""
         path = self._config.trace
         if not gathered or path is None:
             return {}
-        table = traced(gathered, mesh)
+        table = traced([entries.events for entries in gathered], mesh)
         of_pipelines, simulated = bubble(table, mesh, self._config)
         known = {"file": path, **facts(table), **of_pipelines}
         try:
-            write(path, table, works, mesh, {**known, "simulated": simulated})
+            write(path, table, gathered, mesh, {**known, "simulated": simulated})
         except OSError as error:
             raise AgreedError(
                 f"cannot write trace {path}: {error.strerror or error}; the run itself is "
@@ -84,16 +75,16 @@ def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
     Clocks of several hosts have any start. They also drift, by up to some microseconds a second,
     which is not corrected.
     """
-    found, message = np.zeros(comm.size), np.zeros(1)
+    ahead, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
-            found[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
-        return found
+            ahead[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
+        return ahead
     for _ in range(ROUNDS):
         comm.irecv(message, 0).wait()
         message[0] = now()
         comm.isend(message, 0).wait()
-    return found
+    return ahead
 
 
 def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, float]:
@@ -105,31 +96,20 @@ def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, flo
     return ended - began, theirs[0] - (began + ended) / 2
 
 
-def gather(
-    comm: Comm, recording: Recording, offsets: np.ndarray
-) -> tuple[list[np.ndarray], list[RankWorks]]:
-    """The events and works of the steps that all ranks have recorded; other ranks get empty lists.
+def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEntries]:
+    """On rank 0, the entries of each rank in the steps that all ranks have recorded, on its clock.
 
     Every rank calls it.
     """
-    works = recording.works
-    operations = [(o.operation, o.algorithm, o.bytes) for o in works.operations]
-    told = gather_objects(comm, (recording.limit, operations))
-    limit = min(limit for limit, _ in told)
-    events = _on_first(comm, recording.events(limit), offsets)
-    rows = _on_first(comm, works.ended(limit), offsets)
-    return events, [RankWorks(own, told[rank][1]) for rank, own in enumerate(rows)]
-
-
-def _on_first(comm: Comm, own: np.ndarray, offsets: np.ndarray) -> list[np.ndarray]:
-    """On rank 0, the rows of each rank, on its clock."""
+    told = gather_objects(comm, (recording.limit, recording.operations))
+    own = recording.rows(min(limit for limit, _ in told))
     counts = np.zeros((comm.size, 1), np.int64)
     counts[comm.rank] = len(own)
     comm.all_gather(counts)
     if comm.rank:
         comm.isend(own.view(np.uint8), 0).wait()
         return []
-    gathered = [own.copy()]
+    gathered = [own]
     for rank in range(1, comm.size):
         theirs = np.empty(int(counts[rank, 0]), own.dtype)
         comm.irecv(theirs.view(np.uint8), rank).wait()
@@ -137,4 +117,5 @@ def _on_first(comm: Comm, own: np.ndarray, offsets: np.ndarray) -> list[np.ndarr
     for rows, offset in zip(gathered, offsets.tolist(), strict=True):
         rows["began"] -= offset
         rows["ended"] -= offset
-    return gathered
+    pairs = zip(gathered, told, strict=True)
+    return [RankEntries.of(rows, operations) for rows, (_, operations) in pairs]

@@ -16,7 +16,7 @@ from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.seeding import construction, seeded
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.pipeline.profile import UnitCost, profile
+from nnmpi.parallel.pipeline.profile import Timing, UnitCost, profile
 
 N = 6
 
@@ -73,7 +73,7 @@ def graph_of(model: nn.Module, x: np.ndarray) -> Graph:
 
 def profiled(model: nn.Module, x: np.ndarray, on: Backend, repeats: int = 5) -> list[UnitCost]:
     graph = graph_of(model, x)
-    return profile(model, graph, units(graph), x, on, repeats)
+    return profile(model, graph, units(graph), x, on, Timing(repeats))
 
 
 def kept(model: nn.Module) -> list[Any]:

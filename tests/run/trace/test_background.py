@@ -5,14 +5,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from helpers.runs import fit
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.trace.chrome import RankWorks
-from nnmpi.run.trace.recording import WORK, Recording
 
 RANKS = 2
 
@@ -83,22 +80,3 @@ def test_messages_of_a_pipeline_are_in_the_background(tmp_path: Path) -> None:
     received = {e["args"]["bytes"] for e in works if e["name"] == "irecv"}
     assert received
     assert received <= {samples * 96 * 4 for samples in (119, 120)}  # of a micro-batch
-
-
-# ---- by hand
-
-
-def works(*spans: tuple[float, float], nbytes: int = 8) -> RankWorks:
-    """All-reduces of step 0."""
-    rows = np.array([(0, 0, *span) for span in spans], WORK)
-    return RankWorks(rows, [("all_reduce", "ring", nbytes)])
-
-
-def recording(*events: tuple[str, float, float]) -> Recording:
-    """Step 0 of a rank."""
-    times = iter([ended for *_, ended in events])
-    made = Recording(lambda: next(times))
-    made.begin(0)
-    for name, began, _ in events:
-        made.add(name, began)
-    return made

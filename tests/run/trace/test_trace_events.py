@@ -9,13 +9,12 @@ from nnmpi import Config
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.mesh import Mesh
-from nnmpi.run.trace.chrome import RankWorks, write
-from nnmpi.run.trace.recording import WORK, Recording
+from nnmpi.run.trace.chrome import write
+from nnmpi.run.trace.recording import RankEntries, Recording
 from nnmpi.run.trace.summary import Seconds, bubble, seconds, traced
 from nnmpi.run.trace.tracing import offsets
 from nnmpi.sim.commands.trace import TraceFile
 
-NO_WORKS = RankWorks(np.empty(0, WORK), [])
 ONE, TWO = Mesh({"dp": 1, "pp": 1, "tp": 1}), Mesh({"dp": 1, "pp": 2, "tp": 1})
 
 
@@ -32,9 +31,9 @@ class Clock:
 class Rank:
     """Events of a rank, given by their times."""
 
-    def __init__(self, capacity: int = 100) -> None:
+    def __init__(self) -> None:
         self.clock = Clock()
-        self.recording = Recording(self.clock, capacity)
+        self.recording = Recording(self.clock)
         self.recording.begin(0)
 
     def add(self, name: str, began: float, ended: float, micro: int = -1, stage: int = 0) -> "Rank":
@@ -43,8 +42,12 @@ class Rank:
         return self
 
     @property
+    def entries(self) -> RankEntries:
+        return RankEntries.of(self.recording.rows(self.recording.limit), [])
+
+    @property
     def events(self) -> np.ndarray:
-        return self.recording.events(self.recording.limit).copy()
+        return self.entries.events
 
 
 # ---- seconds
@@ -119,7 +122,7 @@ def test_the_reader_draws_what_was_written(tmp_path: Path) -> None:
     second = Rank().add("wait F", 0.5, 4, 0, 1).add("F", 0, 5, 0, 1).add("UPDATE", 5, 6)
     path = tmp_path / "t.json"
     table = traced([first.events, second.events], TWO)
-    write(str(path), table, [NO_WORKS, NO_WORKS], TWO, {})
+    write(str(path), table, [first.entries, second.entries], TWO, {})
     timeline = TraceFile.read(path).timeline(0)
     spans = [(s.rank, s.kind, s.micro, s.start / 1e3, s.end / 1e3) for s in timeline.spans]
     assert spans == [

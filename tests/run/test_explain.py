@@ -4,9 +4,14 @@ import pytest
 from helpers.planning import SLOW_LINKS, planning
 
 from nnmpi.options.config import Config
-from nnmpi.parallel.planning.explain import HIDDEN, as_traced, parts_of_step
 from nnmpi.parallel.planning.step_time import step_time
-from nnmpi.run.planning.explained import as_text
+from nnmpi.run.planning.explained import (
+    HIDDEN,
+    as_text,
+    by_part,
+    parts_of_step,
+    spans_of_step,
+)
 
 CNN = Config(model="mnist-cnn", data="synthetic:1x28x28:10:12800", batch_size=32)
 GPT = Config(model="gpt:2x2x16", data="text", context=16, batch_size=8)
@@ -30,8 +35,8 @@ def test_the_parts_of_a_term_add_up_to_it(config: Config, options: dict[str, obj
     for term, seconds in step.time._asdict().items():
         found = [part.seconds for part in parts if part.term == term]
         assert sum(found) == pytest.approx(seconds, abs=1e-12), term
-    traced = as_traced(there.costs, step)
-    assert sum(traced.values()) == pytest.approx(step.time.seconds)
+    traced = by_part(spans_of_step(there.costs, step), step.time.seconds)
+    assert traced["other"] == pytest.approx(step.time.other)
 
 
 def test_what_rounds_to_nothing_has_no_sign() -> None:

@@ -1,14 +1,5 @@
-"""Saves: when a run writes checkpoints, what they tell besides a snapshot, and how it is suspended.
+"""Checkpoints: those that a run writes, what they tell besides a snapshot, how it is suspended."""
 
-    --save-every N          after steps N, 2 N, ...: all ranks know without a message
-                 Ns         by the clock of the first rank, whose request rides on the gradients
-                 N epochs   after the evaluation, as with --keep-best
-    SIGUSR1, --time-limit   a rank requests the end, and all write a checkpoint of the same step
-
-Where ranks make their steps at different times, each of these waits for the end of an epoch.
-"""
-
-import math
 import os
 import sys
 import time
@@ -18,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -27,6 +17,7 @@ from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
 from nnmpi.run.checkpoints.forms import RunAbout, tensor_facts
 from nnmpi.run.checkpoints.keep import BETTER, best_of, whole_ones
+from nnmpi.run.checkpoints.times import SaveTimes
 from nnmpi.run.checkpoints.write import Writer, WriteResult
 from nnmpi.run.files import folders
 from nnmpi.run.files.atomic import NotSavedError
@@ -42,68 +33,21 @@ class UnusableDirectoryError(AgreedError, ValueError):
     """Checkpoints cannot be written where the config says."""
 
 
-class SaveTimes:
-    """When checkpoints are due, by steps, epochs or a clock; and when the time is over.
-
-    began     when the run did, by the clock
-    longest   the seconds between two questions whether the time is over, at most so far
-    """
-
-    def __init__(
-        self, config: Config, began: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        spec = config.save_every
-        self._every, self._unit = terms.interval(spec) if spec else (math.inf, "")
-        limit = terms.duration(config.time_limit) if config.time_limit else math.inf
-        self._clock = clock
-        self._saved = self._asked = clock()
-        self._end, self._longest, self._write = began + limit, 0.0, 0.0
-
-    def begin(self) -> None:
-        """Steps begin, or go on: until now nobody could ask."""
-        self._asked = self._clock()
-
-    def after_steps(self, before: int, now: int) -> bool:
-        """Whether a checkpoint is due after one of the steps since that of the last question."""
-        return self._unit == "steps" and now // self._every > before // self._every
-
-    def after_epoch(self, epoch: int) -> bool:
-        """Whether one is due after this epoch."""
-        return self._unit == "epochs" and epoch % self._every == 0
-
-    def is_due(self) -> bool:
-        """Whether one is due by the clock."""
-        return self._unit == "seconds" and self._clock() - self._saved >= self._every
-
-    def begun(self) -> None:
-        """A checkpoint is begun."""
-        self._saved = self._clock()
-
-    def written(self, seconds: float) -> None:
-        """A checkpoint took so long."""
-        self._write = seconds
-
-    def is_over(self) -> bool:
-        """Whether the run has to end now, to write a checkpoint before its time is over.
-
-        By the next question twice the longest time between two may have gone by.
-        """
-        now = self._clock()
-        self._longest, self._asked = max(self._longest, now - self._asked), now
-        return now + 2 * self._longest + 2 * self._write + 1 > self._end
-
-
-class Saves:
-    """The checkpoints of a run that has a directory for them; every rank calls its methods, between
-    the same steps.
+class Checkpoints:
+    """The checkpoints of a run, if it has a directory for them; every rank calls the methods,
+    between the same steps.
 
     began       when the run did, by time.monotonic
     facts       returns what is compared when the run is resumed, besides options
     callbacks   which may have states
+    newest      the step of the last one that was written and told, unless the run went back before
+                it; -1: none
     """
 
-    _writer: Writer
-    _is_open = False  # whether there is a writer: while `fit` runs
+    newest = -1
+    _count = 0  # of those that this run has told of
+    _silent = -1  # checkpoints up to this step were told before a rank was lost
+    _writer: Writer | None = None  # while `fit` runs
 
     def __init__(
         self,
@@ -120,17 +64,16 @@ class Saves:
 
     def begin(self, comm: Comm) -> None:
         """The run begins."""
-        if not self._config.checkpoint_dir:
-            return
         config, self._is_first = self._config, comm.rank == 0
+        if not config.checkpoint_dir:
+            return
         try:
-            self._writer = Writer(self._config.checkpoint_dir, comm, config.keep, config.keep_best)
+            self._writer = Writer(config.checkpoint_dir, comm, config.keep, config.keep_best)
         except (ValueError, OtherRankError) as error:
             raise UnusableDirectoryError(str(error)) from None
-        self._is_open = True
         if config.keep_best:
             self._best = gather_objects(comm, all_or_none(comm, self._best_so_far))[0]
-        self._at, self._count = self._run.state.step, 0
+        self._at, self._silent = self._run.state.step, self.newest
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
@@ -142,27 +85,26 @@ class Saves:
 
     def after_step(self, session: Session, result: StepResult) -> None:
         """A step was made, and callbacks have heard of it."""
-        if not self._is_open:
-            return
         run, times, step = self._run, self._times, result.state.step
         if self._is_first:
             run.save_requested = run.save_requested or times.is_due()
             run.suspend_requested = run.suspend_requested or times.is_over()
         if session.arrangement.steps_together:
             is_due = times.after_steps(self._at, step) or result.request > 0
+            self._at = step
             if is_due and not run.stopping:
                 self._start(session)
-            self._at = step
-        self._tell(self._writer.poll())
+        if self._writer is not None:
+            self._tell(self._writer.poll())
 
     def is_due(self) -> bool:
         """Whether this rank requests a checkpoint at the end of an epoch."""
         is_wanted = self._run.save_requested or self._times.is_due()
-        return self._is_open and self._is_first and is_wanted
+        return self._writer is not None and self._is_first and is_wanted
 
     def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
         """An epoch was evaluated, of a run that goes on; `is_due` if a rank requests one."""
-        if not self._is_open:
+        if self._writer is None:
             return
         run, times = self._run, self._times
         is_due = is_due or times.after_epoch(run.state.epoch) or self._is_best(metrics)
@@ -177,16 +119,17 @@ class Saves:
         name, before = self._config.keep_best, self._best
         if name is None:
             return False
-        found = [metrics[name]] if before is None else [before, metrics[name]]
-        self._best = BETTER[name](found)
+        values = [metrics[name]] if before is None else [before, metrics[name]]
+        self._best = BETTER[name](values)
         return self._best != before
 
     # ---- writing
 
     def _start(
         self, session: Session, metrics: Event | None = None, complete: bool = False
-    ) -> None:
+    ) -> Writer:
         """Begins to write a checkpoint of now, once the one before is written."""
+        assert self._writer is not None
         self._tell(self._writer.finish())
         began, about = time.perf_counter(), self.about(session, metrics, complete)
         now = session.snapshot(copies=False)
@@ -194,6 +137,7 @@ class Saves:
         self._times.begun()
         self._run.save_requested = False
         self._writer.start(now, about, about.log and self._config.log)
+        return self._writer
 
     def about(
         self, session: Session, metrics: Event | None = None, complete: bool = False
@@ -215,7 +159,7 @@ class Saves:
 
     def _tell(self, result: WriteResult | None) -> None:
         """Tells of a checkpoint that was written, or of one that was not, with the reason."""
-        if result is None:
+        if result is None or self._writer is None:
             return
         self._times.written(result.seconds)
         about: Event = {"event": "checkpoint", "step": result.step, "path": str(result.folder)}
@@ -223,15 +167,23 @@ class Saves:
             self._best = None  # what was to be the best one is not there
             self._run.report.event({**about, "problem": result.problem})
             return
-        self._count += 1
+        if result.step <= self._silent:
+            return
+        self.newest, self._count = result.step, self._count + 1
         took = {"seconds": round(result.seconds, 4), "waited": round(self._writer.waited, 4)}
         self._run.report.event({**about, "bytes": result.size, **took})
+
+    def go_back(self, step: int) -> None:
+        """The run has gone back to a step: checkpoints of later ones are those of another run."""
+        self.newest, self._silent = min(self.newest, step), min(self._silent, step)
+        if step < 0:
+            self._count = 0
 
     # ---- the end of a run
 
     def suspend(self, session: Session, metrics: Event | None = None) -> Event:
         """The run ends here, and has more to do; returns what its last event says of that."""
-        if not self._is_open:
+        if self._writer is None:
             return {}
         run, path = self._run, self._last(session, metrics, complete=False)
         counts = {"steps": run.state.step, "total_steps": run.total_steps}
@@ -240,7 +192,7 @@ class Saves:
     def finish(self) -> Event:
         """Waits for what is being written; returns what the last event of a run says of it. The
         checkpoint of `end` is not counted: it has the length of the log with that event."""
-        if not self._is_open:
+        if self._writer is None:
             return {}
         self._tell(self._writer.finish())
         directory, waited = self._config.checkpoint_dir, round(self._writer.waited, 4)
@@ -248,13 +200,12 @@ class Saves:
 
     def end(self, session: Session, metrics: Event) -> None:
         """The run is over."""
-        if self._is_open:
+        if self._writer is not None:
             self._last(session, metrics, complete=True)
 
     def _last(self, session: Session, metrics: Event | None, complete: bool) -> str:
         """Writes the last checkpoint of the run; returns its path."""
-        self._start(session, metrics, complete)
-        result = self._writer.finish()
+        result = self._start(session, metrics, complete).finish()
         if not complete:  # else the last event was told before
             self._tell(result)
         try:
@@ -264,22 +215,22 @@ class Saves:
 
     def close(self) -> None:
         """The run has ended, on all ranks alike."""
-        if self._is_open:
+        if self._writer is not None:
             self._tell(self._writer.close())
-            self._is_open = False
+            self._writer = None
 
     def abandon(self) -> None:
         """The run has ended on this rank alone."""
-        if self._is_open:
-            self._is_open = False
+        if self._writer is not None:
             self._writer.abandon()
+            self._writer = None
 
     # ---- besides a run
 
     def write_to(self, directory: str | os.PathLike[str], session: Session) -> str:
         """Writes a checkpoint of now to a directory, and waits for it; returns its path."""
-        own = self._config.checkpoint_dir
-        if self._is_open and own and os.path.realpath(own) == os.path.realpath(directory):
+        ours = self._config.checkpoint_dir
+        if self._writer and ours and os.path.realpath(ours) == os.path.realpath(directory):
             return self._last(session, None, complete=False)
         writer = Writer(directory, session.comm, keep=ALL)
         try:

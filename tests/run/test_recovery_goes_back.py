@@ -1,0 +1,132 @@
+"""Ranks are killed while a run goes back to an earlier step, and runs that have to go back."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.training import recovered
+from helpers.training.acts import KillsAt, kill_soon
+from helpers.training.pipelined import BOUND, digits, distance
+from helpers.training.recovered import COMMON, RING
+
+from nnmpi import Config, Trainer, train
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.comm.transport.hub import Hub
+from nnmpi.run.report import Event, Report
+from nnmpi.run.snapshot import Snapshot
+
+PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3, "backup": 3}
+
+
+class GoesBack:
+    """A callback: after step 4 the run goes back to step 2, once, and a rank is killed then."""
+
+    def __init__(self, lost: int, later: int) -> None:
+        self._lost, self._later = lost, later
+        self._snapshots: dict[int, Snapshot | None] = {}  # of each rank, which are threads
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        rank = trainer.comm.members[trainer.comm.rank]
+        if event["step"] == 2:
+            self._snapshots.setdefault(rank, trainer.snapshot())
+        if event["step"] == 4 and (snapshot := self._snapshots[rank]) is not None:
+            self._snapshots[rank] = None
+            kill_soon(trainer.comm, self._lost, self._later)
+            trainer.restore(snapshot)
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_values_are_of_the_step_that_is_said_where_a_rank_is_lost_in_restore(lost: int) -> None:
+    """Whichever version the others go on from, what comes of it is the same."""
+    wanted, _ = recovered.whole("ring")
+    assert wanted.state is not None
+    for later in range(2, 120, 6):
+        options = {**COMMON, **RING, "callbacks": [GoesBack(lost, later)]}
+        for one in filter(None, recovered.run_of(3, options, {})):
+            assert (one.last["event"], one.last["steps"]) == ("done", 6)
+            assert one.told.steps[-1] == pytest.approx(wanted.told.steps[-1], rel=BOUND)
+            if one.state is not None:
+                assert distance(one.state, wanted.state) < 100 * BOUND
+
+
+class SavesAt:
+    """A callback: after a step it writes a checkpoint to the directory of the run."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if event["step"] == self._step and trainer.config.checkpoint_dir:
+            trainer.save_checkpoint(trainer.config.checkpoint_dir)
+
+
+@pytest.mark.parametrize(("saved", "step"), [(4, 4), (2, 3)])
+def test_ranks_go_on_from_the_newest_of_backups_and_checkpoints(
+    saved: int, step: int, tmp_path: Path
+) -> None:
+    callbacks = [SavesAt(saved), KillsAt(2, 5)]
+    options = {**PIPELINE, "checkpoint_dir": str(tmp_path), "callbacks": callbacks}
+    left = recovered.run_of(3, options, {})
+    recovered.check(left, recovered.run_of(3, PIPELINE, {})[0])
+    assert left[0] is not None
+    assert [event["step"] for event in left[0].recovered] == [step]
+    told = [event["step"] for event in left[0].events if event["event"] == "checkpoint"]
+    assert told == [saved]
+
+
+def test_the_start_is_told_by_the_next_rank_where_the_first_one_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have begun the run; an earlier run in the same log does not count."""
+    log, told = tmp_path / "log", Report.event
+
+    def dies(report: Report, event: Event) -> None:
+        if event["event"] == "start" and comms:
+            threads.kill(comms.pop())
+        told(report, event)
+
+    def fit(comm: Comm, first: bool) -> None:
+        options = {**COMMON, **RING, "log": str(log), "quiet": True, "append": True}
+        trainer = Trainer(Config(**options), None, digits(), comm)
+        if comm.rank == 0 and not first:
+            comms.append(comm)
+        trainer.fit()
+
+    comms: list[Comm] = []
+    monkeypatch.setattr(Report, "event", dies)
+    for first in (True, False):
+        threads.run(3, fit, first, fault_tolerant=True)
+    kinds = Counter(json.loads(line)["event"] for line in log.read_text().splitlines())
+    assert (kinds["start"], kinds["epoch"], kinds["done"]) == (2, 4, 2)
+
+
+def test_ranks_of_which_some_are_in_fit_set_up_again_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A rank is lost when some ranks have made the Trainer, and others have not."""
+    made, count, opened = Counter[int](), Hub._count, train.opened
+
+    def run(comm: Comm) -> int:
+        config: dict[str, Any] = {"model": "iris-mlp", "data": "iris", "epochs": 1, "quiet": True}
+        return train.train(Config(**config, pp=2, micro_batches=2), comm, ())
+
+    def counted(hub: Hub, by: Any) -> None:
+        made[by.job_rank] += 1
+        count(hub, by)
+
+    def opens(trainer: Trainer, comm: Comm) -> Report | None:
+        if comm.rank == 3:
+            ends.append(made[3])
+        return opened(trainer, comm)
+
+    ends = list[int]()
+    with monkeypatch.context() as patch:
+        patch.setattr(Hub, "_count", counted)
+        patch.setattr(train, "opened", opens)
+        threads.run(4, run, fault_tolerant=True)
+    for operations in range(ends[0] - 8, ends[0] + 1):
+        left = threads.run(4, run, fault_tolerant=True, killed={3: operations})
+        assert left[:3] == [0, 0, 0]
