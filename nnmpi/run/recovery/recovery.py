@@ -220,6 +220,7 @@ class Recovery:
         if source and decision and source.version > run.state.step:
             run.last = _result(t.setup.train, run.state, decision[1])
             run.note(run.last)
+        t.checkpoints.newest = course.checkpoint
         run.told.take(course.told if self._was_spare else None, course.again)
         if self._was_spare and course.callbacks:
             load_states(t.callbacks, course.callbacks)
