@@ -127,7 +127,7 @@ def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Ste
     for unit, times in zip(costs.model.units, of_units, strict=True):
         for s in a.model_on(rank).stages:
             if unit.nodes.start in a.stages[s]:
-                passes = stage_passes([times], is_first=s == 0)
+                passes = stage_passes(times[None], is_first=s == 0)
                 rows.append((str(unit), 1, sum(counts[s, k] * t for k, t in passes.items())))
     for part in _together("compute", rows):
         yield part._replace(what=f"{plural(part.times, 'unit')} {part.what}")
