@@ -24,7 +24,7 @@ Rules of `communicator.py`:
 from nnmpi.comm.arguments import Parts as Parts
 from nnmpi.comm.communicator import Comm as Comm
 from nnmpi.comm.debug.compare import MismatchError as MismatchError
-from nnmpi.comm.debug.tracebacks import traceback_text as traceback_text
+from nnmpi.comm.debug.exit_hooks import traceback_text as traceback_text
 from nnmpi.comm.mpi_ranks import ended as ended
 from nnmpi.comm.mpi_ranks import has_launcher as has_launcher
 from nnmpi.comm.mpi_ranks import job as job

@@ -47,7 +47,9 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
     module that takes or returns more than one tensor, is alone.
     """
     runs, users, k = list[list[Call]](), graph.users(), nodes.start
-    inside = [call for call in modules if call.nodes.stop <= nodes.stop]
+    inside = [
+        call for call in modules if call.nodes.start in nodes and call.nodes.stop <= nodes.stop
+    ]
     inside = [call for call in inside if _is_closed(graph, call, users)]
     while k < nodes.stop:
         node = graph.nodes[k]

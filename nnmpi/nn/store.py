@@ -11,8 +11,11 @@ Rules:
   elsewhere, or in another type overrides what these call; nobody asks which store it is.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from itertools import islice
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -242,13 +245,15 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
     return found
 
 
-def within(shards: Iterable[Shard], start: int, end: int) -> Iterator[Shard]:
-    """The parts of the shards that lie in elements start to end - 1."""
-    for a, b, at in shards:
-        if a < end and start < b:  # most are elsewhere
-            lo, hi = max(a, start), min(b, end)
-            if lo < hi:
-                yield Shard(lo, hi, at + lo - a)
+def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
+    """The parts of the shards, in the order of memory, that lie in elements start to end - 1."""
+    first = bisect_right(shards, start, key=attrgetter("stop"))
+    for a, b, at in islice(shards, first, None):
+        if a >= end:
+            return
+        lo, hi = max(a, start), min(b, end)
+        if lo < hi:
+            yield Shard(lo, hi, at + lo - a)
 
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:

@@ -49,8 +49,8 @@ current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO
 threads."""
 
 
-class Wait:
-    """A context in which a rank waits for others, for a recorder."""
+class Timed:
+    """A context that is an event of a recorder, unless it raises."""
 
     __slots__ = ("_began", "_name", "_recorder", "_where")
 
@@ -71,4 +71,4 @@ UNRECORDED = nullcontext()
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
     """A context in which a rank waits for others, for the recorder of the step under way."""
     recorder = current_recorder.get()
-    return UNRECORDED if recorder is NO_RECORDER else Wait(recorder, name, micro, stage)
+    return UNRECORDED if recorder is NO_RECORDER else Timed(recorder, name, micro, stage)

@@ -84,10 +84,14 @@ def filled(shape: Iterable[Any], size: int) -> Shape:
 # ---- indices
 
 
+_BASIC = (slice, int, type(None))
+
+
 def is_basic(entry: Any) -> bool:
     """Whether an entry of an index makes a view."""
-    is_number = isinstance(entry, int | np.integer) and not isinstance(entry, bool)
-    return entry is None or entry is ... or isinstance(entry, slice) or is_number
+    if type(entry) in _BASIC:  # most are
+        return True
+    return entry is ... or (isinstance(entry, int | np.integer) and type(entry) is not bool)
 
 
 def expanded(entries: Sequence[Any], ndim: int) -> list[Any]:
@@ -133,8 +137,13 @@ def addresses(bits: int) -> mmap:
 def nesting(array: Any) -> tuple[int, ...]:
     """The axes of an array, that of long strides first, for `strides` to make these again: of equal
     ones, axes of length 1 are inside."""
-    steps = [(-abs(step), n == 1) for step, n in zip(array.strides, array.shape, strict=True)]
-    return tuple(sorted(range(array.ndim), key=steps.__getitem__))
+    return _nesting(array.shape, array.strides)
+
+
+@lru_cache
+def _nesting(shape: Shape, strides: Shape) -> tuple[int, ...]:
+    steps = [(-abs(step), n == 1) for step, n in zip(strides, shape, strict=True)]
+    return tuple(sorted(range(len(shape)), key=steps.__getitem__))
 
 
 def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[int, ...]:
@@ -151,13 +160,18 @@ def small(value: Any) -> Any:
     array as it is."""
     if not isinstance(value, np.ndarray):
         return value
-    shape = [min(n, 2) for n in value.shape]
     gap = 1 if value.flags.forc else 2  # NumPy has other loops for what has gaps
-    steps = strides(shape, gap * value.itemsize, nesting(value))
-    kept = [step if there else 0 for step, there in zip(steps, value.strides, strict=True)]
-    memory = np.ones(gap << value.ndim, value.dtype)
-    found = as_strided(memory, shape, kept)
-    return found[tuple(slice(None, None, -1 if step < 0 else 1) for step in value.strides)]
+    return _small(value.dtype, value.shape, value.strides, gap)
+
+
+@lru_cache
+def _small(dtype: np.dtype[Any], long: Shape, given: Shape, gap: int) -> np.ndarray:
+    """The small array of arrays of this shape with these strides, which cannot be written to."""
+    shape = [min(n, 2) for n in long]
+    steps = strides(shape, gap * dtype.itemsize, _nesting(long, given))
+    kept = [step if there else 0 for step, there in zip(steps, given, strict=True)]
+    found = as_strided(np.ones(gap << len(shape), dtype), shape, kept, writeable=False)
+    return found[tuple(slice(None, None, -1 if step < 0 else 1) for step in given)]
 
 
 def owner(array: Any) -> Any:

@@ -86,14 +86,15 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
     own = {axis: i for axis, i in at.items() if axis not in BATCH}
     keys = [*own.values(), np.any([at[axis] for axis in (*BATCH, "pp")], axis=0)]
     nodes = np.array(a.cluster.nodes[: a.mesh.size])
-    for axes in (REPLICAS, ("tp",)):
+    for axes in (axes for axes in (REPLICAS, ("tp",)) if a.mesh.count(*axes) > 1):
         group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
         first = np.unique(group, return_index=True)[1]
         keys.append(~np.isin(ranks, first))
     if a.config.reproducible or a.mesh.size <= FEW:  # the first: places in a tree over slices
         keys.append(ranks)
     else:
-        keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch), _parting(at, nodes)]
+        keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]
+        keys += [_parting(at, nodes)] if a.mesh.axes["tp"] > 1 else []
     if needs_backups(a):
         keys.append(np.array([backup(a, r).held for r in ranks.tolist()]))
     kinds = _numbered(keys)

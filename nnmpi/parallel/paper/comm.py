@@ -7,7 +7,7 @@ and flags that ranks agree on are those of ranks that are alike. Arrays without 
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from functools import cache, partial
 from itertools import accumulate, pairwise
 from typing import Any, Self
 
@@ -52,6 +52,7 @@ class Ranks:
     windows     bytes of shared memory of the node that sums take, by group, length and type
     wide_terms  bytes of the longest copy in float32 of terms of 16 bits that NCCL sums
     sums_by     whether long sums of these ranks go through memory of their node
+    near        the places among these ranks of those that share memory with this one
     """
 
     def __init__(
@@ -64,8 +65,14 @@ class Ranks:
     ) -> None:
         self.rank, self.cluster, self.narrow = rank, cluster, narrow
         self.sums_by, self.log = sums_by, log
+        self.near = cache(partial(_near, cluster.nodes, rank))
         self.windows: dict[tuple[Any, ...], int] = {}
         self.wide_terms = 0
+
+
+def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[int, ...]:
+    here = nodes[rank]
+    return tuple(place for place, member in enumerate(members) if nodes[member] == here)
 
 
 class PaperComm:
@@ -171,13 +178,7 @@ class PaperComm:
 
     def node(self) -> tuple[int, ...]:
         """The ranks that share memory with this one."""
-        return self._near
-
-    @cached_property
-    def _near(self) -> tuple[int, ...]:
-        nodes = self.ranks.cluster.nodes
-        here = nodes[self.members[self.rank]]
-        return tuple(r for r, member in enumerate(self.members) if nodes[member] == here)
+        return self.ranks.near(self.members)
 
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":
         """Memory for sums of n numbers."""

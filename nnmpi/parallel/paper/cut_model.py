@@ -6,10 +6,13 @@ from typing import Any, NamedTuple
 from nnmpi.arrays.backend import META, Backend
 from nnmpi.collectives.step import Collective
 from nnmpi.collectives.step import bounds as parts_of
+from nnmpi.nn.graph import Graph
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import inverse
+from nnmpi.nn.segment import segment
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.division import StagePart
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring
@@ -29,20 +32,32 @@ AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GA
 
 
 class CutModel(NamedTuple):
-    """A model whose layers are those of a rank, and what notes what they do."""
+    """A model whose layers are those of a rank, and what notes what they do.
+
+    numbers   of parameters, in the graph
+    segments  the parts of the model that were asked for, by their nodes and variables
+    """
 
     model: Module
     layout: Layout
     notes: Notes
-    numbers: dict[Any, int]  # of parameters, in the graph
+    numbers: dict[Any, int]
     on: Backend
+    segments: dict[tuple[range, tuple[int, ...]], Module]
+
+    def segment(self, graph: Graph, stage: StagePart) -> Module:
+        """The layers of a stage."""
+        key = stage.nodes, stage.variables
+        if key not in self.segments:
+            self.segments[key] = segment(self.model, graph, *key)
+        return self.segments[key]
 
 
 def cut_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
     """The cache key of a rank's cut layers; their objects are kept, so that ids stay theirs."""
     parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
     a.graph.source.cache[*map(id, parts)] = parts
-    sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp")), a.config.micro_batches > 1
+    sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp"))
     return *map(id, parts), a.dtype, *sums, *(at[axis] for axis in LOCAL_SHAPES)
 
 
@@ -75,7 +90,7 @@ def _made(a: Arrangement, rank: int, on: Backend) -> CutModel:
         p.move(RecordedStore(v, value, notes) if is_trained else SingleStore(value), 0)
     model.convert_buffers(a.updated_dtype, on)
     model.train()
-    return CutModel(model, layout, notes, of_parameters, on)
+    return CutModel(model, layout, notes, of_parameters, on, {})
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:

@@ -25,14 +25,15 @@ class StepLog(Recorder):
     On paper nothing takes time: it has no waits, as `Recording` of --trace has, but all exchanges,
     with their ranks and lengths.
 
-    entries   how often each exchange was started, by its axis and, of sums of gradients at the end
-              of a step, its place among these: the order in which they begin says what hides them
+    entries   how often each exchange was started, by its axis, what is told, when, and, of sums of
+              gradients at the end of a step, its place among these: the order in which they begin
+              says what hides them
     zero      the stage of ZeRO: from 2 on each backward pass scatters its gradients, and in 3
               layers gather their parameters
     """
 
     def __init__(self, zero: int = 0) -> None:
-        self.entries: Counter[tuple[str, int, Exchange]] = Counter()
+        self.entries: Counter[tuple[str, int, str, Kind, int, Exchange]] = Counter()
         self._zero, self._kind, self._stage = zero, Kind.UPDATE, NO_STAGE
 
     def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
@@ -53,7 +54,7 @@ class StepLog(Recorder):
         elif stage == NO_STAGE and axis != "model":
             word = "gradients" if axis == "tp" else "scalars"
         place = len(self.entries) if kind is Kind.REDUCE else 0
-        self.entries[axis, place, exchange._replace(what=word, during=kind, stage=stage)] += times
+        self.entries[axis, place, word, kind, stage, exchange] += times
 
     def clear(self) -> None:
         """Begins another step."""
@@ -62,8 +63,9 @@ class StepLog(Recorder):
     def exchanges(self) -> dict[str, list[Exchange]]:
         """The exchanges by axis, each with how often it happens."""
         by_axis: dict[str, list[Exchange]] = {}
-        for (axis, _, exchange), times in self.entries.items():
-            by_axis.setdefault(axis, []).append(exchange._replace(times=times))
+        for (axis, _, word, kind, stage, exchange), times in self.entries.items():
+            logged = exchange._replace(what=word, during=kind, stage=stage, times=times)
+            by_axis.setdefault(axis, []).append(logged)
         return by_axis
 
     @contextmanager

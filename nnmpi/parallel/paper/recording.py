@@ -19,7 +19,6 @@ from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
-from nnmpi.nn.segment import segment
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.arrangement.remembered import remembered
@@ -94,7 +93,8 @@ def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: i
     """The passes of a stage, recorded once for all arrangements that cut its layers so."""
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
     rank = recorded_rank(a, rank, stage, samples)
-    key = *cut_key(a, rank), nodes.start, nodes.stop, samples, halves
+    adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
+    key = *cut_key(a, rank), nodes.start, nodes.stop, samples, adds, halves
     if key not in cache:
         try:
             cache[key] = recorded(a, rank, stage, samples, META, halves)
@@ -121,9 +121,8 @@ class _Recording:
     ) -> None:
         self._a, self._cut, self._rank, self._stage, self._samples = a, cut, rank, stage, samples
         self._live, self._is_last = live, stage == len(a.stages) - 1
-        self._module, part = cut.model, a.division.stages[stage]
-        if len(a.stages) > 1:
-            self._module = segment(cut.model, a.graph, part.nodes, part.variables)
+        is_whole = len(a.stages) == 1
+        self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
 
     def passes(self, halves: bool) -> PassEvents:
         """The events of the passes, and the bytes that they take."""

@@ -10,10 +10,10 @@ Left out are what no formula says before ranks are arranged: latency, waiting, s
 its `messages`, the exchanges within passes count, too: about as many in each stage.
 """
 
-from bisect import bisect
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from math import ceil, log2
 from typing import Any, NamedTuple
 
@@ -24,7 +24,6 @@ from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.layer_messages import in_passes
-from nnmpi.parallel.planning.machine import UnitTimes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel, stage_passes
 from nnmpi.schedules.op import Kind
@@ -40,17 +39,15 @@ def _ways(one: Candidate) -> tuple[bool, str]:
     return one.sequence_parallel, one.layout
 
 
-class _Rank(NamedTuple):
-    """The least work of a rank along pp.
+class _RankEnds(NamedTuple):
+    """The least work of each rank along pp.
 
-    end      seconds until its last backward pass ends
-    last     of these, its last backward passes, one of each of its stages
-    modules  numbers of trained parameters of each, the largest first
+    end   seconds until its last backward pass ends
+    last  of these, its last backward passes, one of each of its stages
     """
 
-    end: float
-    last: float
-    modules: list[float]
+    end: np.ndarray
+    last: np.ndarray
 
 
 class LowerBounds:
@@ -61,14 +58,17 @@ class LowerBounds:
         self._paper, self._costs = paper, costs
         self._itemsize = np.dtype(paper.plain.dtype).itemsize
         self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
-        self._passes = dict[tuple[Any, ...], list[dict[Kind, float]]]()
-        self._ranks = dict[tuple[Any, ...], list[_Rank]]()
+        self._passes = dict[tuple[Any, ...], np.ndarray]()
+        self._ends = dict[Candidate, float]()
         self._modules = dict[tuple[int, int, bool], list[list[int]]]()
         self._messages = dict[tuple[Any, ...], float]()
 
     def seconds(self, one: Candidate) -> float:
         """The least time of a step, by what ranks compute."""
-        return ROUNDING * (max(rank.end for rank in self._of_ranks(one)) + self._besides(one))
+        key = one._replace(zero=0)
+        if key not in self._ends:
+            self._ends[key] = float(self._of_ranks(one).end.max())
+        return ROUNDING * (self._ends[key] + self._besides(one))
 
     def with_sums(self, one: Candidate) -> float:
         """The least time of a step, by what ranks compute and sums of gradients between nodes."""
@@ -77,23 +77,25 @@ class LowerBounds:
     def with_messages(self, one: Candidate) -> float:
         """The least time of a step, by what ranks compute, sums of gradients between nodes, and
         exchanges within passes, of which stages have about as many."""
-        stages, count = self._stages(one), self._count(one)
-        computed = sum(t for passes in stages for t in (passes[Kind.F], passes[Kind.B]))
-        mean = count * (computed + self._in_passes(one)) / one.pp
+        computed = float(self._stages(one)[:, :2].sum())
+        mean = self._count(one) * (computed + self._in_passes(one)) / one.pp
         return ROUNDING * (self._until_updated(one, mean) + self._besides(one))
 
     def _until_updated(self, one: Candidate, busy: float) -> float:
         """The seconds of passes and sums, if one rank is busy for so long."""
-        ranks, count = self._of_ranks(one), self._count(one)
-        plain, sizes = self._paper.plain, dict(zip(AXIS_NAMES, one.shape, strict=True))
+        count, plain = self._count(one), self._paper.plain
+        sizes = dict(zip(AXIS_NAMES, one.shape, strict=True))
         mesh = Mesh.filled(self._paper.cluster.size, sizes, plain.order)
         along = mesh.group(mesh.size - 1, "pp")
         ends, gathers = [busy], [0.0]
-        for place, rank in zip(along, ranks, strict=True):
-            half = self._half_a_sum(mesh.group(place, *REPLICAS), rank.modules, one.zero > 0)
+        for place, end, last, modules in zip(
+            along, *map(np.ndarray.tolist, self._of_ranks(one)), self._modules_of(one), strict=True
+        ):
+            numbers = [n / one.tp for n in modules]
+            half = self._half_a_sum(mesh.group(place, *REPLICAS), numbers, one.zero > 0)
             within = (count + (one.zero == 3)) * half if one.zero > 1 else 0.0
             behind = (0 if one.zero > 1 else 1 if one.zero else 2) * half
-            ends.append(max(rank.end, within) + max(behind - rank.last, 0.0))
+            ends.append(max(end, within) + max(behind - last, 0.0))
             gathers.append(half if one.zero in (1, 2) else 0.0)
         return max(ends) + max(gathers)
 
@@ -124,42 +126,32 @@ class LowerBounds:
         update = numbers * machine.updates[self._paper.plain.optimizer]
         return update + machine.step + self._count(one) * machine.micro_batch / one.pp
 
-    def _stages(self, one: Candidate) -> list[dict[Kind, float]]:
-        """The seconds of the passes of each stage, without exchanges."""
+    def _stages(self, one: Candidate) -> np.ndarray:
+        """The seconds of the passes of each stage, without exchanges: F, B and I."""
         model, samples = self._costs.model, self._samples(one)
         key = *self._paper.cut_key(one), one.tp, one.cp, *_ways(one), samples
-        if key in self._passes:
-            return self._passes[key]
-        of_units = model.of(self._paper.sharding(one), one, samples)
-        begins = [stage.nodes.start for stage in self._paper.division(one).stages]
-        there: list[list[UnitTimes]] = [[] for _ in begins]
-        for unit, seconds in zip(model.units, of_units, strict=True):
-            there[bisect(begins, unit.nodes.start) - 1].append(seconds)
-        self._passes[key] = [stage_passes(own, is_first=s == 0) for s, own in enumerate(there)]
+        if key not in self._passes:
+            of_units = model.of(self._paper.sharding(one), one, samples)
+            starts = [unit.nodes.start for unit in model.units]
+            begins = [stage.nodes.start for stage in self._paper.division(one).stages]
+            firsts = [bisect_left(starts, begin) for begin in begins]
+            parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
+            passes = (stage_passes(part, is_first=s == 0) for s, part in enumerate(parts))
+            self._passes[key] = np.array([[t[Kind.F], t[Kind.B], t[Kind.I]] for t in passes])
         return self._passes[key]
 
-    def _of_ranks(self, one: Candidate) -> list[_Rank]:
+    def _of_ranks(self, one: Candidate) -> _RankEnds:
         """The least work of each rank along pp."""
-        key = one._replace(zero=0)
-        if key not in self._ranks:
-            self._ranks[key] = [*self._computed(one)]
-        return self._ranks[key]
-
-    def _computed(self, one: Candidate) -> Iterator[_Rank]:
-        stages, pp, count = self._stages(one), one.pp, self._count(one)
-        before = [*accumulate((t[Kind.F] for t in stages[:pp]), initial=0.0)]
-        behind = [*accumulate((t[Kind.B] for t in stages[:pp]), initial=0.0)]
-        gradients = [*accumulate((t[Kind.I] for t in stages[:pp]), initial=0.0)]
-        is_split = one.schedule == "zb-h1"
-        for r, modules in enumerate(self._modules_of(one)):
-            last = sum(t[Kind.B] for t in stages[r::pp])
-            busy = count * (last + sum(t[Kind.F] for t in stages[r::pp]))
-            end = before[r] + busy + (0.0 if is_split else behind[r])
-            if is_split and r:
-                t = stages[r]
-                owed = count * (t[Kind.F] + t[Kind.I])
-                end = max(end, before[r] + owed + gradients[r] + stages[0][Kind.B])
-            yield _Rank(end, last, [n / one.tp for n in modules])
+        stages, count = self._stages(one).reshape(-1, one.pp, 3), self._count(one)
+        forward, backward, _ = stages.sum(axis=0).T
+        f, b, i = stages[0].T  # of the first stage of each rank
+        before, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
+        busy = before + count * (forward + backward)
+        if one.schedule != "zb-h1":
+            return _RankEnds(busy + behind, backward)
+        owed = before + count * (f + i) + gradients + b[0]
+        owed[0] = 0.0
+        return _RankEnds(np.maximum(busy, owed), backward)
 
     def _modules_of(self, one: Candidate) -> list[list[int]]:
         """The numbers of trained parameters of each module of each rank along pp, the largest

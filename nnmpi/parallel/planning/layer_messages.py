@@ -1,11 +1,12 @@
 """Exchanges of sharded layers before ranks are arranged: a bound for the search, and the price of
 a way of cutting a layer.
 
-What an arranged rank exchanges is in the log of its step on paper; of that these are a part
-(`tests/parallel/planning/test_layer_messages.py`): statistics, the loss and tokens of experts are
-left out.
+What an arranged rank exchanges is in the log of its step on paper; of that these are a part:
+statistics, the loss and tokens of experts are left out. The tests of the search hold the bound to
+the time of that step.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import prod
 
@@ -105,13 +106,16 @@ def _along_cp(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
     ends = a.mesh.group(rank, "cp")[:2]
     parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype
     owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
-    for k in cut.rings:
-        node = a.graph.nodes[k]
-        of_key = prod(a.local_shape(node.inputs[0], 1, at)[2:]) // 3 * 2 * samples
-        causal = bool(node.settings["is_causal"])
-        around = [cut.count(r) for r in owners[:-1]]
+    around = [cut.count(r) for r in owners[:-1]]
+    nodes = (a.graph.nodes[k] for k in cut.rings)
+    alike = Counter(  # the layers of blocks
+        (prod(a.local_shape(node.inputs[0], 1, at)[2:]), bool(node.settings["is_causal"]))
+        for node in nodes
+    )
+    for (of_position, causal), layers in alike.items():
+        of_key = of_position // 3 * 2 * samples
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
         for keys, dtype in ((2 * around, a.dtype), (home, parts)):
-            for n in keys:
+            for n, times in Counter(keys).items():
                 how = "keys", Collective.MESSAGE, "", ends, n * of_key, dtype, Kind.F
-                yield Exchange(*how)
+                yield Exchange(*how, times=layers * times)

@@ -13,13 +13,14 @@ from functools import cached_property
 from itertools import pairwise
 from math import ceil
 
+import numpy as np
+
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.layer_messages import of_layer, passes_of, summed
-from nnmpi.parallel.planning.machine import UnitTimes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel
 from nnmpi.parallel.tensor.choices import NodeChoice
@@ -86,14 +87,14 @@ class _Prices:
         )
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
-    def _of_nodes(self, units: Sequence[Unit], times: Sequence[UnitTimes]) -> list[float]:
+    def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
         """The seconds of a unit, divided among its nodes by their multiplications."""
         graph = self._a.graph
         found = [0.0] * len(graph.nodes)
-        for unit, of_unit in zip(units, times, strict=True):
+        for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
             works = [work(graph, graph.nodes[k]) for k in unit.nodes]
             for k, own in zip(unit.nodes, works, strict=True):
-                found[k] = of_unit.seconds * own / max(sum(works), 1)
+                found[k] = of_unit * own / max(sum(works), 1)
         return found
 
     def seconds(self, k: int, choice: NodeChoice) -> float:

@@ -6,7 +6,7 @@ division   of (stages, pp, whether these are on several nodes)
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
@@ -49,9 +49,9 @@ class Paper:
     ) -> None:
         self.plain, self.cluster, self.graph = config, cluster, graph
         self._model, self._check, self._sharding_of = model, check, sharding_of
-        self._shardings = _Once[tuple[Any, ...], Sharding]()
+        self._shardings = dict[tuple[Any, ...], Sharding | ValueError]()
         self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
-        self._divisions = _Once[tuple[int, int, bool], Division]()
+        self._divisions = dict[tuple[int, int, bool], Division | ValueError]()
 
     def config(self, one: Candidate) -> Config:
         """The config of a layout."""
@@ -65,12 +65,11 @@ class Paper:
 
     def _cut(self, **options: Any) -> Sharding:
         """How they are cut by some options."""
-        key = tuple(options.items())
 
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)
 
-        return self._shardings.get(key, made)
+        return _once(self._shardings, tuple(options.items()), made)
 
     def fastest_ways(self, one: Candidate, price: WayPrice) -> Sharding:
         """How layers are cut in the least time."""
@@ -79,7 +78,7 @@ class Paper:
     def division(self, one: Candidate) -> Division:
         """The stages."""
         key = self.cut_key(one)
-        return self._divisions.get(key, lambda: self._divided(self.config(one)))
+        return _once(self._divisions, key, lambda: self._divided(self.config(one)))
 
     def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
         """A key that is the same for layouts that are cut into the same stages."""
@@ -133,19 +132,14 @@ class Paper:
         )
 
 
-class _Once(Generic[K, T]):
-    """A cache that makes the value of each key once, or keeps the reason why it cannot be made."""
-
-    def __init__(self) -> None:
-        self._made, self._refused = dict[K, T](), dict[K, str]()
-
-    def get(self, key: K, make: Callable[[], T]) -> T:
-        """The value of a key; raises ValueError if it cannot be."""
-        if key not in self._made and key not in self._refused:
-            try:
-                self._made[key] = make()
-            except ValueError as error:
-                self._refused[key] = str(error)
-        if key in self._refused:
-            raise ValueError(self._refused[key])
-        return self._made[key]
+def _once(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
+    """The value of a key, which is made once; raises ValueError, each time, if it cannot be."""
+    if key not in known:
+        try:
+            known[key] = make()
+        except ValueError as error:
+            known[key] = ValueError(str(error))
+    found = known[key]
+    if isinstance(found, ValueError):
+        raise ValueError(str(found))
+    return found

@@ -6,8 +6,10 @@
 A layout that does not fit comes again with recomputation, which is never faster.
 """
 
+import gc
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import chain, count
 from typing import Any, NamedTuple
 
@@ -81,6 +83,19 @@ def largest(a: Arrangement) -> int:
     return max(needed(a, r, batch) for r in ranks)
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context in which no cycles of objects are looked for: those of layouts are few, and all
+    that is kept of layouts would be walked through again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class Searcher:
     """Looks at layouts, each once."""
 
@@ -96,6 +111,7 @@ class Searcher:
         self._refused = dict[str, set[Candidate]]()
         self._too_large = set[Candidate]()
 
+    @uncollected()
     def search(self, keep: int = 10) -> Search:
         """The layouts that take the least time."""
         there = [*self._candidates()]

@@ -44,24 +44,22 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.ne
         units, cut = given_units(config.cut, graph, count)
     if cut is None:
         refuse_few(sum(unit.is_trained for unit in units), count, graph.notes)
-        samples = ceil(config.batch_size / config.micro_batches / (config.dp or 1))
-        costs = _costs(times, config, samples, link)
-        cut = split_points(costs, count, live(config), graph.notes) if count > 1 else ()
+        samples, cut = ceil(config.batch_size / config.micro_batches / (config.dp or 1)), ()
+        if count > 1:
+            costs = costs_on_paper(times, config.dtype, samples)
+            cut = best_cut(config, units, costs, link, graph.notes)
     return divide(graph, units, cut, config.pp)
 
 
-def _costs(times: ModelTimes, config: Config, samples: int, link: Link) -> CutCosts:
-    graph, units, itemsize = times.graph, times.units, np.dtype(config.dtype).itemsize
-    fixed = [sum(graph.variables[v].size for v in unit.variables) for unit in units]
-    made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in units)
-    kept = [sum(graph.edges[e].numbers for e in edges) for edges in made]
-    return CutCosts(
-        [unit.seconds for unit in times.whole(samples)],
-        [unit.is_trained for unit in units],
-        [n * itemsize * copies(config) for n in fixed],
-        [n * itemsize * samples for n in kept],
-        [border_seconds(link, n * itemsize * samples) for n in times.crossing],
-    )
+def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
+    """What units cost in a micro-batch of so many samples, of which they keep their outputs."""
+    graph, itemsize = times.graph, np.dtype(dtype).itemsize
+    parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
+    made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
+    kept = (samples * sum(graph.edges[e].numbers for e in edges) for edges in made)
+    enters = (samples * n for n in times.crossing)
+    rows = zip(times.whole(samples).tolist(), parameters, kept, enters, strict=True)
+    return [UnitCost(*seconds, *(n * itemsize for n in numbers)) for seconds, *numbers in rows]
 
 
 def copies(config: Config) -> int:
@@ -123,7 +121,7 @@ def measured_stages(
     """
     count, text = stages_of(config), known.get(CUT, config.cut)
     # what is wrong with a cut that is given is said before measuring
-    found, given = all_or_none(layout.all, lambda: partition.given_units(text, graph, count))
+    found, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
     if count == 1:
         return MeasuredStages(divide(graph, found, (), 1))
     samples, begins = measured_samples(config, layout.batch.size), tuple(u.first for u in found)
@@ -169,7 +167,7 @@ def best_cut(
         [cost.activation_bytes for cost in costs],
         [border_seconds(link, cost.input_bytes) for cost in costs],
     )
-    return partition.split_points(by, stages_of(config), live(config), notes)
+    return split_points(by, stages_of(config), live(config), notes)
 
 
 def _facts(

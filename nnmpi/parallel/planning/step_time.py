@@ -9,17 +9,20 @@ other      what no unit and no exchange takes: batches, losses, Python; of what 
            a rank along pp has as large a share as of its units
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
+
+import numpy as np
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.paper.rank import exchanges
 from nnmpi.parallel.planning.exchange_time import ExchangeTimes
-from nnmpi.parallel.planning.machine import Machine, UnitTimes
+from nnmpi.parallel.planning.machine import Machine
 from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.sim.pipeline import Costs, run, stage_times
@@ -140,10 +143,10 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     return StepModel(time, found, programs, micro, busiest, last)
 
 
-def stage_passes(units: Sequence[UnitTimes], is_first: bool) -> dict[Kind, float]:
+def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
     """The seconds of the passes of a stage with these units. Of the first one, all of a backward
     pass in two halves is done in the second one."""
-    f, i, w = (sum(column) for column in zip(*units, strict=True))
+    f, i, w = units.sum(axis=0).tolist()
     return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 
 
@@ -154,10 +157,10 @@ def _rank_times(
     times, model = costs.exchanges, costs.model
     of_units = model.of(a.sharding, a.config, max(micro))
     compute = dict[int, Mapping[Kind, float]]()
-    pairs = [*zip(model.units, of_units, strict=True)]
+    starts = [unit.nodes.start for unit in model.units]
     for s in a.model_on(rank).stages:
-        here = [seconds for unit, seconds in pairs if unit.nodes.start in a.stages[s]]
-        compute[s] = stage_passes(here, is_first=s == 0)
+        here = slice(*(bisect_left(starts, end) for end in (a.stages[s].start, a.stages[s].stop)))
+        compute[s] = stage_passes(of_units[here], is_first=s == 0)
     counts = Counter((op.stage, op.kind) for op in program if op.micro >= 0)
     tensor, on_link = (defaultdict[tuple[int, Kind], float](float) for _ in range(2))
     inside, gathers, sums, around = (list[Exchange]() for _ in range(4))

@@ -5,14 +5,16 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain, pairwise
 from math import ceil
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
 from nnmpi.parallel.planning.candidate import Candidate
-from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel, UnitTimes
+from nnmpi.parallel.planning.machine import Curve, Machine, MeasuredModel
 from nnmpi.parallel.tensor.choices import cut_of_rows
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES, SPATIAL
@@ -33,17 +35,18 @@ CutKey: TypeAlias = tuple[int, int, bool, str]
 """Ranks along tp and cp, sequence parallelism, ways of layers: how units are cut."""
 
 
-class UnitShare(NamedTuple):
-    """How much of the multiplications of a unit the rank does that does most of them, and whether
-    it does them on some of the samples, or on some rows of the images."""
+class UnitShares(NamedTuple):
+    """How much of the multiplications of each unit the rank does that does most of them, and
+    whether it does them on some of the samples, or on some rows of the images."""
 
-    share: float
-    by_samples: bool
-    by_rows: bool
+    share: np.ndarray
+    by_samples: np.ndarray
+    by_rows: np.ndarray
 
 
 class ModelTimes:
-    """The seconds of the units of a model on a machine; each is found once.
+    """The seconds of the units of a model on a machine, as rows with the columns of `UnitTimes`;
+    each table is found once.
 
     units  of the graph, in their order
     """
@@ -53,9 +56,9 @@ class ModelTimes:
         name = signature(graph)
         alike = (m for m in machine.models if (m.graph, m.dtype) == (name, dtype))
         self._measured = {m.tp: m for m in alike}
-        self._found = dict[tuple[CutKey, int], list[UnitTimes]]()
-        self._whole = dict[int, list[UnitTimes]]()
-        self._shares = dict[CutKey, list[UnitShare]]()
+        self._of_cuts = dict[tuple[CutKey, int], np.ndarray]()
+        self._whole = dict[int, np.ndarray]()
+        self._shares = dict[CutKey, UnitShares]()
 
     @property
     def is_measured(self) -> bool:
@@ -68,71 +71,76 @@ class ModelTimes:
         firsts = (self.graph.crossing(unit.nodes.start) for unit in self.units)
         return [sum(self.graph.edges[e].numbers for e in edges) for edges in firsts]
 
-    def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> list[UnitTimes]:
+    def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
         """The times of units for a micro-batch of so many samples, on the slowest rank along tp
         and cp.
 
         `sharding` is how these options cut the model.
         """
         way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
-        if (way, samples) not in self._found:
+        if (way, samples) not in self._of_cuts:
             if way not in self._shares:
                 self._shares[way] = shares(self.graph, self.units, sharding)
-            self._found[way, samples] = self._of(self._shares[way], way, samples)
-        return self._found[way, samples]
+            self._of_cuts[way, samples] = self._of(self._shares[way], way, samples)
+        return self._of_cuts[way, samples]
 
-    def _of(self, parts: Sequence[UnitShare], way: CutKey, samples: int) -> list[UnitTimes]:
+    def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
         """The times of parts of units: as measured, of fewer samples, or a share of the whole."""
         tp, cp, _, layout = way
-        whole, few = self.whole(samples), self.whole(ceil(samples / tp))
-        each = zip(parts, whole, strict=True)
-        cut = shared = [UnitTimes(*(part.share * t for t in times)) for part, times in each]
+        shared: np.ndarray = parts.share[:, None] * self.whole(samples)
+        cut = shared
         if cp == 1 and tp in self._measured:
             cut = _measured(self._measured[tp], samples)
         if not layout:
             return cut
-        rows = zip(parts, few, shared, cut, strict=True)
-        return [
-            of_few if part.by_samples else of_rows if part.by_rows or part.share == 1 else of_part
-            for part, of_few, of_rows, of_part in rows
-        ]
+        is_shared = (parts.by_rows | (parts.share == 1))[:, None]
+        few = self.whole(ceil(samples / tp))
+        return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
 
-    def whole(self, samples: int) -> list[UnitTimes]:
+    def whole(self, samples: int) -> np.ndarray:
         """On a rank that computes all of each unit."""
         if samples not in self._whole:
-            self._whole[samples] = self._of_all(samples)
+            measured = self._measured.get(1)
+            estimated = samples * self._works / self.machine.speed
+            self._whole[samples] = _measured(measured, samples) if measured else estimated
         return self._whole[samples]
 
-    def _of_all(self, samples: int) -> list[UnitTimes]:
-        if self.is_measured:
-            return _measured(self._measured[1], samples)
-        return [_estimated(self.graph, unit, samples, self.machine.speed) for unit in self.units]
+    @cached_property
+    def _works(self) -> np.ndarray:
+        """Multiplications for a sample: as many in each half of a backward pass as forward."""
+        graph = self.graph
+        works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
+        passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
+        found: np.ndarray = np.array(works)[:, None] * np.array(passes)
+        return found
 
 
-def _measured(model: MeasuredModel, samples: int) -> list[UnitTimes]:
+def _needs_gradient(graph: Graph, unit: Unit) -> bool:
+    """Whether the input of a unit requires a gradient."""
+    return any(graph.edges[e].requires_grad for e in graph.nodes[unit.nodes.start].inputs)
+
+
+def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
     """Between the numbers of samples that were measured."""
     sizes = sorted(model.units)
-    found = []
-    for rows in zip(*(model.units[n] for n in sizes), strict=True):
-        passes = zip(*rows, strict=True)
-        curves = (Curve(tuple(zip(sizes, times, strict=True))) for times in passes)
-        found.append(UnitTimes(*(curve.at(samples) for curve in curves)))
-    return found
-
-
-def _estimated(graph: Graph, unit: Unit, samples: int, speed: float) -> UnitTimes:
-    """Each half of a backward pass multiplies as often as the forward pass."""
-    seconds = samples * sum(work(graph, graph.nodes[k]) for k in unit.nodes) / speed
-    needs = any(graph.edges[e].requires_grad for e in graph.nodes[unit.nodes.start].inputs)
-    return UnitTimes(seconds, seconds * needs, seconds * unit.is_trained)
+    rows = zip(*(model.units[n] for n in sizes), strict=True)
+    return np.array(
+        [
+            [
+                Curve(tuple(zip(sizes, times, strict=True))).at(samples)
+                for times in zip(*row, strict=True)
+            ]
+            for row in rows
+        ]
+    )
 
 
 # ---- how much of a unit a rank computes
 
 
-def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> list[UnitShare]:
+def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
     """The part of each unit that a rank computes."""
-    ranks, branches, found = range(sharding.ranks), sharding.branches, list[UnitShare]()
+    ranks, branches, rows = range(sharding.ranks), sharding.branches, list[tuple[Any, ...]]()
     positions = sharding.sequences
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
     ways = sharding.ways
@@ -149,8 +157,8 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> list[Unit
         )
         by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
         by_rows = all(_is_by_rows(graph, sharding, ways, node) for node in nodes)
-        found.append(UnitShare(here / whole if whole else 1.0, by_samples, by_rows))
-    return found
+        rows.append((here / whole if whole else 1.0, by_samples, by_rows))
+    return UnitShares(*map(np.array, zip(*rows, strict=True)))
 
 
 def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:

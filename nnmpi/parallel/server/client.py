@@ -23,6 +23,7 @@ from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.recorder import Timed
 from nnmpi.parallel.server.exchange import Purpose, Reply, RequestChannel, WorkerRequest
 from nnmpi.parallel.server.strategy import EpochProgress, ServerStrategy, steps_ahead
 from nnmpi.parallel.step.executor import GradientSync, StepResult, StepState
@@ -134,12 +135,10 @@ class ServerClient(ServerStrategy):
             gradient, xp = self._store.flat_grad, self._store.on.xp
             squares = 0.0 if self._synchronous else float(xp.dot(gradient, gradient))
         stop = stop or self._control.request() >= STOPS
-        began = self._recorder.now()
-        reply = self._channel.ask(
-            WorkerRequest(Purpose.PUSH, samples, divisor, loss, stop, squares)
-        )
-        self._recorder.add("exchange", began)
-        return reply
+        with Timed(self._recorder, "exchange"):
+            return self._channel.ask(
+                WorkerRequest(Purpose.PUSH, samples, divisor, loss, stop, squares)
+            )
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         dp = self.layout.axis["dp"]

@@ -50,10 +50,10 @@ def sent_along(layout: Layout, comms: Iterable[Comm]) -> Traffic:
     """The traffic that these Comms of a rank have sent, by the axis of the Comm each comes from."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
-    found = dict.fromkeys(TRAFFIC_AXES, Sent())
+    sent = dict.fromkeys(TRAFFIC_AXES, Sent())
     for comm in dict.fromkeys(comms):
-        whose = (axis for axis, name in names.items() if f"{comm.name}/".startswith(f"{name}/"))
-        axis = next(whose, "dp" if comm.name.startswith(f"{layout.all.name}/") else None)
+        matching = (axis for axis, name in names.items() if f"{comm.name}/".startswith(f"{name}/"))
+        axis = next(matching, "dp" if comm.name.startswith(f"{layout.all.name}/") else None)
         if axis is not None and comm.size > 1:
-            found[axis] += Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
-    return found
+            sent[axis] += Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
+    return sent

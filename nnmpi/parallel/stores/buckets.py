@@ -1,5 +1,6 @@
 """Buckets: the stretches of a flat buffer whose gradients are summed in one operation each."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -47,12 +48,12 @@ class Buckets:
     ) -> None:
         self.spans, self.algorithm = spans, algorithm
         self.users, self.all = users, sorted(buckets, key=lambda bucket: bucket[:2])
-        numbers = range(len(buckets))
-        last = len(buckets) - 1  # an empty parameter may begin where it ends
-        self.of = [
-            next((b for b in numbers if start < self.all[b].stop), last) for start, _ in spans
-        ]
-        self.members = [[i for i, own in enumerate(self.of) if own == b] for b in numbers]
+        stops, last = [bucket.stop for bucket in self.all], len(buckets) - 1
+        # an empty parameter may begin where the last bucket ends
+        self.of = [min(bisect_right(stops, start), last) for start, _ in spans]
+        self.members: list[list[int]] = [[] for _ in buckets]
+        for i, b in enumerate(self.of):
+            self.members[b].append(i)
         self.stages = [frozenset[int]().union(*(users[i] for i in own)) for own in self.members]
 
     def shards(self, over: Wire | None = None) -> list[Shard]:

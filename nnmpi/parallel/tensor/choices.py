@@ -1,6 +1,7 @@
 """Choices: the ways in which a node of a graph may be divided, given how its inputs are."""
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from operator import add
 from types import EllipsisType
 from typing import NamedTuple
@@ -82,7 +83,7 @@ class NodeChoice(NamedTuple):
         return "gathered " * self.gathers + self.way.name
 
 
-class Choices(NamedTuple):
+class Choices:
     """The choices for the nodes of a graph.
 
     cuts      what may be cut besides channels
@@ -90,10 +91,16 @@ class Choices(NamedTuple):
               counts as activations do; else 0
     """
 
-    graph: Graph
-    ranks: int
-    cuts: Collection[Marker] = ()
-    per_step: int = 0
+    def __init__(
+        self, graph: Graph, ranks: int, cuts: Collection[Marker] = (), per_step: int = 0
+    ) -> None:
+        self.graph, self.ranks, self.cuts, self.per_step = graph, ranks, cuts, per_step
+        self._users = graph.users()
+
+    @cached_property
+    def ways(self) -> list[list[Way]]:
+        """The ways of each node, whatever its inputs are like."""
+        return [possible(self.graph, node, self.cuts) for node in self.graph.nodes]
 
     def of(
         self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
@@ -112,7 +119,7 @@ class Choices(NamedTuple):
             elif len(set(states)) == len(axes) == 1 and keeps_cut(graph, node):
                 yield NodeChoice(KEPT, PlanCost(), output=states[0], variables=uncut)
             return
-        ways = possible(graph, node, self.cuts)
+        ways = self.ways[k]
         size = sum(graph.variables[v].size for v in node.variables)
         for way in ways:
             if IMAGE_ROWS in way.markers:
@@ -205,15 +212,14 @@ class Choices(NamedTuple):
         """How many channels in a row may be kept together: one, or those that a layer behind
         needs."""
         yield 1
-        known = {1}
-        for other in self.graph.nodes:
-            if node.outputs[0] in other.inputs:
-                sample = self.graph.edges[node.outputs[0]].sample
-                for way in possible(self.graph, other):
-                    block = way.block(other.settings, sample)
-                    if block not in known and not size % block and size // block >= self.ranks:
-                        known.add(block)
-                        yield block
+        known, e = {1}, node.outputs[0]
+        sample = self.graph.edges[e].sample
+        for k in self._users[e]:
+            for way in self.ways[k] if k < len(self.ways) else ():  # else the end of the model
+                block = way.block(self.graph.nodes[k].settings, sample)
+                if block not in known and not size % block and size // block >= self.ranks:
+                    known.add(block)
+                    yield block
 
     def _with_bounds(
         self, node: Node, way: Way, state: AxisCut | None, bounds: Bounds

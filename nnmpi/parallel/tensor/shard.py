@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from nnmpi.nn.graph import Graph, Node
+from nnmpi.nn.graph import Graph
 from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import Choices, NodeChoice, PlanCost, channels
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, refuse_rows, wanted_ways
@@ -34,7 +34,6 @@ from nnmpi.parallel.tensor.ways import (
     TERMS,
     WHOLE,
     AxisCut,
-    Way,
 )
 from nnmpi.sim.drawing.tables import plural
 
@@ -144,9 +143,9 @@ class _Search:
         self.branches = divide_branches(graph, ranks)
         self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
-        calls = Counter(
-            node.name for node in graph.nodes if any(w.rebuilds for w in self._possible(node))
-        )
+        self.ways = self.choices.ways
+        both = zip(graph.nodes, self.ways, strict=True)
+        calls = Counter(node.name for node, ways in both if any(way.rebuilds for way in ways))
         self.last: dict[Subject, int] = {}
         for k, node in enumerate(graph.nodes):
             self.last |= {("edge", e): k for e in node.inputs}
@@ -157,22 +156,19 @@ class _Search:
         self.may_stay = not whole_output and len(graph.outputs) == 1
         self.needed = self._needed()
 
-    def _possible(self, node: Node) -> list[Way]:
-        return possible(self.graph, node, self.cuts)
-
     def _needed(self) -> list[str]:
         """The reason why each edge has to be whole; empty if all that read it may take it cut."""
         graph = self.graph
         found = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:
             found[e] = found[e] or "the output is whole" * (not self.may_stay)
-        for node in reversed(graph.nodes):
+        for node, possible_ways in reversed([*zip(graph.nodes, self.ways, strict=True)]):
             behind = next((found[e] for e in node.outputs if found[e]), "")
             whole = f"{' '.join(dict.fromkeys((node.kind, node.name)))} takes it whole"
             if node.layer is None:
                 needed = behind if keeps_cut(graph, node) else whole
             else:
-                ways = [way for way in self._possible(node) if way.input is not None]
+                ways = [way for way in possible_ways if way.input is not None]
                 ends = any(way.output is None or way.pattern.divides for way in ways)
                 ends |= any(IMAGE_ROWS in way.markers for way in ways)
                 ends |= SAMPLES in self.cuts and takes_samples(graph, node)
@@ -280,8 +276,7 @@ class _Search:
         if choice.cost.copied:
             return "its parameters are used in another way too"
         if choice.way is WHOLE:
-            has_ways = bool(self._possible(node))
-            return "its input is whole" if has_ways else "no rule says how to divide it"
+            return "its input is whole" if self.ways[k] else "no rule says how to divide it"
         others = [(t.total, t.choice.words) for t in found if t.choice.words != choice.words]
         cost, words = min(others, default=(total, ""))
         if words and cost.copied == total.copied and cost.whole != total.whole:
@@ -296,7 +291,7 @@ class _Search:
         for k, node in enumerate(self.graph.nodes):
             if self.wanted.get(node.name) == "spatial":
                 refuse_rows(self.graph, k, self.ranks)
-            for way in self._possible(node):
+            for way in self.ways[k]:
                 if way.pattern.divides:
                     size = channels(self.graph, node, way)
                     even_bounds(size, self.ranks, f"layer {node.name} ({node.kind})")

@@ -8,6 +8,7 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,8 +91,8 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     """The time of a step, and its parts, the longest of each term first."""
     step = step_model(a, costs)
     busiest, last = step.ranks[step.busiest], step.ranks[step.last]
-    updated = max(step.ranks, key=lambda one: one.update)
-    found = [
+    updated = max(step.ranks, key=attrgetter("update"))
+    parts = [
         *_of_units(a, costs, step),
         *_of_exchanges("tensor", busiest.inside, costs.exchanges),
         StepPart("bubble", "waiting for other stages", 1, step.time.bubble),
@@ -99,22 +100,22 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
         *_of_update(a, costs, updated),
         *_of_others(costs, step),
     ]
-    sums = sum(part.seconds for part in found if part.term == "sums")
+    sums = sum(part.seconds for part in parts if part.term == "sums")
     if sums > step.time.sums:
-        found.append(StepPart("sums", HIDDEN, 1, step.time.sums - sums))
+        parts.append(StepPart("sums", HIDDEN, 1, step.time.sums - sums))
     order = {term: k for k, term in enumerate(step.time._fields)}
-    shown = [part for part in found if round(part.seconds, SHOWN)]
+    shown = [part for part in parts if round(part.seconds, SHOWN)]
     return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
 
 
 def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
-    """Parts of a term, each as (what, times, seconds); those with one text together."""
-    found = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
-    for what, times, seconds in rows:
-        count, before = found[what]
-        found[what] = count + times, before + seconds
-    for what, (count, seconds) in found.items():
-        yield StepPart(term, what, count, seconds)
+    """Parts of a term, each as (text, times, seconds); those with one text together."""
+    totals = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
+    for text, times, seconds in rows:
+        count, before = totals[text]
+        totals[text] = count + times, before + seconds
+    for text, (count, seconds) in totals.items():
+        yield StepPart(term, text, count, seconds)
 
 
 def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
@@ -126,36 +127,38 @@ def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Ste
     for unit, times in zip(costs.model.units, of_units, strict=True):
         for s in a.model_on(rank).stages:
             if unit.nodes.start in a.stages[s]:
-                passes = stage_passes([times], is_first=s == 0)
+                passes = stage_passes(times[None], is_first=s == 0)
                 rows.append((str(unit), 1, sum(counts[s, k] * t for k, t in passes.items())))
     for part in _together("compute", rows):
         yield part._replace(what=f"{plural(part.times, 'unit')} {part.what}")
 
 
-def _of_exchanges(term: str, those: Iterable[Exchange], times: ExchangeTimes) -> Iterator[StepPart]:
+def _of_exchanges(
+    term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
+) -> Iterator[StepPart]:
     """Exchanges; those of one kind and length together."""
     rows = list[tuple[str, int, float]]()
-    for one in those:
-        if len(one.group) > 1 and one.times:
-            how = f" by {one.algorithm}" if one.algorithm else ""
-            name = one.operation.name.lower().replace("_", "-")
-            of = f"of {amount(one.nbytes)} over {plural(len(one.group), 'rank')}"
-            rows.append((f"{one.what}: {name}{how} {of}", one.times, times.seconds(one)))
+    for e in exchanges:
+        if len(e.group) > 1 and e.times:
+            how = f" by {e.algorithm}" if e.algorithm else ""
+            name = e.operation.name.lower().replace("_", "-")
+            length = f"of {amount(e.nbytes)} over {plural(len(e.group), 'rank')}"
+            rows.append((f"{e.what}: {name}{how} {length}", e.times, times.seconds(e)))
     return _together(term, rows)
 
 
 def _of_update(a: Arrangement, costs: CostModel, rank: RankTimes) -> Iterator[StepPart]:
-    own = rank.update - costs.exchanges.total(rank.around)
-    what = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
-    yield StepPart("update", what, 1, own)
+    seconds = rank.update - costs.exchanges.total(rank.around)
+    text = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
+    yield StepPart("update", text, 1, seconds)
     yield from _of_exchanges("update", rank.around, costs.exchanges)
 
 
 def _of_others(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     once = costs.machine.step
     yield StepPart("other", "a step, besides units, exchanges and the update", 1, once)
-    what = "micro-batches, besides units and exchanges"
-    yield StepPart("other", what, len(step.micro), step.time.other - once)
+    text = "micro-batches, besides units and exchanges"
+    yield StepPart("other", text, len(step.micro), step.time.other - once)
 
 
 # ---- beside a trace
@@ -172,7 +175,7 @@ LABELS = {
 def spans_of_step(costs: CostModel, step: StepModel) -> Iterator[Span]:
     """The step of the rank that computes longest, as a trace has it; all its waits are one span."""
     rank = step.ranks[step.busiest]
-    updated = max(step.ranks, key=lambda one: one.update)
+    updated = max(step.ranks, key=attrgetter("update"))
     around = costs.exchanges.total(updated.around)
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
     for op in step.programs[step.busiest]:
@@ -187,21 +190,23 @@ def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
 
 def by_part(spans: Iterable[Span], whole: float) -> dict[str, float]:
     """The time of each part of a step, predicted or measured, and the rest of the whole."""
-    found = defaultdict[str, float](float)
+    parts = defaultdict[str, float](float)
     for span in spans:
         if span.kind in LABELS:
-            found[LABELS[span.kind].format(span.stage)] += span.end - span.start
-    return {**found, "other": whole - sum(found.values())}
+            parts[LABELS[span.kind].format(span.stage)] += span.end - span.start
+    return {**parts, "other": whole - sum(parts.values())}
 
 
 def _beside(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
     """The parts of the step by spans, predicted and measured, the largest difference first."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
-    said = by_part(spans_of_step(costs, step), step.time.seconds)
-    found, names = measured(trace, rank, a.ranks), ("what", "predicted", "measured")
-    rows = [(what, said.get(what, 0.0), found.get(what, 0.0)) for what in {**said, **found}]
-    rows.sort(key=lambda row: -abs(row[2] - row[1]))
-    return [dict(zip(names, row, strict=True)) for row in rows]
+    predicted = by_part(spans_of_step(costs, step), step.time.seconds)
+    traced = measured(trace, rank, a.ranks)
+    rows = [
+        {"what": part, "predicted": predicted.get(part, 0.0), "measured": traced.get(part, 0.0)}
+        for part in {**predicted, **traced}
+    ]
+    return sorted(rows, key=lambda row: -abs(row["measured"] - row["predicted"]))
 
 
 def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
@@ -213,8 +218,8 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
             f"{trace.ranks}, or the trace of a run of this layout"
         )
     timeline = trace.timeline(trace.median_step())
-    found = by_part((span for span in timeline.spans if span.rank == rank), timeline.end)
-    return {name: milliseconds / 1e3 for name, milliseconds in found.items()}
+    parts = by_part((span for span in timeline.spans if span.rank == rank), timeline.end)
+    return {part: milliseconds / 1e3 for part, milliseconds in parts.items()}
 
 
 # ---- as text

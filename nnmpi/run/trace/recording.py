@@ -15,7 +15,7 @@ import numpy as np
 
 from nnmpi.comm import Comm, Work
 from nnmpi.comm.call_log import CallSignature
-from nnmpi.parallel.recorder import Do, Recorder
+from nnmpi.parallel.recorder import Do, Recorder, Timed
 from nnmpi.schedules.op import Kind, Op
 
 CAPACITY = 400_000  # entries of a rank: 15 MB
@@ -168,18 +168,16 @@ class Recording(Recorder):
 
     def recorded(self, name: str, do: Do) -> Do:
         def recorded(op: Op) -> None:
-            began = self.now()
-            do(op)
-            self.add(name, began, op.micro, op.stage)
+            with Timed(self, name, op.micro, op.stage):
+                do(op)
 
         return recorded
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
         self.step = EVALUATION
-        began = self.now()
-        yield
-        self.add("evaluate", began)
+        with Timed(self, "evaluate"):
+            yield
 
     @property
     def operations(self) -> list[tuple[str, str, int]]:

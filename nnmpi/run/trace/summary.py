@@ -64,7 +64,7 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
     table = np.empty(len(events), TRACED)
     for name in ENTRY.names or ():
         table[name] = events[name]
-    table["rank"] = np.repeat(np.arange(len(gathered)), [len(own) for own in gathered])
+    table["rank"] = np.repeat(np.arange(len(gathered)), [*map(len, gathered)])
     table["net"] = _net(events)
     table["arrived"] = np.where(which(events, *MEET), events["ended"], events["began"])
     table["sent"] = -1
@@ -197,10 +197,10 @@ def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[
             for step in steps:
                 makespan = step["ended"].max() - step["began"].min()
                 measured += _idle_and_computing(p, makespan, step["net"].sum())
-            found = _simulated(config, p, m, np.concatenate(steps), send)
-            simulated += len(steps) * _idle_and_computing(p, found.makespan, sum(found.busy))
+            on_paper = _simulated(config, p, m, np.concatenate(steps), send)
+            simulated += len(steps) * _idle_and_computing(p, on_paper.makespan, sum(on_paper.busy))
             if m == max(alike, key=lambda m: len(alike[m])) and not overlap:
-                spans += [span._replace(rank=ranks[span.rank]) for span in found.timeline.spans]
+                spans += [span._replace(rank=ranks[span.rank]) for span in on_paper.timeline.spans]
     if not measured.any():
         return {}, []
     sums = {"measured": measured, "simulated": simulated}
@@ -216,7 +216,7 @@ def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
     number = rows["step"]
     if overlap:  # an evaluation comes after each epoch
         of_ranks = [rows[rows["rank"] == r] for r in np.unique(rows["rank"])]
-        number = np.concatenate([np.cumsum(which(own, "evaluate")) for own in of_ranks])
+        number = np.concatenate([np.cumsum(which(events, "evaluate")) for events in of_ranks])
     chosen = which(rows, *(COMPUTE if overlap else PASSES))
     order = np.flatnonzero(chosen)[np.argsort(number[chosen], kind="stable")]
     first = np.flatnonzero(np.diff(number[order])) + 1

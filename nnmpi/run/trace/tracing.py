@@ -56,17 +56,17 @@ class Tracer:
         path = self._config.trace
         if not gathered or path is None:
             return {}
-        table = traced([own.events for own in gathered], mesh)
+        table = traced([entries.events for entries in gathered], mesh)
         of_pipelines, simulated = bubble(table, mesh, self._config)
-        known = {"file": path, **facts(table), **of_pipelines}
+        outcome = {"file": path, **facts(table), **of_pipelines}
         try:
-            write(path, table, gathered, mesh, {**known, "simulated": simulated})
+            write(path, table, gathered, mesh, {**outcome, "simulated": simulated})
         except OSError as error:
             raise AgreedError(
                 f"cannot write trace {path}: {error.strerror or error}; the run itself is "
                 "complete: name another file"
             ) from None
-        return {"trace": known}
+        return {"trace": outcome}
 
 
 def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
@@ -75,16 +75,16 @@ def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
     Clocks of several hosts have any start. They also drift, by up to some microseconds a second,
     which is not corrected.
     """
-    found, message = np.zeros(comm.size), np.zeros(1)
+    ahead, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
-            found[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
-        return found
+            ahead[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
+        return ahead
     for _ in range(ROUNDS):
         comm.irecv(message, 0).wait()
         message[0] = now()
         comm.isend(message, 0).wait()
-    return found
+    return ahead
 
 
 def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, float]:
@@ -101,8 +101,8 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEn
 
     Every rank calls it.
     """
-    told = gather_objects(comm, (recording.limit, recording.operations))
-    own = recording.rows(min(limit for limit, _ in told))
+    of_ranks = gather_objects(comm, (recording.limit, recording.operations))
+    own = recording.rows(min(limit for limit, _ in of_ranks))
     counts = np.zeros((comm.size, 1), np.int64)
     counts[comm.rank] = len(own)
     comm.all_gather(counts)
@@ -117,5 +117,5 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEn
     for rows, offset in zip(gathered, offsets.tolist(), strict=True):
         rows["began"] -= offset
         rows["ended"] -= offset
-    pairs = zip(gathered, told, strict=True)
+    pairs = zip(gathered, of_ranks, strict=True)
     return [RankEntries.of(rows, operations) for rows, (_, operations) in pairs]

@@ -100,7 +100,7 @@ def test_ranks_along_tp_compute_parts_and_sum_activations() -> None:
     there = planning(MLP, 2, 2, alike(FAR))
     found, a = times(there, tp=2), there.paper.arranged(Candidate(tp=2))
     half = planning(MLP, 1, 1, alike()).costs.model.of(a.sharding, a.config, 32)
-    assert found.compute == pytest.approx(sum(u.seconds for u in half))
+    assert found.compute == pytest.approx(half.sum())
     messages = [m for layer in a.sharding.layers for m in layer.sends for _ in m.passes]
     assert messages
     assert found.tensor > 0.5 * len(messages)  # the latency of each
