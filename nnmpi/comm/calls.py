@@ -1,11 +1,6 @@
-"""The calls of one communicator: logged, compared where that is asked for, and carried out.
-
-In a roll call each rank sends to each other one what it has been asked for. A rank that has waited
-for PATIENCE seconds knows by what has arrived who is missing, and goes on waiting.
-"""
+"""The calls of one communicator: logged, compared where that is asked for, and carried out."""
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -32,18 +27,13 @@ from nnmpi.comm.arguments import (
     unknown,
 )
 from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
-from nnmpi.comm.debug.compare import CallComparison, name_ranks
+from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Progress, Work
-from nnmpi.comm.stderr import print_error
 from nnmpi.comm.steps import Copies, Steps, between
 from nnmpi.comm.transport.base import TAGS, AbortedError, Bytes, OtherRankError, Transport
 
 PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
 LONGEST_ERROR = 500  # bytes of an error's message that other ranks get
-PATIENCE = 1.0  # seconds of a roll call until a rank says whom it waits for
-PAUSE = 5e-5  # seconds between two looks
-LONGEST_NAME = 32  # bytes of what a rank is asked for in a roll call
-ROLL_CALL_TAG = TAGS - 1
 
 PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
 """By algorithm, length and type."""
@@ -161,37 +151,6 @@ class Calls:
             if first == rank and error is not None:
                 raise error
             raise OtherRankError(f"rank {first}: {texts[first].decode(errors='ignore')}") from error
-
-    def meet(self, what: str, transport: Transport) -> None:
-        """Returns when every rank has come; raises ValueError on all if they come for other things.
-
-        `transport` has the messages of these ranks.
-        """
-        rank, ranks, numbers = transport.rank, range(transport.size), transport.members
-        call = self.log(what, "all ranks", package="nnmpi.")
-        names = np.zeros(len(ranks), f"S{LONGEST_NAME}")
-        names[rank] = what.encode()
-        rows, others = names.view(np.uint8).reshape(len(ranks), -1), [r for r in ranks if r != rank]
-        with self.progress.lock:
-            posted = [transport.irecv(rows[r], r, ROLL_CALL_TAG) for r in others]
-            posted += [transport.isend(rows[rank], r, ROLL_CALL_TAG) for r in others]
-            work = Work(iter([posted]), transport, self.progress, call)
-        until = time.monotonic() + PATIENCE
-        while not work.poll() and time.monotonic() < until:
-            time.sleep(PAUSE)
-        missing = [numbers[r] for r in ranks if not names[r]]
-        if missing and rank == np.flatnonzero(names)[0]:  # of those who wait, one says it
-            print_error(
-                f"rank {numbers[rank]} waits in {what} ({work.call.location}): "
-                f"{name_ranks(missing)} did not call {what} yet; all ranks must call it"
-            )
-        work.wait()
-        called = [name.decode() for name in names.tolist()]
-        if len({*called}) > 1:
-            each = ", ".join(
-                f"rank {r} has called {name}" for r, name in zip(numbers, called, strict=True)
-            )
-            raise ValueError(f"{each}: all ranks must call the same, in one order")
 
     def barrier(self, call: CallRecord) -> None:
         """Returns when all ranks have come."""

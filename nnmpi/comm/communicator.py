@@ -29,6 +29,7 @@ from nnmpi.comm.arguments import (
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
 from nnmpi.comm.calls import Calls, Freed, PreparedSums, record_of
 from nnmpi.comm.progress import Progress, Work
+from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
 from nnmpi.comm.steps import Copies, Steps, between
 from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
@@ -158,7 +159,7 @@ class Comm:
     def meet(self, what: str) -> None:
         """Returns when every rank has called it for the same; says on stderr whom it waits for."""
         if self.size > 1:
-            self._calls.meet(what, self._p2p)
+            roll_call(self._calls, what, self._p2p)
 
     def isend(self, array: Array, to: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to send. The array must not change until the work is complete."""

@@ -1,8 +1,8 @@
 """Training: a Trainer as its loop and its recovery know it; functions that open its sessions.
 
-Config, Given ─► set_up ─► Setup, RunState, Checkpoints ─► arrange ─► Session, on a Snapshot or not
-                   ▲                                          ▲
-                   └─ a loss before all ranks had that        └─ restore, a loss: fewer ranks
+Config, Given ─► prepare ─► Setup, RunState, Checkpoints ─► arrange ─► Session, on a Snapshot or not
+                   ▲                                           ▲
+                   └─ a loss before all ranks had that         └─ restore, a loss: fewer ranks
 """
 
 import gc
@@ -32,8 +32,7 @@ from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import Uncut, fitted
-from nnmpi.run.setup.setup import Given, Setup
-from nnmpi.run.setup.setup import set_up as set_up_run
+from nnmpi.run.setup.setup import Given, Setup, set_up
 from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.text import samples
 from nnmpi.run.trace import Tracer
@@ -110,9 +109,9 @@ SPARE = cast(
 )
 
 
-def set_up(t: Training, config: Config, comm: Comm, ranks: int) -> None:
+def prepare(t: Training, config: Config, comm: Comm, ranks: int) -> None:
     """Loads data, and makes what no arrangement of so many ranks changes; every rank calls it."""
-    t.setup = set_up_run(config, comm, t.given, ranks)
+    t.setup = set_up(config, comm, t.given, ranks)
     config, given = t.setup.config, t.given.callbacks
     t.callbacks = all_or_none(comm, lambda: [*check_callbacks(given), *loggers_of(config)])
     hears_steps = any(hasattr(one, "on_step") for one in t.callbacks)

@@ -1,7 +1,9 @@
 """A Trainer between its first run and `close`: outputs, files, and further epochs."""
 
+import gc
 import io
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -285,3 +287,27 @@ def test_a_run_that_could_not_save_goes_on_on_all_ranks(options: Any, tmp_path: 
 
     assert threads.run(2, rank) == [4, 4]
     assert save.is_file()
+
+
+def test_a_trainer_that_is_dropped_is_freed_at_once() -> None:
+    """Nothing that it has made knows it, nor its session: memory does not wait for a collection."""
+
+    class Counts:
+        steps = 0
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            self.steps += 1
+
+    counts = Counts()
+    gc.disable()
+    try:
+        trainer = Trainer(Config(**SHORT, epochs=1), small, rows(), callbacks=[counts])
+        trainer.fit(NullReport())
+        trainer.rearrange(micro_batches=2)
+        trainer.fit(NullReport(), epochs=1)
+        there = weakref.ref(trainer), weakref.ref(trainer.session)
+        del trainer
+        assert [one() for one in there] == [None, None]
+    finally:
+        gc.enable()
+    assert counts.steps

@@ -54,10 +54,10 @@ def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
     axes = () if kind.divides else REPLICAS
     if kind.scatters or not kind.divides:  # else stages that have a parameter share its parts
         axes = (*axes, "pp")
-    own = {v for v, _ in clipped(a, rank, kind.own(a, rank))}
+    readable = {v for v, _ in clipped(a, rank, kind.own(a, rank))}
     others = (one.variable for one in held.others if rank < a.mesh.size)
     return Sole(
-        frozenset(v for v in own if is_only_here(v, *axes)),
+        frozenset(v for v in readable if is_only_here(v, *axes)),
         frozenset(v for v in others if is_only_here(v, *REPLICAS, "pp")),
     )
 
@@ -94,10 +94,10 @@ def updated_ranges(a: Arrangement, rank: int) -> Iterator[tuple[int, Range]]:
 
 def sole_bytes(a: Arrangement, rank: int) -> int:
     """The bytes that would be lost with a rank."""
-    found, own = sole(a, rank), clipped(a, rank, a.store.own(a, rank))
-    n = sum(one.size for v, one in own if v in found.trained)
+    only_here, readable = sole(a, rank), clipped(a, rank, a.store.own(a, rank))
+    n = sum(one.size for v, one in readable if v in only_here.trained)
     values = 0 if a.store.copies else value_bytes(a, n)
-    return values + running_sums(a, n) + bytes_of_others(a, rank, found.others)
+    return values + running_sums(a, n) + bytes_of_others(a, rank, only_here.others)
 
 
 def value_bytes(a: Arrangement, n: int) -> int:

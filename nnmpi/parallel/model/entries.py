@@ -113,9 +113,9 @@ class Entries:
         states.check_paths([p.place for p in parameters])
         local = {p.place.path: j for j, p in enumerate(optimizer.parameters)}
         here = [j for p in parameters if (j := local.get(p.place.path)) is not None]
-        own = {one: optimizer.steps[j] for j in here for one in optimizer.owned(j)}
+        steps = {one: optimizer.steps[j] for j in here for one in optimizer.owned(j)}
         have, updates = list[Had](), dict[str, int]()
-        for rank, ranges in enumerate(gather_objects(comm, own)):
+        for rank, ranges in enumerate(gather_objects(comm, steps)):
             for one, n in ranges.items():
                 have.append((rank, one))
                 updates[one.tensor] = max(n, updates.get(one.tensor, 0))
@@ -217,13 +217,13 @@ def first_difference(table: PartTable, buffers: bool | None = None) -> tuple[str
 
     Of parameters, of buffers, or of both. Every rank calls it; all have the same names and shapes.
     """
-    now, first, own = table.now(), table.first_copies(), dict[str, bytes]()
+    now, first, digests = table.now(), table.first_copies(), dict[str, bytes]()
     for path in first:
         tensor = now[path]
         if buffers in (None, not isinstance(tensor, Parameter)):
             array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
             data = np.asarray(backend.to_host(array), order="C").tobytes()
-            own[path] = hashlib.blake2b(data, digest_size=8).digest()
-    of_all = gather_objects(table.comm, own)
-    differs = (path for path, digest in own.items() if of_all[first[path]][path] != digest)
+            digests[path] = hashlib.blake2b(data, digest_size=8).digest()
+    of_all = gather_objects(table.comm, digests)
+    differs = (path for path, digest in digests.items() if of_all[first[path]][path] != digest)
     return next(((path, first[path]) for path in differs), None)

@@ -46,9 +46,9 @@ class Runs(NamedTuple):
         """The runs of numbers lo to hi - 1, counted along all of these runs."""
         ends = np.cumsum(self.length)
         first, stop = np.searchsorted(ends, lo, "right"), np.searchsorted(ends, hi) + 1
-        found = Runs(*(a[first:stop].copy() for a in self))
-        found.shorten(lo - int(ends[first] - self.length[first]), int(ends[stop - 1]) - hi)
-        return found
+        runs = Runs(*(a[first:stop].copy() for a in self))
+        runs.shorten(lo - int(ends[first] - self.length[first]), int(ends[stop - 1]) - hi)
+        return runs
 
     def shorten(self, first: int, last: int) -> None:
         """Leaves so many numbers out of the first run and of the last."""
@@ -78,15 +78,15 @@ def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     stride, inner = (math.prod(b - a for a, b in sides) for sides in (part, box))
     if n >= stride or not inner:
         return inner
-    found = 0
+    count = 0
     for k in axes:
         (start, stop), (a, b) = part[k], box[k]
         stride, inner = stride // (stop - start), inner // (b - a)
         digit, n = start + n // stride, n % stride
-        found += (min(max(digit, a), b) - a) * inner
+        count += (min(max(digit, a), b) - a) * inner
         if not a <= digit < b:
             break
-    return found
+    return count
 
 
 def runs_of(one: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
@@ -102,9 +102,9 @@ def runs_of(one: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs
             break
     rows = np.arange(one.lo // length, -(-one.hi // length))
     there, here = (_starts(rows, box, part, outer, axes) for part in (source, target))
-    found = Runs(there, here, np.full(len(rows), length))
-    found.shorten(one.lo % length, -one.hi % length)
-    return found
+    runs = Runs(there, here, np.full(len(rows), length))
+    runs.shorten(one.lo % length, -one.hi % length)
+    return runs
 
 
 def _starts(
@@ -116,11 +116,11 @@ def _starts(
         strides[k] = stride
         first += (box[k][0] - part[k][0]) * stride
         stride *= part[k][1] - part[k][0]
-    found = np.full(len(rows), first)
+    starts = np.full(len(rows), first)
     for k in reversed(outer):
         rows, digits = np.divmod(rows, box[k][1] - box[k][0])
-        found += digits * strides[k]
-    return found
+        starts += digits * strides[k]
+    return starts
 
 
 # ---- moves
@@ -187,10 +187,10 @@ class TensorMove(NamedTuple):
 
     def runs(self, axes: Sequence[int]) -> Runs:
         """Where its numbers are in both parts, in the order in which they are had."""
-        found = [runs_of(one, self.have.box, self.need.box, axes) for one in self.ranges]
-        if len(found) == 1:
-            return found[0]
-        joined = [np.concatenate(arrays) for arrays in zip(*found, strict=True)]
+        of_boxes = [runs_of(one, self.have.box, self.need.box, axes) for one in self.ranges]
+        if len(of_boxes) == 1:
+            return of_boxes[0]
+        joined = [np.concatenate(arrays) for arrays in zip(*of_boxes, strict=True)]
         order = np.argsort(joined[0])
         return Runs(*(a[order] for a in joined))
 
@@ -259,10 +259,10 @@ class MovePlan(NamedTuple):
 
     def between(self) -> dict[tuple[Holder, int], list[TensorMove]]:
         """The moves from each holder to each rank."""
-        found = defaultdict[tuple[Holder, int], list[TensorMove]](list)
+        by_ends = defaultdict[tuple[Holder, int], list[TensorMove]](list)
         for move in self.moves:
-            found[move.holder, move.rank].append(move)
-        return found
+            by_ends[move.holder, move.rank].append(move)
+        return by_ends
 
     def messages(self, moves: Iterable[TensorMove], most: int) -> Iterator[list[MovePiece]]:
         """The numbers of some moves, in messages of at most so many bytes."""

@@ -190,5 +190,5 @@ def _copy(
 
 def _indices(start: np.ndarray, length: np.ndarray) -> np.ndarray:
     """The indices of all numbers of these runs."""
-    found: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
-    return found
+    indices: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
+    return indices

@@ -91,9 +91,9 @@ class _Choice:
         self, tensor: MovedTensor, had: Sequence[Had], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
         """The moves of a tensor."""
-        cells, known = _cells(tensor.shape, had), dict[Part, list[_Inside]]()
+        cells, by_box = _cells(tensor.shape, had), dict[Part, list[_Inside]]()
         for rank, need in needs:
-            found = defaultdict[Had, list[Range]](list)
+            by_holder = defaultdict[Had, list[Range]](list)
             for cell, holders in cells:
                 box = common(cell, need.box)
                 numbers = overlap(need, box, tensor.axes)
@@ -104,17 +104,17 @@ class _Choice:
                         f"{tensor.path}: the parts {[*dict.fromkeys(one.box for _, one in had)]} "
                         f"that ranks have do not make up its shape {tensor.shape}, each number once"
                     )
-                if box not in known:
-                    known[box] = [
+                if box not in by_box:
+                    by_box[box] = [
                         _Inside(overlap(have, box, tensor.axes), holder, have)
                         for holder, have in holders
                     ]
-                for part, holder, have in self._chosen(tensor, rank, need, numbers, known[box]):
-                    ranges = found[holder, have]
+                for part, holder, have in self._chosen(tensor, rank, need, numbers, by_box[box]):
+                    ranges = by_holder[holder, have]
                     if ranges and ranges[-1].box == part.box and ranges[-1].hi == part.lo:
                         part = part._replace(lo=ranges.pop().lo)
                     ranges.append(part)
-            for (holder, have), ranges in found.items():
+            for (holder, have), ranges in by_holder.items():
                 yield TensorMove(holder, have, rank, need, (*ranges,))
 
     def _chosen(
@@ -126,9 +126,9 @@ class _Choice:
         inside: Sequence[_Inside],
     ) -> Iterator[_Inside]:
         """Ranges that make up these numbers of a need, and who is to give each of them."""
-        own, (*_, lo, hi) = [one for one in inside if one.holder == rank], numbers
+        here, (*_, lo, hi) = [one for one in inside if one.holder == rank], numbers
         while lo < hi:
-            givers = [one for one in own if one.numbers.lo <= lo < one.numbers.hi]
+            givers = [one for one in here if one.numbers.lo <= lo < one.numbers.hi]
             givers = givers or [one for one in inside if one.numbers.lo <= lo < one.numbers.hi]
             if not givers:
                 one = numbers._replace(lo=lo, hi=lo + 1)
@@ -165,15 +165,15 @@ def _cells(shape: tuple[int, ...], had: Sequence[Had]) -> list[tuple[Part, list[
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)
     ]
-    found = {cell: list[Had]() for cell in product(*map(pairwise, edges))}
+    cells = {cell: list[Had]() for cell in product(*map(pairwise, edges))}
     for holder, one in had:
         inside = (
             pairwise(at[bisect_left(at, a) : bisect_left(at, b) + 1])
             for at, (a, b) in zip(edges, one.box, strict=True)
         )
         for cell in product(*inside):
-            found[cell].append((holder, one))
-    return [*found.items()]
+            cells[cell].append((holder, one))
+    return [*cells.items()]
 
 
 # ---- what ranks have and need, on paper
@@ -228,8 +228,8 @@ def rearranged(
     types = [np.dtype(v.dtype) for v in variables]
     types = [dtype if is_float(t) else t for t in types]
     tensors = [
-        MovedTensor(v.path, v.shape, own, ((VALUES, t),), not v.is_parameter)
-        for v, own, t in zip(variables, order, types, strict=True)
+        MovedTensor(v.path, v.shape, memory_order, ((VALUES, t),), not v.is_parameter)
+        for v, memory_order, t in zip(variables, order, types, strict=True)
     ]
     summed = [tensor._replace(arrays=sums) for tensor in tensors]
     return Rearranged(

@@ -81,8 +81,8 @@ class ModelPart(NamedTuple):
     @property
     def parameters(self) -> list[Parameter]:
         """The parameters of the stages of this rank, each once."""
-        found = dict.fromkeys(p for m in self.stages.values() for p in m.parameters())
-        return [p for p in found if self.held(p.place.path)]
+        parameters = dict.fromkeys(p for m in self.stages.values() for p in m.parameters())
+        return [p for p in parameters if self.held(p.place.path)]
 
 
 class PartTable:
@@ -101,14 +101,14 @@ class PartTable:
         both = zip(self.tensors, self.held, strict=True)
         here = [row for row, is_held in both if is_held]
         self._ids = {id(tensor) for _, tensor in here}
-        own = [one for row in here for one in _readable(*row)]
-        of_ranks = enumerate(gather_objects(comm, own))
+        readable = [one for row in here for one in _readable(*row)]
+        of_ranks = enumerate(gather_objects(comm, readable))
         self.ranges = [(rank, one) for rank, ranges in of_ranks for one in ranges]
 
     def now(self) -> dict[str, Any]:
         """The tensors by path: a module may have assigned another array since, or dropped one."""
-        known = {place.path: tensor for place, tensor in self.tensors}
-        return known | {place.path: tensor for place, tensor in self._model.tensors()}
+        before = {place.path: tensor for place, tensor in self.tensors}
+        return before | {place.path: tensor for place, tensor in self._model.tensors()}
 
     def has(self, p: Parameter) -> bool:
         """Whether this rank has a part of p."""
@@ -119,8 +119,8 @@ class PartTable:
         first = dict[tuple[str, Part], int]()
         for rank, one in self.ranges:
             first.setdefault((one.tensor, one.box), rank)
-        own = ((one.tensor, one.box) for rank, one in self.ranges if rank == self.comm.rank)
-        return {key[0]: first[key] for key in own}
+        held_here = ((one.tensor, one.box) for rank, one in self.ranges if rank == self.comm.rank)
+        return {key[0]: first[key] for key in held_here}
 
 
 def memory_axes(tensor: Any) -> tuple[int, ...]:

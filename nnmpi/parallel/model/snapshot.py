@@ -154,10 +154,10 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
     for _, _, lo, hi in optimizer.owned(j):
-        own = backend.to_host(p.store.numbers(p.index, lo, hi))
+        values = backend.to_host(p.store.numbers(p.index, lo, hi))
         rows = {name: optimizer.numbers(name, j, lo, hi) for name in optimizer.sums}
         sums = {name: backend.to_host(row) for name, row in rows.items()}
-        yield SavedRange(*place, p.memory_axes, lo, hi, optimizer.steps[j], own, sums)
+        yield SavedRange(*place, p.memory_axes, lo, hi, optimizer.steps[j], values, sums)
 
 
 class Restored:
@@ -174,8 +174,8 @@ class Restored:
         self._comm, self._wide = comm, types_of(np.dtype(dtype)).masters
         self._tensors = {row[0].path: row for row in _tensors(part)}
         self._owned = all_or_none(comm, lambda: self._sorted(owned))
-        told = [(key, one.steps, bool(one.sums)) for key, one in self._owned.items()]
-        here, in_files = ([row for row in told if isinstance(row[0][0], t)] for t in (int, str))
+        facts = [(key, one.steps, bool(one.sums)) for key, one in self._owned.items()]
+        here, in_files = ([row for row in facts if isinstance(row[0][0], t)] for t in (int, str))
         self._have = [*chain.from_iterable(gather_objects(comm, here)), *in_files]
         self._nodes = [ranks[0] for ranks in gather_objects(comm, comm.node())]
         rows = self._tensors.values()
@@ -230,8 +230,8 @@ class Restored:
     ) -> MovePlan:
         """The plan for moving these arrays of each tensor. Every rank calls it."""
         tensors = [
-            MovedTensor(p.path, p.shape, memory_axes(t), own, not isinstance(t, Parameter))
-            for (p, t, _), own in zip(self._tensors.values(), arrays, strict=True)
+            MovedTensor(p.path, p.shape, memory_axes(t), moved_arrays, not isinstance(t, Parameter))
+            for (p, t, _), moved_arrays in zip(self._tensors.values(), arrays, strict=True)
         ]
         ranges = enumerate(gather_objects(self._comm, own_need))
         need = ((rank, one) for rank, of_rank in ranges for one in of_rank)
@@ -240,7 +240,7 @@ class Restored:
     def _sorted(self, owned: Sequence[SavedRange]) -> dict[Had, SavedRange]:
         """The ranges that this rank has or that are in files, by holder and range; raises
         ValueError for any that does not fit the model."""
-        found = dict[Had, SavedRange]()
+        by_holder = dict[Had, SavedRange]()
         for one in owned:
             if one.path not in self._tensors:
                 raise ValueError(f"{one.path} of the snapshot is not part of this model")
@@ -250,5 +250,5 @@ class Restored:
                     f"{one.path} has shape {one.shape} and order of memory {one.axes} in the "
                     f"snapshot, the model needs {place.shape} and {memory_axes(tensor)}"
                 )
-            found.setdefault((holder_of(one, self._comm.rank), one.range), one)
-        return found
+            by_holder.setdefault((holder_of(one, self._comm.rank), one.range), one)
+        return by_holder

@@ -59,10 +59,10 @@ def divided(
     of buffers may differ where ranks go at their own pace.
     """
     shared = defaultdict[tuple[int, ...], list[tuple[int, RangeOf[str]]]](list)
-    found: list[list[tuple[int, RangeOf[str]]]] = [[] for _ in owned]
+    of_ranks: list[list[tuple[int, RangeOf[str]]]] = [[] for _ in owned]
     for number, (one, ranks) in enumerate(_stretches(owned)):
         is_first = not one.is_trained and bytes_of(one) < least
-        (found[ranks[0]] if is_first else shared[ranks]).append((number, one))
+        (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, one))
     for ranks, stretches in shared.items():
         total, at = sum(bytes_of(one) for _, one in stretches), 0
         ends = [total * k // len(ranks) for k in range(1, len(ranks))]
@@ -70,9 +70,9 @@ def divided(
             cuts = [0, *(_cut(end - at, one, least) for end in ends), one.hi - one.lo]
             for rank, (a, b) in zip(ranks, pairwise(cuts), strict=True):
                 if a < b:
-                    found[rank].append((number, one._replace(lo=one.lo + a, hi=one.lo + b)))
+                    of_ranks[rank].append((number, one._replace(lo=one.lo + a, hi=one.lo + b)))
             at += bytes_of(one)
-    return [[one for _, one in sorted(there, key=lambda row: row[0])] for there in found]
+    return [[one for _, one in sorted(there, key=lambda row: row[0])] for there in of_ranks]
 
 
 def _cut(byte: int, one: RangeOf[str], least: int) -> int:
@@ -87,11 +87,11 @@ def _stretches(
     owned: Sequence[Sequence[RangeOf[str]]],
 ) -> Iterator[tuple[RangeOf[str], tuple[int, ...]]]:
     """Stretches of each part of a tensor, each with the ranks that have all of it."""
-    found = defaultdict[tuple[str, Part], list[tuple[int, RangeOf[str]]]](list)
+    of_parts = defaultdict[tuple[str, Part], list[tuple[int, RangeOf[str]]]](list)
     for rank, ranges in enumerate(owned):
         for one in ranges:
-            found[one.path, one.part].append((rank, one))
-    for there in found.values():
+            of_parts[one.path, one.part].append((rank, one))
+    for there in of_parts.values():
         ends = sorted({end for _, one in there for end in (one.lo, one.hi)})
         for lo, hi in pairwise(ends):
             here = [(rank, one) for rank, one in there if one.lo <= lo and hi <= one.hi]
@@ -139,7 +139,7 @@ def laid_out(
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
     at = iter(starts)
     values = [InFile(one.values, next(at)) for one in ranges]
-    found = [
+    in_file = [
         RangeOf(
             *one[:7], there, {name: InFile(dtype, next(at)) for name, dtype in one.sums.items()}
         )
@@ -150,7 +150,7 @@ def laid_out(
         start + info.dtype.itemsize * math.prod(info.shape)
         for info, start in zip(index, starts, strict=True)
     )
-    saved = SavedFile(name_of(rank), max(ends, default=len(header)), (), tuple(found))
+    saved = SavedFile(name_of(rank), max(ends, default=len(header)), (), tuple(in_file))
     return RankFile(saved, header, tuple(others))
 
 
@@ -164,25 +164,25 @@ def content_of(
     file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
 ) -> memoryview:
     """A copy of the bytes of the file."""
-    found = np.empty(file.saved.bytes, np.uint8)
-    own = defaultdict[Place, list[SavedRange]](list)
+    content = np.empty(file.saved.bytes, np.uint8)
+    by_place = defaultdict[Place, list[SavedRange]](list)
     for row in owned:
-        own[row.place].append(row)
+        by_place[row.place].append(row)
 
     def put(at: int, row: np.ndarray) -> None:
-        target = found[at : at + row.nbytes].view(row.dtype.newbyteorder("<"))
+        target = content[at : at + row.nbytes].view(row.dtype.newbyteorder("<"))
         target[...] = row.reshape(-1)
 
     put(0, np.frombuffer(file.header, np.uint8))
     for one in file.saved.ranges:
-        here = next(here for here in own[one.place] if here.lo <= one.lo and one.hi <= here.hi)
+        here = next(here for here in by_place[one.place] if here.lo <= one.lo and one.hi <= here.hi)
         part = slice(one.lo - here.lo, one.hi - here.lo)
         put(one.values.at, here.values[part])
         for name, place in one.sums.items():
             put(place.at, here.sums[name][part])
     for there, array in zip(file.arrays, arrays, strict=True):
         put(there.at, array)
-    return found.data
+    return content.data
 
 
 def prepared(
@@ -233,7 +233,7 @@ def _write_blocks(
     file: int, content: memoryview, numbers: Iterable[int], stop: threading.Event
 ) -> list[str]:
     """Writes blocks with these numbers; returns their digests."""
-    found = list[str]()
+    digests = list[str]()
     for at in (number * BLOCK for number in numbers):
         if stop.is_set():
             raise CancelledError
@@ -243,8 +243,8 @@ def _write_blocks(
             done += os.pwrite(file, block[done:], at + done)
         if hasattr(os, "posix_fadvise"):  # not on macOS; the disk begins now, not at fsync
             os.posix_fadvise(file, at, len(block), os.POSIX_FADV_DONTNEED)
-        found.append(sha256(block).hexdigest())
-    return found
+        digests.append(sha256(block).hexdigest())
+    return digests
 
 
 def reason_of(error: Exception) -> str:

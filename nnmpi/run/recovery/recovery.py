@@ -40,7 +40,7 @@ from nnmpi.run.training import (
     go_back,
     load_callbacks,
     nearest_layout,
-    set_up,
+    prepare,
     wait,
 )
 
@@ -178,7 +178,7 @@ class Recovery:
         survivors = self.survivors
         survivors.divide(fewer.ranks)
         if course.stage == RunStage.SETTING_UP:
-            set_up(t, fewer.config, survivors.all, fewer.ranks)
+            prepare(t, fewer.config, survivors.all, fewer.ranks)
         if survivors.work is None:
             wait(t, survivors.all)
         snapshot = self._snapshot(course, standings, fewer.ranks)
@@ -220,6 +220,7 @@ class Recovery:
         if source and decision and source.version > run.state.step:
             run.last = _result(t.setup.train, run.state, decision[1])
             run.note(run.last)
+        t.checkpoints.newest = course.checkpoint
         run.told.take(course.told if self._was_spare else None, course.again)
         if self._was_spare and course.callbacks:
             load_states(t.callbacks, course.callbacks)

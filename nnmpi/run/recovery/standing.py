@@ -81,6 +81,7 @@ class Course(NamedTuple):
     callbacks  the states that callbacks of these ranks take
     again      calls of callbacks that are made once more, since one was interrupted
     lacks      what nobody has any more, if so: a checkpoint may have it
+    checkpoint the newest one that is known to be written
     """
 
     stage: RunStage
@@ -92,6 +93,7 @@ class Course(NamedTuple):
     callbacks: tuple[tuple[str, Any], ...] = ()
     again: frozenset[Place] = frozenset()
     lacks: str = ""
+    checkpoint: int = -1
 
 
 def agreed(standings: Sequence[Standing]) -> Course:
@@ -107,7 +109,8 @@ def agreed(standings: Sequence[Standing]) -> Course:
     made, lacks = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
     makes = made is not None and (source is None or made.version > source.version)
     source = made if makes else source  # a version that a rank has is not given up without need
-    if source and source.version < max(one.checkpoint for one in workers):
+    checkpoint = max(one.checkpoint for one in workers)
+    if source and source.version < checkpoint:
         lacks, source, makes = f"memory has that of step {source.version}", None, False
     elif not any(one.step for one in workers):  # it begins again
         lacks = ""
@@ -128,6 +131,7 @@ def agreed(standings: Sequence[Standing]) -> Course:
         first.callbacks,
         frozenset[Place]().union(*(one.told.interrupted for one in workers)),
         lacks,
+        checkpoint,
     )
 
 

@@ -44,15 +44,15 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
     times = (nanoseconds(rows[name], start).tolist() for name in ("began", "ended"))
     for row, began, ended in zip(rows, *times, strict=True):
         lane = next((i for i, end in enumerate(ends) if end <= began), len(ends))
-        known = {"pid": rank, "tid": 1 + lane}
+        where = {"pid": rank, "tid": 1 + lane}
         if lane == len(ends):
             named = {"name": "communication in the background"}
-            yield {"ph": "M", **known, "name": "thread_name", "args": named}
+            yield {"ph": "M", **where, "name": "thread_name", "args": named}
         ends[lane : lane + 1] = [ended]
         name, algorithm, nbytes = entries.operations[row["kind"] - len(KINDS)]
         args = {"step": int(row["step"]), "bytes": nbytes, "algorithm": algorithm}
         when = {"ts": began / 1000, "dur": (ended - began) / 1000}
-        yield {"ph": "X", **known, "cat": CATEGORY, "name": name, "args": args, **when}
+        yield {"ph": "X", **where, "cat": CATEGORY, "name": name, "args": args, **when}
 
 
 def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
@@ -62,10 +62,10 @@ def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str
     times = np.concatenate([works["began"], works["ended"]])
     order = np.argsort(times, kind="stable")
     under_way = np.cumsum(np.concatenate([sizes, -sizes])[order])
-    known = events["memory"] > 0
+    is_known = events["memory"] > 0
     for name, at, values in (
         ("bytes under way", times[order], under_way),
-        ("memory", events["ended"][known], events["memory"][known]),
+        ("memory", events["ended"][is_known], events["memory"][is_known]),
     ):
         for ts, value in zip(nanoseconds(at, start).tolist(), values.tolist(), strict=True):
             counted = {"name": name, "args": {"bytes": value}}
@@ -106,9 +106,9 @@ def _events(
     )
     firsts = np.searchsorted(table["rank"], np.arange(len(ranks) + 1)).tolist()
     for rank, (first, end) in enumerate(pairwise(firsts)):
-        known = {"ph": "M", "pid": rank, "tid": 0}
-        yield {**known, "name": "process_name", "args": {"name": _name(rank, mesh)}}
-        yield {**known, "name": "process_sort_index", "args": {"sort_index": rank}}
+        where = {"ph": "M", "pid": rank, "tid": 0}
+        yield {**where, "name": "process_name", "args": {"name": _name(rank, mesh)}}
+        yield {**where, "name": "process_sort_index", "args": {"sort_index": rank}}
         rows = slice(first, end)
         times = (x[rows].tolist() for x in (began, arrived, ended))
         for row, *when in zip(table[rows], *times, strict=True):
@@ -140,5 +140,5 @@ def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[d
         parts = [part for part in parts if part[2] < part[3]]
     for category, label, begin, end in parts:
         name = f"{label}{args.get('micro', '')}"
-        known = {"ph": "X", "pid": int(row["rank"]), "tid": 0, "cat": category, "name": name}
-        yield {**known, "args": args, "ts": begin / 1000, "dur": (end - begin) / 1000}
+        common = {"ph": "X", "pid": int(row["rank"]), "tid": 0, "cat": category, "name": name}
+        yield {**common, "args": args, "ts": begin / 1000, "dur": (end - begin) / 1000}

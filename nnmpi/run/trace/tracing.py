@@ -58,15 +58,15 @@ class Tracer:
             return {}
         table = traced([entries.events for entries in gathered], mesh)
         of_pipelines, simulated = bubble(table, mesh, self._config)
-        known = {"file": path, **facts(table), **of_pipelines}
+        outcome = {"file": path, **facts(table), **of_pipelines}
         try:
-            write(path, table, gathered, mesh, {**known, "simulated": simulated})
+            write(path, table, gathered, mesh, {**outcome, "simulated": simulated})
         except OSError as error:
             raise AgreedError(
                 f"cannot write trace {path}: {error.strerror or error}; the run itself is "
                 "complete: name another file"
             ) from None
-        return {"trace": known}
+        return {"trace": outcome}
 
 
 def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
@@ -101,8 +101,8 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEn
 
     Every rank calls it.
     """
-    told = gather_objects(comm, (recording.limit, recording.operations))
-    own = recording.rows(min(limit for limit, _ in told))
+    of_ranks = gather_objects(comm, (recording.limit, recording.operations))
+    own = recording.rows(min(limit for limit, _ in of_ranks))
     counts = np.zeros((comm.size, 1), np.int64)
     counts[comm.rank] = len(own)
     comm.all_gather(counts)
@@ -117,5 +117,5 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEn
     for rows, offset in zip(gathered, offsets.tolist(), strict=True):
         rows["began"] -= offset
         rows["ended"] -= offset
-    pairs = zip(gathered, told, strict=True)
+    pairs = zip(gathered, of_ranks, strict=True)
     return [RankEntries.of(rows, operations) for rows, (_, operations) in pairs]
