@@ -9,10 +9,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import sha256
-from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.request import Request, urlopen
 from uuid import uuid4
 
 import numpy as np
@@ -114,6 +112,8 @@ def fetch(name: str, directory: Path) -> None:
 
 def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory: Path) -> None:
     """Download one file from the first URL that offers it intact."""
+    from http.client import HTTPException  # takes as long to import as much of nnmpi
+
     part = directory / f".{file}.{uuid4().hex}.part"
     failures = []
     for url in urls:
@@ -134,6 +134,8 @@ def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory
 
 def _save(url: str, size: int, expected: str, part: Path) -> None:
     """Write the content of a URL to `part`; raises ValueError or OSError if it is another one."""
+    from urllib.request import Request, urlopen
+
     digest, got = sha256(), 0
     request = Request(url, headers={"User-Agent": "nnmpi"})
     with part.open("xb") as out, urlopen(request, timeout=TIMEOUT) as reply:

@@ -1,6 +1,8 @@
 """remembered: prices that many ranks have in common are found once for an arrangement."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -31,3 +33,16 @@ def remembered(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate
         return price
 
     return found
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context in which no cycles of objects are looked for: those of steps on paper are few, and
+    all prices that are kept would be walked through again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

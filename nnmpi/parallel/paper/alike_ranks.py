@@ -13,6 +13,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.exchanges import PLANS
 from nnmpi.parallel.arrangement.rank_model import Memory
+from nnmpi.parallel.arrangement.remembered import uncollected
 from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.arrangement.sole import sole_bytes
 from nnmpi.parallel.mesh import BATCH, REPLICAS
@@ -48,6 +49,7 @@ class AlikeRanks(NamedTuple):
     backup: Backup = NO_BACKUP
 
 
+@uncollected()
 def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
     """All ranks in such groups, with what they do in steps over batches of so many samples."""
     found: dict[tuple[object, ...], AlikeRanks] = {}

@@ -1,8 +1,6 @@
 """StepLog: the exchanges of one rank in a step, in the order in which they were first started."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.exchanges import Exchange
@@ -68,19 +66,13 @@ class StepLog(Recorder):
             by_axis.setdefault(axis, []).append(logged)
         return by_axis
 
-    @contextmanager
-    def during(self, op: Op) -> Iterator[None]:
-        """A context in which exchanges belong to this operation."""
-        before = self._kind, self._stage
-        self._kind, self._stage = op.kind, op.stage if op.micro >= 0 else NO_STAGE
-        try:
-            yield
-        finally:
-            self._kind, self._stage = before
-
     def recorded(self, name: str, do: Do) -> Do:
         def logged(op: Op) -> None:
-            with self.during(op):
+            before = self._kind, self._stage
+            self._kind, self._stage = op.kind, op.stage if op.micro >= 0 else NO_STAGE
+            try:
                 do(op)
+            finally:
+                self._kind, self._stage = before
 
         return logged

@@ -1,4 +1,4 @@
-"""Twins: ranks along pp and tp with the same step but for their places; one is run on paper.
+"""Twins: ranks along pp, tp and dp with the same step but for their places; one is run on paper.
 
 pp 4    [ embedding, blocks | blocks | blocks | blocks, head ]      two stages of four are twins
 """
@@ -37,7 +37,8 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
     places = {one.variable: i for i, one in enumerate(held.trained)}
     stages = {s: i for i, s in enumerate(held.stages)}
     sizes = micro_batches(a, rank, batch)
-    yield at["dp"], at["cp"], tuple(sizes), a.progress[rank]
+    shares = tuple(stop - start for start, stop in a.owned_ranges(rank))
+    yield shares, at["cp"], tuple(sizes), a.progress[rank]
     for one, is_counted in zip(held.trained, counted(a, rank), strict=True):
         users = tuple(sorted(stages[s] for s in one.users))
         yield one.shape, one.room, one.region, users, is_counted, one.variable in a.sharding.terms
@@ -78,7 +79,7 @@ def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchang
     """The exchange of a rank whose twin is `source`."""
     old, new = a.mesh.coordinates(source), a.mesh.coordinates(rank)
     members = [a.mesh.coordinates(r) for r in exchange.group]
-    for axis in MODEL:
+    for axis in (*MODEL, "dp"):
         if len({at[axis] for at in members}) == 1:
             for at in members:
                 at[axis] = new[axis]

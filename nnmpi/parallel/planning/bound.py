@@ -21,14 +21,12 @@ import numpy as np
 
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
 from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
-from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
+from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.layer_messages import in_passes
 from nnmpi.parallel.planning.paper import Paper
 from nnmpi.parallel.planning.step_time import CostModel, stage_passes
 from nnmpi.schedules.op import Kind
-
-AXIS_NAMES = tuple(axis.name for axis in AXES)
 
 ROUNDING = 1 - 1e-9
 """Sums of the same numbers in another order may differ."""
@@ -83,9 +81,7 @@ class LowerBounds:
 
     def _until_updated(self, one: Candidate, busy: float) -> float:
         """The seconds of passes and sums, if one rank is busy for so long."""
-        count, plain = self._count(one), self._paper.plain
-        sizes = dict(zip(AXIS_NAMES, one.shape, strict=True))
-        mesh = Mesh.filled(self._paper.cluster.size, sizes, plain.order)
+        count, mesh = self._count(one), self._paper.mesh(one)
         along = mesh.group(mesh.size - 1, "pp")
         ends, gathers = [busy], [0.0]
         for place, end, last, modules in zip(

@@ -13,10 +13,11 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.division import Division, stages_of
+from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.rank_model import RankModel
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
 from nnmpi.parallel.layout import mesh_of
+from nnmpi.parallel.mesh import AXES, Mesh
 from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.planning.stage_cut import division_on_paper
 from nnmpi.parallel.planning.unit_times import ModelTimes
@@ -50,6 +51,7 @@ class Paper:
         self.plain, self.cluster, self.graph = config, cluster, graph
         self._model, self._check, self._sharding_of = model, check, sharding_of
         self._shardings = dict[tuple[Any, ...], Sharding | ValueError]()
+        self._meshes = dict[tuple[int, ...], Mesh]()
         self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
         self._divisions = dict[tuple[int, int, bool], Division | ValueError]()
 
@@ -82,20 +84,25 @@ class Paper:
 
     def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
         """A key that is the same for layouts that are cut into the same stages."""
-        of = one.shape, proof.find(one.schedule).virtual
-        if of not in self._cut_keys:
-            config = self.config(one)
-            self._cut_keys[of] = stages_of(config), one.pp, self._is_near(config)
-        return self._cut_keys[of]
+        virtual = proof.find(one.schedule).virtual
+        if (one.shape, virtual) not in self._cut_keys:
+            stages = one.pp * (self.plain.virtual_stages if virtual else 1)
+            is_near = self.cluster.on_one_node(self.mesh(one).group(0, "pp"))
+            self._cut_keys[one.shape, virtual] = stages, one.pp, is_near
+        return self._cut_keys[one.shape, virtual]
 
-    def _is_near(self, config: Config) -> bool:
-        """Whether the stages are on one node."""
-        return self.cluster.on_one_node(mesh_of(config, self.cluster.size).group(0, "pp"))
+    def mesh(self, one: Candidate) -> Mesh:
+        """The mesh of a layout."""
+        if one.shape not in self._meshes:
+            sizes = dict(zip((axis.name for axis in AXES), one.shape, strict=True))
+            self._meshes[one.shape] = Mesh.filled(self.cluster.size, sizes, self.plain.order)
+        return self._meshes[one.shape]
 
     def _divided(self, config: Config) -> Division:
         machine, full = self._model.machine, max(config.pp, FULL)
         full_pipeline = replace(config, micro_batches=min(full, config.batch_size), recompute=False)
-        link = machine.near if self._is_near(config) else machine.far
+        is_near = self.cluster.on_one_node(mesh_of(config, self.cluster.size).group(0, "pp"))
+        link = machine.near if is_near else machine.far
         return division_on_paper(self._model, full_pipeline, link)
 
     def refusal(self, one: Candidate) -> str:

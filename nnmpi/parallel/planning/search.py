@@ -6,14 +6,13 @@
 A layout that does not fit comes again with recomputation, which is never faster.
 """
 
-import gc
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import chain, count
 from typing import Any, NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.remembered import uncollected
 from nnmpi.parallel.paper.activations import needed
 from nnmpi.parallel.planning.bound import LowerBounds
 from nnmpi.parallel.planning.candidate import Candidate, candidates, recomputed, shapes
@@ -81,19 +80,6 @@ def largest(a: Arrangement) -> int:
     axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
     ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
     return max(needed(a, r, batch) for r in ranks)
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """A context in which no cycles of objects are looked for: those of layouts are few, and all
-    that is kept of layouts would be walked through again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class Searcher:

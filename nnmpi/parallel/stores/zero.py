@@ -158,7 +158,8 @@ class ZeroStore(LocalStore):
         row = np.array([*self.on_host([self.squares_of(shards)]), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
-        if orders**2 != self.dp.size * squared:  # as it is if, and only if, all orders are equal
+        # equal if, and only if, all orders are: both products are rounded alike, orders**2 is not
+        if orders * orders != self.dp.size * squared:
             raise ValueError(
                 f"zero 3 gathers parameters when they are used, and {self.dp.size} ranks have used "
                 "them in different orders, so that some had wrong values: run layers and read "

@@ -4,13 +4,17 @@ import itertools
 
 import numpy as np
 import pytest
+from helpers.planning import planning
 from helpers.training.laws_language import gpt, windows
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.store import spans_of, within
+from nnmpi.parallel.paper.rank import built
+from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
+from nnmpi.parallel.stores.weight_slots import ORDERS
 from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.run.report import NullReport
 
@@ -88,3 +92,13 @@ def test_the_gradient_of_a_weight_of_two_stages_is_clipped_in_all_its_parts() ->
         return Trainer(config, gpt, windows(20), comm).fit(NullReport())["event"]
 
     assert threads.run(4, rank) == ["done"] * 4
+
+
+def test_orders_that_are_equal_on_many_ranks_are_found_equal() -> None:
+    """The sums of checksums, and of their squares, are rounded where many ranks add them up."""
+    config = Config(model="mlp:784-16-10", data="synthetic:1x28x28:10:12800", batch_size=997)
+    a = planning(config, 997).paper.arranged(Candidate(dp=997, zero=3))
+    store = built(a, 0).store
+    for order in range(1, ORDERS, 2003):
+        store._values.order = order
+        store.totals([])
