@@ -55,9 +55,11 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
         )
 
 
-def open_reports(t: Training, news: list[Event], outputs: ExitStack, report: Report | None) -> None:
+def open_reports(
+    trainer: Training, news: list[Event], outputs: ExitStack, report: Report | None
+) -> None:
     """Opens what this rank writes; tells how the run starts, and what was lost since then."""
-    run, session, comm, config = t.run, t.session, t.comm, t.config
+    run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.runs == 1 else None
     is_told = run.told.events >= place(run.first, "start")
     mark = resumed.mark if resumed and not is_told else None
@@ -102,27 +104,29 @@ def check_finite(session: Session, what: str, value: float, step: int) -> None:
 # ---- its last event
 
 
-def result(t: Training, written: Event, is_suspended: bool) -> Event:
+def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
     """The last event of a run, which ranks make together; `written` is said of checkpoints."""
-    run, session, strategy = t.run, t.session, t.session.strategy
+    run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
     digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
     outcome = strategy.finish()
     session.rest()
-    footprint = t.footprint.event(strategy.traffic.sent)
+    footprint = session.footprint.event(strategy.traffic.sent)
     rate = run.pace.rates["samples_per_second"]  # 0 unless a second step was made
-    planned = run.plan.outcome(t.config.batch_size / rate if rate else None) if run.plan else {}
+    planned = (
+        run.plan.outcome(trainer.config.batch_size / rate if rate else None) if run.plan else {}
+    )
     stopped = "suspended" if is_suspended else "stopped"
     return {
         "event": stopped if run.stopping else "done",
         **run.metrics,
         "seconds": run.pace.seconds,
-        "ranks": t.comm.size,
+        "ranks": trainer.comm.size,
         "layout": strategy.layout.mesh.axes,
         **outcome,
         **digest,
         **written,
-        "measured": gather_objects(t.comm, footprint),
-        **t.tracer.outcome(strategy.layout.mesh),
+        "measured": gather_objects(trainer.comm, footprint),
+        **trainer.tracer.outcome(strategy.layout.mesh),
         **planned,
     }
 
@@ -168,16 +172,16 @@ def rescue(session: Session, error: Exception) -> None:
             error.add_note(f"and the trained model was not saved: {other}")
 
 
-def fail(t: Training, error: BaseException, is_running: bool) -> None:
+def fail(trainer: Training, error: BaseException, is_running: bool) -> None:
     """The run has failed, whoever is lost now. What all ranks have found before the last step ends
     the session too."""
-    if isinstance(error, AgreedError) and is_running and not t.run.is_evaluated:
+    if isinstance(error, AgreedError) and is_running and not trainer.run.is_evaluated:
         with suppress(RankLost):
-            t.checkpoints.close()
-            t.session.close()
-    t.checkpoints.abandon()
-    if t.run.opened is not None:
+            trainer.checkpoints.close()
+            trainer.session.close()
+    trainer.checkpoints.abandon()
+    if trainer.run.opened is not None:
         reason = str(error) or type(error).__name__
-        failed = {"event": "failed", "error": reason, "steps": t.run.state.step}
+        failed = {"event": "failed", "error": reason, "steps": trainer.run.state.step}
         with suppress(LostOutputError):
-            t.run.opened.event(failed)
+            trainer.run.opened.event(failed)

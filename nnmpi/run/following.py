@@ -14,100 +14,100 @@ Follow: TypeAlias = Callable[[StepResult, float], None]
 """A function of a step that was made and noted, and the loss of a sample in it."""
 
 
-def after_step(t: Training) -> Iterator[Follow]:
+def after_step(trainer: Training) -> Iterator[Follow]:
     """What follows a step in this session: of each feature that is on, one function."""
-    config, survives = t.config, t.comm.fault_tolerant
+    config, survives = trainer.config, trainer.comm.fault_tolerant
     if survives:
-        yield partial(_begun, t)
+        yield partial(_begun, trainer)
     if config.check_copies:
-        yield partial(_check_copies, t, config.check_copies)
-    yield partial(_progress_once if survives else _progress, t)
-    if t.sampler is not None:
-        yield partial(_sample, t, t.sampler)
-    if t.hears_steps:
-        yield partial(_call_on_step, t)
+        yield partial(_check_copies, trainer, config.check_copies)
+    yield partial(_progress_once if survives else _progress, trainer)
+    if trainer.sampler is not None:
+        yield partial(_sample, trainer, trainer.sampler)
+    if trainer.hears_steps:
+        yield partial(_call_on_step, trainer)
     if config.checkpoint_dir:
-        yield lambda result, _: t.checkpoints.after_step(t.session, result)
+        yield lambda result, _: trainer.checkpoints.after_step(trainer.session, result)
     if survives:
-        yield partial(_done, t)
+        yield partial(_done, trainer)
 
 
-def _begun(t: Training, result: StepResult, loss: float) -> None:
+def _begun(trainer: Training, result: StepResult, loss: float) -> None:
     """What follows a step begins: after the loss of a rank all of it is done again, but for what
     was told."""
-    t.run.last = result
+    trainer.run.last = result
 
 
-def _done(t: Training, result: StepResult, loss: float) -> None:
+def _done(trainer: Training, result: StepResult, loss: float) -> None:
     """What follows a step is done."""
-    t.run.last = None
-    t.session.back_up()
+    trainer.run.last = None
+    trainer.session.back_up()
 
 
-def _check_copies(t: Training, every: int, result: StepResult, loss: float) -> None:
+def _check_copies(trainer: Training, every: int, result: StepResult, loss: float) -> None:
     if result.state.step % every == 0:
-        t.session.check_copies()
+        trainer.session.check_copies()
 
 
-def _progress(t: Training, result: StepResult, loss: float) -> None:
+def _progress(trainer: Training, result: StepResult, loss: float) -> None:
     """Tells that a step was made."""
-    run = t.run
+    run = trainer.run
     run.report.progress(result.state.step, run.total_steps, loss, run.pace.epoch_rates)
 
 
-def _progress_once(t: Training, result: StepResult, loss: float) -> None:
-    if t.run.told.once(result.state.step, "progress"):
-        _progress(t, result, loss)
+def _progress_once(trainer: Training, result: StepResult, loss: float) -> None:
+    if trainer.run.told.once(result.state.step, "progress"):
+        _progress(trainer, result, loss)
 
 
-def _sample(t: Training, sampler: Sampler, result: StepResult, loss: float) -> None:
+def _sample(trainer: Training, sampler: Sampler, result: StepResult, loss: float) -> None:
     """Tells a piece of text that the model writes now, every so many steps."""
     step = result.state.step
     if step % sampler.every == 0:
-        text = sampler.text(t.session)
-        t.run.tell("sample", {"event": "sample", "step": step, "text": text})
+        text = sampler.text(trainer.session)
+        trainer.run.tell("sample", {"event": "sample", "step": step, "text": text})
 
 
 # ---- callbacks
 
 
-def _call_on_step(t: Training, result: StepResult, loss: float) -> None:
+def _call_on_step(trainer: Training, result: StepResult, loss: float) -> None:
     """Calls callbacks; ranks that make the step together compare what these change."""
-    call(t, "on_step", {"event": "step", "step": result.state.step, "loss": loss})
-    if t.session.arrangement.steps_together:
-        compare_settings(t)
+    call(trainer, "on_step", {"event": "step", "step": result.state.step, "loss": loss})
+    if trainer.session.arrangement.steps_together:
+        compare_settings(trainer)
 
 
-def compare_settings(t: Training, factors: Sequence[float] = ()) -> None:
+def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> None:
     """Raises AgreedError, on all ranks, if a callback has changed something on some ranks, or if a
     schedule returns other factors."""
-    together = t.session.arrangement.steps_together
-    t.session.settings.compare(t.comm, "" if together else ", in on_epoch", factors)
+    together = trainer.session.arrangement.steps_together
+    trainer.session.settings.compare(trainer.comm, "" if together else ", in on_epoch", factors)
 
 
-def call(t: Training, occasion: str, event: Event) -> None:
+def call(trainer: Training, occasion: str, event: Event) -> None:
     """Calls what callbacks have for this occasion, unless that was done before a rank was lost."""
-    run, step = t.run, t.run.state.step
-    for i, callback in enumerate(t.callbacks):
+    run, step = trainer.run, trainer.run.state.step
+    for i, callback in enumerate(trainer.callbacks):
         here = place(step, occasion, i)
         if hasattr(callback, occasion) and not run.told.is_called(here):
             with run.told.call(here):
-                getattr(callback, occasion)(t, {**event, **t.session.scale})
+                getattr(callback, occasion)(trainer, {**event, **trainer.session.scale})
     if run.state.step < step:  # a callback went back: the steps since then are told as others
         run.told.go_back(run.state.step)
-    if t.comm.fault_tolerant and not t.session.is_closed:
-        _keep_changes(t, occasion)
+    if trainer.comm.fault_tolerant and not trainer.session.is_closed:
+        _keep_changes(trainer, occasion)
     run.pace.resume()
-    if t.session.is_closed and t.comm.size > 1 and occasion != "on_end":
+    if trainer.session.is_closed and trainer.comm.size > 1 and occasion != "on_end":
         raise ValueError(
             f"{occasion} of a callback has closed this Trainer, whose run goes on: call "
             "trainer.stop() there, and close() after fit"
         )
 
 
-def _keep_changes(t: Training, occasion: str) -> None:
+def _keep_changes(trainer: Training, occasion: str) -> None:
     """Records what callbacks have changed, or changes it when a step is made again."""
-    run, settings = t.run, t.session.settings
+    run, settings = trainer.run, trainer.session.settings
     key, now = (run.state.step, occasion), settings.changes
     if key in run.changed:
         settings.change(run.changed[key])

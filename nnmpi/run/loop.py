@@ -21,38 +21,38 @@ from nnmpi.run.run_state import StepPhase
 from nnmpi.run.training import Training
 
 
-def train(t: Training) -> Event:
+def train(trainer: Training) -> Event:
     """Makes the steps of a run that are left, and what follows them; returns its last event."""
     try:
-        with t.tracer.of_run():
-            _epochs(t)
+        with trainer.tracer.of_run():
+            _epochs(trainer)
     except (AgreedError, RankLost):
         raise
     except Exception as error:  # but not Ctrl-C, which may have interrupted an update
-        ends.rescue(t.session, error)
+        ends.rescue(trainer.session, error)
         raise
-    return _end(t)
+    return _end(trainer)
 
 
-def _epochs(t: Training) -> None:
+def _epochs(trainer: Training) -> None:
     """All epochs that are left; or the run is suspended."""
-    run = t.run
+    run = trainer.run
     while not run.is_evaluated:
-        _epoch(t)
-        if run.stopping and _requests(t)[1]:
-            run.metrics = t.checkpoints.suspend(t.session)
+        _epoch(trainer)
+        if run.stopping and _requests(trainer)[1]:
+            run.metrics = trainer.checkpoints.suspend(trainer.session)
             return
         train, run.sums = run.sums, Sums()
         try:
-            _evaluate(t, train)
+            _evaluate(trainer, train)
         except BaseException:
             run.sums = train  # the epoch is not over
             raise
 
 
-def _epoch(t: Training) -> None:
+def _epoch(trainer: Training) -> None:
     """Steps until the end of the epoch or of the run, in one session or several."""
-    run, sessions = t.run, 0
+    run, sessions = trainer.run, 0
     run.in_epoch = True
     if run.sums.samples:
         run.pace.resume()
@@ -61,30 +61,31 @@ def _epoch(t: Training) -> None:
     try:
         if (result := run.last) is not None:  # a rank was lost before all that follows was done
             loss = mean(result.loss, result.divisor)
-            ends.check_finite(t.session, "loss", loss, run.state.step)
-            for follow in after_step(t):
+            ends.check_finite(trainer.session, "loss", loss, run.state.step)
+            for follow in after_step(trainer):
                 follow(result, loss)
             run.pace.resume()
         while sessions != run.sessions and not run.epoch_is_over:
             sessions = run.sessions
-            _steps(t, [*after_step(t)])
+            _steps(trainer, [*after_step(trainer)])
     finally:
         run.in_epoch = False
     run.report.end_progress()
 
 
-def _steps(t: Training, following: list[Follow]) -> None:
+def _steps(trainer: Training, following: list[Follow]) -> None:
     """Steps until the end of the epoch, of the run or of the session."""
-    run = t.run
-    t.session.model.train()
-    own = t.comm.size > 1 and "lr_schedule" in t.setup.own
-    compare_settings(t, all_or_none(t.comm, run.factors_of_epoch) if own else ())
-    with closing(t.session.steps()) as steps:
+    run = trainer.run
+    trainer.session.model.train()
+    is_own = trainer.comm.size > 1 and "lr_schedule" in trainer.setup.own
+    factors = all_or_none(trainer.comm, run.factors_of_epoch) if is_own else ()
+    compare_settings(trainer, factors)
+    with closing(trainer.session.steps()) as steps:
         run.phase = StepPhase.COMPUTING
         for result in steps:
             run.phase = StepPhase.BETWEEN_STEPS
             loss = mean(result.loss, result.divisor)
-            ends.check_finite(t.session, "loss", loss, result.state.step)
+            ends.check_finite(trainer.session, "loss", loss, result.state.step)
             run.note(result)
             for follow in following:
                 follow(result, loss)
@@ -95,52 +96,53 @@ def _steps(t: Training, following: list[Follow]) -> None:
     run.phase = StepPhase.BETWEEN_STEPS
 
 
-def _evaluate(t: Training, train: Sums) -> None:
+def _evaluate(trainer: Training, train: Sums) -> None:
     """Evaluates the model after the steps of an epoch, tells the result, and saves."""
-    run = t.run
-    test = t.session.evaluate()
-    ends.check_finite(t.session, "test loss", test.mean_loss, run.state.step)
+    run = trainer.run
+    test = trainer.session.evaluate()
+    ends.check_finite(trainer.session, "test loss", test.mean_loss, run.state.step)
     metrics = {
         "steps": run.state.step,
-        **measured(t.setup.dataset, t.setup.loss, train, test),
+        **measured(trainer.setup.dataset, trainer.setup.loss, train, test),
         **run.pace.rates,
         "skipped_steps": run.skipped,
     }
-    facts = {"lr": t.session.last_lr, **t.session.scale, **run.pace.of_epoch()}
+    facts = {"lr": trainer.session.last_lr, **trainer.session.scale, **run.pace.of_epoch()}
     event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
     run.tell("epoch", event)
-    call(t, "on_epoch", event)
+    call(trainer, "on_epoch", event)
     # requests may have come after the last step had agreed
-    stops, suspends, saves = _requests(t)
+    stops, suspends, saves = _requests(trainer)
     suspends = suspends and run.has_more
     run.stopping = run.stopping or stops or suspends
     if suspends:
-        run.metrics = t.checkpoints.suspend(t.session, metrics)
+        run.metrics = trainer.checkpoints.suspend(trainer.session, metrics)
         return
     if not run.is_over:
-        t.checkpoints.after_epoch(t.session, metrics, saves)
+        trainer.checkpoints.after_epoch(trainer.session, metrics, saves)
     run.metrics = {**metrics, "epochs": event["epoch"]}
     run.pace.resume()
 
 
-def _requests(t: Training) -> list[bool]:
+def _requests(trainer: Training) -> list[bool]:
     """Whether some rank wants to stop the run, to suspend it, and a checkpoint."""
-    row = np.array([t.run.stop_requested, t.run.suspend_requested, t.checkpoints.is_due()], float)
-    t.comm.all_reduce(row, "doubling")
+    run, is_due = trainer.run, trainer.checkpoints.is_due()
+    row = np.array([run.stop_requested, run.suspend_requested, is_due], float)
+    trainer.comm.all_reduce(row, "doubling")
     wanted: list[bool] = (row > 0).tolist()
     return wanted
 
 
-def _end(t: Training) -> Event:
+def _end(trainer: Training) -> Event:
     """Saves the model, and tells the result of the run."""
-    is_suspended = "checkpoint" in t.run.metrics
+    is_suspended = "checkpoint" in trainer.run.metrics
     if not is_suspended:
-        t.session.check_copies()
-        ends.save(t.session)
-        t.session.check_copies(buffers=True)  # after the model was saved: nothing is lost
-    result = ends.result(t, t.checkpoints.finish(), is_suspended)
-    t.run.tell("result", result)
-    call(t, "on_end", result)
+        trainer.session.check_copies()
+        ends.save(trainer.session)
+        trainer.session.check_copies(buffers=True)  # after the model was saved: nothing is lost
+    result = ends.result(trainer, trainer.checkpoints.finish(), is_suspended)
+    trainer.run.tell("result", result)
+    call(trainer, "on_end", result)
     if not is_suspended:
-        t.checkpoints.end(t.session, t.run.metrics)
+        trainer.checkpoints.end(trainer.session, trainer.run.metrics)
     return result

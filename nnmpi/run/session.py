@@ -42,6 +42,7 @@ from nnmpi.run import consistency
 from nnmpi.run.callbacks import Changes, Settings
 from nnmpi.run.dropped import release, watch
 from nnmpi.run.files import folders, saving
+from nnmpi.run.footprint import Footprint
 from nnmpi.run.may_change import check_batch_norm
 from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.setup import models, objectives, probe
@@ -57,6 +58,7 @@ class Session:
 
     The run tells how far training has come; it does not know the session.
 
+    footprint    how this process grows from here on
     epoch_start   with servers, which may lose a worker: what is here of the last version that all
                   ranks have, since servers update within an epoch and tell of it at its end
     """
@@ -74,6 +76,7 @@ class Session:
         snapshot: Snapshot | None = None,
         known: Graph | None = None,
     ) -> None:
+        self.footprint = Footprint()
         self.config, self.comm, self.is_closed, self.rests = config, comm, False, False
         self.setup, self.run, self._recorder = setup, run, recorder
         self._scale = snapshot.loss_scale if snapshot else LossScale.of(config.dtype)

@@ -22,7 +22,6 @@ from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency, ends, loop
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.events import start_event
-from nnmpi.run.footprint import Footprint
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.report import Event, Report
@@ -66,7 +65,6 @@ class Trainer:
     run: RunState
     checkpoints: Checkpoints
     tracer: Tracer
-    footprint: Footprint
     callbacks: list[object]
     hears_steps: bool
     sampler: samples.Sampler | None

@@ -25,7 +25,6 @@ from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
-from nnmpi.run.footprint import Footprint
 from nnmpi.run.loggers import loggers_of
 from nnmpi.run.planning.planning import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
@@ -56,7 +55,6 @@ class Training(Protocol):
     session     of these ranks; there is none after a restore that failed, and on a spare rank
     hears_steps whether a callback of some rank has on_step
     sampler     of --sample-every
-    footprint   how this process grows since the session was opened
     graph       of the model, once this rank has had a session
     """
 
@@ -74,7 +72,6 @@ class Training(Protocol):
     sampler: samples.Sampler | None
     checkpoints: Checkpoints
     tracer: Tracer
-    footprint: Footprint
     graph: Graph | None
 
 
@@ -109,18 +106,20 @@ SPARE = cast(
 )
 
 
-def prepare(t: Training, config: Config, comm: Comm, ranks: int) -> None:
+def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     """Loads data, and makes what no arrangement of so many ranks changes; every rank calls it."""
-    t.setup = set_up(config, comm, t.given, ranks)
-    config, given = t.setup.config, t.given.callbacks
-    t.callbacks = all_or_none(comm, lambda: [*check_callbacks(given), *loggers_of(config)])
-    hears_steps = any(hasattr(one, "on_step") for one in t.callbacks)
-    t.hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
-    t.sampler = samples.agreed_sampler(comm, config, t.setup.dataset)
-    t.run, t.comm = RunState(t.setup), comm
-    t.run.read_every = (*_read_every(config, t.hears_steps),)
-    t.asked = replace(t.asked, model=config.model)
-    t.checkpoints = Checkpoints(config, t.run, t.began, partial(facts_of, t.setup), t.callbacks)
+    trainer.setup = set_up(config, comm, trainer.given, ranks)
+    config, given = trainer.setup.config, trainer.given.callbacks
+    trainer.callbacks = all_or_none(comm, lambda: [*check_callbacks(given), *loggers_of(config)])
+    hears_steps = any(hasattr(one, "on_step") for one in trainer.callbacks)
+    trainer.hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
+    trainer.sampler = samples.agreed_sampler(comm, config, trainer.setup.dataset)
+    trainer.run, trainer.comm = RunState(trainer.setup), comm
+    trainer.run.read_every = (*_read_every(config, trainer.hears_steps),)
+    trainer.asked = replace(trainer.asked, model=config.model)
+    trainer.checkpoints = Checkpoints(
+        config, trainer.run, trainer.began, partial(facts_of, trainer.setup), trainer.callbacks
+    )
     close_dropped(comm)
 
 
@@ -137,22 +136,22 @@ def _read_every(config: Config, hears_steps: bool) -> Iterator[int]:
 # ---- sessions
 
 
-def arrange(t: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
+def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
     """Opens a session of these ranks; without a snapshot the first one of the run, on a checkpoint
     if the run goes on from one. Every rank of the Comm calls it."""
     if snapshot is None:
-        given = t.given.resume
+        given = trainer.given.resume
         directory = config.checkpoint_dir if given is None else os.fspath(given)
 
         def resume(one: Found) -> None:
-            t.run.resume(_open_on(t, config, comm, one))
+            trainer.run.resume(_open_on(trainer, config, comm, one))
 
         if goes_on(config, directory, comm, resume):
             return
-    _open(t, config, comm, snapshot)
+    _open(trainer, config, comm, snapshot)
 
 
-def go_back(t: Training, config: Config, comm: Comm, lacks: str, were_spare: bool) -> None:
+def go_back(trainer: Training, config: Config, comm: Comm, lacks: str, were_spare: bool) -> None:
     """Opens a session on the newest checkpoint of this run. Where all ranks were spare, their
     callbacks get the states of then.
 
@@ -160,59 +159,60 @@ def go_back(t: Training, config: Config, comm: Comm, lacks: str, were_spare: boo
     """
 
     def use(one: Found) -> None:
-        resumed = _open_on(t, config, comm, one)
-        t.run.go_back(resumed)
+        resumed = _open_on(trainer, config, comm, one)
+        trainer.run.go_back(resumed)
         if were_spare:
-            all_or_none(comm, lambda: load_states(t.callbacks, resumed.callbacks))
+            all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 
     directory = config.checkpoint_dir
     if directory is None or use_newest(directory, comm, use) is None:
         where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
-        no_backup = t.asked.backup is not None or why_not("backup", t.asked, comm.size)
+        no_backup = trainer.asked.backup is not None or why_not("backup", trainer.asked, comm.size)
         remedy = "" if no_backup else "--backup or "
-        shorter = "a shorter " if t.asked.save_every else ""
+        shorter = "a shorter " if trainer.asked.save_every else ""
         raise ValueError(
             f"nothing is left to go on from: {where} ({lacks}); "
             f"{remedy}{shorter}--save-every keeps it"
         )
 
 
-def load_callbacks(t: Training, comm: Comm, spare: int) -> None:
+def load_callbacks(trainer: Training, comm: Comm, spare: int) -> None:
     """Gives callbacks their states, if the run goes on from a checkpoint; spare ranks, the last
     ones, hear of it. Every rank calls it."""
     if spare:
-        first = gather_objects(comm, t.run.resumed)[0]
-        if first is not None and t.session is SPARE:
-            t.run.resume(first)
-    if (resumed := t.run.resumed) is not None:
-        all_or_none(comm, lambda: load_states(t.callbacks, resumed.callbacks))
+        first = gather_objects(comm, trainer.run.resumed)[0]
+        if first is not None and trainer.session is SPARE:
+            trainer.run.resume(first)
+    if (resumed := trainer.run.resumed) is not None:
+        all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 
 
-def _open_on(t: Training, config: Config, comm: Comm, one: Found) -> Resumed:
+def _open_on(trainer: Training, config: Config, comm: Comm, one: Found) -> Resumed:
     """Opens a session on a checkpoint."""
-    resumed = all_or_none(comm, lambda: resumed_from(one, t.setup))
-    _open(t, config, comm, resumed.snapshot)
+    resumed = all_or_none(comm, lambda: resumed_from(one, trainer.setup))
+    _open(trainer, config, comm, resumed.snapshot)
     return resumed
 
 
-def _open(t: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
+def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
     """Arranges ranks as the config says; each of them calls it."""
-    t.comm, config = comm, replace(config, model=t.setup.config.model)
+    trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
     if config.plan is not None:
-        t.run.plan = planned_run(t.setup, config, comm)
+        trainer.run.plan = planned_run(trainer.setup, config, comm)
         options: dict[str, Any] = {"plan": None}
-        if t.run.plan is not None:
-            options |= {"memory": None, **t.run.plan.layout.options}
-        config, t.asked = replace(config, **options), replace(t.asked, **options)
-    t.footprint = Footprint()
-    t.session = Session(t.setup, config, comm, t.run, t.tracer.recorder, snapshot, t.graph)
-    t.config = config  # if it fails, `rearrange` needs that of before
-    t.graph = t.session.arrangement.graph
+        if trainer.run.plan is not None:
+            options |= {"memory": None, **trainer.run.plan.layout.options}
+        config, trainer.asked = replace(config, **options), replace(trainer.asked, **options)
+    trainer.session = Session(
+        trainer.setup, config, comm, trainer.run, trainer.tracer.recorder, snapshot, trainer.graph
+    )
+    trainer.config = config  # if it fails, `rearrange` needs that of before
+    trainer.graph = trainer.session.arrangement.graph
 
 
-def drop(t: Training, instead: Session = NO_SESSION) -> None:
+def drop(trainer: Training, instead: Session = NO_SESSION) -> None:
     """Has no session, and nothing of the last one in memory."""
-    t.session = instead
+    trainer.session = instead
     with COLLECTING:
         gc.collect()  # a parameter and its store know each other
 
@@ -220,15 +220,16 @@ def drop(t: Training, instead: Session = NO_SESSION) -> None:
 # ---- when ranks are lost
 
 
-def wait(t: Training, comm: Comm) -> None:
+def wait(trainer: Training, comm: Comm) -> None:
     """This rank is spare, unless a session is opened."""
-    t.comm = comm
-    drop(t, SPARE)
+    trainer.comm = comm
+    drop(trainer, SPARE)
 
 
-def nearest_layout(t: Training, ranks: int) -> Fewer | None:
+def nearest_layout(trainer: Training, ranks: int) -> Fewer | None:
     """The nearest layout for so many ranks, if this rank knows the model."""
-    if t.graph is None:
+    if trainer.graph is None:
         return None
-    known = t.asked, t.graph, t.setup.loss, t.setup.dataset, t.setup.metrics
-    return fitted(t.asked, ranks, lambda: Uncut(*known))
+    setup, asked = trainer.setup, trainer.asked
+    uncut = Uncut(asked, trainer.graph, setup.loss, setup.dataset, setup.metrics)
+    return fitted(asked, ranks, lambda: uncut)

@@ -74,21 +74,21 @@ class Recovery:
         self._decision: Decision | None = None  # of the step in which a rank was lost
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
 
-    def set_up(self, t: Training) -> None:
+    def set_up(self, trainer: Training) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
         comm = self.survivors.all
-        fewer = Fewer(t.asked, comm.size, 0, "")
+        fewer = Fewer(trainer.asked, comm.size, 0, "")
         with suppress(RankLost):
             if comm.is_abandoned:  # where MPI started; one rank alone sends nothing that would tell
                 raise RankLost("a rank was lost before the Trainer was made")
-            if t.asked.elastic:
-                fewer = fitted(t.asked, comm)
-                t.fitted = fewer.why if fewer.spare or fewer.config != t.asked else ""
-            self._arrange_all(t, Course(RunStage.SETTING_UP), fewer)
+            if trainer.asked.elastic:
+                fewer = fitted(trainer.asked, comm)
+                trainer.fitted = fewer.why if fewer.spare or fewer.config != trainer.asked else ""
+            self._arrange_all(trainer, Course(RunStage.SETTING_UP), fewer)
             return
-        self._recover(t)
+        self._recover(trainer)
 
-    def run(self, t: Training, f: Callable[[], Event]) -> Event:
+    def run(self, trainer: Training, f: Callable[[], Event]) -> Event:
         """Return what f returns on the ranks that work; after a loss they call it again, and it
         goes on from where the run is."""
         while True:
@@ -96,7 +96,7 @@ class Recovery:
                 self.stage = RunStage.RUNNING
             with suppress(RankLost):
                 return self.survivors.end(f)
-            self._recover(t)  # after the block, as the traceback has the old session
+            self._recover(trainer)  # after the block, as the traceback has the old session
 
     def keep(self, run: RunState, snapshot: Snapshot) -> None:
         """The session is about to end, and the next one is made of this."""
@@ -104,10 +104,10 @@ class Recovery:
         version = snapshot.state.step
         self._kept[version, self._number + 1] = HeldVersion(version, snapshot.owned, facts)
 
-    def arrange(self, t: Training, config: Config, snapshot: Snapshot) -> None:
+    def arrange(self, trainer: Training, config: Config, snapshot: Snapshot) -> None:
         """Opens the next session."""
         self._number += 1
-        arrange(t, config, t.comm, snapshot)
+        arrange(trainer, config, trainer.comm, snapshot)
 
     def arranged(self, comm: Comm) -> None:
         """When all ranks have the session, none needs what it was made of."""
@@ -115,33 +115,33 @@ class Recovery:
             comm.barrier()
         self._kept.clear()
 
-    def _recover(self, t: Training) -> None:
+    def _recover(self, trainer: Training) -> None:
         """Returns when the ranks that are left are arranged again."""
         began = time.perf_counter()
         while True:
             self.survivors.shrink()
             try:
                 with suppress(RankLost):
-                    self._go_on(t, began)
+                    self._go_on(trainer, began)
                     return
             except (ValueError, OtherRankError, MemoryError) as error:  # on all ranks
                 if self.stage == RunStage.SETTING_UP:
                     raise
-                raise NothingLeftError(error, t.asked.checkpoint_dir) from error
+                raise NothingLeftError(error, trainer.asked.checkpoint_dir) from error
 
-    def _go_on(self, t: Training, began: float) -> None:
+    def _go_on(self, trainer: Training, began: float) -> None:
         """Agrees with all ranks that are left on the course, and arranges them."""
         if self.stage != RunStage.SETTING_UP:
-            t.checkpoints.abandon()
-        standings = gather_objects(self.survivors.all, self._standing(t))
+            trainer.checkpoints.abandon()
+        standings = gather_objects(self.survivors.all, self._standing(trainer))
         course = agreed(standings)
         self._decision = course.decision
-        if not t.session.is_closed:
-            self._leave(t.session, course)
-        wait(t, self.survivors.all)
-        fewer = self._fewer(t)
-        self._arrange_all(t, course, fewer, standings)
-        made, step = max(one.step for one in standings), t.run.state.step
+        if not trainer.session.is_closed:
+            self._leave(trainer.session, course)
+        wait(trainer, self.survivors.all)
+        fewer = self._fewer(trainer)
+        self._arrange_all(trainer, course, fewer, standings)
+        made, step = max(one.step for one in standings), trainer.run.state.step
         event = {
             "event": "recovered",
             "step": step,
@@ -172,58 +172,63 @@ class Recovery:
         session.leave()
 
     def _arrange_all(
-        self, t: Training, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
+        self, trainer: Training, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
     ) -> None:
         """As many ranks as have a place in the layout work, and the others wait."""
         survivors = self.survivors
         survivors.divide(fewer.ranks)
         if course.stage == RunStage.SETTING_UP:
-            prepare(t, fewer.config, survivors.all, fewer.ranks)
+            prepare(trainer, fewer.config, survivors.all, fewer.ranks)
         if survivors.work is None:
-            wait(t, survivors.all)
+            wait(trainer, survivors.all)
         snapshot = self._snapshot(course, standings, fewer.ranks)
-        self._take(t, course)
+        self._take(trainer, course)
         self._number = max((1 + one.number for one in standings), default=0)
-        survivors.arrange(lambda work: self._open(t, course, fewer.config, work, snapshot))
+        survivors.arrange(lambda work: self._open(trainer, course, fewer.config, work, snapshot))
         if snapshot is None and not course.lacks:
-            load_callbacks(t, survivors.all, survivors.spare)
+            load_callbacks(trainer, survivors.all, survivors.spare)
         self._kept.clear()
         self._decision = None
         self._was_spare, self._had_spare = survivors.work is None, survivors.spare > 0
         self.stage = max(course.stage, RunStage.READY)
 
     def _open(
-        self, t: Training, course: Course, config: Config, work: Comm, snapshot: Snapshot | None
+        self,
+        trainer: Training,
+        course: Course,
+        config: Config,
+        work: Comm,
+        snapshot: Snapshot | None,
     ) -> None:
         """A session of the ranks that work."""
-        t.tracer = Tracer(config, work)
+        trainer.tracer = Tracer(config, work)
         if course.lacks:
-            go_back(t, config, work, course.lacks, were_spare=course.counters is None)
+            go_back(trainer, config, work, course.lacks, were_spare=course.counters is None)
             return
-        arrange(t, config, work, snapshot)
+        arrange(trainer, config, work, snapshot)
         if snapshot is None and self._number:  # after a loss
-            self._check_initial(t.session)
+            self._check_initial(trainer.session)
 
-    def _fewer(self, t: Training) -> Fewer:
+    def _fewer(self, trainer: Training) -> Fewer:
         """The layout of the ranks that are left, from the first one that knows the model."""
         comm = self.survivors.all
-        nearest = all_or_none(comm, lambda: nearest_layout(t, comm.size))
+        nearest = all_or_none(comm, lambda: nearest_layout(trainer, comm.size))
         known = filter(None, gather_objects(comm, nearest))
-        return next(known, None) or fitted(t.asked, comm)
+        return next(known, None) or fitted(trainer.asked, comm)
 
-    def _take(self, t: Training, course: Course) -> None:
+    def _take(self, trainer: Training, course: Course) -> None:
         """The run is as far as that of all ranks."""
-        run, source, decision = t.run, course.source, course.decision
+        run, source, decision = trainer.run, course.source, course.decision
         if course.counters is None:
             return
         run.take(course.counters)
         if source and decision and source.version > run.state.step:
-            run.last = _result(t.setup.train, run.state, decision[1])
+            run.last = _result(trainer.setup.train, run.state, decision[1])
             run.note(run.last)
-        t.checkpoints.newest = course.checkpoint
+        trainer.checkpoints.newest = course.checkpoint
         run.told.take(course.told if self._was_spare else None, course.again)
         if self._was_spare and course.callbacks:
-            load_states(t.callbacks, course.callbacks)
+            load_states(trainer.callbacks, course.callbacks)
 
     def _snapshot(
         self, course: Course, standings: Sequence[Standing], working: int
@@ -258,10 +263,10 @@ class Recovery:
 
     # ---- what the others hear
 
-    def _standing(self, t: Training) -> Standing:
+    def _standing(self, trainer: Training) -> Standing:
         if self.stage == RunStage.SETTING_UP:
             return Standing(self.stage, self._number)
-        run, session, holds = t.run, t.session, list[Holding]()
+        run, session, holds = trainer.run, trainer.session, list[Holding]()
         last = None if session.is_closed else session.strategy.last
         if not session.is_closed:
             with suppress(RankLost):  # where parameters are gathered again for steps
@@ -277,8 +282,8 @@ class Recovery:
             tuple(holds),
             last.may_make if last else None,
             (last.decision if last else None) or self._decision,
-            t.checkpoints.newest,
-            tuple(states_of(t.callbacks)) if self._had_spare else (),
+            trainer.checkpoints.newest,
+            tuple(states_of(trainer.callbacks)) if self._had_spare else (),
         )
 
     def _holding(self, own: HeldVersion, session: int) -> Holding:
