@@ -256,7 +256,10 @@ def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
     if isinstance(error, NothingLeftError) and error.checkpoint:
         status = MORE_TO_DO
     if isinstance(error, AgreedError):
-        return fail(error, status) if trainer.is_first else 0  # one status is that of the job
+        if trainer.is_first:
+            return fail(error, status)
+        # one status is that of the job; the first rank may be lost before it has ended with it
+        return status if comm.fault_tolerant else 0
     if comm.fault_tolerant and not isinstance(error, NotFiniteError):
         raise error
     if comm.size > 1:
