@@ -154,7 +154,7 @@ def measured_stages(
 
 def best_cut(
     config: Config,
-    found: Sequence[Unit],
+    units: Sequence[Unit],
     costs: Sequence[UnitCost],
     link: Link,
     notes: Sequence[str] = (),
@@ -162,7 +162,7 @@ def best_cut(
     """The cut of units with these costs whose slowest stage is fastest (see `split_points`)."""
     by = CutCosts(
         [cost.seconds for cost in costs],
-        [unit.is_trained for unit in found],
+        [unit.is_trained for unit in units],
         [cost.parameter_bytes * copies(config) for cost in costs],
         [cost.activation_bytes for cost in costs],
         [border_seconds(link, cost.input_bytes) for cost in costs],
