@@ -37,7 +37,7 @@ from nnmpi.options.config import Config as Config
 from nnmpi.run import loggers as loggers
 from nnmpi.run.files.loading import load as load
 from nnmpi.run.files.saving import save as save
-from nnmpi.run.report.plot import plot as plot
+from nnmpi.run.output.plot import plot as plot
 from nnmpi.run.text.generation import generate as generate
 from nnmpi.run.trainer import Trainer as Trainer
 from nnmpi.version import __version__ as __version__

@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from nnmpi.nn import CrossEntropyLoss, Module, MSELoss
 from nnmpi.nn.losses import Loss
 from nnmpi.options.config import Config
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 from nnmpi.run.trainer import Trainer
 
 

@@ -30,15 +30,15 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
-from nnmpi.run.events import complete_event
 from nnmpi.run.files.folders import is_folder
 from nnmpi.run.files.outputs import saved_since, version
+from nnmpi.run.output import LostOutputError, Report, open_report
 from nnmpi.run.recovery.recovery import NothingLeftError
-from nnmpi.run.report import LostOutputError, Report, open_report
 from nnmpi.run.resume import fitted
 from nnmpi.run.setup import threads
 from nnmpi.run.setup.models import check_named
 from nnmpi.run.setup.setup import set_up
+from nnmpi.run.start_events import complete_event
 from nnmpi.run.trainer import Trainer
 
 STOPS = (signal.SIGUSR1, signal.SIGINT)
@@ -256,7 +256,10 @@ def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
     if isinstance(error, NothingLeftError) and error.checkpoint:
         status = MORE_TO_DO
     if isinstance(error, AgreedError):
-        return fail(error, status) if trainer.is_first else 0  # one status is that of the job
+        if trainer.is_first:
+            return fail(error, status)
+        # one status is that of the job; the first rank may be lost before it has ended with it
+        return status if comm.fault_tolerant else 0
     if comm.fault_tolerant and not isinstance(error, NotFiniteError):
         raise error
     if comm.size > 1:

@@ -13,8 +13,8 @@ from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.run.report.log_file import File
-from nnmpi.run.report.plot import RunLog, picture, read_logs
+from nnmpi.run.output.log_file import File
+from nnmpi.run.output.plot import RunLog, picture, read_logs
 from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.sim.commands.trace import TraceFile
 

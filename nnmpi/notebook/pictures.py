@@ -14,7 +14,7 @@ from nnmpi.notebook.graph_svg import graph
 from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import Mesh
-from nnmpi.run.report.plot import RunLog, picture
+from nnmpi.run.output.plot import RunLog, picture
 from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import Schedule
 from nnmpi.sim.collective import OPERATIONS

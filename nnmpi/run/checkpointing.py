@@ -21,7 +21,7 @@ from nnmpi.run.checkpoints.times import SaveTimes
 from nnmpi.run.checkpoints.write import Writer, WriteResult
 from nnmpi.run.files import folders
 from nnmpi.run.files.atomic import NotSavedError
-from nnmpi.run.report import Event
+from nnmpi.run.output import Event
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 

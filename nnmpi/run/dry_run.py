@@ -22,12 +22,12 @@ from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.planning.residences import within_memory
-from nnmpi.run.events import layout_event, moves_event
-from nnmpi.run.report import Event
-from nnmpi.run.report.messages import as_text
+from nnmpi.run.output import Event
+from nnmpi.run.output.messages import as_text
 from nnmpi.run.setup.cutting import on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.snapshot import MAY_CHANGE
+from nnmpi.run.start_events import layout_event, moves_event
 from nnmpi.sim.drawing.tables import plural
 
 HELP = "what each rank of a run holds and sends"

@@ -9,12 +9,12 @@ from nnmpi.comm import RankLost
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.events import arranged_event, environment, resumed_event, start_event
 from nnmpi.run.files.atomic import NotSavedError
+from nnmpi.run.output import Event, LostOutputError, Report, open_report
 from nnmpi.run.page import page
-from nnmpi.run.report import Event, LostOutputError, Report, open_report
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
+from nnmpi.run.start_events import arranged_event, environment, resumed_event, start_event
 from nnmpi.run.told import place
 from nnmpi.run.training import Training
 

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeAlias
 
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.run.report import Event
+from nnmpi.run.output import Event
 from nnmpi.run.text.samples import Sampler
 from nnmpi.run.told import place
 from nnmpi.run.training import Training

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nnmpi.parallel.arrangement.sent import Traffic
-from nnmpi.run.report import Event
+from nnmpi.run.output import Event
 
 PROCESS = Path("/proc/self")
 

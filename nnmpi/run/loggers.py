@@ -24,8 +24,8 @@ from nnmpi.options.quoting import shown
 from nnmpi.options.terms import LOGGERS, logger
 from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.run.report import Event, LostOutputError
-from nnmpi.run.report.plot import epochs_figure
+from nnmpi.run.output import Event, LostOutputError
+from nnmpi.run.output.plot import epochs_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

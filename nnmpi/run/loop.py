@@ -15,8 +15,8 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import ends
 from nnmpi.run.following import Follow, after_step, call, compare_settings
-from nnmpi.run.report import Event
-from nnmpi.run.report.pace import measured
+from nnmpi.run.output import Event
+from nnmpi.run.output.pace import measured
 from nnmpi.run.run_state import StepPhase
 from nnmpi.run.training import Training
 

@@ -16,7 +16,7 @@ from nnmpi.run.checkpoints.keep import check_empty
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.files.outputs import LogMark
 from nnmpi.run.may_change import check_may_change, warnings
-from nnmpi.run.report.pace import PaceCounts
+from nnmpi.run.output.pace import PaceCounts
 from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot

@@ -16,8 +16,8 @@ from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.callbacks import Changes
 from nnmpi.run.files.loading import Loaded
-from nnmpi.run.report import Event, NullReport, Report
-from nnmpi.run.report.pace import NO_TIME, Pace, PaceCounts, counts_tokens
+from nnmpi.run.output import Event, NullReport, Report
+from nnmpi.run.output.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
 from nnmpi.run.snapshot import Snapshot

@@ -21,15 +21,15 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency, ends, loop
 from nnmpi.run.checkpointing import Checkpoints
-from nnmpi.run.events import start_event
+from nnmpi.run.output import Event, Report
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
-from nnmpi.run.report import Event, Report
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
 from nnmpi.run.setup.setup import NO_METRICS, Given, Setup
 from nnmpi.run.snapshot import Snapshot, changed
+from nnmpi.run.start_events import start_event
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
 from nnmpi.run.told import runs_in

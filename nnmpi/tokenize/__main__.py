@@ -42,7 +42,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.run import consistency
 from nnmpi.run.command import on_ranks
 from nnmpi.run.files.atomic import check_target, replaced
-from nnmpi.run.report import Event
+from nnmpi.run.output import Event
 from nnmpi.sim.drawing.tables import plural
 
 BLOCK = 1 << 20  # bytes

@@ -8,7 +8,7 @@ from helpers.commands import Command
 from nnmpi.comm.stderr import print_error
 from nnmpi.options.cli import from_toml
 from nnmpi.options.config import options
-from nnmpi.run.report.messages import as_text
+from nnmpi.run.output.messages import as_text
 
 HOSTILE = {
     "NUL": "a\0b",

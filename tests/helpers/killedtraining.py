@@ -7,7 +7,7 @@ from functools import partial
 
 from nnmpi import train
 from nnmpi.comm import ended
-from nnmpi.run.report import Event
+from nnmpi.run.output import Event
 
 
 class DiesAfterAnEpoch:

@@ -10,7 +10,7 @@ from nnmpi import Trainer, nn
 from nnmpi import data as datasets
 from nnmpi.data import Dataset
 from nnmpi.nn.models import mlp
-from nnmpi.run.report import Event, Report
+from nnmpi.run.output import Event, Report
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "ring": (2, {"allreduce": "ring"}),

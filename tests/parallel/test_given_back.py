@@ -11,7 +11,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 SHARES: list[tuple[dict[str, Any], set[str]]] = [
     ({"allreduce": "shared"}, {"split", "shared", "node_memory"}),

@@ -16,7 +16,7 @@ from helpers.datafiles import refused
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, threads
 from nnmpi.run.loggers import KINDS, Logger
-from nnmpi.run.report import LostOutputError
+from nnmpi.run.output import LostOutputError
 from nnmpi.train import main
 
 IRIS = {"model": "iris-mlp", "data": "iris", "epochs": 2}

@@ -14,7 +14,7 @@ from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Module
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 
 Options = dict[str, Any]
 

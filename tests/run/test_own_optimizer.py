@@ -11,7 +11,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 
 OWN_LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     **LAYOUTS,

@@ -17,8 +17,8 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
+from nnmpi.run.output import Event, NullReport
 from nnmpi.run.recovery.recovery import NothingLeftError
-from nnmpi.run.report import Event, NullReport
 
 DEATHS = 2  # of each layout; with --all many more
 

@@ -16,8 +16,8 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.output import Event, NullReport
 from nnmpi.run.recovery.recovery import NothingLeftError
-from nnmpi.run.report import Event, NullReport
 
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3}
 

@@ -18,7 +18,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.checkpoints.times import SaveTimes
 from nnmpi.run.files.outputs import LogMark, opened_log
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 
 COMMON: dict[str, Any] = {
     "batch_size": 24,

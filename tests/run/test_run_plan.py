@@ -12,8 +12,8 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import strategies
 from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
 from nnmpi.run.measuring import processor
-from nnmpi.run.report import Event
-from nnmpi.run.report.messages import as_text
+from nnmpi.run.output import Event
+from nnmpi.run.output.messages import as_text
 
 MLP = Config(model="mlp:64-32-32-10", data="digits", batch_size=32, steps=6)
 

@@ -12,7 +12,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn import Module
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 
 SERVERS: tuple[int, dict[str, Any]] = (3, {"sync": "bsp", "servers": 1})
 

@@ -25,7 +25,7 @@ from helpers.training.unusual_models import spoilt
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 from nnmpi.run.snapshot import Snapshot, joined
 
 ADAM = OPTIMIZERS[1]

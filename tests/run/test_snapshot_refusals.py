@@ -13,7 +13,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.metrics import Sums
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 ADAM = OPTIMIZERS[1]
 

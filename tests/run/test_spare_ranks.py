@@ -16,8 +16,8 @@ from nnmpi.comm import Comm, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.ends import NotReadyError
+from nnmpi.run.output import Event, NullReport
 from nnmpi.run.recovery.recovery import NothingLeftError
-from nnmpi.run.report import Event, NullReport
 
 TENSORS = {**COMMON, **RING, "dp": 2, "tp": 2}
 

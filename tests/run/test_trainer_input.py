@@ -15,7 +15,7 @@ from nnmpi import data as datasets
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import digits_cnn
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 
 def test_data_may_come_in_any_form() -> None:

@@ -18,7 +18,7 @@ from nnmpi.autograd.ops import losses
 from nnmpi.comm import comm_self
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.models import mlp, mnist_cnn
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 pytestmark = needs_emulator
 

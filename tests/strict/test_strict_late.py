@@ -14,7 +14,7 @@ from nnmpi import nn
 from nnmpi.arrays import backend
 from nnmpi.comm import comm_self
 from nnmpi.optim import loss_scale
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 pytestmark = needs_device
 EPOCHS, STEPS = 3, 6  # of an epoch

@@ -15,7 +15,7 @@ from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.comm import comm_self
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.parallel import refusals
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 pytestmark = needs_device
 STEPS = 4

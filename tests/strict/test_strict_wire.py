@@ -18,8 +18,8 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import staging, wire
 from nnmpi.parallel.pipeline import profile
 from nnmpi.parallel.wire import wire_of
-from nnmpi.run.report import NullReport
-from nnmpi.run.report.messages import as_text
+from nnmpi.run.output import NullReport
+from nnmpi.run.output.messages import as_text
 
 pytestmark = needs_device
 xp = DEVICE.xp

@@ -16,7 +16,7 @@ from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Loader
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import Strategy
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 COLD = 4  # the first 1/COLD of the steps of a run is not timed
 

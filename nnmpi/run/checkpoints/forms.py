@@ -15,7 +15,7 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.callbacks import Changes
 from nnmpi.run.checkpoints.schema import TYPE_NAMES
 from nnmpi.run.files.outputs import LogMark
-from nnmpi.run.report.pace import PaceCounts
+from nnmpi.run.output.pace import PaceCounts
 
 # ---- where numbers are in files
 

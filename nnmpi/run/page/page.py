@@ -14,11 +14,11 @@ from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import refusing_others
 from nnmpi.run.files.atomic import refusing, replaced
+from nnmpi.run.output import LostOutputError, Report
+from nnmpi.run.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
+from nnmpi.run.output.messages import Event
+from nnmpi.run.output.plot import AXES
 from nnmpi.run.page import runs
-from nnmpi.run.report import LostOutputError, Report
-from nnmpi.run.report.log_file import REMEDY, File, events_of, named, numbered, runs_of
-from nnmpi.run.report.messages import Event
-from nnmpi.run.report.plot import AXES
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.timeline import Span, Timeline, kinds, style
 

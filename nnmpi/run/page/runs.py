@@ -7,9 +7,9 @@ from typing import Any
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.rank_names import numbers_of
-from nnmpi.run.report.layouts import HELD
-from nnmpi.run.report.messages import Event, as_text, ranks_used
-from nnmpi.run.report.plot import AXES, BESIDES, LARGEST
+from nnmpi.run.output.layouts import HELD
+from nnmpi.run.output.messages import Event, as_text, ranks_used
+from nnmpi.run.output.plot import AXES, BESIDES, LARGEST
 from nnmpi.sim.drawing.tables import amount, duration, plural
 
 LOSSES = {"loss": "training", "test_loss": "test"}

@@ -24,8 +24,8 @@ from nnmpi.parallel.planning.step_time import (
     stage_passes,
     step_model,
 )
+from nnmpi.run.output import Event
 from nnmpi.run.planning.planning import Basis
-from nnmpi.run.report import Event
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import amount, columns, plural
 from nnmpi.sim.drawing.timeline import BETWEEN, Span

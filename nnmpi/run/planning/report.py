@@ -10,8 +10,8 @@ from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.planning.step_time import StepTime
+from nnmpi.run.output import Event
 from nnmpi.run.planning.planning import SUMS, FoundLayouts
-from nnmpi.run.report import Event
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 TERMS = StepTime._fields

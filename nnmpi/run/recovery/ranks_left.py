@@ -11,8 +11,8 @@ from nnmpi.comm import Comm, RankLost
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.output import Event
 from nnmpi.run.recovery.holdings import Gift
-from nnmpi.run.report import Event
 
 PAUSE = 0.02  # seconds between two looks of a spare rank
 

@@ -25,10 +25,10 @@ from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
 from nnmpi.run.checkpoints.read import newest_path
+from nnmpi.run.output import Event
 from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of, versions
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, Decision, RunStage, Standing, agreed
-from nnmpi.run.report import Event
 from nnmpi.run.resume import fitted
 from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.session import Session

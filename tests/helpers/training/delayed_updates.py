@@ -12,7 +12,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.step.ports import forward
 from nnmpi.parallel.stores.versions import VersionStore
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 CUTS = {
     "mlp:64-48-40-32-10": {1: "", 2: "3", 3: "3,5", 4: "3,5,7"},

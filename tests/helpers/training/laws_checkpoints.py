@@ -38,7 +38,7 @@ from helpers.training.pipelined import Options as Case
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, launched
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 
 
 @contextmanager

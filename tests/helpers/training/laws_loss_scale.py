@@ -10,7 +10,7 @@ from nnmpi.comm import Comm
 from nnmpi.metrics import Sums
 from nnmpi.optim import loss_scale
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 from nnmpi.run.snapshot import Snapshot
 
 LAYOUTS: list[Options] = [

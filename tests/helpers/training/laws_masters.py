@@ -11,7 +11,7 @@ from nnmpi import Config, Trainer
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm
 from nnmpi.nn.store import values_of
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 
 LAYOUTS: dict[str, Options] = {
     "replicas": {"allreduce": "ring"},

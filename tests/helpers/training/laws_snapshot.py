@@ -13,7 +13,7 @@ from helpers.training.pipelined import BOUND, distance, same_on_all
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 from nnmpi.run.snapshot import Snapshot
 
 Options = Mapping[str, Any]

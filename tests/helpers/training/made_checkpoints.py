@@ -19,7 +19,7 @@ from nnmpi.run.callbacks import Changes
 from nnmpi.run.checkpoints.forms import RunAbout, TensorFact, tensor_facts
 from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.checkpoints.write import Writer
-from nnmpi.run.report.pace import PaceCounts
+from nnmpi.run.output.pace import PaceCounts
 from nnmpi.run.snapshot import Snapshot
 
 COPIES, SLICES, BUFFER, PARTS = "copies", "slices", "buffer", "parts"

@@ -28,7 +28,7 @@ from nnmpi.parallel.checks.verify import (
 )
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.run.ends import DivergedError
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
 

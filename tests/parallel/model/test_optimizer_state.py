@@ -18,7 +18,7 @@ from nnmpi.nn.passes import current_pass
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(3, 2), pytest.param(4, 2, marks=pytest.mark.long)])

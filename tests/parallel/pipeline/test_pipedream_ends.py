@@ -18,7 +18,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel import strategies
 from nnmpi.parallel.strategy import NotFiniteError
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 # ---- the end of a run
 

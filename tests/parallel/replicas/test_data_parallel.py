@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
-from nnmpi.run.report import Event, NullReport
+from nnmpi.run.output import Event, NullReport
 
 
 def test_the_names_of_the_command_are_those_of_comm() -> None:

@@ -15,7 +15,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import strategies
 from nnmpi.run.ends import DivergedError
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 
 class Stops(NullReport):

@@ -16,7 +16,7 @@ from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.weight_slots import ORDERS
 from nnmpi.parallel.stores.zero import ZeroStore
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 RNG = np.random.default_rng(0)
 DATA = RNG.standard_normal((60, 8)), np.arange(60) % 3

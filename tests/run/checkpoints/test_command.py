@@ -21,7 +21,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import save_gpt2
 from nnmpi.run.checkpoints.keep import folder_of
 from nnmpi.run.checkpoints.schema import NAME
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from nnmpi.run.checkpoints.export import export
 from nnmpi.run.checkpoints.manifest import HEAD, MIDDLE, TAIL, from_bytes, read_manifest
 from nnmpi.run.checkpoints.read import Found
 from nnmpi.run.checkpoints.schema import NAME
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 FREE = ("versions", "callbacks", "facts", "metadata")
 """Names of fields with texts, or values, of any kind."""

@@ -17,7 +17,7 @@ from nnmpi.options.cli import from_layout, with_layout
 from nnmpi.options.config import Config
 from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
 from nnmpi.run.measuring import processor
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 CNN = "--model mnist-cnn --data mnist"
 

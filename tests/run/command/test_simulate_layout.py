@@ -14,7 +14,7 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.paper.alike_ranks import alike_ranks
 from nnmpi.parallel.paper.rank import traffic
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
-from nnmpi.run.report import Event
+from nnmpi.run.output import Event
 from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.run.setup.setup import set_up
 

@@ -9,7 +9,7 @@ from helpers.commands import IRIS, Command
 import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.nn.models import iris_mlp
-from nnmpi.run.report import Report
+from nnmpi.run.output import Report
 
 # ---- what it prints
 

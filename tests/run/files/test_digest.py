@@ -15,7 +15,7 @@ from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.run.files import loading
 from nnmpi.run.files.saving import FILE, PARAMETERS
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 WAYS: dict[str, tuple[int, dict[str, Any]]] = {
     "one rank": (1, {}),

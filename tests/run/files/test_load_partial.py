@@ -14,8 +14,8 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.models import mlp
-from nnmpi.run.report import NullReport
-from nnmpi.run.report.messages import as_text
+from nnmpi.run.output import NullReport
+from nnmpi.run.output.messages import as_text
 
 
 def wider() -> nn.Sequential:

@@ -16,7 +16,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
-from nnmpi.run.report import NullReport
+from nnmpi.run.output import NullReport
 
 
 def samples(trainer: Trainer) -> np.ndarray:

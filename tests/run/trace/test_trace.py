@@ -11,8 +11,8 @@ from helpers.runs import fit
 from nnmpi import Config, Trainer, simulate
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.report import Event
-from nnmpi.run.report.messages import as_text
+from nnmpi.run.output import Event
+from nnmpi.run.output.messages import as_text
 from nnmpi.run.trace.summary import Seconds
 from nnmpi.sim.commands.trace import TraceFile
 

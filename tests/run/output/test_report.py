@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from helpers.datafiles import refused
 
-from nnmpi.run.report import Report, report
+from nnmpi.run.output import Report, report
 
 START = {
     "event": "start",
@@ -193,7 +193,7 @@ def test_a_run_that_is_appended_begins_on_a_line_of_its_own(
 
 
 class Clock(SimpleNamespace):
-    """The time of nnmpi.run.report, which passes on demand."""
+    """The time of nnmpi.run.output, which passes on demand."""
 
     now = 100.0
 

@@ -13,7 +13,7 @@ from nnmpi.nn import CrossEntropyLoss
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.run.report.messages import Event
+from nnmpi.run.output.messages import Event
 
 
 class PaceCounts(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import content, parsed
-from nnmpi.run.report.messages import Event
+from nnmpi.run.output.messages import Event
 
 LONGEST_LOG = 100_000_000  # bytes: some 300,000 epochs
 REMEDY = "name a file that --log has written"

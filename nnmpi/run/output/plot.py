@@ -18,8 +18,8 @@ from nnmpi.options import cli
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import refusing_others
 from nnmpi.run.files.atomic import refusing
-from nnmpi.run.report.log_file import REMEDY, File, events_of, named, numbered, runs_of
-from nnmpi.run.report.messages import Event
+from nnmpi.run.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
+from nnmpi.run.output.messages import Event
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,7 +15,7 @@ from nnmpi.comm.stderr import print_error
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.run.files.outputs import LogMark, opened_log
-from nnmpi.run.report.messages import Event, as_text
+from nnmpi.run.output.messages import Event, as_text
 
 RESULTS = ("done", "stopped", "suspended", "complete", "failed", "dry-run")
 """The events that are shown even if `quiet`."""

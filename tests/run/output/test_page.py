@@ -15,8 +15,8 @@ from helpers.runs import LAYOUTS, rows, small
 
 from nnmpi import Config, Trainer, train, watch
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.run.output import Event
 from nnmpi.run.page.page import as_values, logs_of, read
-from nnmpi.run.report import Event
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.watch import Watched
 

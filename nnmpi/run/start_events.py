@@ -18,7 +18,7 @@ from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
 from nnmpi.parallel.paper.alike_ranks import AlikeRanks, alike_ranks
-from nnmpi.run.report.messages import Event
+from nnmpi.run.output.messages import Event
 from nnmpi.run.resume import Resumed
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session

@@ -6,8 +6,8 @@ import numpy as np
 
 from nnmpi.options.quoting import printable
 from nnmpi.parallel.mesh import CUTS
-from nnmpi.run.report.layouts import Event as Event
-from nnmpi.run.report.layouts import arranged, beyond_memory, gpus
+from nnmpi.run.output.layouts import Event as Event
+from nnmpi.run.output.layouts import arranged, beyond_memory, gpus
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 
