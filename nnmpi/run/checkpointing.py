@@ -46,6 +46,7 @@ class Checkpoints:
 
     newest = -1
     _count = 0  # of those that this run has told of
+    _under_way = -1  # the step of the one that is written, unless the run went back
     _silent = -1  # checkpoints up to this step were told before a rank was lost
     _writer: Writer | None = None  # while `fit` runs
 
@@ -85,6 +86,8 @@ class Checkpoints:
 
     def after_step(self, session: Session, result: StepResult) -> None:
         """A step was made, and callbacks have heard of it."""
+        if self._writer is None:
+            return
         run, times, step = self._run, self._times, result.state.step
         if self._is_first:
             run.save_requested = run.save_requested or times.is_due()
@@ -94,8 +97,7 @@ class Checkpoints:
             self._at = step
             if is_due and not run.stopping:
                 self._start(session)
-        if self._writer is not None:
-            self._tell(self._writer.poll())
+        self._tell(self._writer.poll())
 
     def is_due(self) -> bool:
         """Whether this rank requests a checkpoint at the end of an epoch."""
@@ -137,6 +139,7 @@ class Checkpoints:
         self._times.begun()
         self._run.save_requested = False
         self._writer.start(now, about, about.log and self._config.log)
+        self._under_way = now.state.step
         return self._writer
 
     def about(
@@ -169,13 +172,16 @@ class Checkpoints:
             return
         if result.step <= self._silent:
             return
-        self.newest, self._count = result.step, self._count + 1
+        if result.step == self._under_way:
+            self.newest = result.step
+        self._count += 1
         took = {"seconds": round(result.seconds, 4), "waited": round(self._writer.waited, 4)}
         self._run.report.event({**about, "bytes": result.size, **took})
 
     def go_back(self, step: int) -> None:
         """The run has gone back to a step: checkpoints of later ones are those of another run."""
         self.newest, self._silent = min(self.newest, step), min(self._silent, step)
+        self._under_way = -1
         if step < 0:
             self._count = 0
 

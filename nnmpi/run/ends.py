@@ -15,7 +15,7 @@ from nnmpi.run.page import page
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.start_events import arranged_event, environment, resumed_event, start_event
-from nnmpi.run.told import place
+from nnmpi.run.told import place, runs_in
 from nnmpi.run.training import Training
 
 
@@ -62,8 +62,12 @@ def open_reports(
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.runs == 1 else None
     is_told = run.told.events >= place(run.first, "start")
+    if news and not is_told and config.log and len(runs_in(config.log)) > run.told.runs:
+        is_told = run.told.once(run.first, "start")  # by the first rank, which is lost
     mark = resumed.mark if resumed and not is_told else None
     found = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
+    if comm.fault_tolerant and not news and not is_told:  # the log is cut by now
+        run.told.runs = len(runs_in(config.log))
     if comm.rank == 0 or report:
         if run.opened is None:
             outputs.enter_context(found)

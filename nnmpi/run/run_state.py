@@ -197,6 +197,8 @@ class RunState:
         """The run has come so far."""
         if now.runs != self.runs:  # this rank has not begun the run of the others
             self.told = Told()
+        elif now.first != self.first:  # a restore that this rank has not completed
+            self.told.go_back(now.state.step)
         self.set_span(now.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = now
         self.stopping, self.metrics, self.changed = now.stopping, now.metrics, {**now.changed}

@@ -161,6 +161,7 @@ def go_back(trainer: Training, config: Config, comm: Comm, lacks: str, were_spar
     def use(one: Found) -> None:
         resumed = _open_on(trainer, config, comm, one)
         trainer.run.go_back(resumed)
+        trainer.checkpoints.go_back(trainer.run.state.step)
         if were_spare:
             all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 

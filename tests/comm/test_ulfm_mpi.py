@@ -20,6 +20,7 @@ def job(name: str, ranks: int) -> Ended:
     [
         pytest.param("one_after_another", 5, "1 4", marks=pytest.mark.long),
         ("two_at_once", 5, "0 4"),
+        ("leaves_a_message", 2, "0"),
         pytest.param("hears_while_it_shrinks", 3, "0 2", marks=pytest.mark.long),
         pytest.param("dies_before_it_joins", 3, "0 2", marks=pytest.mark.long),
         ("dies_while_others_join", 3, "0 2"),

@@ -123,6 +123,18 @@ def two_at_once(comm: Comm) -> Comm:
         return left_of(comm)
 
 
+def leaves_a_message(comm: Comm) -> Comm:
+    """A rank is killed that another waits for in memory, and for which a message of it is there."""
+
+    def end(turn: int) -> None:
+        if turn == 5 and comm.rank == 1:
+            comm.isend(ones()[:4], 0)
+            time.sleep(0.2)
+            die()
+
+    return until_lost(comm, shared, end)
+
+
 def dies_of_it(comm: Comm) -> Comm:
     try:
         while True:
@@ -256,8 +268,8 @@ STARTS = {
 
 JOBS: dict[str, Callable[[Comm], Comm]] = {
     f.__name__: f
-    for f in (one_after_another, two_at_once, stops, raises, all_raise, nobody_recovers,
-              dies_at_its_end, raises_at_its_end, hears_while_it_shrinks, random)
+    for f in (one_after_another, two_at_once, leaves_a_message, stops, raises, all_raise,
+              nobody_recovers, dies_at_its_end, raises_at_its_end, hears_while_it_shrinks, random)
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -130,3 +130,61 @@ def test_ranks_of_which_some_are_in_fit_set_up_again_together(
     for operations in range(ends[0] - 8, ends[0] + 1):
         left = threads.run(4, run, fault_tolerant=True, killed={3: operations})
         assert left[:3] == [0, 0, 0]
+
+
+class GoesBackAndLoses:
+    """A callback: after step 5 the run goes back to step 2, once; a rank is killed behind step 3 of
+    then."""
+
+    def __init__(self) -> None:
+        self._snapshots: dict[int, Snapshot | None] = {}  # of each rank, which are threads
+        self.steps: dict[int, list[int]] = {}
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        rank = trainer.comm.members[trainer.comm.rank]
+        self.steps.setdefault(rank, []).append(event["step"])
+        if event["step"] == 2:
+            self._snapshots.setdefault(rank, trainer.snapshot())
+        elif event["step"] == 5 and (snapshot := self._snapshots[rank]) is not None:
+            self._snapshots[rank] = None
+            trainer.restore(snapshot)
+        elif event["step"] == 3 and rank in self._snapshots and self._snapshots[rank] is None:
+            kill_soon(trainer.comm, 2, 5)
+
+
+def test_a_checkpoint_from_before_a_restore_does_not_count_where_a_rank_is_lost(
+    tmp_path: Path,
+) -> None:
+    """The one that is being written when the run goes back is complete later."""
+    heard = GoesBackAndLoses()
+    saves = {"checkpoint_dir": str(tmp_path), "save_every": "1", "callbacks": [heard]}
+    left = recovered.run_of(3, {**COMMON, **RING, "steps": 8, "epochs": 4, **saves}, {})
+    assert left[0] is not None
+    assert [event["step"] for event in left[0].recovered] == [3]
+    assert heard.steps[0][:5] == [1, 2, 3, 4, 5]
+    assert [*dict.fromkeys(heard.steps[0][5:])] == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_run_that_goes_on_twice_from_one_checkpoint_tells_so_once_where_the_first_rank_is_lost(
+    tmp_path: Path,
+) -> None:
+    log, saved = tmp_path / "log", tmp_path / "checkpoints"
+
+    class Stops:
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            if event["step"] == 5:
+                raise RuntimeError("it ends here")
+
+    def fit(comm: Comm, callbacks: list[object], resume: bool) -> None:
+        files = {"log": str(log), "checkpoint_dir": str(saved), "resume": resume}
+        plain = {"steps": 8, "epochs": 4, "quiet": True}
+        config = Config(**{**COMMON, **RING, **plain, **files})
+        Trainer(config, None, digits(), comm, callbacks=callbacks).fit()
+
+    for callbacks, resume in (([SavesAt(3), Stops()], False), ([Stops()], True)):
+        with pytest.raises(RuntimeError):
+            threads.run(3, fit, callbacks, resume)
+    threads.run(3, fit, [KillsAt(0, 5)], True, fault_tolerant=True)
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    kinds = Counter(event["event"] for event in events)
+    assert (kinds["resumed"], kinds["recovered"], kinds["done"]) == (1, 1, 1)

@@ -189,9 +189,13 @@ class UlfmTransport(MPITransport):
         return UlfmGate(counts, rank, sync, self._notice)
 
     def _notice(self) -> None:
-        """Moves messages, and raises RankLost where there is a loss."""
+        """Moves messages, and raises RankLost where there is a loss.
+
+        No message has the last tag (`ulfm_family`): of one that is there a probe would tell, and
+        not of the loss.
+        """
         try:
-            self._comm.Iprobe()
+            self._comm.Iprobe(tag=self.family.unused_tag)
         except MPI.Exception as error:
             self.family.raise_loss(error)
 

@@ -38,7 +38,8 @@ class UlfmFamily(TransportFamily):
         self._first = first  # makes the first transport of a family
         self.comm = comm  # of the ranks that were left when this family began
         self.gone = gone
-        self._contexts = (comm.Get_attr(MPI.TAG_UB) or 0) // SPAN
+        self.unused_tag = comm.Get_attr(MPI.TAG_UB) or 0
+        self._contexts = self.unused_tag // SPAN
         self._taken, self._next = set[int](), 0
         self._met = False
         self._posted: list[MPI.Request] = []

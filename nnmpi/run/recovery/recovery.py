@@ -100,8 +100,9 @@ class Recovery:
 
     def keep(self, run: RunState, snapshot: Snapshot) -> None:
         """The session is about to end, and the next one is made of this."""
-        facts = VersionFacts(snapshot._replace(owned=()), run.counters_of(snapshot))
         version = snapshot.state.step
+        counters = run.counters_of(snapshot)._replace(first=version)
+        facts = VersionFacts(snapshot._replace(owned=()), counters)
         self._kept[version, self._number + 1] = HeldVersion(version, snapshot.owned, facts)
 
     def arrange(self, trainer: Training, config: Config, snapshot: Snapshot) -> None:
