@@ -32,6 +32,7 @@ from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.start_events import start_event
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
+from nnmpi.run.told import runs_in
 from nnmpi.run.trace import Tracer
 from nnmpi.run.training import NO_SESSION, SPARE, Training, drop
 
@@ -137,9 +138,11 @@ class Trainer:
         """The run from where it is: its begin, or what is left of it after a loss."""
         if self._recovery.stage != RunStage.RUNNING:
             ends.check_ready(self.run, self.session, epochs)
+            before = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self.session.wake()
             self.run.begin(epochs)
+            self.run.told.runs = before
             self.checkpoints.go_back(-1)  # this run has told of none
             self._recovery.stage = RunStage.RUNNING
         ends.open_reports(self, self._recovery.news, outputs, report)
