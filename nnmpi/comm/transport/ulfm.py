@@ -11,6 +11,8 @@ Rules, each of which was measured (docs/faults.md):
 - Requests that are not complete, and their buffers, are kept for ever: the library writes to them.
 - Only the ranks that wait for the lost one notice it. They revoke all their communicator, so that
   whoever waits for them notices it too, and so on.
+- A probe tells of a message that is there, of a lost rank too, and not of the loss: a look for
+  losses asks for a tag that no message has.
 - Nothing that was revoked is freed.
 - A death while MPI makes a communicator may end survivors, so there are few: see `ulfm_family`.
 """
@@ -189,11 +191,7 @@ class UlfmTransport(MPITransport):
         return UlfmGate(counts, rank, sync, self._notice)
 
     def _notice(self) -> None:
-        """Moves messages, and raises RankLost where there is a loss.
-
-        No message has the last tag (`ulfm_family`): of one that is there a probe would tell, and
-        not of the loss.
-        """
+        """Moves messages, and raises RankLost where there is a loss."""
         try:
             self._comm.Iprobe(tag=self.family.unused_tag)
         except MPI.Exception as error:
