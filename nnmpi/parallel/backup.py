@@ -183,6 +183,7 @@ class Backups:
         if self._is_under_way:
             self._finish(self._clock())
         due = self._due
+        # a version is that of now when its memory is complete
         next(memory for memory in self._memories if memory.version == version).clear()
         self._start(version, about)
         self._finish(self._clock())

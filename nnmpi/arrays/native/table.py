@@ -38,7 +38,7 @@ def _mark(annotation: Any) -> Any:
 
 
 class Kernel:
-    """A loop over arrays that writes into some of them."""
+    """A loop over arrays that writes into some of them; all are where the first one is."""
 
     __slots__ = ("compiled", "composed", "cuda", "marks", "narrow", "reference")
 

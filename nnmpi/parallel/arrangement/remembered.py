@@ -38,7 +38,8 @@ def remembered(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate
 @contextmanager
 def uncollected() -> Iterator[None]:
     """A context in which no cycles of objects are looked for: those of steps on paper are few, and
-    all prices that are kept would be walked through again and again."""
+    all prices that are kept would be walked through again and again. It holds for the process: of
+    ranks that are threads the first one to leave ends it, which costs the others time alone."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,12 +1,13 @@
 """Bytes of what a rank updates, and of what it has besides: by their numbers, for plans."""
 
-from functools import cache
+from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.nn.parameter import Parameter
-from nnmpi.optim import of_config
+from nnmpi.optim import OPTIMIZERS, Optimizer, of_config
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_model import HeldVariable
@@ -26,7 +27,13 @@ def running_sums(a: Arrangement, n: int) -> int:
     return (sums_of_optimizer(a.config) + a.is_mixed) * n * a.updated_dtype.itemsize
 
 
-@cache
 def sums_of_optimizer(config: Config) -> int:
     """The number of running sums of each number, as the optimizer itself lists them."""
+    return _sums_of(OPTIMIZERS[config.optimizer], config.optimizer, config.momentum)
+
+
+@lru_cache(maxsize=64)
+def _sums_of(rule: Callable[..., Optimizer], name: str, momentum: float) -> int:
+    """The number by a rule, which may be another one under the same name later."""
+    config = Config(optimizer=name, momentum=momentum)
     return len(of_config(config, [("", Parameter(np.zeros(1)))]).sums)

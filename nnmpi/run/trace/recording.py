@@ -186,11 +186,12 @@ class Recording(Recorder):
 
     @property
     def limit(self) -> int:
-        """The steps below are complete: those up to the last one that ended with an UPDATE."""
+        """The steps below are complete: those before the last one that ended with an UPDATE, whose
+        works may be under way."""
         if not self._is_full:
             return NO_LIMIT
         rows = self.rows(NO_LIMIT)
-        return 1 + int(rows["step"][which(rows, "UPDATE")].max(initial=-1))
+        return int(rows["step"][which(rows, "UPDATE")].max(initial=0))
 
     def rows(self, limit: int) -> np.ndarray:
         """The entries of steps below."""
