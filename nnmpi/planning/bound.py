@@ -94,10 +94,10 @@ class LowerBounds:
         return ROUNDING * (self._until_updated(one, mean) + self._besides(one))
 
     def _until_updated(self, one: Candidate, least: float) -> float:
-        """The seconds of passes and sums, if some rank computes and exchanges for as long as `least`."""
+        """The seconds of passes and sums; a rank computes and exchanges for `least` or longer."""
         count, mesh = self._count(one), self._paper.mesh(one)
         along = mesh.group(mesh.size - 1, "pp")
-        ends, exposed, gathers = [0.0], list[float](), [0.0]
+        ends, exposed, gathers = list[float](), list[float](), [0.0]
         for place, busy, end, last, held in zip(
             along, *map(np.ndarray.tolist, self._of_ranks(one)), self._modules_of(one), strict=True
         ):
