@@ -110,8 +110,8 @@ def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
     """Parts of a term, each as (text, times, seconds); those with one text together."""
     totals = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
     for text, times, seconds in rows:
-        count, before = totals[text]
-        totals[text] = count + times, before + seconds
+        count, so_far = totals[text]
+        totals[text] = count + times, so_far + seconds
     for text, (count, seconds) in totals.items():
         yield StepPart(term, text, count, seconds)
 
@@ -184,13 +184,13 @@ def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
     return Span(0, kind, micro, stage, 0.0, seconds)
 
 
-def by_part(spans: Iterable[Span], whole: float) -> dict[str, float]:
+def by_part(spans: Iterable[Span], total: float) -> dict[str, float]:
     """The time of each part of a step, predicted or measured, and the rest of the whole."""
     parts = defaultdict[str, float](float)
     for span in spans:
         if span.kind in LABELS:
             parts[LABELS[span.kind].format(span.stage)] += span.end - span.start
-    return {**parts, "other": whole - sum(parts.values())}
+    return {**parts, "other": total - sum(parts.values())}
 
 
 def _beside(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
