@@ -53,10 +53,12 @@ class _RankEnds(NamedTuple):
 class _RankNumbers(NamedTuple):
     """The trained numbers of a rank along pp, of all ranks along tp together.
 
+    all      of them together
     modules  of each module, the largest first
     last     of the parameter whose gradient is final last; 0 where other stages have it too
     """
 
+    all: int
     modules: list[int]
     last: int
 
@@ -140,7 +142,7 @@ class LowerBounds:
 
     def _most_numbers(self, one: Candidate) -> float:
         """The trained numbers of the rank that has most."""
-        return max(sum(held.modules) for held in self._modules_of(one)) / one.tp
+        return max(held.all for held in self._modules_of(one)) / one.tp
 
     def _is_near(self, one: Candidate) -> bool:
         """Whether the replicas of the last rank are on one node."""
@@ -186,8 +188,8 @@ class LowerBounds:
                 for variable in trained:
                     modules[variable.path.rpartition(".")[0]] += variable.size
                 last = 0 if trained[0].path in tied else trained[0].size
-                found = _RankNumbers(sorted(modules.values(), reverse=True), last)
-                self._modules[key].append(found)
+                largest_first = sorted(modules.values(), reverse=True)
+                self._modules[key].append(_RankNumbers(modules.total(), largest_first, last))
         return self._modules[key]
 
     def _in_passes(self, one: Candidate) -> float:
