@@ -48,13 +48,13 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of reproducible training; every rank calls it."""
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
-    own, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
+    slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     dtype, scalars = parameters[0].data.dtype, scalar_count(parameters)
     store = SliceStore(StoreSpec(parameters, dtype, CPU, dp, scalars), highest(plan))
     stats = Deferred()
     return StrategyParts(
         store=store,
-        cut=lambda rows: [part_of(rows, V, v) for v in own],
+        cut=lambda rows: [part_of(rows, V, v) for v in slices],
         evaluation=Evaluation(lambda rows: [rows], comm_self()),  # bits depend on the parts
         check=lambda loader: check_parts(
             spec.task.model,

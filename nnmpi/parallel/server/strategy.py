@@ -38,9 +38,9 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
     n = spans_of([p.room for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
     slices = [slice(*both) for both in pairwise(ends)]
-    own = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
+    part = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
     made_from = StoreSpec(trained, trained[0].data.dtype, spec.task.on, layout.axis["dp"])
-    return ServedStore(made_from, own), slices
+    return ServedStore(made_from, part), slices
 
 
 class ServerStrategy:
@@ -120,14 +120,16 @@ class EpochProgress:
         self._start, self._batches, self._workers = start, batches, workers
         self._totals, self._state = Totals(), start
 
-    def results(self, now: Totals, ended: bool = False, stop: bool = False) -> Iterator[StepResult]:
+    def results(
+        self, totals: Totals, ended: bool = False, stop: bool = False
+    ) -> Iterator[StepResult]:
         """The results since the last call: one, or more if updates were skipped.
 
         At the end of an epoch, a step that lacks pushes counts as well.
         """
-        new, state = Totals(*map(sub, now, self._totals)), self._state
-        whole, rest = divmod(int(now.pushes), self._workers)
-        self._totals, self._state = now, self._after(whole + (ended and rest > 0))
+        new, state = Totals(*map(sub, totals, self._totals)), self._state
+        made, rest = divmod(int(totals.pushes), self._workers)
+        self._totals, self._state = totals, self._after(made + (ended and rest > 0))
         for _ in range(int(new.skipped) - 1):
             yield StepResult(state, 0, 0.0, 0.0, False, False)
         samples = int(new.samples)
