@@ -37,9 +37,9 @@ def calls_of_a_step(comm: Comm, config: Config) -> Calls:
             calls[path.removeprefix(PACKAGE), frame.f_code.co_name] += 1
 
     trainer = Trainer(config, comm=comm)
-    batches = len(trainer.train)
-    epochs = (StepState(epoch * batches, epoch) for epoch in range(3))  # each has a step or more
-    steps = chain.from_iterable(trainer.strategy.steps(trainer.train, start) for start in epochs)
+    strategy, loader = trainer.strategy, trainer.train
+    epochs = (StepState(epoch * len(loader), epoch) for epoch in range(3))  # of a step or more
+    steps = chain.from_iterable(strategy.steps(loader, start) for start in epochs)
     next(steps)
     next(steps)
     sys.setprofile(note)

@@ -166,9 +166,6 @@ class Tensor(TorchNames):
         total = new if self.grad is None else precision.added(self.grad, new)
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
 
-    def refresh(self, made: int) -> None:
-        """Before the vjps of the node number `made` run: the values are where it has seen them."""
-
     def lend(self, view: Tensor) -> None:
         """`view` lies in the memory of this tensor."""
         view.storage = self.storage
@@ -307,7 +304,7 @@ def array_of(value: Any) -> Array:
 
 def on_host(value: Any) -> np.ndarray:
     """The values of a tensor, an array of any backend, or nested lists of numbers."""
-    return backend.to_host(array_of(value))
+    return value if type(value) is np.ndarray else backend.to_host(array_of(value))
 
 
 def constant(value: Any, others: Sequence[Any]) -> Any:

@@ -29,7 +29,7 @@ from nnmpi.comm.arguments import (
 from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Progress, Work
-from nnmpi.comm.steps import Copies, Steps, between
+from nnmpi.comm.steps import Copies, Steps
 from nnmpi.comm.transport.base import TAGS, AbortedError, Bytes, OtherRankError, Transport
 
 PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
@@ -77,7 +77,9 @@ class Calls:
 
     def add_up(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
         """Carries out a sum in one call, if it is such a one; called two frames up."""
-        if type(array) is not ndarray or not array.flags.carray or not self.progress.is_free():
+        if type(array) is not ndarray or not array.flags.carray:
+            return False
+        if self.progress.works or self.progress.error is not None:
             return False
         found = prepared.get((algorithm, array.size, array.dtype))
         if found is None or found.short is None or self.comparison is not None:
@@ -102,8 +104,9 @@ class Calls:
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
         """Starts a collective."""
-        steps = between(self.compared(steps, call, blocks=False), copies)
-        return Work(steps, self.transport, self.progress, call)
+        if self.comparison is not None:
+            steps = self.compared(steps, call, blocks=False)
+        return Work(steps, self.transport, self.progress, call, copies)
 
     def planned(
         self,

@@ -34,12 +34,8 @@ Copies: TypeAlias = DeviceCopies | None
 """None stands for an array of the host, which is filled when the work starts."""
 
 
-def between(steps: Steps, copies: Copies) -> Steps:
+def between(steps: Steps, copies: DeviceCopies) -> Steps:
     """The steps, which begin when their array is filled, and at whose end the result is taken."""
-    return steps if copies is None else _between(steps, copies)
-
-
-def _between(steps: Steps, copies: DeviceCopies) -> Steps:
     while not copies.ready():
         yield NOT_YET
     yield from steps

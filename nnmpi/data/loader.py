@@ -88,8 +88,10 @@ class BatchSplit:
     rank: int
 
     def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
-        parts = min(self.micro_batches, len(rows))  # none is empty
-        return [part_of(part_of(rows, parts, m), self.ranks, self.rank) for m in range(parts)]
+        parts, found = min(self.micro_batches, len(rows)), []  # none is empty
+        for m in range(parts):
+            found.append(part_of(part_of(rows, parts, m), self.ranks, self.rank))
+        return found
 
 
 def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
@@ -178,15 +180,17 @@ class Loader:
         self, epoch: int, cut: BatchCut, first: int = 0, want: Fields = X_AND_Y
     ) -> Generator[Load, None, None]:
         """The batches from `first` on; only the micro-batches chosen by `cut` are gathered."""
-        batches = islice(self.batches(epoch), first, None)
-        loads = (self._load(rows, cut(rows), want, epoch) for rows in batches)
+        loads = self._loads(epoch, cut, first, want)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 
-    def _load(
-        self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields, epoch: int
-    ) -> Load:
-        micro = [self.gather(part, want, epoch) for part in parts]
-        return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
+    def _loads(
+        self, epoch: int, cut: BatchCut, first: int, want: Fields
+    ) -> Generator[Load, None, None]:
+        for rows in islice(self.batches(epoch), first, None):
+            micro = []
+            for part in cut(rows):
+                micro.append(self.gather(part, want, epoch))
+            yield Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:

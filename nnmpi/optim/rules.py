@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import steps
-from nnmpi.nn.store import flatten
+from nnmpi.nn.store import Operands, flatten
 from nnmpi.optim.groups import Group, Option, Parameters
-from nnmpi.optim.operands import Operands
 from nnmpi.optim.optimizer import Optimizer, non_negative
 from nnmpi.optim.running_sums import store_of
 

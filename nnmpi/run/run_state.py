@@ -265,11 +265,14 @@ class RunState:
     def _request(self) -> float:
         """The request of this rank after the step that is under way; 0 in one that is made
         again."""
-        if self.told.events >= place(self.state.step + 1, "progress"):
+        stops = self.stop_requested or self.suspend_requested
+        if not (stops or self.save_requested) or self._is_made_again():
             return 0.0
-        if self.stop_requested or self.suspend_requested:
-            return STOPS
-        return SAVES if self.save_requested else 0.0
+        return STOPS if stops else SAVES
+
+    def _is_made_again(self) -> bool:
+        """Whether the step that is under way was told of before."""
+        return self.told.events >= place(self.state.step + 1, "progress")
 
     @property
     def control(self) -> StepControl:

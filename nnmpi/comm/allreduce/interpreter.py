@@ -194,8 +194,11 @@ class Interpreter:
                 send, receive = held[out[0]] if out else None, target[into[0]] if into else None
                 transport.exchange(send, to, receive, source, tag)
             else:
-                requests = [transport.irecv(target[part], source, tag) for part in into]
-                requests += [transport.isend(held[part], to, tag) for part in out]
+                requests = []
+                for part in into:
+                    requests.append(transport.irecv(target[part], source, tag))
+                for part in out:
+                    requests.append(transport.isend(held[part], to, tag))
                 yield requests
             if add is not None:
                 there = sums[add[0]]

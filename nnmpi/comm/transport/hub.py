@@ -14,6 +14,7 @@ rank 2   receives from rank 0, which is there: goes on until ───┴─► 
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
 from nnmpi.comm.transport.base import (
@@ -83,6 +84,7 @@ class Meeting:
 
 
 Posted: TypeAlias = PostedMessage | Rendezvous | Meeting
+_DONE = attrgetter("done")
 
 
 class Hub:
@@ -228,7 +230,8 @@ class Hub:
         rank = by.job_rank
         self._waiting[rank] = requests
         self._look_for_deadlock()
-        self._changed[rank].wait_for(lambda: self._failure or self._goes_on(rank, requests))
+        while not self._failure and not self._goes_on(rank, requests):
+            self._changed[rank].wait()
         del self._waiting[rank]
         if rank in self._lost:
             raise Killed(f"rank {rank} was killed")
@@ -236,7 +239,7 @@ class Hub:
 
     def _goes_on(self, rank: int, requests: Sequence[Posted]) -> bool:
         """Whether a rank that waits for these does so no longer."""
-        if all(q.done for q in requests):
+        if all(map(_DONE, requests)):
             return True
         return self.fault_tolerant and (rank in self._lost or any(map(self._fails, requests)))
 
@@ -248,7 +251,7 @@ class Hub:
 
     def _are_done(self, by: Member, requests: Sequence[Posted]) -> bool:
         """Whether all are complete; one that is stays so, though another rank has failed since."""
-        done = all(q.done for q in requests)
+        done = all(map(_DONE, requests))
         if not done:
             self._check(by, requests)
         for q in requests:

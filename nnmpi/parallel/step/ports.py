@@ -171,7 +171,8 @@ class LossSink(Sink):
 
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
         value = scale / divisor if (divisor := self._load.divisor) else 0.0
-        return constant(root.shape, value, root.dtype, backend.xp_of(root.data))
+        like = root.data
+        return constant(like.shape, value, like.dtype, backend.xp_of(like))
 
     def loss(self) -> Any:
         """The sum of the losses since it was last asked for; 0 of a rank without the last stage."""
@@ -203,11 +204,10 @@ class Stage(NamedTuple):
 class Live:
     """A micro-batch in a stage, between its forward and its backward pass."""
 
-    __slots__ = ("_digest", "finish", "input", "leaves", "root", "stats")
+    __slots__ = ("_digest", "finish", "input", "root", "stats")
 
     def __init__(self, x: Tensors, stats: BatchStats) -> None:
         self.input, self.stats, self._digest = x, stats, list[int]()
-        self.leaves = needing_gradients(x)
         self.root: Tensor  # what the backward pass starts from
         self.finish: Callable[..., object]  # W, after I
 

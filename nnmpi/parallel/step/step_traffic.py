@@ -4,6 +4,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 
 from nnmpi.comm import Comm
+from nnmpi.data import Loader
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.layout import Layout
@@ -27,9 +28,15 @@ class StepTraffic:
         self._layout, self._batch_size, self._complete = layout, config.batch_size, complete
 
     def counted(
+        self, steps: Generator[StepResult, None, None], loader: Loader
+    ) -> Generator[StepResult, None, None]:
+        """The steps of an epoch, as they are where nothing is left to count in them."""
+        is_known = self.sent is not None or len(loader.split.y) < self._batch_size
+        return steps if is_known else self._counted(steps)
+
+    def _counted(
         self, steps: Generator[StepResult, None, None]
     ) -> Generator[StepResult, None, None]:
-        """The steps of an epoch."""
         before = self._so_far() if self._has_begun else None
         self._has_begun = True
         with closing(steps):
