@@ -24,8 +24,8 @@ from lib.workloads import endless
 
 from nnmpi import Config, Trainer
 from nnmpi.arrays import blas
-from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.rank import memory
+from nnmpi.planning.paper.activations import activations
+from nnmpi.planning.paper.rank import memory
 
 CASES: dict[str, dict[str, Any]] = {
     "gpt": {"model": "gpt:4x4x128", "data": "text", "batch_size": 32},

@@ -33,8 +33,8 @@ import nnmpi
 from nnmpi import Trainer
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
+from nnmpi.io.checkpoints.write import Writer
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.run.checkpoints.write import Writer
 
 BATCHES = 4
 KEPT = 1

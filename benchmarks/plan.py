@@ -40,12 +40,12 @@ from nnmpi.arrays import blas
 from nnmpi.comm import Comm, world
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.paper.activations import needed, python_objects
-from nnmpi.parallel.paper.rank import traffic
-from nnmpi.parallel.planning.exchange_time import ExchangeTimes
-from nnmpi.parallel.planning.machine import Machine
-from nnmpi.parallel.planning.step_time import CostModel, StepTime, step_time
-from nnmpi.parallel.planning.unit_times import ModelTimes
+from nnmpi.planning.exchange_time import ExchangeTimes
+from nnmpi.planning.machine import Machine
+from nnmpi.planning.paper.activations import needed, python_objects
+from nnmpi.planning.paper.rank import traffic
+from nnmpi.planning.step_time import CostModel, StepTime, step_time
+from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.measuring import measure
 from nnmpi.run.setup.setup import set_up
 

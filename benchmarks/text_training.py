@@ -99,7 +99,7 @@ def mean(parts: list[tuple[float, int]]) -> float:
 
 def our_losses(a: argparse.Namespace, seed: int, dtype: str = "float32") -> list[Losses]:
     """The losses of nnmpi."""
-    from nnmpi.run.output.report import Report
+    from nnmpi.io.output.report import Report
 
     found = []
 

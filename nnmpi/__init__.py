@@ -28,16 +28,17 @@ from nnmpi.autograd import replacements as _replacements
 from nnmpi.autograd.creation import *  # noqa: F403
 from nnmpi.autograd.functional import *  # noqa: F403
 from nnmpi.autograd.method_functions import *  # noqa: F403
+from nnmpi.io import loggers as loggers
+from nnmpi.io.files.loading import load as load
+from nnmpi.io.files.saving import save as save
+from nnmpi.io.output.plot import plot as plot
 from nnmpi.nn.random_numbers import *  # noqa: F403
 from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
-from nnmpi.notebook import load_ipython_extension as load_ipython_extension
 from nnmpi.options import cli as cli
 from nnmpi.options.config import Config as Config
-from nnmpi.run import loggers as loggers
-from nnmpi.run.files.loading import load as load
-from nnmpi.run.files.saving import save as save
-from nnmpi.run.output.plot import plot as plot
+from nnmpi.run import notebook as notebook
+from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension
 from nnmpi.run.text.generation import generate as generate
 from nnmpi.run.trainer import Trainer as Trainer
 from nnmpi.version import __version__ as __version__

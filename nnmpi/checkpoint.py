@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.io.checkpoints.export import export
+from nnmpi.io.checkpoints.keep import folder_of, folders
+from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
+from nnmpi.io.checkpoints.read import BlockReader, Found, newest_of
+from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.options import cli
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.mesh import CUTS
-from nnmpi.run.checkpoints.export import export
-from nnmpi.run.checkpoints.keep import folder_of, folders
-from nnmpi.run.checkpoints.manifest import Manifest, read_manifest
-from nnmpi.run.checkpoints.read import BlockReader, Found, newest_of
-from nnmpi.run.checkpoints.schema import DamagedError
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 Checkpoint = dict[str, Any]

@@ -15,7 +15,7 @@ COMMANDS = {
     "simulate": Command("nnmpi.simulate", "price and draw plans and layouts, without MPI"),
     "plan": Command("nnmpi.plan", "find the layout that trains a model fastest, without MPI"),
     "measure": Command("nnmpi.measure", "measure what a machine takes for a model, for plan"),
-    "plot": Command("nnmpi.run.output.plot", "draw loss and accuracy, from logs of runs"),
+    "plot": Command("nnmpi.io.output.plot", "draw loss and accuracy, from logs of runs"),
     "report": Command("nnmpi.report", "write a page of runs, from their logs and traces"),
     "watch": Command("nnmpi.watch", "serve that page, and follow a run while it goes on"),
     "generate": Command("nnmpi.run.text.generate_command", "generate text with a saved model"),

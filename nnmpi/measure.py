@@ -11,13 +11,13 @@ from pathlib import Path
 
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, ended
+from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.options import cli
 from nnmpi.options.config import TRAINED, Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.planning.machine import Machine, read_machine
+from nnmpi.planning.machine import Machine, read_machine
 from nnmpi.run.command import on_ranks
-from nnmpi.run.files.atomic import check_target, replaced
 from nnmpi.run.measuring import measure, processor
 from nnmpi.run.setup.setup import set_up
 

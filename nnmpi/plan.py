@@ -12,7 +12,7 @@ from nnmpi.options import cli
 from nnmpi.options.config import TRAINED, Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import size
-from nnmpi.parallel.planning.drawing import as_svg
+from nnmpi.planning.drawing import as_svg
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
 from nnmpi.run.planning.planning import SUMS, Asked, on_paper, search

@@ -1,10 +1,10 @@
 """The command `python -m nnmpi.plot`: loss and accuracy of runs, drawn from their logs.
 
 It is run, not imported: an import would put this module in the place of the function `nnmpi.plot`
-(`nnmpi/run/output/plot.py`).
+(`nnmpi/io/output/plot.py`).
 """
 
-from nnmpi.run.output.plot import main
+from nnmpi.io.output.plot import main
 
 if __name__ != "__main__":
     raise ImportError("nnmpi.plot is a function, by `from nnmpi import plot`")

@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from nnmpi.io.page.page import logs_of, read, write
 from nnmpi.options import cli
-from nnmpi.run.page.page import logs_of, read, write
 
 
 def parser() -> cli.Parser:

@@ -12,10 +12,10 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 
+from nnmpi.io.output import NullReport
 from nnmpi.nn import CrossEntropyLoss, Module, MSELoss
 from nnmpi.nn.losses import Loss
 from nnmpi.options.config import Config
-from nnmpi.run.output import NullReport
 from nnmpi.run.trainer import Trainer
 
 

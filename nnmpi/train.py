@@ -23,6 +23,9 @@ from typing import Any, NoReturn
 from nnmpi.arrays import blas
 from nnmpi.comm import Comm, OtherRankError, RankLost, ended, job, launched, traceback_text
 from nnmpi.comm.stderr import print_error
+from nnmpi.io.files.folders import is_folder
+from nnmpi.io.files.outputs import saved_since, version
+from nnmpi.io.output import LostOutputError, Report, open_report
 from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
@@ -30,9 +33,6 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
 from nnmpi.run.command import first_prints
 from nnmpi.run.dry_run import dry_run
-from nnmpi.run.files.folders import is_folder
-from nnmpi.run.files.outputs import saved_since, version
-from nnmpi.run.output import LostOutputError, Report, open_report
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.resume import fitted
 from nnmpi.run.setup import threads

@@ -14,10 +14,10 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from nnmpi.io.page.page import as_json, as_values, html, logs_of, read
 from nnmpi.options import cli
 from nnmpi.options.quoting import shown
 from nnmpi.report import add_files
-from nnmpi.run.page.page import as_json, as_values, html, logs_of, read
 
 HOST, PORT = "127.0.0.1", 8321
 

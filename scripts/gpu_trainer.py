@@ -12,7 +12,7 @@ from typing import Any
 from nnmpi import Config, Trainer
 from nnmpi.arrays import backend
 from nnmpi.comm import world
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 
 class Clock(NullReport):

@@ -38,9 +38,9 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.store import FlatStore
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.rank import memory, traffic
 from nnmpi.parallel.pipeline.profile import UnitCost, profile
+from nnmpi.planning.paper.activations import activations
+from nnmpi.planning.paper.rank import memory, traffic
 
 REPEATS = 20  # passes of a unit, of which the least time counts
 COUNTED = 2  # steps whose bytes are counted

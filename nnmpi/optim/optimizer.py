@@ -3,7 +3,7 @@
 Rules:
 
 - Nothing here communicates. A rank updates what `owned` of the store gives, and has running sums
-  for that only; `Entries.of_optimizer` collects those of all ranks, `parallel/paper/rank.py` counts
+  for that only; `Entries.of_optimizer` collects those of all ranks, `planning/paper/rank.py` counts
   them.
 - Ranges are found again when `_dependencies` changes, which each step compares: what else ranges
   come to depend on belongs there, or sets `_ranges_of` to nothing as `take` does.

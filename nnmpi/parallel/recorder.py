@@ -3,7 +3,7 @@
 An operation of a program is an entry, and so is each wait within one. Who keeps them:
 
     StepLog    of a step on paper, without times: the exchanges of each operation (paper/log.py)
-    Recording  of --trace, with times: operations, waits, and works of the Comms (run/trace/)
+    Recording  of --trace, with times: operations, waits, and works of the Comms (io/trace/)
 """
 
 import time

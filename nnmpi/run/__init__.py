@@ -1,6 +1,6 @@
-"""A run: its parts, training, files and reports.
+"""Training: what a run starts from, its loop, and how it goes on without ranks that are lost.
 
-Here: `Trainer`, what a run starts from (`setup`), epochs, checkpoints and other files, recovery
-from lost ranks, and tools that show a run: reports, pages, traces, generated text.
-Not here: which strategy is used; that is known to `parallel` alone.
+Here: `Trainer`, what a run starts from (`setup`), the session of arranged ranks, epochs, recovery,
+and commands that need a model: planning a run, generated text, notebooks.
+Not here: files and reports (`io`); which strategy is used, which is known to `parallel` alone.
 """

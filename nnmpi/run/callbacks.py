@@ -17,12 +17,13 @@ and after each step that a callback follows.
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
 
 import numpy as np
 
 from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.snapshot import Changes
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.parts import ModelPart
@@ -85,17 +86,6 @@ def _of_python(value: Any) -> Any:
         return tuple(map(_of_python, value))
     is_number = isinstance(value, np.generic | np.ndarray) and value.ndim == 0
     return value.item() if is_number else value
-
-
-class Changes(NamedTuple):
-    """Settings that are others than at the start.
-
-    options  of each group of the optimizer
-    frozen   the paths of parameters that were trained at the start
-    """
-
-    options: tuple[dict[str, Any], ...] = ()
-    frozen: tuple[str, ...] = ()
 
 
 class Settings:

@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi.comm import Comm, OtherRankError
+from nnmpi.io.checkpoints.forms import RunAbout, tensor_facts
+from nnmpi.io.checkpoints.keep import BETTER, best_of, whole_ones
+from nnmpi.io.checkpoints.times import SaveTimes
+from nnmpi.io.checkpoints.write import Writer, WriteResult
+from nnmpi.io.files import folders
+from nnmpi.io.files.atomic import NotSavedError
+from nnmpi.io.output import Event
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import states_of
-from nnmpi.run.checkpoints.forms import RunAbout, tensor_facts
-from nnmpi.run.checkpoints.keep import BETTER, best_of, whole_ones
-from nnmpi.run.checkpoints.times import SaveTimes
-from nnmpi.run.checkpoints.write import Writer, WriteResult
-from nnmpi.run.files import folders
-from nnmpi.run.files.atomic import NotSavedError
-from nnmpi.run.output import Event
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 

@@ -16,6 +16,7 @@ from nnmpi.comm import Comm
 from nnmpi.data import Dataset
 from nnmpi.data.files import reading
 from nnmpi.data.inputs import Inputs, arrays, parts
+from nnmpi.io.files.folders import source_of
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.tensor_files import files_of
@@ -27,7 +28,6 @@ from nnmpi.parallel.model.entries import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.files.folders import source_of
 
 MAX_BYTES = 16 << 20
 """How much of an array, or of a file, is compared: of a larger one, every k-th row, or stretches

@@ -11,6 +11,9 @@ from typing import Any
 
 from nnmpi.comm import Comm
 from nnmpi.data.inputs import arrays
+from nnmpi.io.checkpoints.snapshot import MAY_CHANGE
+from nnmpi.io.output import Event
+from nnmpi.io.output.messages import as_text
 from nnmpi.options import cli
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import quoted
@@ -21,12 +24,9 @@ from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.planning.residences import within_memory
-from nnmpi.run.output import Event
-from nnmpi.run.output.messages import as_text
+from nnmpi.planning.residences import within_memory
 from nnmpi.run.setup.cutting import on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
-from nnmpi.run.snapshot import MAY_CHANGE
 from nnmpi.run.start_events import layout_event, moves_event
 from nnmpi.sim.drawing.tables import plural
 

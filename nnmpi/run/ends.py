@@ -6,12 +6,12 @@ from contextlib import ExitStack, suppress
 import numpy as np
 
 from nnmpi.comm import RankLost
+from nnmpi.io.files.atomic import NotSavedError
+from nnmpi.io.output import Event, LostOutputError, Report, open_report
+from nnmpi.io.page import page
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.files.atomic import NotSavedError
-from nnmpi.run.output import Event, LostOutputError, Report, open_report
-from nnmpi.run.page import page
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.start_events import arranged_event, environment, resumed_event, start_event

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TypeAlias
 
+from nnmpi.io.output import Event
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.run.output import Event
 from nnmpi.run.text.samples import Sampler
 from nnmpi.run.told import place
 from nnmpi.run.training import Training

@@ -3,8 +3,8 @@
 from contextlib import suppress
 from pathlib import Path
 
+from nnmpi.io.output import Event
 from nnmpi.parallel.arrangement.sent import Traffic
-from nnmpi.run.output import Event
 
 PROCESS = Path("/proc/self")
 

@@ -10,13 +10,13 @@ from contextlib import closing
 import numpy as np
 
 from nnmpi.comm import RankLost
+from nnmpi.io.output import Event
+from nnmpi.io.output.pace import measured
 from nnmpi.metrics import Sums, mean
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import ends
 from nnmpi.run.following import Follow, after_step, call, compare_settings
-from nnmpi.run.output import Event
-from nnmpi.run.output.pace import measured
 from nnmpi.run.run_state import StepPhase
 from nnmpi.run.training import Training
 

@@ -29,11 +29,11 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.planning.exchange_time import IN_PLACE, curve_name
-from nnmpi.parallel.planning.machine import TYPICAL, Curve, Machine, MeasuredModel, UnitTimes
-from nnmpi.parallel.planning.unit_times import signature
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder, current_recorder
 from nnmpi.parallel.step.executor import StepState
+from nnmpi.planning.exchange_time import IN_PLACE, curve_name
+from nnmpi.planning.machine import TYPICAL, Curve, Machine, MeasuredModel, UnitTimes
+from nnmpi.planning.unit_times import signature
 from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session

@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.keep import check_empty
+from nnmpi.io.checkpoints.may_change import check_may_change, warnings
+from nnmpi.io.checkpoints.read import Found, use_newest
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.files.outputs import LogMark
+from nnmpi.io.output.pace import PaceCounts
+from nnmpi.io.versions import with_kernels
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.run import consistency
-from nnmpi.run.checkpoints.keep import check_empty
-from nnmpi.run.checkpoints.read import Found, use_newest
-from nnmpi.run.files.outputs import LogMark
-from nnmpi.run.may_change import check_may_change, warnings
-from nnmpi.run.output.pace import PaceCounts
 from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
-from nnmpi.run.snapshot import Snapshot
-from nnmpi.run.versions import with_kernels
 
 
 class Resumed(NamedTuple):

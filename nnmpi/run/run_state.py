@@ -8,19 +8,18 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
+from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
+from nnmpi.io.files.loading import Loaded
+from nnmpi.io.output import Event, NullReport, Report
+from nnmpi.io.output.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
-from nnmpi.parallel.planning.search import Planned
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.run.callbacks import Changes
-from nnmpi.run.files.loading import Loaded
-from nnmpi.run.output import Event, NullReport, Report
-from nnmpi.run.output.pace import NO_TIME, Pace, PaceCounts, counts_tokens
+from nnmpi.planning.search import Planned
 from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
-from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.told import Told, place
 
 

@@ -17,6 +17,9 @@ from nnmpi.arrays import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
+from nnmpi.io.checkpoints.may_change import check_batch_norm
+from nnmpi.io.checkpoints.snapshot import Changes, Snapshot, next_steps
+from nnmpi.io.files import folders, saving
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -32,23 +35,20 @@ from nnmpi.parallel.backup import HeldVersion, backups
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned, saved
-from nnmpi.parallel.paper.alike_ranks import alike_ranks
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.planning.paper.alike_ranks import alike_ranks
 from nnmpi.run import consistency
-from nnmpi.run.callbacks import Changes, Settings
+from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped import release, watch
-from nnmpi.run.files import folders, saving
 from nnmpi.run.footprint import Footprint
-from nnmpi.run.may_change import check_batch_norm
 from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.setup import models, objectives, probe
 from nnmpi.run.setup.cutting import cut_model
 from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
-from nnmpi.run.snapshot import Snapshot, next_steps
 
 
 class Session:

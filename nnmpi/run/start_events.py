@@ -10,6 +10,8 @@ from itertools import pairwise
 from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm
 from nnmpi.data.loader import padding
+from nnmpi.io.output.messages import Event
+from nnmpi.io.versions import versions
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -17,14 +19,12 @@ from nnmpi.parallel.arrangement.drawing import as_lines, blocks
 from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
-from nnmpi.parallel.paper.alike_ranks import AlikeRanks, alike_ranks
-from nnmpi.run.output.messages import Event
+from nnmpi.planning.paper.alike_ranks import AlikeRanks, alike_ranks
 from nnmpi.run.resume import Resumed
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import threads
 from nnmpi.run.setup.setup import Setup
-from nnmpi.run.versions import versions
 
 
 def layout_event(a: Arrangement) -> Event:

@@ -11,6 +11,9 @@ import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError, job
 from nnmpi.data import Dataset
+from nnmpi.io.checkpoints.snapshot import Snapshot, changed
+from nnmpi.io.output import Event, Report
+from nnmpi.io.trace import Tracer
 from nnmpi.metrics import Metric, Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
@@ -21,19 +24,16 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency, ends, loop
 from nnmpi.run.checkpointing import Checkpoints
-from nnmpi.run.output import Event, Report
 from nnmpi.run.recovery.recovery import Recovery
 from nnmpi.run.recovery.standing import RunStage
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
 from nnmpi.run.setup.setup import NO_METRICS, Given, Setup
-from nnmpi.run.snapshot import Snapshot, changed
 from nnmpi.run.start_events import start_event
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
 from nnmpi.run.told import runs_in
-from nnmpi.run.trace import Tracer
 from nnmpi.run.training import NO_SESSION, SPARE, Training, drop
 
 T = TypeVar("T")

@@ -14,6 +14,10 @@ from threading import RLock
 from typing import Any, NoReturn, Protocol, cast
 
 from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.read import Found, use_newest
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.loggers import loggers_of
+from nnmpi.io.trace import Tracer
 from nnmpi.nn.graph import Graph
 from nnmpi.options import terms
 from nnmpi.options.config import Config
@@ -23,18 +27,14 @@ from nnmpi.parallel.arrangement.fewer import Fewer
 from nnmpi.parallel.refusals import why_not
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
-from nnmpi.run.checkpoints.read import Found, use_newest
 from nnmpi.run.dropped import close_dropped
-from nnmpi.run.loggers import loggers_of
 from nnmpi.run.planning.planning import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import Uncut, fitted
 from nnmpi.run.setup.setup import Given, Setup, set_up
-from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.text import samples
-from nnmpi.run.trace import Tracer
 
 COLLECTING = RLock()
 """Held by the rank that calls `gc.collect`, as ranks may be threads: that of a second one would

@@ -16,7 +16,7 @@ W   gradients of its weights, later      RECV_F SEND_F  an activation: from, to 
 
 An operation is a value, and says nothing of how it is done. It has no rank: it stands in the list
 of one. Who reads `Kind`, and changes with it: `lowering.py` (what follows what), `proof.py` (what
-needs what), `sim/pipeline.py` (what it costs), `parallel/paper/activations.py` (what is live), and
+needs what), `sim/pipeline.py` (what it costs), `planning/paper/activations.py` (what is live), and
 the executor.
 """
 

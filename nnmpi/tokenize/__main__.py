@@ -34,6 +34,8 @@ from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
 from nnmpi.data.windows import About, held_out
+from nnmpi.io.files.atomic import check_target, replaced
+from nnmpi.io.output import Event
 from nnmpi.options import cli
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import check_text
@@ -41,8 +43,6 @@ from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.run import consistency
 from nnmpi.run.command import on_ranks
-from nnmpi.run.files.atomic import check_target, replaced
-from nnmpi.run.output import Event
 from nnmpi.sim.drawing.tables import plural
 
 BLOCK = 1 << 20  # bytes

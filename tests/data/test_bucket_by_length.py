@@ -9,7 +9,7 @@ from helpers.datafiles import refused
 from nnmpi import Config, Trainer, nn
 from nnmpi.data import Loader, Split, Standardiser
 from nnmpi.data.loader import lengths_of, padding
-from nnmpi.run.output.messages import as_text
+from nnmpi.io.output.messages import as_text
 
 N, T = 103, 20
 

@@ -23,8 +23,8 @@ from helpers.training.made_checkpoints import about_run, made, read, wrong
 
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.checkpoints.keep import folder_of
-from nnmpi.run.checkpoints.write import Writer
+from nnmpi.io.checkpoints.keep import folder_of
+from nnmpi.io.checkpoints.write import Writer
 
 KEEP = 2
 SIZES = (1000, 1000, 1000, 150_000)  # numbers of a tensor; the last one fills several blocks

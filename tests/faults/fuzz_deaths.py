@@ -16,8 +16,8 @@ from fuzzing import GOOD, Fault, Outcome
 from helpers import mpijob
 
 import nnmpi
+from nnmpi.io.files.saving import PARAMETERS
 from nnmpi.nn.models import iris_mlp
-from nnmpi.run.files.saving import PARAMETERS
 
 TIMEOUT = 6.0  # of NNMPI_TIMEOUT
 LIMIT = 60.0  # of a job

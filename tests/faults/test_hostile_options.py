@@ -6,9 +6,9 @@ import pytest
 from helpers.commands import Command
 
 from nnmpi.comm.stderr import print_error
+from nnmpi.io.output.messages import as_text
 from nnmpi.options.cli import from_toml
 from nnmpi.options.config import options
-from nnmpi.run.output.messages import as_text
 
 HOSTILE = {
     "NUL": "a\0b",

@@ -7,7 +7,7 @@ from functools import partial
 
 from nnmpi import train
 from nnmpi.comm import ended
-from nnmpi.run.output import Event
+from nnmpi.io.output import Event
 
 
 class DiesAfterAnEpoch:

@@ -8,11 +8,11 @@ from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
-from nnmpi.parallel.planning.paper import Paper
-from nnmpi.parallel.planning.search import Searcher
-from nnmpi.parallel.planning.step_time import CostModel
-from nnmpi.parallel.planning.unit_times import signature
+from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
+from nnmpi.planning.search import Searcher
+from nnmpi.planning.step_time import CostModel
+from nnmpi.planning.unit_times import signature
 from nnmpi.run.planning.planning import Asked, basis
 from nnmpi.run.setup.cutting import uncut_of
 

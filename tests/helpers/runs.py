@@ -9,8 +9,8 @@ import numpy as np
 from nnmpi import Trainer, nn
 from nnmpi import data as datasets
 from nnmpi.data import Dataset
+from nnmpi.io.output import Event, Report
 from nnmpi.nn.models import mlp
-from nnmpi.run.output import Event, Report
 
 LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "ring": (2, {"allreduce": "ring"}),

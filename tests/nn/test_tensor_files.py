@@ -16,8 +16,8 @@ from helpers.shards import INDEX, cut, write_index
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import comm_self
+from nnmpi.io.files import loading
 from nnmpi.nn.tensor_files import stored_in
-from nnmpi.run.files import loading
 
 VALUES = np.array([[1.5, -0.0, 3e38], [np.inf, 1e-40, -7.0]], "float32")
 

@@ -10,8 +10,8 @@ from helpers.training.served import IRIS, clouds
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.nn.models import mlp
-from nnmpi.run.output import NullReport
 
 SHARES: list[tuple[dict[str, Any], set[str]]] = [
     ({"allreduce": "shared"}, {"split", "shared", "node_memory"}),

@@ -5,7 +5,7 @@ import pytest
 from nnmpi import Config, Trainer
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import comm_self
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 
 def accuracy(dtype: str, model: str, data: str, epochs: int) -> float:

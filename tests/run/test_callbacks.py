@@ -11,9 +11,9 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
+from nnmpi.io.output.messages import as_text
 from nnmpi.metrics import accuracy
-from nnmpi.run.output import Event, NullReport
-from nnmpi.run.output.messages import as_text
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((40, 3)), RNG.standard_normal((40, 2))

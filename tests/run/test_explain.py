@@ -4,7 +4,7 @@ import pytest
 from helpers.planning import SLOW_LINKS, planning
 
 from nnmpi.options.config import Config
-from nnmpi.parallel.planning.step_time import step_time
+from nnmpi.planning.step_time import step_time
 from nnmpi.run.planning.explained import (
     HIDDEN,
     as_text,

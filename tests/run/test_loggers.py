@@ -15,8 +15,8 @@ from helpers.datafiles import refused
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, threads
-from nnmpi.run.loggers import KINDS, Logger
-from nnmpi.run.output import LostOutputError
+from nnmpi.io.loggers import KINDS, Logger
+from nnmpi.io.output import LostOutputError
 from nnmpi.train import main
 
 IRIS = {"model": "iris-mlp", "data": "iris", "epochs": 2}
@@ -155,6 +155,6 @@ def test_where_a_library_cannot_write_is_one_line(error: Exception, why: str) ->
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_library_that_is_missing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nnmpi.run.loggers.find_spec", lambda library: None)
+    monkeypatch.setattr("nnmpi.io.loggers.find_spec", lambda library: None)
     with refused(KINDS[name].library, "pip install 'nnmpi[loggers]'"):
         trained(logger=f"{name}:x")

@@ -9,7 +9,7 @@ import pytest
 from nnmpi import Config, Trainer, data, nn, tensor
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.data import Dataset, Language
-from nnmpi.run.output.messages import as_text
+from nnmpi.io.output.messages import as_text
 
 T, V = 7, 5
 

@@ -9,7 +9,7 @@ from helpers.runs import rows, small
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import Event, NullReport
+from nnmpi.io.output import Event, NullReport
 
 
 def confusion(scores: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, int]:

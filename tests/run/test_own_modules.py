@@ -12,9 +12,9 @@ import nnmpi
 from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import Module
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.output import Event, NullReport
 
 Options = dict[str, Any]
 

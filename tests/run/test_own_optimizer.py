@@ -9,9 +9,9 @@ from helpers.runs import LAYOUTS, rows, small
 from nnmpi import Config, Trainer, optim
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.output import Event, NullReport
 
 OWN_LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     **LAYOUTS,

@@ -15,7 +15,7 @@ from helpers.training.recovered import COMMON, LAYOUTS, Left, Told
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 
 def saved_at(step: int, directory: Path, ranks: int, config: Config, per_node: int | None) -> None:

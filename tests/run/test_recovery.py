@@ -15,9 +15,9 @@ from helpers.training.recovered import LAYOUTS
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
-from nnmpi.run.output import Event, NullReport
 from nnmpi.run.recovery.recovery import NothingLeftError
 
 DEATHS = 2  # of each layout; with --all many more

@@ -3,16 +3,15 @@
 import pytest
 
 from nnmpi import Config
+from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
+from nnmpi.io.output.pace import NO_TIME
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.run.callbacks import Changes
-from nnmpi.run.output.pace import NO_TIME
 from nnmpi.run.recovery.holdings import Holding
 from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
 from nnmpi.run.run_state import Counters, VersionFacts
-from nnmpi.run.snapshot import Snapshot
 from nnmpi.run.told import Told, place
 
 TENSORS = tuple(MovedTensor(path, (4,), (0,), ()) for path in ("first", "second"))

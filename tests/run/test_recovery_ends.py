@@ -15,8 +15,8 @@ from helpers.training.recovered import COMMON, RING
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.output import Event, NullReport
 from nnmpi.run.recovery.recovery import NothingLeftError
 
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3}

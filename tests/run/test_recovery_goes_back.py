@@ -15,8 +15,8 @@ from nnmpi import Config, Trainer, train
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.hub import Hub
-from nnmpi.run.output import Event, Report
-from nnmpi.run.snapshot import Snapshot
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.output import Event, Report
 
 PIPELINE = {**COMMON, "pp": 3, "micro_batches": 3, "backup": 3}
 

@@ -9,11 +9,11 @@ from helpers.planning import measured
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event
+from nnmpi.io.output.messages import as_text
 from nnmpi.parallel import strategies
-from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
+from nnmpi.planning.machine import TYPICAL, UnitTimes
 from nnmpi.run.measuring import processor
-from nnmpi.run.output import Event
-from nnmpi.run.output.messages import as_text
 
 MLP = Config(model="mlp:64-32-32-10", data="digits", batch_size=32, steps=6)
 

@@ -10,7 +10,7 @@ from helpers.datafiles import refused
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError, comm_self, thread_ranks
-from nnmpi.run.output import Event, NullReport, Report
+from nnmpi.io.output import Event, NullReport, Report
 
 TOKENS = 20
 TEXT = "the lazy dog, and\nback again. " * 30

@@ -10,9 +10,9 @@ from helpers.runs import LAYOUTS, rows, small
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import Module
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.output import Event, NullReport
 
 SERVERS: tuple[int, dict[str, Any]] = (3, {"sync": "bsp", "servers": 1})
 

@@ -25,8 +25,8 @@ from helpers.training.unusual_models import spoilt
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import NullReport
-from nnmpi.run.snapshot import Snapshot, joined
+from nnmpi.io.checkpoints.snapshot import Snapshot, joined
+from nnmpi.io.output import NullReport
 
 ADAM = OPTIMIZERS[1]
 

@@ -12,8 +12,8 @@ from helpers.training.laws_snapshot import COMMON, RING, STEPS, run, same, taken
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.metrics import Sums
-from nnmpi.run.output import NullReport
 
 ADAM = OPTIMIZERS[1]
 

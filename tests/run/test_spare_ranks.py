@@ -14,9 +14,9 @@ from helpers.training.recovered import COMMON, RING
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, RankLost
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.ends import NotReadyError
-from nnmpi.run.output import Event, NullReport
 from nnmpi.run.recovery.recovery import NothingLeftError
 
 TENSORS = {**COMMON, **RING, "dp": 2, "tp": 2}

@@ -9,7 +9,7 @@ from helpers.runs import fit, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer
-from nnmpi.run.output import Report
+from nnmpi.io.output import Report
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 99])

@@ -14,8 +14,8 @@ from nnmpi import Config, Trainer, nn
 from nnmpi import data as datasets
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.nn.models import digits_cnn
-from nnmpi.run.output import NullReport
 
 
 def test_data_may_come_in_any_form() -> None:

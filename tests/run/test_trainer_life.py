@@ -18,8 +18,8 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
+from nnmpi.io.output import Event, NullReport, Report
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.output import Event, NullReport, Report
 
 LAYOUTS: list[tuple[int, dict[str, Any]]] = [
     (1, {}),

@@ -13,7 +13,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import AbortedError, Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import Event, LostOutputError, NullReport, Report
+from nnmpi.io.output import Event, LostOutputError, NullReport, Report
 
 # ---- shared memory is freed
 

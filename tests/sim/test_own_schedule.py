@@ -11,7 +11,7 @@ from helpers.datafiles import refused
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 PAGE = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text(encoding="utf-8")
 CODE = re.findall(r"^```python\n(from fractions.*?)^```", PAGE, re.S | re.M)[0]

@@ -16,9 +16,9 @@ from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor, apply
 from nnmpi.autograd.ops import losses
 from nnmpi.comm import comm_self
+from nnmpi.io.output import NullReport
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.models import mlp, mnist_cnn
-from nnmpi.run.output import NullReport
 
 pytestmark = needs_emulator
 

@@ -13,8 +13,8 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.arrays import backend
 from nnmpi.comm import comm_self
+from nnmpi.io.output import NullReport
 from nnmpi.optim import loss_scale
-from nnmpi.run.output import NullReport
 
 pytestmark = needs_device
 EPOCHS, STEPS = 3, 6  # of an epoch

@@ -22,7 +22,7 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 pytestmark = needs_device
 

@@ -13,9 +13,9 @@ from nnmpi import nn, optim
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.comm import comm_self
+from nnmpi.io.output import NullReport
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.parallel import refusals
-from nnmpi.run.output import NullReport
 
 pytestmark = needs_device
 STEPS = 4

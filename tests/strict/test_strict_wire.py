@@ -15,11 +15,11 @@ from nnmpi.arrays import devices
 from nnmpi.arrays.backend import CPU
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
+from nnmpi.io.output.messages import as_text
 from nnmpi.parallel import staging, wire
 from nnmpi.parallel.pipeline import profile
 from nnmpi.parallel.wire import wire_of
-from nnmpi.run.output import NullReport
-from nnmpi.run.output.messages import as_text
 
 pytestmark = needs_device
 xp = DEVICE.xp

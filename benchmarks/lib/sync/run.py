@@ -14,9 +14,9 @@ from lib.sync.model import Case, Mode
 from nnmpi import data, nn
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Loader
+from nnmpi.io.output import NullReport
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.strategy import Strategy
-from nnmpi.run.output import NullReport
 
 COLD = 4  # the first 1/COLD of the steps of a run is not timed
 

@@ -12,19 +12,19 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from nnmpi.io.output import Event
 from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.planning.exchange_time import ExchangeTimes, with_fastest_sum
-from nnmpi.parallel.planning.step_time import (
+from nnmpi.planning.exchange_time import ExchangeTimes, with_fastest_sum
+from nnmpi.planning.step_time import (
     CostModel,
     RankTimes,
     StepModel,
     stage_passes,
     step_model,
 )
-from nnmpi.run.output import Event
 from nnmpi.run.planning.planning import Basis
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import amount, columns, plural

@@ -13,14 +13,14 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.discovery import discover
-from nnmpi.parallel.planning.exchange_time import ExchangeTimes
-from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
-from nnmpi.parallel.planning.paper import Paper
-from nnmpi.parallel.planning.search import Search, Searcher
-from nnmpi.parallel.planning.step_time import CostModel
-from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.exchange_time import ExchangeTimes
+from nnmpi.planning.machine import TYPICAL, Machine, read_machine
+from nnmpi.planning.search import Search, Searcher
+from nnmpi.planning.step_time import CostModel
+from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import measure, processor
 from nnmpi.run.run_state import RunPlan

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import Any
 
+from nnmpi.io.output import Event
 from nnmpi.options import terms
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.planning.search import Planned
-from nnmpi.parallel.planning.step_time import StepTime
-from nnmpi.run.output import Event
+from nnmpi.planning.search import Planned
+from nnmpi.planning.step_time import StepTime
 from nnmpi.run.planning.planning import SUMS, FoundLayouts
 from nnmpi.sim.drawing.tables import amount, columns, plural
 

@@ -8,10 +8,10 @@ from typing import cast
 import numpy as np
 
 from nnmpi.comm import Comm, RankLost
+from nnmpi.io.output import Event
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.output import Event
 from nnmpi.run.recovery.holdings import Gift
 
 PAUSE = 0.02  # seconds between two looks of a spare rank

@@ -14,6 +14,10 @@ import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError, RankLost
 from nnmpi.data import Loader
+from nnmpi.io.checkpoints.read import newest_path
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.output import Event
+from nnmpi.io.trace import Tracer
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
@@ -24,16 +28,12 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
-from nnmpi.run.checkpoints.read import newest_path
-from nnmpi.run.output import Event
 from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of, versions
 from nnmpi.run.recovery.ranks_left import RanksLeft
 from nnmpi.run.recovery.standing import Course, Decision, RunStage, Standing, agreed
 from nnmpi.run.resume import fitted
 from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.session import Session
-from nnmpi.run.snapshot import Snapshot
-from nnmpi.run.trace import Tracer
 from nnmpi.run.training import (
     Training,
     arrange,

@@ -26,15 +26,15 @@ from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
 from nnmpi.parallel.context.layers import cut_sequences, on_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout, mesh_of
-from nnmpi.parallel.planning.machine import TYPICAL
-from nnmpi.parallel.planning.paper import UNMEASURED
-from nnmpi.parallel.planning.stage_cut import division_on_paper
-from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPrice
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.planning.arrangements import UNMEASURED
+from nnmpi.planning.machine import TYPICAL
+from nnmpi.planning.stage_cut import division_on_paper
+from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
 

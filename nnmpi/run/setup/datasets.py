@@ -16,12 +16,12 @@ from nnmpi.data.tokenizer import (
     tokenizer_of,
     vocabulary_of,
 )
+from nnmpi.io.files import loading
+from nnmpi.io.files.folders import TOKENIZER, is_folder
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted, shown
 from nnmpi.parallel.step.objective import Criterion
-from nnmpi.run.files import loading
-from nnmpi.run.files.folders import TOKENIZER, is_folder
 
 
 def own_tokenizer(path: str) -> Tokenizer | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
+from nnmpi.io.files import loading
+from nnmpi.io.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
 from nnmpi.nn import GPT, Module
 from nnmpi.nn.gpt2 import (
     BEGIN,
@@ -30,8 +32,6 @@ from nnmpi.options import user_code
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted, shown
 from nnmpi.options.user_files import parsed, refusing_others
-from nnmpi.run.files import loading
-from nnmpi.run.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
 
 Build = Callable[[], Module]
 

@@ -18,6 +18,8 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Inputs, Loader, Standardiser
 from nnmpi.data.loader import X_AND_Y, Fields, lengths_of
+from nnmpi.io.files import folders, loading
+from nnmpi.io.files.outputs import check_outputs
 from nnmpi.metrics import Metric
 from nnmpi.nn import Conv2d, Module
 from nnmpi.nn.graph import Graph
@@ -37,13 +39,11 @@ from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.discovery import chosen, discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.planning.residences import within_memory
-from nnmpi.parallel.planning.stage_cut import measured_stages
 from nnmpi.parallel.step.objective import Criterion
 from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.planning.residences import within_memory
+from nnmpi.planning.stage_cut import measured_stages
 from nnmpi.run import consistency
-from nnmpi.run.files import folders, loading
-from nnmpi.run.files.outputs import check_outputs
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.datasets import check_vocabulary, dataset_of, standardiser_of
 from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of

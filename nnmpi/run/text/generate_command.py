@@ -10,6 +10,7 @@ from typing import Any
 from nnmpi.arrays import backend, blas, native
 from nnmpi.comm import Comm
 from nnmpi.data.tokenizer import Tokenizer, vocabulary_of
+from nnmpi.io.files import loading
 from nnmpi.nn.gpt2 import Sizes
 from nnmpi.options import cli
 from nnmpi.options.config import Config
@@ -18,7 +19,6 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.discovery import chosen
 from nnmpi.run import consistency
 from nnmpi.run.command import first_prints, on_ranks
-from nnmpi.run.files import loading
 from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import (

@@ -6,7 +6,7 @@ from nnmpi import Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.threads import ThreadTransport
-from nnmpi.run.output import Event
+from nnmpi.io.output import Event
 
 
 class KillsAt:

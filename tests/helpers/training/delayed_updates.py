@@ -9,10 +9,10 @@ import numpy as np
 from nnmpi import Config, Trainer, tensor
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.nn.passes import Pass
 from nnmpi.parallel.step.ports import forward
 from nnmpi.parallel.stores.versions import VersionStore
-from nnmpi.run.output import NullReport
 
 CUTS = {
     "mlp:64-48-40-32-10": {1: "", 2: "3", 3: "3,5", 4: "3,5,7"},

@@ -23,8 +23,6 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
-from nnmpi.parallel.paper.activations import pass_bytes
-from nnmpi.parallel.paper.rank import memory, traffic
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.parallel.step.step_traffic import sent_along
@@ -32,6 +30,8 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.stores.zero import ZeroStore
 from nnmpi.parallel.tensor.ways import TOKENS
+from nnmpi.planning.paper.activations import pass_bytes
+from nnmpi.planning.paper.rank import memory, traffic
 
 Options = dict[str, Any]
 

@@ -37,8 +37,8 @@ from helpers.training.pipelined import Options as Case
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self, launched
+from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.run.output import Event, NullReport
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from helpers.once import by_first, once
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
-from nnmpi.run.output import Event, NullReport
+from nnmpi.io.output import Event, NullReport
 
 BOUND = 1e-10
 N, CLASSES, BATCH = 30, 4, 4

@@ -7,11 +7,11 @@ from helpers.training.pipelined import Options, digits
 
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.output import Event, NullReport
 from nnmpi.metrics import Sums
 from nnmpi.optim import loss_scale
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.run.output import Event, NullReport
-from nnmpi.run.snapshot import Snapshot
 
 LAYOUTS: list[Options] = [
     {"dp": 2, "allreduce": "ring"},

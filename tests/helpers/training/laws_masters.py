@@ -10,8 +10,8 @@ import nnmpi
 from nnmpi import Config, Trainer
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm
+from nnmpi.io.output import Event, NullReport
 from nnmpi.nn.store import values_of
-from nnmpi.run.output import Event, NullReport
 
 LAYOUTS: dict[str, Options] = {
     "replicas": {"allreduce": "ring"},

@@ -19,7 +19,7 @@ from helpers.training.pipelined import (
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 
 def the_order_of_micro_batches_gives_the_bits_of_one_rank(comm: Comm) -> None:

@@ -10,7 +10,7 @@ from helpers.training.pipelined import Options, Ran, digits, equals, run
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
-from nnmpi.run.output import Report
+from nnmpi.io.output import Report
 
 
 def layers() -> nn.Sequential:

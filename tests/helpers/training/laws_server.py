@@ -6,7 +6,7 @@ from helpers.training.pipelined import same_on_all
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 
 def ranks_end_with_the_same_parameters(comm: Comm) -> None:

@@ -9,7 +9,7 @@ from helpers.sample import one_in
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 RUNS: dict[str, dict[str, Any]] = {
     # 120 samples: batches of 50, 50 and 20

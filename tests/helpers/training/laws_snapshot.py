@@ -12,9 +12,9 @@ from helpers.training.pipelined import BOUND, distance, same_on_all
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.model.entries import Entries
-from nnmpi.run.output import Event, NullReport
-from nnmpi.run.snapshot import Snapshot
 
 Options = Mapping[str, Any]
 State = dict[str, np.ndarray]

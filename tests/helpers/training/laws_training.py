@@ -31,9 +31,9 @@ from helpers.training.pipelined import (
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
+from nnmpi.io.output import NullReport
 from nnmpi.parallel.checks.verify import VerifyError
 from nnmpi.run.ends import DivergedError
-from nnmpi.run.output import NullReport
 
 RING: Options = {"allreduce": "ring", "bucket_mb": 0.005}
 SUMS: list[Options] = [{"allreduce": "shared"}, RING, *({**RING, "zero": z} for z in (1, 2, 3))]

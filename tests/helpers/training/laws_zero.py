@@ -15,8 +15,8 @@ from helpers.training.pipelined import BOUND, MLP, Options, digits, distance, eq
 import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self
+from nnmpi.io.output import Event, NullReport
 from nnmpi.nn.state import assign
-from nnmpi.run.output import Event, NullReport
 
 STAGES = (1, 2, 3)
 LAYOUTS: dict[int, Options] = {4: {"dp": 2, "pp": 2}, 8: {"dp": 4, "pp": 2}}

@@ -10,17 +10,16 @@ import numpy as np
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import RankLost
+from nnmpi.io.checkpoints.forms import RunAbout, TensorFact, tensor_facts
+from nnmpi.io.checkpoints.read import Found, use_newest
+from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
+from nnmpi.io.checkpoints.write import Writer
+from nnmpi.io.output.pace import PaceCounts
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.snapshot import RangeOf, SavedRange
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.run.callbacks import Changes
-from nnmpi.run.checkpoints.forms import RunAbout, TensorFact, tensor_facts
-from nnmpi.run.checkpoints.read import Found, use_newest
-from nnmpi.run.checkpoints.write import Writer
-from nnmpi.run.output.pace import PaceCounts
-from nnmpi.run.snapshot import Snapshot
 
 COPIES, SLICES, BUFFER, PARTS = "copies", "slices", "buffer", "parts"
 PATHS = (COPIES, SLICES, BUFFER, PARTS)

@@ -11,9 +11,9 @@ from nnmpi import Config, Trainer, data, nn
 from nnmpi.arrays.backend import to_host
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
+from nnmpi.io.output import Event, Report
 from nnmpi.parallel.checks.reference_update import difference, scale_of, summed_gradient
 from nnmpi.parallel.model.entries import first_difference
-from nnmpi.run.output import Event, Report
 
 BOUND = 1e-10  # in float64, after ten steps
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1")

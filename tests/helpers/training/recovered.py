@@ -13,7 +13,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, RankLost
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.hub import Hub
-from nnmpi.run.output import Event
+from nnmpi.io.output import Event
 
 Options = Mapping[str, Any]
 COMMON: Options = {**MLP, "dtype": "float64", "epochs": 2, "steps": 6, "batch_size": 24}

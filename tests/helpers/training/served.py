@@ -12,9 +12,9 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
 from nnmpi.nn.models import mlp
 from nnmpi.nn.passes import current_pass
-from nnmpi.run.output import Event, NullReport
 
 IRIS = {"model": "iris-mlp", "data": "iris", "batch_size": 50}
 DIGITS = {"model": "digits-cnn", "data": "digits", "batch_size": 37}

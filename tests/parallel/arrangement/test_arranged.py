@@ -25,7 +25,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.pipeline.profile import UnitCost
-from nnmpi.parallel.planning import stage_cut
+from nnmpi.planning import stage_cut
 
 
 def by_work(model: nn.Module, graph: Graph, units: Sequence[Unit], *_: Any, **__: Any) -> Any:

@@ -9,6 +9,7 @@ from helpers.datafiles import refused
 
 from nnmpi import Config
 from nnmpi.data import blank
+from nnmpi.io.checkpoints.snapshot import MAY_CHANGE
 from nnmpi.options.config import options
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
@@ -17,7 +18,6 @@ from nnmpi.parallel.refusals import AXES_BESIDE_DP
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import Uncut, fitted
 from nnmpi.run.setup.setup import build_model
-from nnmpi.run.snapshot import MAY_CHANGE
 
 MOST = 24  # ranks
 OF_THE_RUN = [option.name for option in options() if option.metadata["group"] not in MAY_CHANGE]

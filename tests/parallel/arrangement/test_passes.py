@@ -21,7 +21,8 @@ from nnmpi.data.inputs import arrays
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.program import micro_batches
-from nnmpi.parallel.paper.activations import (
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.paper.activations import (
     activations,
     message_buffers,
     needed,
@@ -29,8 +30,7 @@ from nnmpi.parallel.paper.activations import (
     python_objects,
     receive_buffers,
 )
-from nnmpi.parallel.paper.recording import recorded
-from nnmpi.parallel.planning.candidate import Candidate
+from nnmpi.planning.paper.recording import recorded
 from nnmpi.run.setup import models, objectives
 from nnmpi.run.setup.cutting import on_paper, uncut
 from nnmpi.run.setup.setup import build_model

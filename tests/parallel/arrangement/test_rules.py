@@ -14,11 +14,11 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
-from nnmpi.parallel.planning.machine import TYPICAL
-from nnmpi.parallel.planning.stage_cut import division_on_paper
-from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.stores.table import STORES
 from nnmpi.parallel.tensor.shard import shard
+from nnmpi.planning.machine import TYPICAL
+from nnmpi.planning.stage_cut import division_on_paper
+from nnmpi.planning.unit_times import ModelTimes
 
 
 def traced() -> Graph:

@@ -20,10 +20,10 @@ from nnmpi.parallel.arrangement.backups import (
 )
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.sole import sole, sole_bytes
-from nnmpi.parallel.planning.machine import TYPICAL
-from nnmpi.parallel.planning.stage_cut import division_on_paper
-from nnmpi.parallel.planning.unit_times import ModelTimes
 from nnmpi.parallel.tensor.shard import shard
+from nnmpi.planning.machine import TYPICAL
+from nnmpi.planning.stage_cut import division_on_paper
+from nnmpi.planning.unit_times import ModelTimes
 
 PARAMETERS = 48 + 8 + 64 + 8 + 24 + 3 + 6  # numbers
 

@@ -15,7 +15,7 @@ from nnmpi import data as datasets
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 from nnmpi.schedules.reduction_tree import Action, TreeMove, moves
 
 # ---- the tree, on paper

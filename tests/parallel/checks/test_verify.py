@@ -17,6 +17,7 @@ from nnmpi import Config, Trainer, nn
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.optim import Adam
 from nnmpi.parallel.checks.verify import (
     BOUNDS,
@@ -28,7 +29,6 @@ from nnmpi.parallel.checks.verify import (
 )
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.run.ends import DivergedError
-from nnmpi.run.output import NullReport
 
 STRICT = dict.fromkeys(("loss", "gradients", "parameters"), 1e-3)
 

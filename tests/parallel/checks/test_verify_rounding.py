@@ -9,9 +9,9 @@ from helpers.runs import rows
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.parallel.checks.verify import VerifyError
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.run.output import NullReport
 
 
 def test_in_float32_steps_are_compared_one_by_one() -> None:

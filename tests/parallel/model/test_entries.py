@@ -13,12 +13,12 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.files import saving
 from nnmpi.nn.init import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.entries import Entries, first_difference
 from nnmpi.parallel.model.parts import PartTable
-from nnmpi.run.files import saving
 
 
 def part(comm: Comm, n: int) -> tuple[int, int]:

@@ -12,13 +12,13 @@ import nnmpi
 from nnmpi import nn, optim
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.nn.init import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.run.output import NullReport
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(3, 2), pytest.param(4, 2, marks=pytest.mark.long)])

@@ -10,7 +10,7 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 OPTIMIZERS = {"sgd": {"optimizer": "sgd", "lr": 0.05}, "adam": {"optimizer": "adam", "lr": 2e-3}}
 

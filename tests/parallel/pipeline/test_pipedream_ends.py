@@ -16,9 +16,9 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.parallel import strategies
 from nnmpi.parallel.strategy import NotFiniteError
-from nnmpi.run.output import NullReport
 
 # ---- the end of a run
 

@@ -12,7 +12,7 @@ from helpers.training import pipelined
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 LIMIT = 100.0  # seconds: far more than any of these jobs takes, and none of them is meant to hang
 THREE = {"pp": 3, "cut": "3,5", "micro_batches": 4, "batch_size": 24, "epochs": 1}

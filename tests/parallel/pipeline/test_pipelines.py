@@ -10,7 +10,7 @@ import nnmpi
 from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import NullReport
+from nnmpi.io.output import NullReport
 
 
 def doubled(block: Block, x: Tensor) -> Tensor:

@@ -10,8 +10,8 @@ import nnmpi
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.nn.passes import current_pass
-from nnmpi.run.output import NullReport
 
 OPTIONS = {"steps": 5, "batch_size": 16, "micro_batches": 3, "dtype": "float64", "quiet": True}
 RNG = np.random.default_rng(0)

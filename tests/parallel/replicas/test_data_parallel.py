@@ -15,6 +15,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.data.loader import BatchSplit
+from nnmpi.io.output import Event, NullReport
 from nnmpi.nn.models import mlp
 from nnmpi.nn.store import spans_of
 from nnmpi.options.config import ALLREDUCES
@@ -23,7 +24,6 @@ from nnmpi.parallel.arrangement.flat_buffer import scalar_count
 from nnmpi.parallel.replicas.gradient_sync import BucketedSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, squares
-from nnmpi.run.output import Event, NullReport
 
 
 def test_the_names_of_the_command_are_those_of_comm() -> None:

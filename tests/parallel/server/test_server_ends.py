@@ -12,10 +12,10 @@ import nnmpi
 from nnmpi import Config, Trainer, nn, optim
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.nn.models import mlp
 from nnmpi.parallel import strategies
 from nnmpi.run.ends import DivergedError
-from nnmpi.run.output import NullReport
 
 
 class Stops(NullReport):

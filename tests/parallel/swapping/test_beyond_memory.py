@@ -19,10 +19,10 @@ from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.parallel.arrangement.residence import Choice, Disk, Residence, UnitLoad, seconds
-from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.rank import memory
-from nnmpi.parallel.planning import residences
 from nnmpi.parallel.swapping import arena
+from nnmpi.planning import residences
+from nnmpi.planning.paper.activations import activations
+from nnmpi.planning.paper.rank import memory
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"
@@ -162,8 +162,8 @@ GROWN = """
 import json, sys
 from pathlib import Path
 from nnmpi import Config, Trainer, blas
-from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.rank import memory
+from nnmpi.planning.paper.activations import activations
+from nnmpi.planning.paper.rank import memory
 
 def status(name):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -11,10 +11,10 @@ from nnmpi.arrays import native
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.base import OtherRankError
-from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.rank import memory
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.arena import Arena
+from nnmpi.planning.paper.activations import activations
+from nnmpi.planning.paper.rank import memory
 
 pytestmark = pytest.mark.skipif(
     native.kernel("arena") is None, reason="there is no arena without compiled kernels on Linux"

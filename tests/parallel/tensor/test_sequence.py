@@ -16,10 +16,10 @@ from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.paper.activations import activations
-from nnmpi.parallel.paper.rank import traffic
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.planning.paper.activations import activations
+from nnmpi.planning.paper.rank import traffic
 
 # ---- the plan
 

@@ -16,11 +16,11 @@ from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.paper.rank import traffic
 from nnmpi.parallel.tensor import Way
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.ways import SUM_OUTPUT, AxisCut
+from nnmpi.planning.paper.rank import traffic
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import on_paper, uncut
 

@@ -8,7 +8,7 @@ import pytest
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.paper.rank import memory
+from nnmpi.planning.paper.rank import memory
 
 LAYERS = 9
 MODEL = "mlp:" + "-".join(["128"] * LAYERS + ["16"])

@@ -10,13 +10,13 @@ from helpers.training.laws_language import gpt, windows
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.nn.store import spans_of, within
-from nnmpi.parallel.paper.rank import built
-from nnmpi.parallel.planning.candidate import Candidate
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.weight_slots import ORDERS
 from nnmpi.parallel.stores.zero import ZeroStore
-from nnmpi.run.output import NullReport
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.paper.rank import built
 
 RNG = np.random.default_rng(0)
 DATA = RNG.standard_normal((60, 8)), np.arange(60) % 3

@@ -8,7 +8,7 @@ import pytest
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.run.output import Event, NullReport
+from nnmpi.io.output import Event, NullReport
 
 DATA = np.zeros((60, 8), "float32"), np.arange(60) % 3
 REFUSED = "1.weight: between steps its values are in parts on 2 ranks along dp"

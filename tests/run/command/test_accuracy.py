@@ -17,7 +17,7 @@ import pytest
 from nnmpi import Config, Trainer
 from nnmpi import data as datasets
 from nnmpi.data import Dataset, from_arrays
-from nnmpi.run.output import Report
+from nnmpi.io.output import Report
 
 SEEDS = (0, 1, 2)
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

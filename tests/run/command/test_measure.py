@@ -7,7 +7,7 @@ import pytest
 from nnmpi import Config, measure, plan
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.planning.machine import TYPICAL, Machine, read_machine
+from nnmpi.planning.machine import TYPICAL, Machine, read_machine
 from nnmpi.run import measuring
 from nnmpi.run.setup.setup import set_up
 

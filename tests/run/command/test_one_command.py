@@ -14,7 +14,7 @@ import nnmpi
 from nnmpi import __main__
 from nnmpi.commands import COMMANDS
 from nnmpi.completion import script
-from nnmpi.run.output.plot import AXES
+from nnmpi.io.output.plot import AXES
 
 Run = Callable[..., Completed]
 TRAIN = ["train", "--model", "iris-mlp", "--data", "iris", "--epochs", "1", "--json"]

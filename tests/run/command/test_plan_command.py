@@ -13,11 +13,11 @@ from nnmpi import Trainer, data, plan, train
 from nnmpi.collectives.price import Link
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import NullReport
 from nnmpi.options.cli import from_layout, with_layout
 from nnmpi.options.config import Config
-from nnmpi.parallel.planning.machine import TYPICAL, UnitTimes
+from nnmpi.planning.machine import TYPICAL, UnitTimes
 from nnmpi.run.measuring import processor
-from nnmpi.run.output import NullReport
 
 CNN = "--model mnist-cnn --data mnist"
 

@@ -10,11 +10,11 @@ from helpers.datafiles import refused
 from nnmpi import Config, simulate
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.paper.alike_ranks import alike_ranks
-from nnmpi.parallel.paper.rank import traffic
+from nnmpi.planning.paper.alike_ranks import alike_ranks
+from nnmpi.planning.paper.rank import traffic
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
-from nnmpi.run.output import Event
 from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.run.setup.setup import set_up
 

@@ -13,9 +13,9 @@ import pytest
 from nnmpi import Config, Trainer, train
 from nnmpi.comm import AbortedError, Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.output import Event
 
 IRIS: dict[str, Any] = {"model": "iris-mlp", "data": "iris", "epochs": 3, "quiet": True}
 

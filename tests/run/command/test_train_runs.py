@@ -8,8 +8,8 @@ from helpers.commands import IRIS, Command
 
 import nnmpi
 from nnmpi import Config, Trainer
+from nnmpi.io.output import Report
 from nnmpi.nn.models import iris_mlp
-from nnmpi.run.output import Report
 
 # ---- what it prints
 

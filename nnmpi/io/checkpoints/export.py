@@ -1,0 +1,94 @@
+"""A checkpoint as one file of the whole model, put together one tensor at a time.
+
+    rank-00000   w 0..5   b 0..1  ─┐
+    rank-00001   w 5..9           ─┴─►  w, then b ─►  model.safetensors
+
+No model is built: the manifest says what its tensors are.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nnmpi.arrays.dtypes import is_float, types_of
+from nnmpi.comm import comm_self
+from nnmpi.io.checkpoints.forms import TensorFact
+from nnmpi.io.checkpoints.read import Found
+from nnmpi.io.checkpoints.schema import DamagedError
+from nnmpi.io.files import saving
+from nnmpi.nn.place import Place, Range
+from nnmpi.optim.state import state_places
+from nnmpi.options.quoting import shown
+from nnmpi.parallel.model.entries import Entries, Item
+from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor
+from nnmpi.parallel.model.nearest import Had
+from nnmpi.parallel.model.snapshot import SavedRange, holder_of
+
+
+def export(found: Found, out: str, optimizer: bool) -> list[str]:
+    """Writes the model, or a folder of GPT-2, and beside it the state of the optimizer; returns the
+    names of the files."""
+    about, ranges = found.about(), defaultdict[str, list[SavedRange]](list)
+    for one in found.snapshot().owned:
+        ranges[one.path].append(one)
+    for fact in about.tensors:
+        if not ranges[fact.first]:
+            raise DamagedError(f"no file has numbers of {shown(fact.first)}")
+    name = found.manifest.snapshot.config.model
+    try:
+        entries = of_model(about.tensors, ranges)
+    except ValueError as error:
+        raise DamagedError(f"the files lack numbers of a tensor: {error}") from error
+    files = [saving.write_entries(out, entries, about.metadata, about.sizes, name)]
+    if optimizer:
+        files.append(str(Path(files[0]).with_suffix(".optimizer.safetensors")))
+        entries = of_optimizer(about.tensors, ranges)
+        index = [saving.Info(*row) for row in entries.index()]
+        saving.write(files[1], index, (entry.value for entry in entries), {}, {})
+    return files
+
+
+def of_model(facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]) -> Entries:
+    """The parameters and buffers, as --save writes them: parameters of 16 bits as float32."""
+    rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[Item]()
+    for fact in facts:
+        first = ranges[fact.first][0]
+        dtype = first.values[0:0].dtype
+        dtype = types_of(dtype).masters if fact.is_parameter and is_float(dtype) else dtype
+        in_digest = fact.is_parameter and fact.name == fact.first
+        items.append(Item(Place.of_whole(fact.name, first.shape), dtype, in_digest))
+        rows.append((fact.name, ((VALUES, dtype),), ranges[fact.first]))
+    return _entries(rows, items)
+
+
+def of_optimizer(
+    facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]
+) -> Entries:
+    """The state of the optimizer, as `Trainer.optimizer_state_dict` has it."""
+    rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[Item]()
+    for fact in facts:
+        if fact.is_trained and fact.name == fact.first:
+            first = ranges[fact.name][0]
+            arrays = tuple((name, row[0:0].dtype) for name, row in first.sums.items())
+            *sums, count = state_places([Place.of_whole(fact.name, first.shape)], [*first.sums])
+            items += [Item(at, dtype) for at, (_, dtype) in zip(sums, arrays, strict=True)]
+            items.append(Item(count, np.dtype(int), steps=first.steps))
+            rows.append((fact.name, arrays, ranges[fact.name]))
+    return _entries(rows, items)
+
+
+def _entries(
+    rows: Sequence[tuple[str, Arrays, Sequence[SavedRange]]], items: Sequence[Item]
+) -> Entries:
+    """Entries of tensors, of each the name, the arrays, and the ranges that files have."""
+    here, tensors = dict[Had, SavedRange](), list[MovedTensor]()
+    for path, arrays, ranges in rows:
+        here |= {(holder_of(one, 0), one.range._replace(tensor=path)): one for one in ranges}
+        tensors.append(MovedTensor(path, ranges[0].shape, ranges[0].axes, arrays))
+
+    def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
+        return here[holder, have].array(name)[lo - have.lo : hi - have.lo]
+
+    return Entries(comm_self(), tensors, items, [*here], lambda: read)

@@ -1,0 +1,256 @@
+"""The directory of checkpoints: who may write there, what is kept, and what was left behind.
+
+step-00001200                a checkpoint
+.step-00001300.part          one that is being written, or whose writer was killed
+.step-00001200.old.part      one that another of the same step replaces
+.shared-HEX.part             what ranks look for, to see that they share the directory
+.lock                        locked by the run that writes there; the system releases the lock
+                             of a process that is killed
+"""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+from uuid import uuid4
+
+from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.manifest import read_manifest, read_metrics
+from nnmpi.io.checkpoints.schema import DamagedError
+from nnmpi.io.files.atomic import lock, refusing, sync
+from nnmpi.options.quoting import shown
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+
+STEP = re.compile(r"step-(\d{8,})")
+PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
+LOCK = ".lock"
+PATIENCE = 2.0  # seconds in which a file system shows a new file, and a killed process ends
+
+BETTER: dict[str, Callable[[Sequence[float]], float]] = {"test_loss": min, "accuracy": max}
+"""What --keep-best keeps of each measure."""
+
+
+def folder_of(directory: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return directory / f"step-{step:08d}"
+
+
+def part_of(directory: Path, step: int) -> Path:
+    """Where it is while it is written."""
+    return directory / f".step-{step:08d}.part"
+
+
+def folders(directory: Path) -> dict[int, Path]:
+    """The checkpoints by step, the newest first, whether they are whole or not.
+
+    One that is whole but has not got its name, since its writer was killed, is one of them, and not
+    the one that it replaces.
+    """
+    found: dict[int, Path] = {}
+    for name in sorted(os.listdir(directory), reverse=True):  # checkpoints before parts
+        if step := STEP.fullmatch(name):
+            found[int(step[1])] = directory / name
+        elif (part := PART.fullmatch(name)) and part[2] and _is_whole(directory / name):
+            found[int(part[2])] = directory / name
+    return {step: found[step] for step in sorted(found, reverse=True)}
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        read_manifest(folder)
+    except DamagedError:
+        return False
+    return True
+
+
+# ---- what is kept
+
+
+def whole_ones(directory: Path, step: int) -> dict[int, Mapping[str, float]]:
+    """The metrics of each checkpoint up to a step that is whole, the newest first."""
+    found: dict[int, Mapping[str, float]] = {}
+    for there, folder in folders(directory).items():
+        if there <= step:
+            with suppress(DamagedError):
+                found[there] = read_metrics(folder)
+    return found
+
+
+def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
+    """Removes checkpoints older than the one of this step, which was just written, but the newest
+    `keep` whole ones, and the best one.
+
+    What is newer is left, and does not count: it is damaged, else the run had gone on from there.
+    """
+    whole = whole_ones(directory, step)
+    kept = {*[*whole][:keep]}
+    if best and (value := best_of(whole, best)) is not None:
+        kept.add(min(k for k, metrics in whole.items() if metrics.get(best) == value))
+    for there, folder in folders(directory).items():
+        if there not in kept and there < step:
+            remove(folder)
+
+
+def best_of(whole: Mapping[int, Mapping[str, float]], name: str) -> float | None:
+    """The best value of a metric; None where no checkpoint has it."""
+    values = [metrics[name] for metrics in whole.values() if name in metrics]
+    return BETTER[name](values) if values else None
+
+
+def remove(folder: Path) -> None:
+    """Removes a checkpoint, its manifest first: what is left of it is none."""
+    hidden = folder.with_name(f".{folder.name}.old.part") if STEP.fullmatch(folder.name) else folder
+    with suppress(OSError):
+        os.rename(folder, hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def replace(part: Path, folder: Path) -> None:
+    """Gives a checkpoint, which is on disk, its name; the one that had it is removed.
+
+    A writer that is killed in between leaves the new one whole: `clean` gives it its name.
+    """
+    before = folder.with_name(f".{folder.name}.old.part")
+    shutil.rmtree(before, ignore_errors=True)  # one that was left behind
+    with suppress(FileNotFoundError):
+        os.rename(folder, before)
+    try:
+        os.rename(part, folder)
+    except OSError:
+        with suppress(FileNotFoundError):
+            os.rename(before, folder)
+        raise
+    sync(folder.parent)
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def make_part(directory: Path, step: int) -> None:
+    """Makes the folder in which the checkpoint of a step is written, after `clean`."""
+    clean(directory)
+    part_of(directory, step).mkdir()
+
+
+def clean(directory: Path) -> None:
+    """Removes what killed writers have left; a whole checkpoint without its name gets it."""
+    for name in sorted(os.listdir(directory)):
+        if part := PART.fullmatch(name):
+            path = directory / name
+            with suppress(OSError):  # it is in nobody's way
+                if part[2] and _is_whole(path):
+                    replace(path, folder_of(directory, int(part[2])))
+                elif path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink()
+
+
+# ---- who may write
+
+
+class DirectoryLock(NamedTuple):
+    """A directory that this run writes to, until `release`; other runs are refused."""
+
+    path: Path
+    file: IO[Any]
+
+    def release(self) -> None:
+        """Lets others write there."""
+        if not self.file.closed:
+            with suppress(OSError):
+                self.path.unlink()
+            self.file.close()
+
+
+def locked(directory: Path) -> DirectoryLock:
+    """The lock of a directory, which is made; raises ValueError where this run cannot write.
+
+    A process that was killed may take a while to end: it is waited for.
+    """
+    cannot = f"checkpoint_dir {shown(directory)} cannot be written"
+    end = time.monotonic() + PATIENCE
+    try:
+        if not directory.is_dir():
+            directory.mkdir(exist_ok=True)
+            sync(directory.parent)
+        while (found := _try_lock(directory / LOCK)) is None:
+            if time.monotonic() > end:
+                raise ValueError(
+                    f"{cannot}: another run writes there; wait for its end, or name another "
+                    "directory"
+                )
+            time.sleep(PATIENCE / 20)
+    except FileExistsError:
+        raise ValueError(f"{cannot}: it is not a directory; name another one") from None
+    except FileNotFoundError:
+        parent = shown(directory.parent)
+        raise ValueError(f"{cannot}: there is no directory {parent}; make it first") from None
+    except OSError as error:
+        raise ValueError(f"{cannot}: {error.strerror}; name another directory") from None
+    return found
+
+
+def _try_lock(path: Path) -> DirectoryLock | None:
+    """The lock, unless another run has it, or has just removed the file."""
+    file = path.open("a+b")
+    with suppress(BlockingIOError):
+        lock(file)
+        if is_same(file, path):
+            return DirectoryLock(path, file)
+    file.close()
+    return None
+
+
+def is_same(file: IO[Any], path: Path) -> bool:
+    """Whether a path still names an open file."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    return False
+
+
+def check_shared(directory: Path, comm: Comm) -> None:
+    """Raises ValueError, on all ranks, unless they share a directory; every rank calls it."""
+    name = gather_objects(comm, f".shared-{uuid4().hex}.part")[0]
+    path = directory / name
+
+    def make() -> None:
+        if comm.rank == 0:
+            with refusing(directory, "write checkpoints to"):
+                path.touch()
+
+    all_or_none(comm, make)
+    is_seen = gather_objects(comm, _seen(path))
+    if comm.rank == 0:
+        with suppress(OSError):  # the next Writer removes it
+            path.unlink()
+    others = [rank for rank, seen in enumerate(is_seen) if not seen]
+    if others:
+        ranks = ", ".join(map(str, others[:8])) + ", ..." * (len(others) > 8)
+        message = (
+            f"checkpoint_dir {shown(directory)} is not shared: rank 0 has written a file there "
+            f"that ranks {ranks} do not see; name a directory that all ranks share"
+        )
+        comm.agree(ValueError(message))
+
+
+def _seen(path: Path) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not os.path.exists(path):  # False too where this rank may not look
+        if time.monotonic() > end:
+            return False
+        time.sleep(PATIENCE / 20)
+    return True
+
+
+def check_empty(directory: str | os.PathLike[str]) -> None:
+    """Raises ValueError if there are checkpoints of another run, which does not go on."""
+    path = Path(directory)
+    there = folders(path) if path.is_dir() else {}
+    if there:
+        raise ValueError(
+            f"checkpoint_dir {shown(path)} has checkpoints already, the newest of step "
+            f"{max(there)}: --resume goes on from there; name another directory for another run"
+        )

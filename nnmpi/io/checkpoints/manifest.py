@@ -1,0 +1,286 @@
+"""The manifest of a checkpoint: what the run was, and where each number is in which file.
+
+    {"sha256":"<that of what follows, from { to }>","manifest":{...}}
+
+Any byte of it that is another one is found: there is one way to write it.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from nnmpi.io.checkpoints.forms import ArrayInFile, ManifestForm, RunAbout, RunForm, SavedFile
+from nnmpi.io.checkpoints.rank_file import RankFile, laid_out
+from nnmpi.io.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.files.atomic import sync
+from nnmpi.metrics import Share, Sums
+from nnmpi.optim.loss_scale import LossScale
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import quoted, shown
+from nnmpi.options.user_files import check_regular, parsed
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.strategy import WorkerPosition
+
+T = TypeVar("T")
+
+FORMAT = 1
+"""The version of the format, of the headers of files too; another one is not read."""
+
+MOST = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
+HEAD, MIDDLE, TAIL = b'{"sha256":"', b'","manifest":', b"}\n"
+DIGEST = 64  # characters
+RUN, ABOUT = "manifest.run", "manifest.about"
+LARGEST_SCALE = 2.0**127  # of a loss in float32
+
+
+class Manifest(NamedTuple):
+    """The list of what is in a checkpoint.
+
+    snapshot   of all ranks; what they had is in the files
+    files      of the ranks, in their order
+    arrays     in the first file, of what the run has told
+    told       what the run tells of itself, by `as_json`
+    versions   of what has computed
+    time       when it was written, in seconds of the epoch
+    """
+
+    snapshot: Snapshot
+    files: tuple[SavedFile, ...]
+    arrays: tuple[ArrayInFile, ...]
+    told: Any
+    versions: Mapping[str, str]
+    time: float
+
+    @property
+    def step(self) -> int:
+        """The steps that were made."""
+        return self.snapshot.state.step
+
+    @property
+    def size(self) -> int:
+        """The bytes of the files."""
+        return sum(file.bytes for file in self.files)
+
+    def about(self, arrays: Sequence[Any] | None = None) -> RunAbout:
+        """The facts about the run; without the numbers of its arrays unless they are given."""
+        told = from_json(self.told, arrays or self.arrays, ABOUT)
+        about: RunAbout = checked(told, RunAbout, ABOUT)
+        return about
+
+    def rank_file(self, rank: int) -> RankFile:
+        """The file of a rank as such ranges, and arrays, are laid out."""
+        ranges = [one.map(attrgetter("dtype")) for one in self.files[rank].ranges]
+        return laid_out(rank, ranges, [(one.dtype, one.shape) for one in self.arrays] * (not rank))
+
+
+def to_bytes(manifest: Manifest) -> bytes:
+    """The content of the file."""
+    whole = {
+        "format": FORMAT,
+        "time": manifest.time,
+        "versions": dict(manifest.versions),
+        "run": _run_to_json(manifest.snapshot),
+        "about": manifest.told,
+        "arrays": manifest.arrays,
+        "files": [vars(file) for file in manifest.files],
+    }
+    body = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
+    return HEAD + hashlib.sha256(body).hexdigest().encode() + MIDDLE + body + TAIL
+
+
+def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
+    """The result of `read` for the JSON of a manifest; raises DamagedError for what is not in this
+    format, whose SHA-256 is wrong, or which cannot be read."""
+    start = len(HEAD) + DIGEST
+    digest, body = content[len(HEAD) : start], content[start + len(MIDDLE) : -len(TAIL)]
+    frame = HEAD + digest + MIDDLE + body + TAIL
+    if frame != content or hashlib.sha256(body).hexdigest().encode() != digest:
+        raise DamagedError(f"{NAME} is damaged: it is not what its SHA-256 says")
+    try:
+        value = parsed(json.loads, body)
+        version = value.get("format") if isinstance(value, dict) else None
+        if version != FORMAT:
+            raise DamagedError(
+                f"{NAME} has version {shown(version)} of the format, and nnmpi reads {FORMAT}"
+            )
+        found: T = parsed(read, value)
+    except DamagedError:
+        raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
+    return found
+
+
+def from_bytes(content: bytes) -> Manifest:
+    """The manifest; raises DamagedError for what `to_bytes` has not written."""
+    return parsed_by(_from_json, content)
+
+
+def _from_json(value: Any) -> Manifest:
+    whole: ManifestForm = checked(value, ManifestForm, "manifest")
+    files = whole.files
+    snapshot = _run_from_json(checked(from_json(whole.run, (), RUN), RunForm, RUN))
+    manifest = Manifest(snapshot, files, whole.arrays, whole.about, whole.versions, whole.time)
+    if snapshot.ranks != len(files):
+        raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, and there are {len(files):,} files")
+    for rank, file in enumerate(files):
+        made = manifest.rank_file(rank)
+        _check_file(f"manifest.files[{rank}]", file, made.saved)
+        if rank == 0 and made.arrays != whole.arrays:
+            raise refused("manifest.arrays", "not where such arrays are")
+    tensors, paths = manifest.about().tensors, {one.path for f in files for one in f.ranges}
+    names, first = {one.name for one in tensors}, {one.first for one in tensors}
+    if len(names) < len(tensors) or not paths <= first:
+        raise refused(f"{ABOUT}.tensors", "not the tensors that are in files")
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Writes the manifest, which is on disk then, like the names in the folder."""
+    with (folder / NAME).open("xb") as file:
+        file.write(to_bytes(manifest))
+        file.flush()
+        os.fsync(file.fileno())
+    sync(folder)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a checkpoint whose files are there, with the sizes that it says.
+
+    Raises DamagedError where that is not so. No file but the manifest is read.
+    """
+    manifest = from_bytes(_content(folder))
+    _check_sizes(folder, [(file.name, file.bytes) for file in manifest.files])
+    _check_step(folder, manifest.step)
+    return manifest
+
+
+def read_metrics(folder: Path) -> Mapping[str, float]:
+    """The metrics of the epoch at whose end a checkpoint was written, none within an epoch.
+
+    Raises DamagedError for a damaged manifest, another format or step, and files of other sizes.
+    Other fields are not compared with their types, which takes ten times as long.
+    """
+
+    def metrics(value: Any) -> Mapping[str, float]:
+        _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
+        _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
+        found: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
+        return found
+
+    return parsed_by(metrics, _content(folder))
+
+
+def _check_step(folder: Path, step: int) -> None:
+    number = re.search(r"step-(\d+)", folder.name)
+    if number and int(number[1]) != step:
+        raise refused(f"{RUN}.state.step", f"{step:,}, and the folder {folder.name}")
+
+
+def _content(folder: Path) -> bytes:
+    with _readable():
+        check_regular(folder / NAME, MOST)
+        return (folder / NAME).read_bytes()
+
+
+def _check_sizes(folder: Path, files: Iterable[tuple[str, int]]) -> None:
+    for name, nbytes in files:
+        with _readable():
+            size = (folder / name).stat().st_size
+        if size != nbytes:
+            raise DamagedError(f"{name} has {size:,} bytes, not {nbytes:,}")
+
+
+@contextmanager
+def _readable() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        name = Path(error.filename or NAME).name
+        raise DamagedError(f"{shown(name)}: {error.strerror or error}") from None
+
+
+# ---- the run
+
+
+def _run_to_json(snapshot: Snapshot) -> dict[str, Any]:
+    arrays: list[np.ndarray] = []
+    metrics = {name: [*share] for name, share in snapshot.epoch.metrics.items()}
+    found = {
+        "options": asdict(snapshot.config),
+        "ranks": snapshot.ranks,
+        "measured": dict(snapshot.measured),
+        "span": snapshot.run,
+        "state": [*snapshot.state],
+        "skipped": snapshot.skipped,
+        "epoch": [*snapshot.epoch[:3], metrics],
+        "positions": [[one.worker, one.workers, *one.next] for one in snapshot.positions],
+        "changes": [*snapshot.changes],
+        "loss_scale": None if snapshot.loss_scale is None else [*snapshot.loss_scale],
+    }
+    texts: dict[str, Any] = as_json(found, arrays)
+    assert not arrays, "sums over the steps of an epoch are numbers"
+    return texts
+
+
+def _run_from_json(run: RunForm) -> Snapshot:
+    try:
+        config = Config(**run.options)
+    except (TypeError, ValueError) as error:
+        raise refused(f"{RUN}.options", f"not of a run: {shown(error)}") from None
+    first, scale = LossScale.of(config.dtype), run.loss_scale
+    is_dynamic = None if first is None else first.is_dynamic
+    fits = is_dynamic == (None if scale is None else scale.is_dynamic)
+    if not fits or (scale is not None and not 0 < scale.scale <= LARGEST_SCALE):
+        raise refused(f"{RUN}.loss_scale", f"{quoted(scale)}, which is not that of {config.dtype}")
+    costs = run.measured.unit_costs
+    if costs and not (costs.samples and len(costs.begins) == len(costs.costs)):
+        raise refused(f"{RUN}.measured.unit_costs", "not of some samples, a row for each unit")
+    loss, divisor, samples, metrics = run.epoch
+    return Snapshot(
+        config,
+        run.ranks,
+        {name: value for name, value in vars(run.measured).items() if value is not None},
+        run.span,
+        run.state,
+        run.skipped,
+        Sums(loss, divisor, samples, {name: Share(*share) for name, share in metrics.items()}),
+        tuple(WorkerPosition(*row[:2], StepState(*row[2:])) for row in run.positions),
+        run.changes,
+        (),
+        scale,
+    )
+
+
+# ---- the files
+
+
+def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
+    """Raises DamagedError for a file that nnmpi does not write; `made` has its ranges."""
+    for i, one in enumerate(file.ranges):
+        try:
+            one.place.check()
+        except ValueError as error:
+            raise refused(f"{field}.ranges[{i}].part", f"not one: {shown(error)}") from None
+        if sorted(one.axes) != [*range(len(one.shape))]:
+            raise refused(f"{field}.ranges[{i}].axes", f"{one.axes}, not axes of {one.shape}")
+        if not one.lo <= one.hi <= one.place.size:
+            numbers = f"{one.lo:,} to {one.hi:,}, not within the {one.place.size:,} of the part"
+            raise refused(f"{field}.ranges[{i}]", numbers)
+        if one != made.ranges[i]:
+            there = f"{one.values.dtype} at byte {one.values.at:,}, or its sums are not, where"
+            raise refused(f"{field}.ranges[{i}]", f"not {there} such ranges and arrays have it")
+    if file.name != made.name:
+        raise refused(f"{field}.name", f"{shown(file.name)}, not {made.name}")
+    if file.bytes != made.bytes:
+        raise refused(f"{field}.bytes", f"{file.bytes:,}, and its ranges take {made.bytes:,}")

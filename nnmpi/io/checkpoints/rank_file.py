@@ -1,0 +1,268 @@
+"""The safetensors file of a rank: who writes what, where each number is, and how it is written.
+
+Of numbers that several ranks have copies of, each writes a part, which all derive from what all
+have. What is divided is the bytes of all that the same ranks have, one tensor behind the other.
+
+    has      rank 0  [ w w w w | b b ]      writes   rank 0  [ w w w . | . . ]
+             rank 1  [ w w w w | b b ]               rank 1  [ . . . w | b b ]
+             rank 2  [ v v v ]                       rank 2  [ v v v ]
+
+    header | values of all ranges | sums of the first range | sums of the second one | arrays
+
+Widest types come first; within a type that is the order, in which ranks read them again. A block of
+1 MB has a digest of its own, the header's block too.
+"""
+
+import math
+import os
+import platform
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from nnmpi.arrays.dtypes import named
+from nnmpi.io.checkpoints.forms import ArrayInFile, InFile, SavedFile
+from nnmpi.io.files.atomic import sync
+from nnmpi.io.files.saving import Info, header_of
+from nnmpi.nn.place import Part, Place, whole
+from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of
+
+T = TypeVar("T")
+BLOCK = 1 << 20  # bytes that have a digest
+
+LEAST = 1 << 20
+"""Bytes of a stretch that is cut: smaller ones stay whole, on one of the ranks."""
+
+
+class CancelledError(Exception):
+    """The run has abandoned the checkpoint."""
+
+
+# ---- who writes what
+
+
+def divided(
+    owned: Sequence[Sequence[RangeOf[str]]], least: int = LEAST
+) -> list[list[RangeOf[str]]]:
+    """The ranges that each rank writes of those that ranks have: each number once, in the order of
+    tensors.
+
+    What is not trained is written whole, and if it is small by the first rank that has it: copies
+    of buffers may differ where ranks go at their own pace.
+    """
+    shared = defaultdict[tuple[int, ...], list[tuple[int, RangeOf[str]]]](list)
+    of_ranks: list[list[tuple[int, RangeOf[str]]]] = [[] for _ in owned]
+    for number, (one, ranks) in enumerate(_stretches(owned)):
+        is_first = not one.is_trained and bytes_of(one) < least
+        (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, one))
+    for ranks, stretches in shared.items():
+        total, at = sum(bytes_of(one) for _, one in stretches), 0
+        ends = [total * k // len(ranks) for k in range(1, len(ranks))]
+        for number, one in stretches:
+            cuts = [0, *(_cut(end - at, one, least) for end in ends), one.hi - one.lo]
+            for rank, (a, b) in zip(ranks, pairwise(cuts), strict=True):
+                if a < b:
+                    of_ranks[rank].append((number, one._replace(lo=one.lo + a, hi=one.lo + b)))
+            at += bytes_of(one)
+    return [[one for _, one in sorted(there, key=lambda row: row[0])] for there in of_ranks]
+
+
+def _cut(byte: int, one: RangeOf[str], least: int) -> int:
+    """How many of the numbers of a range lie before a byte; all or none of what is not cut."""
+    n, size = one.hi - one.lo, bytes_of(one)
+    if size < least or not one.is_trained:
+        return n if 2 * byte > size else 0
+    return min(max(byte * n // size, 0), n)
+
+
+def _stretches(
+    owned: Sequence[Sequence[RangeOf[str]]],
+) -> Iterator[tuple[RangeOf[str], tuple[int, ...]]]:
+    """Stretches of each part of a tensor, each with the ranks that have all of it."""
+    of_parts = defaultdict[tuple[str, Part], list[tuple[int, RangeOf[str]]]](list)
+    for rank, ranges in enumerate(owned):
+        for one in ranges:
+            of_parts[one.path, one.part].append((rank, one))
+    for there in of_parts.values():
+        ends = sorted({end for _, one in there for end in (one.lo, one.hi)})
+        for lo, hi in pairwise(ends):
+            here = [(rank, one) for rank, one in there if one.lo <= lo and hi <= one.hi]
+            if here:
+                ranks = tuple(dict.fromkeys(rank for rank, _ in here))
+                yield here[0][1]._replace(lo=lo, hi=hi), ranks
+
+
+# ---- the file
+
+
+class RankFile(NamedTuple):
+    """A file, before it has digests, with its header and the arrays that the run has told."""
+
+    saved: SavedFile
+    header: bytes
+    arrays: tuple[ArrayInFile, ...]
+
+
+class FileWritten(NamedTuple):
+    """The file of a rank, and the digests of its blocks; or why it could not be written."""
+
+    problem: str
+    size: int = 0
+    blocks: Sequence[str] = ()
+
+
+def name_of(rank: int) -> str:
+    """The name of the file of a rank."""
+    return f"rank-{rank:05d}.safetensors"
+
+
+def laid_out(
+    rank: int, ranges: Sequence[RangeOf[str]], arrays: Sequence[tuple[str, tuple[int, ...]]]
+) -> RankFile:
+    """The file of a rank that writes these ranges, and arrays of such types and shapes, which the
+    run has told."""
+    index = [Info(_name(one), named(one.values), (one.hi - one.lo,)) for one in ranges]
+    index += [
+        Info(f"{_name(one)}.{name}", named(dtype), (one.hi - one.lo,))
+        for one in ranges
+        for name, dtype in one.sums.items()
+    ]
+    index += [Info(f"about.{i}", named(name), shape) for i, (name, shape) in enumerate(arrays)]
+    header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
+    at = iter(starts)
+    values = [InFile(one.values, next(at)) for one in ranges]
+    in_file = [
+        RangeOf(
+            *one[:7], there, {name: InFile(dtype, next(at)) for name, dtype in one.sums.items()}
+        )
+        for one, there in zip(ranges, values, strict=True)
+    ]
+    others = [ArrayInFile(name, next(at), shape) for name, shape in arrays]
+    ends = (
+        start + info.dtype.itemsize * math.prod(info.shape)
+        for info, start in zip(index, starts, strict=True)
+    )
+    saved = SavedFile(name_of(rank), max(ends, default=len(header)), (), tuple(in_file))
+    return RankFile(saved, header, tuple(others))
+
+
+def _name(one: RangeOf[str]) -> str:
+    """The name of a range in the header, for who looks at it; the manifest says what it is."""
+    cut = "" if one.part == whole(one.shape) else f"{[list(side) for side in one.part]}"
+    return f"{one.path}{cut}[{one.lo}:{one.hi}]"
+
+
+def content_of(
+    file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
+) -> memoryview:
+    """A copy of the bytes of the file."""
+    content = np.empty(file.saved.bytes, np.uint8)
+    by_place = defaultdict[Place, list[SavedRange]](list)
+    for row in owned:
+        by_place[row.place].append(row)
+
+    def put(at: int, row: np.ndarray) -> None:
+        target = content[at : at + row.nbytes].view(row.dtype.newbyteorder("<"))
+        target[...] = row.reshape(-1)
+
+    put(0, np.frombuffer(file.header, np.uint8))
+    for one in file.saved.ranges:
+        here = next(here for here in by_place[one.place] if here.lo <= one.lo and one.hi <= here.hi)
+        part = slice(one.lo - here.lo, one.hi - here.lo)
+        put(one.values.at, here.values[part])
+        for name, place in one.sums.items():
+            put(place.at, here.sums[name][part])
+    for there, array in zip(file.arrays, arrays, strict=True):
+        put(there.at, array)
+    return content.data
+
+
+def prepared(
+    folder: Path,
+    rank: int,
+    owned: Sequence[SavedRange],
+    has: Sequence[Sequence[RangeOf[str]]],
+    arrays: Sequence[np.ndarray],
+    stop: threading.Event,
+) -> Callable[[], FileWritten]:
+    """A function that writes the file of a rank, from a copy of its part of what the ranks have."""
+    try:
+        file = laid_out(rank, divided(has)[rank], [(a.dtype.name, a.shape) for a in arrays])
+        content = content_of(file, owned, arrays)
+    except MemoryError as error:
+        return partial(FileWritten, reason_of(error))
+
+    def write() -> FileWritten:
+        try:
+            blocks = write_file(folder / file.saved.name, content, stop)
+            sync(folder)
+        except (OSError, MemoryError) as error:
+            return FileWritten(reason_of(error))
+        return FileWritten("", file.saved.bytes, blocks)
+
+    return write
+
+
+def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:
+    """Writes a new file, which is on disk then; returns the digest of each block.
+
+    Two threads write and hash a half each: one alone is slower than a disk. Raises CancelledError
+    after a `stop`.
+    """
+    blocks = -(-len(content) // BLOCK)
+    with path.open("xb", buffering=0) as file:
+        halves = [
+            in_thread(partial(_write_blocks, file.fileno(), content, range(lo, hi), stop))
+            for lo, hi in pairwise((0, blocks // 2, blocks))
+        ]
+        wait(halves)  # neither writes to a file that is closed
+        digests = [digest for half in halves for digest in half.result()]
+        os.fsync(file.fileno())
+    return digests
+
+
+def _write_blocks(
+    file: int, content: memoryview, numbers: Iterable[int], stop: threading.Event
+) -> list[str]:
+    """Writes blocks with these numbers; returns their digests."""
+    digests = list[str]()
+    for at in (number * BLOCK for number in numbers):
+        if stop.is_set():
+            raise CancelledError
+        block = content[at : at + BLOCK]
+        done = 0
+        while done < len(block):
+            done += os.pwrite(file, block[done:], at + done)
+        if hasattr(os, "posix_fadvise"):  # not on macOS; the disk begins now, not at fsync
+            os.posix_fadvise(file, at, len(block), os.POSIX_FADV_DONTNEED)
+        digests.append(sha256(block).hexdigest())
+    return digests
+
+
+def reason_of(error: Exception) -> str:
+    """The host and the reason of a system error, for a message."""
+    if isinstance(error, OSError):
+        return f"{platform.node()}: {error.strerror or error}"
+    return f"{platform.node()}: out of memory"
+
+
+def in_thread(f: Callable[[], T]) -> Future[T]:
+    """The result of f, which a thread computes; the end of the process does not wait for it."""
+    future = Future[T]()
+
+    def run() -> None:
+        try:
+            future.set_result(f())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="nnmpi checkpoint", daemon=True).start()
+    return future

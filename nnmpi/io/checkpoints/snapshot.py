@@ -1,0 +1,113 @@
+"""Snapshot: all that a rank needs to go on with a run, and which options may be others then."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.may_change import check_may_change
+from nnmpi.metrics import Sums
+from nnmpi.optim.loss_scale import LossScale
+from nnmpi.options.config import Config, options
+from nnmpi.options.quoting import quoted
+from nnmpi.parallel import strategies
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.model.snapshot import SavedRange
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.strategy import WorkerPosition
+from nnmpi.planning.stage_cut import UNIT_COSTS
+
+MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
+"""The groups of options that a run may go on with others of: how its ranks are arranged."""
+
+COSTS_DEPEND_ON = ("tp", "cp", "sequence_parallel", "layout", "device", "tf32", "convolution")
+"""The options that change what units of the model cost for a sample."""
+
+
+class Changes(NamedTuple):
+    """Settings that callbacks have changed since the start.
+
+    options  of each group of the optimizer
+    frozen   the paths of parameters that were trained at the start
+    """
+
+    options: tuple[dict[str, Any], ...] = ()
+    frozen: tuple[str, ...] = ()
+
+
+class Snapshot(NamedTuple):
+    """The state of one rank between two steps, in copies that later steps do not change.
+
+    config     the options of the run
+    ranks      how many there were
+    measured   what was measured to arrange them
+    run        its first step and the one after its last, if fit(epochs=N) makes it
+    state      how far training has come; like all counters, the same on all ranks
+    skipped    the steps that were left out, since a number was not finite
+    epoch      sums over the steps of the epoch so far
+    positions  of workers that have a pace of their own
+    changes    what callbacks have changed
+    owned      what this rank has of the model and the optimizer, as it is there
+    loss_scale of the next step, if there is one
+    """
+
+    config: Config
+    ranks: int
+    measured: Mapping[str, Any]
+    run: tuple[int, int] | None
+    state: StepState
+    skipped: int
+    epoch: Sums
+    positions: tuple[WorkerPosition, ...]
+    changes: Changes
+    owned: tuple[SavedRange, ...]
+    loss_scale: LossScale | None
+
+    def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
+        """The measurements that would be the same for ranks that a config of the same run
+        arranges."""
+        before, now = vars(self.config), vars(config)
+
+        def same(names: Iterable[str]) -> bool:
+            return all(before[name] == now[name] for name in names)
+
+        costs = same(COSTS_DEPEND_ON)
+        rest = ranks == self.ranks and same(option.name for option in options(MAY_CHANGE))
+        return {k: v for k, v in self.measured.items() if (costs if k == UNIT_COSTS else rest)}
+
+
+def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
+    """One with what several ranks had: for a rank that goes on for all of them."""
+    return snapshots[0]._replace(
+        positions=tuple(position for one in snapshots for position in one.positions),
+        owned=tuple(own for one in snapshots for own in one.owned),
+    )
+
+
+def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
+    """The config with these changes; raises ValueError if the run cannot go on so."""
+    for name in changes:
+        if name not in {option.name for option in options(MAY_CHANGE)}:
+            raise ValueError(
+                f"{quoted(name)} cannot be changed in a run, only how ranks are arranged can: "
+                f"options of the groups {', '.join(MAY_CHANGE)}"
+            )
+    found = replace(config, **changes)
+    check_may_change(vars(snapshot.config), vars(found), "the snapshot")
+    strategies.check(found, ranks)
+    return found
+
+
+def next_steps(
+    comm: Comm, positions: Sequence[WorkerPosition], workers: int
+) -> tuple[StepState, ...]:
+    """The next step of each worker; nothing unless all had a pace of their own, and are as many.
+
+    Every rank calls it. With another number of workers each has other parts of the batches.
+    """
+    of_all = chain.from_iterable(gather_objects(comm, positions))
+    found = {one.worker: one.next for one in of_all if one.workers == workers}
+    if len(found) < workers:
+        return ()
+    return tuple(found[w] for w in range(workers))

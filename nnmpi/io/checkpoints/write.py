@@ -1,0 +1,287 @@
+"""Writer: checkpoints of a run, which are written while training goes on.
+
+    rank 0     start, copy ─ step ─ step ─ poll ──── step ─── poll ─ poll: the result
+                 └ write, hash, fsync ───────┘ └ manifest, rename ┘              threads
+    rank 1     start, copy ─ step ─ step ─ step ─ poll ─── step ─── poll: the result
+                 └ write, hash, fsync ──────────────┘
+
+Threads make no call of MPI. That its file is written, a rank tells the others by messages that move
+between steps; so does the first rank at the end.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace as replaced
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from nnmpi.comm import Comm
+from nnmpi.io.checkpoints.forms import RunAbout
+from nnmpi.io.checkpoints.keep import (
+    DirectoryLock,
+    check_shared,
+    clean,
+    folder_of,
+    locked,
+    make_part,
+    part_of,
+    remove,
+    remove_old,
+    replace,
+)
+from nnmpi.io.checkpoints.manifest import Manifest, write_manifest
+from nnmpi.io.checkpoints.rank_file import (
+    CancelledError,
+    FileWritten,
+    divided,
+    in_thread,
+    laid_out,
+    prepared,
+    reason_of,
+)
+from nnmpi.io.checkpoints.schema import as_json
+from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.files.atomic import sync
+from nnmpi.io.versions import with_kernels
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.model.snapshot import RangeOf, typed
+
+T = TypeVar("T")
+PAUSE = 1e-4  # seconds between two polls of a rank that waits
+ALGORITHM = "halving"  # its messages need no set-up, so nobody waits when they begin
+
+
+class WriteResult(NamedTuple):
+    """A checkpoint that was written or, if `problem` says why, was not.
+
+    seconds   from its start until this rank knew
+    """
+
+    step: int
+    folder: Path
+    size: int
+    seconds: float
+    problem: str = ""
+
+
+class Content(NamedTuple):
+    """The content of a checkpoint.
+
+    snapshot   of all ranks; what this rank has, until it is copied
+    has        what each rank has, without numbers
+    about      what the run tells of itself, on the first rank, as JSON, and its arrays
+    log        of the run
+    """
+
+    snapshot: Snapshot
+    has: Sequence[Sequence[RangeOf[str]]]
+    about: Any
+    arrays: list[np.ndarray]
+    log: str | None
+
+
+class Writer:
+    """Writes checkpoints into a directory. Every rank makes it, and calls its methods.
+
+    waited   seconds in which training has waited for it
+    """
+
+    def __init__(
+        self, directory: str | os.PathLike[str], comm: Comm, keep: int = 2, best: str | None = None
+    ) -> None:
+        self.waited = 0.0
+        self._directory, self._keep, self._best = Path(directory), keep, best
+        self._writing: Generator[None, None, WriteResult] | None = None
+        self._stop, self._naming = threading.Event(), threading.Lock()
+        self._lock: DirectoryLock | None = None
+        self._comm = comm
+        try:
+            all_or_none(comm, self._open)
+            check_shared(self._directory, comm)
+            own = comm.split(0)  # its messages move at any time
+        except BaseException:
+            self.abandon()
+            raise
+        assert own is not None
+        self._comm = own
+
+    def _open(self) -> None:
+        """The first rank takes the directory."""
+        if self._comm.rank == 0:
+            self._lock = locked(self._directory)
+            clean(self._directory)
+
+    def start(
+        self, snapshot: Snapshot, about: RunAbout, log: str | None = None
+    ) -> WriteResult | None:
+        """Begins to write what the ranks have; returns the result of the one before, if that was
+        under way.
+
+        What this rank writes of the snapshot is copied: later steps may change it. `about` is of
+        the first rank: what a run needs to go on, beside the snapshot. Raises ValueError, on all
+        ranks, if a checkpoint cannot hold it. A log, whose length `about` tells, is on disk before
+        the checkpoint is.
+        """
+        before, began = self.finish(), time.perf_counter()
+        arrays = list[np.ndarray]()
+        own = None if self._comm.rank else about
+        told = all_or_none(self._comm, lambda: own and as_json(vars(own), arrays))
+        ranges, problem = [*map(typed, snapshot.owned)], self._made_folder(snapshot.state.step)
+        of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
+        has, positions, problems = zip(*of_ranks, strict=True)
+        of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
+        content = Content(of_all, has, told, [np.array(a, order="C") for a in arrays], log)
+        self._writing = self._steps(content, max(problems), began)
+        next(self._writing)
+        self.waited += time.perf_counter() - began
+        return before
+
+    def poll(self) -> WriteResult | None:
+        """The result, once, of a checkpoint that was under way. It never waits; a rank calls it
+        after each step."""
+        if self._writing is None:
+            return None
+        steps, self._writing = self._writing, None
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: WriteResult = end.value
+            return result
+        self._writing = steps
+        return None
+
+    def finish(self) -> WriteResult | None:
+        """Waits for what is under way, and returns its result."""
+        began, result = time.perf_counter(), None
+        while self._writing is not None and (result := self.poll()) is None:
+            time.sleep(PAUSE)
+        self.waited += time.perf_counter() - began
+        return result
+
+    def close(self) -> WriteResult | None:
+        """Finishes, and lets other runs write to the directory."""
+        result = self.finish()
+        if self._lock is not None:
+            self._lock.release()
+        self._comm.free()
+        return result
+
+    def abandon(self) -> None:
+        """Gives up what is under way, after a rank was lost; it waits for no other rank. The next
+        Writer of the directory removes it."""
+        with self._naming:
+            self._stop.set()
+        self._writing = None
+        if self._lock is not None:
+            self._lock.release()
+
+    # ---- how it is written
+
+    def _made_folder(self, step: int) -> str:
+        """On the first rank; returns what is wrong, if anything."""
+        if self._lock is not None:
+            try:
+                make_part(self._directory, step)
+            except OSError as error:
+                return reason_of(error)
+        return ""
+
+    def _steps(
+        self, content: Content, problem: str, began: float
+    ) -> Generator[None, None, WriteResult]:
+        """Yields when it has copied what it writes, and while it waits for threads or messages."""
+        (snapshot, has, _, arrays, _), files = content, list[FileWritten]()
+        step, content = snapshot.state.step, content._replace(snapshot=snapshot._replace(owned=()))
+        if problem:
+            yield
+        else:
+            folder, rank = part_of(self._directory, step), self._comm.rank
+            write = prepared(folder, rank, snapshot.owned, has, arrays, self._stop)
+            del snapshot  # it is of this step
+            own = yield from _result(write)
+            del write  # it has the copy
+            files = yield from self._gathered(own)
+            problem = next(filter(None, (one.problem for one in files)), "")
+        ended = FileWritten(problem)
+        if self._lock is not None:
+            ended = yield from _result(partial(self._ended, content, files, problem))
+        first, *_ = yield from self._gathered(ended)
+        seconds = time.perf_counter() - began
+        return WriteResult(
+            step, folder_of(self._directory, step), first.size, seconds, first.problem
+        )
+
+    def _gathered(self, own: FileWritten) -> Generator[None, None, list[FileWritten]]:
+        """Gathers the results of all ranks on each rank; yields while it waits for messages."""
+        comm, data = self._comm, np.frombuffer(json.dumps(own).encode(), np.uint8)
+        counts = np.zeros(comm.size, np.int64)
+        counts[comm.rank] = len(data)
+        work = comm.start_all_gather(counts, ALGORITHM, [1] * comm.size)
+        while not work.poll():
+            yield
+        ends = np.cumsum(counts)
+        rows = np.zeros(ends[-1], np.uint8)
+        rows[ends[comm.rank] - len(data) : ends[comm.rank]] = data
+        work = comm.start_all_gather(rows, ALGORITHM, counts.tolist())
+        while not work.poll():
+            yield
+        return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
+
+    def _ended(self, content: Content, files: Sequence[FileWritten], problem: str) -> FileWritten:
+        """On the first rank: gives the checkpoint its manifest and its name, or removes it."""
+        step = content.snapshot.state.step
+        part, folder = part_of(self._directory, step), folder_of(self._directory, step)
+        try:
+            if not problem:
+                manifest = _manifest(content, files)
+                if content.log:
+                    sync(Path(content.log))
+                write_manifest(part, manifest)
+                with self._not_abandoned():
+                    replace(part, folder)
+        except (OSError, MemoryError) as error:
+            problem = reason_of(error)
+        if problem:
+            with self._not_abandoned():
+                remove(part)
+            return FileWritten(problem)
+        with suppress(OSError):
+            remove_old(self._directory, step, self._keep, self._best)
+        return FileWritten("", manifest.size)
+
+    @contextmanager
+    def _not_abandoned(self) -> Iterator[None]:
+        """Within it the directory is not another Writer's; raises CancelledError if it may be."""
+        with self._naming:
+            if self._stop.is_set():
+                raise CancelledError
+            yield
+
+
+def _manifest(content: Content, files: Sequence[FileWritten]) -> Manifest:
+    """The manifest of a checkpoint whose files are written."""
+    snapshot, has, about, _, _ = content
+    arrays = [(a.dtype.name, a.shape) for a in content.arrays]
+    layouts = [
+        laid_out(rank, ranges, arrays * (rank == 0)) for rank, ranges in enumerate(divided(has))
+    ]
+    both = zip(layouts, files, strict=True)
+    saved = tuple(replaced(one.saved, sha256=tuple(file.blocks)) for one, file in both)
+    return Manifest(snapshot, saved, layouts[0].arrays, about, with_kernels(), time.time())
+
+
+def _result(f: Callable[[], T]) -> Generator[None, None, T]:
+    """The result of f, which a thread computes."""
+    future = in_thread(f)
+    yield
+    while not future.done():
+        yield
+    return future.result()

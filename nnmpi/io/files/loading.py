@@ -1,0 +1,162 @@
+"""State dictionaries from safetensors files, those of PyTorch included."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, overload
+
+import numpy as np
+
+from nnmpi.io.files.folders import form_of, source_of
+from nnmpi.io.files.saving import BLANK, FILE, file_sha256, place_of
+from nnmpi.nn import Module, tensor_files
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.place import Place
+from nnmpi.nn.state import assign, check_state
+from nnmpi.options.quoting import shown
+from nnmpi.parallel.model.parts import everything, which_held
+
+Arrays = dict[str, np.ndarray]
+
+
+class Loaded(NamedTuple):
+    """The names of tensors that a model has taken from a file, and of those that do not fit.
+
+    other_shapes   the shapes in the file and in the model
+    """
+
+    file: str
+    loaded: list[str]
+    missing: list[str]
+    other_shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    left_over: list[str]
+
+
+@overload
+def load(path: str | os.PathLike[str], with_metadata: Literal[False] = ...) -> Arrays: ...
+
+
+@overload
+def load(
+    path: str | os.PathLike[str], with_metadata: Literal[True]
+) -> tuple[Arrays, dict[str, str]]: ...
+
+
+def load(
+    path: str | os.PathLike[str], with_metadata: bool = False
+) -> Arrays | tuple[Arrays, dict[str, str]]:
+    """Read a state dictionary from a safetensors file, or from the shards of an index;
+    `with_metadata` also its metadata."""
+    check_digest(path)
+    state = {name: stored.read() for name, stored in tensor_files.stored_in(Path(path)).items()}
+    return (state, read_metadata(path)) if with_metadata else state
+
+
+def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    """The metadata of a file, or of that in a folder; a file that has none has an empty dict, and
+    so has an index."""
+    source = source_of(path)
+    return {} if tensor_files.is_index(source) else tensor_files.contents(source).metadata
+
+
+def check_content(path: str | os.PathLike[str]) -> None:
+    """Raises ValueError unless the numbers of a file, or of a folder, are those that were saved,
+    and a tensor under two names is equal under both. The whole file is read, in pieces."""
+    source = source_of(path)
+    check_digest(source)
+    tensor_files.check_tied(source, form_of(path))
+
+
+def check_digest(path: str | os.PathLike[str]) -> None:
+    """Raises ValueError if a file, or a shard of an index, has changed since nnmpi saved it.
+
+    Files of other programs have no digest.
+    """
+    for part in tensor_files.files_of(Path(path)):
+        if FILE not in tensor_files.contents(part).metadata:
+            continue
+        with tensor_files.refused(part), part.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            file.seek(0)
+            header = file.read(8 + length)
+            place = place_of(header, FILE)
+            said = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
+            digest = file_sha256(file, place) if place > 0 else ""
+        if said != digest:
+            raise ValueError(
+                f"cannot load {shown(part)}: it is damaged, or was changed after it was saved: its "
+                f"SHA-256 is {digest:.12}..., and its metadata say {said:.12}...; take an intact "
+                f"copy, or, if you changed it, remove {FILE} from its metadata"
+            )
+
+
+def load_into(
+    path: str | os.PathLike[str],
+    model: Module,
+    held: Callable[[str], bool] = everything,
+    partial: bool = False,
+) -> Loaded:
+    """Copy the tensors of a file that this rank holds into a model, one at a time.
+
+    All names, shapes and types are checked first, as `load` and `load_state_dict` do; with
+    `partial`, names and shapes need not fit. Then only what is here is read: of a tensor of which
+    this rank has a part, that part.
+    """
+    tensors, sources = (
+        list(model.tensors()),
+        tensor_files.sources_in(source_of(path), form_of(path)),
+    )
+    loaded = _checked(path, sources, [place for place, _ in tensors], partial)
+    both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
+    here = [
+        (place, target)
+        for (place, target), is_held in both
+        if is_held and place.size and place.path in fits
+    ]
+    for place, target in here:
+        value = sources[place.path].read(place)
+        if isinstance(target, Parameter):
+            _check_finite(f"--load {path}: {place.path}", value, target.dtype)
+        assign(target, value)
+    return loaded
+
+
+def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
+    """Raises ValueError unless all numbers are finite in this type; needs no memory for it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        extremes = np.array([value.min(), value.max()])
+        here = extremes.astype(dtype)
+    if not np.isfinite(here).all():
+        wrong = extremes[~np.isfinite(here)][0]
+        why = f"is too large for {np.dtype(dtype)}" if np.isfinite(wrong) else "is not finite"
+        raise ValueError(f"{what} has the number {wrong}, which {why}; load another file")
+
+
+def _checked(
+    path: str | os.PathLike[str],
+    sources: Mapping[str, tensor_files.StoredTensor],
+    places: Sequence[Place],
+    partial: bool,
+) -> Loaded:
+    """The names that fit, and others; raises ValueError unless all fit or, if `partial`, some."""
+    here = {place.path: place.shape for place in places}
+    both = {name: (sources[name].shape, here[name]) for name in here if name in sources}
+    loaded = Loaded(
+        str(path),
+        [name for name, (theirs, ours) in both.items() if theirs == ours],
+        [name for name in here if name not in sources],
+        {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]},
+        [name for name in sources if name not in here],
+    )
+    if partial:
+        known = loaded.loaded or [place.path for place in places if place.path in sources]
+        sources = {name: sources[name] for name in known}
+        places = [place for place in places if place.path in sources or not loaded.loaded]
+    try:
+        check_state(sources, sources, places)
+    except ValueError as error:
+        what = "" if loaded.loaded or not partial else "nothing of it fits the model: "
+        takes = "; in training --load-partial takes what fits"
+        remedy = takes if loaded.loaded and not partial else ""
+        raise ValueError(f"--load {path}: {what}{error}{remedy}") from None
+    return loaded

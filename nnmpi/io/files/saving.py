@@ -1,0 +1,209 @@
+"""State dictionaries to safetensors files, with PyTorch's names and shapes."""
+
+import hashlib
+import json
+import math
+import os
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.io.files import folders
+from nnmpi.io.files.atomic import NotSavedError as NotSavedError
+from nnmpi.io.files.atomic import check_target, refusing, replaced
+from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.state import PLAIN, Form
+from nnmpi.nn.tensor_files import TYPES
+from nnmpi.options.quoting import shown
+from nnmpi.parallel.model.entries import Entries
+
+PARAMETERS = "parameters_sha256"
+"""The metadata of a run's model have the digest of its parameters, as in the last event."""
+
+FILE = "file_sha256"
+"""The metadata have the digest of the file, header and tensors, with zeros in its own place."""
+
+BLANK = "0" * 64
+BLOCK = 1 << 20  # bytes that are read at once
+
+
+class Info(NamedTuple):
+    """A tensor's line in the header of a file."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def save(
+    state: Mapping[str, Any],
+    path: str | os.PathLike[str],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write a state dictionary to a file, whole or not at all: a failure leaves an old file.
+
+    `metadata` may be that of another file; digests of it are replaced or left out.
+    """
+    _check_given(state, path)
+    arrays = {name: np.asarray(a) for name, a in state.items()}
+    kept = {key: text for key, text in (metadata or {}).items() if key != PARAMETERS}
+    for key, text in kept.items():
+        if not (isinstance(key, str) and isinstance(text, str)):
+            raise TypeError(
+                f"metadata {key!r:.60} is of type {type(text).__name__}; give strings only, "
+                "json.dumps makes them"
+            )
+    index = [Info(name, a.dtype, a.shape) for name, a in arrays.items()]
+    write(path, index, arrays.values(), kept, {})
+
+
+def _check_given(state: Any, path: Any) -> None:
+    """A file has names and arrays, and a path: neither modules nor states in states."""
+    if not isinstance(state, Mapping):
+        kind = type(state).__name__
+        raise NotSavedError(
+            f"cannot save {shown(path, 60)}: a {kind} is not a state dictionary; "
+            "write nnmpi.save(model.state_dict(), path)"
+        )
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"save: the path is of type {type(path).__name__}; write "
+            "nnmpi.save(model.state_dict(), path)"
+        )
+    for name, value in state.items():
+        is_module = hasattr(value, "state_dict")
+        if is_module or isinstance(value, Mapping):
+            instead = "model.state_dict()" if is_module else f"state[{name!r}]"
+            raise NotSavedError(
+                f"cannot save {shown(path)}: {name!r} is a {type(value).__name__}, not an "
+                f"array; a file has one state: write nnmpi.save({instead}, path)"
+            )
+
+
+def write_entries(
+    path: str | None,
+    entries: Entries,
+    metadata: Mapping[str, str],
+    sizes: Sizes | None,
+    model: str,
+) -> str:
+    """Writes a model where there is a path; other ranks send their parts, even if that fails.
+
+    `sizes` are those of a GPT, `model` is the name of the model. Returns the name of the file.
+    """
+    digest, file = hashlib.sha256(), ""
+    form: Form = PLAIN
+
+    def values() -> Iterator[np.ndarray]:
+        for entry in entries:
+            if entry.in_digest:
+                digest.update(entry.value.tobytes())
+            if form.name(entry.place.path):
+                yield form.order(entry.place.path).there(entry.value)
+
+    arrays = values()
+    try:
+        if path:
+            folders.check_kind(path, sizes, model)
+            with folders.prepared(path, sizes, metadata) as (file, form, about):
+                index = [
+                    Info(name, dtype, form.order(own).shape(shape))
+                    for own, dtype, shape in entries.index()
+                    if (name := form.name(own))
+                ]
+                write(file, index, arrays, about, {PARAMETERS: digest.hexdigest})
+    finally:
+        if not entries.writer_has_all:  # others send what is left, whatever happens here
+            for _ in arrays:
+                pass
+    return file
+
+
+def write(
+    path: str | os.PathLike[str],
+    index: Sequence[Info],
+    arrays: Iterable[np.ndarray],
+    metadata: Mapping[str, str],
+    digests: Mapping[str, Callable[[], str]],
+) -> None:
+    """Write tensors that are produced one at a time, in the order of `index`.
+
+    The writer of the safetensors library needs all tensors at once. This is its format:
+
+        8 bytes   length of the header, little-endian
+        header    JSON: {"__metadata__": {key: text}, name: {dtype, shape, data_offsets}},
+                  padded with spaces
+        data      tensors in C order and little-endian, the widest types first for alignment
+
+    `digests` are metadata that are known only when all tensors have been produced.
+    """
+    path = Path(path)
+    check_target(path)
+    if path.suffix in (".pt", ".pth"):
+        better = shown(path.with_suffix(".safetensors").name)
+        text = f"{shown(path)} is written as safetensors, which torch.load does not read: name it "
+        warnings.warn(text + better, stacklevel=3)
+    blank = dict.fromkeys((*digests, FILE), BLANK)
+    header, starts = header_of(path, index, {**metadata, **blank})
+    with refusing(path), replaced(path, "x+b") as file:
+        file.write(header)
+        for start, array in zip(starts, arrays, strict=True):
+            file.seek(start)
+            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
+            file.write(little.tobytes())
+        for key, digest in digests.items():
+            _fill_in(file, place_of(header, key), digest())
+        place = place_of(header, FILE)
+        _fill_in(file, place, file_sha256(file, place))
+
+
+def place_of(header: bytes, key: str) -> int:
+    """Where the digest of a key of the metadata starts; -1 if there is none.
+
+    It cannot be within another text, where quotes are escaped.
+    """
+    found = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
+    return found.end() - 1 - len(BLANK) if found else -1
+
+
+def file_sha256(file: IO[bytes], place: int) -> str:
+    """The digest of an open file, in which it has a place of its own."""
+    file.seek(0)
+    digest = hashlib.sha256(file.read(place) + BLANK.encode())
+    file.seek(place + len(BLANK))
+    while block := file.read(BLOCK):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _fill_in(file: IO[bytes], place: int, text: str) -> None:
+    file.seek(place)
+    file.write(text.encode())
+
+
+def header_of(
+    path: Path, index: Sequence[Info], metadata: Mapping[str, str]
+) -> tuple[bytes, list[int]]:
+    """The bytes before the data, and the position of each tensor in the file."""
+    header: dict[str, dict[str, Any]] = {}
+    end = 0
+    for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):
+        kind = TYPES.get(dtype.name)  # NumPy makes the name anew each time
+        if kind is None:
+            raise NotSavedError(
+                f"cannot save {shown(path)}: {name} has type {dtype}; convert it to one of "
+                f"{', '.join(TYPES)}"
+            )
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        offsets = [start, end]
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": offsets}
+    whole = {"__metadata__": metadata, **header}
+    text = json.dumps(whole, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    first = 8 + len(text)
+    starts = [first + header[info.name]["data_offsets"][0] for info in index]
+    return len(text).to_bytes(8, "little") + text, starts

@@ -1,0 +1,176 @@
+"""Events of a layout as text: what each kind of rank holds and sends, for --dry-run and
+`simulate layout`."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from nnmpi.parallel.arrangement.rank_names import alike_layers, numbers_of
+from nnmpi.planning.paper.alike_ranks import MANY
+from nnmpi.sim.drawing.tables import columns, duration, plural
+
+Event = dict[str, Any]
+
+HELD = (
+    "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
+)  # fmt: skip
+"""What a rank holds, in the order of the columns; with _bytes, a key of the event."""
+
+MOST_HOLDERS = 8
+"""Ranks of which it is shown what each other one gets of them."""
+
+
+def arranged(e: Event) -> str:
+    """A text on what ranks hold and send, and on who has what."""
+    return "\n\n".join(filter(None, _parts(e)))
+
+
+def _parts(e: Event) -> Iterator[str]:
+    axes = " x ".join(f"{axis} {n}" for axis, n in e["layout"].items() if n > 1) or "one rank"
+    how = [f"{plural(e['ranks'], 'rank')} on {plural(e['nodes'], 'node')}: {axes}"]
+    how += gpus(e)
+    how += [f"including {plural(e['servers'], 'server')}, {e['sync']}"] * bool(e["servers"])
+    how += [f"reproducible with {plural(e['slices'] or 0, 'slice')}"] * bool(e["slices"])
+    how += [f"ZeRO {e['zero']}"] * bool(e["zero"])
+    how += [f"pipeline {e['schedule']}"] * bool(e["schedule"])
+    how += [f"all-reduce {e['allreduce']}"] * bool(e["allreduce"])
+    work = f"batches of {e['batch_size']:,} in {plural(e['micro_batches'], 'micro-batch', 'es')}"
+    notes = "".join(f"\n{note}" for note in e["notes"])
+    yield (
+        f"{e['model']} ({e['parameters']:,} parameters, {e['dtype']}, {e['optimizer']}) on "
+        f"{', '.join(how)}\n{work}{notes}"
+    )
+    if "steps" in e:
+        epochs, steps = plural(e["epochs"], "epoch"), plural(e["steps_per_epoch"], "step")
+        yield (
+            f"{e['data']}: {e['train_samples']:,} training samples, {e['test_samples']:,} test "
+            f"samples, {size(e['data_bytes'])}; {epochs} of {steps}\n{e['layers']}"
+        )
+    yield f"bytes that a rank holds\n{columns(list(_memory(e)), str.rjust)}"
+    if e["servers"]:
+        yield "what workers and servers send depends on who waits for whom, and is not counted"
+    elif e["ranks"] > 1:
+        sent = columns(list(_sent(e)), str.rjust)
+        of_first = f" (of more than {MANY:,}, sums as of the first)" * (e["ranks"] > MANY)
+        yield f"bytes and messages that a rank sends in a step{of_first}\n{sent}"
+    if e["backup"] is not None:
+        yield "\n".join(_backups(e))
+    if "residences" in e:
+        rows = columns([*_units(e["residences"])])
+        yield f"{beyond_memory(e['residences'])}\n{rows}"
+    if e["sharded_layers"]:
+        yield columns(list(_layers(e)), str.ljust, str.ljust)
+    yield "\n".join(e["drawing"])
+    if "moves" in e:
+        yield _moves(e["moves"])
+
+
+def beyond_memory(e: Event) -> str:
+    """A line of where activations are."""
+    of = Counter(unit["residence"] for unit in e["units"])
+    disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
+    state = f", {size(e['swapped_state'])} of running sums on disk" * bool(e["swapped_state"])
+    state += f", the model's {size(e['model_on_disk'])} too" * bool(e["model_on_disk"])
+    return (
+        f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
+        f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
+        f"read), {of['recompute']} computed again{state}; a micro-batch takes "
+        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}, as predicted"
+    )
+
+
+def _units(e: Event) -> Iterator[tuple[str, ...]]:
+    yield "unit", "bytes", "time", "activations"
+    for unit in e["units"]:
+        yield (
+            unit["unit"],
+            size(unit["bytes"]),
+            duration(unit["seconds"]),
+            unit["residence"],
+        )
+
+
+def _moves(e: Event) -> str:
+    """Who gives whom how much when ranks are arranged anew."""
+    axes = " x ".join(f"{axis} {n}" for axis, n in e["before"].items() if n > 1) or "one rank"
+    zero = f", ZeRO {e['before_zero']}" * bool(e["before_zero"])
+    holders = range(min(e["before_ranks"], MOST_HOLDERS))
+    rows = [("ranks", "need", "receive", "send", *(f"of {r}" for r in holders))]
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for one in e["ranks"]:
+        cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in (one["received"], one["sent"]))
+        given = (one["from"].get(r, 0) for r in holders)
+        row = (size(one["needed_bytes"]), *cells, *(size(n) if n else "-" for n in given))
+        alike.setdefault(row, []).append(one["rank"])
+    rows += [(numbers_of(tuple(ranks)), *row) for row, ranks in alike.items()]
+    return (
+        f"bytes and messages that move from {plural(e['before_ranks'], 'rank')}: {axes}{zero}\n"
+        f"{columns(rows, str.rjust)}\n"
+        "where a run is resumed so, each rank reads these bytes of the files of these ranks"
+    )
+
+
+def _memory(e: Event) -> Iterator[tuple[str, ...]]:
+    shown = HELD if e["backup"] is not None else HELD[:-1]
+    yield "ranks", *(name if name != "activation" else "activations" for name in shown), "in all"
+    for kind in e["kinds"]:
+        held = [kind[f"{name}_bytes"] for name in shown]
+        cells = (size(nbytes) if nbytes else "-" for nbytes in held)
+        yield numbers_of(tuple(kind["ranks"])), *cells, size(sum(held))
+
+
+def _sent(e: Event) -> Iterator[tuple[str, ...]]:
+    all_axes = e["kinds"][0]["sent"]
+    axes = [x for x in all_axes if any(kind["sent"][x]["messages"] for kind in e["kinds"])]
+    yield "ranks", *(f"along {axis}" for axis in axes)
+    for kind in e["kinds"]:
+        sent = (kind["sent"][axis] for axis in axes)
+        cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in sent)
+        yield numbers_of(tuple(kind["ranks"])), *cells
+
+
+def _backups(e: Event) -> Iterator[str]:
+    """Lines on the bytes that would be lost with a rank, and the cost of keeping a copy."""
+    if not any(kind["backups_bytes"] for kind in e["kinds"]):
+        yield "no backups: whatever a rank has, another one has too"
+        return
+    often = f"every {plural(e['backup'], 'step')}" if e["backup"] else "as often as --mtbf suggests"
+    where = "on another node" if e["nodes"] > 1 else "on the one node: lost if it is"
+    yield f"bytes that no other rank has, and those that a rank sends for a backup {where}, {often}"
+    rows = [("ranks", "alone", "sent")]
+    for kind in e["kinds"]:
+        sent, alone = kind["backup_sent"], kind["sole_bytes"]
+        cells = (size(alone) if alone else "-"), f"{size(sent['bytes'])} in {sent['messages']:,}"
+        rows.append((numbers_of(tuple(kind["ranks"])), *cells))
+    yield columns(rows, str.rjust)
+
+
+def _layers(e: Event) -> Iterator[tuple[str, ...]]:
+    yield "layer", "kind", "sharded by", "weight", "channels of each rank", "messages", "why"
+    cells = (
+        (
+            layer["layer"],
+            layer["kind"],
+            layer["how"],
+            " ".join(map(str, layer["weight"])) or "none",
+            " ".join(map(str, layer["channels"])) or "all",
+            layer["messages"] or "none",
+            layer["why"],
+        )
+        for layer in e["sharded_layers"]
+    )
+    for name, row in alike_layers(cells):
+        yield name, *row[1:]
+
+
+def size(nbytes: int) -> str:
+    """Bytes in a unit that suits them."""
+    return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
+
+
+def gpus(e: Event) -> Iterator[str]:
+    """The GPU of each rank, by its number on the node; nothing on the CPU."""
+    devices = e.get("devices")
+    if devices:
+        more = " ..." if devices[8:] else ""
+        yield f"GPUs {' '.join(map(str, devices[:8]))}{more} by rank"

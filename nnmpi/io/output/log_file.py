@@ -1,0 +1,79 @@
+"""The events in a file of --log, and which of them are of one run."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+from nnmpi.io.output.messages import Event
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import content, parsed
+
+LONGEST_LOG = 100_000_000  # bytes: some 300,000 epochs
+REMEDY = "name a file that --log has written"
+BEGINS = ("start", "resumed")
+"""The events that a log begins with."""
+
+File: TypeAlias = str | os.PathLike[str]
+
+
+def events_of(file: File) -> list[Event]:
+    """All events; the last line may be cut off, as that of a run that was killed or goes on."""
+    path = shown(file)
+    text = content(file, f"log {path}", LONGEST_LOG, REMEDY)
+    events = list[Event]()
+    try:
+        *lines, _ = text.decode().split("\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a log: it is not text; {REMEDY}") from None
+    for number, line in enumerate(lines, 1):
+        try:
+            event = parsed(json.loads, line)
+        except ValueError:
+            event = None
+        if not isinstance(event, dict) or not isinstance(event.get("event"), str):
+            raise ValueError(f"{path} is not a log: line {number} is no event in JSON; {REMEDY}")
+        events.append(event)
+    if not events or events[0]["event"] not in BEGINS:
+        raise ValueError(f"{path} is not a log: it has no start event in line 1; {REMEDY}")
+    return events
+
+
+def runs_of(events: Sequence[Event]) -> list[list[Event]]:
+    """The events of each run, of which the first is its start. One that counts epochs on, as that
+    of another `fit`, is part of the one before; epochs that are made again are another run."""
+    runs, last = list[list[Event]](), 0
+    for event in events:
+        if event["event"] == "start" or not runs:
+            runs.append([])
+            last = 0
+        elif event["event"] == "epoch":
+            if event["epoch"] <= last:
+                runs.append([runs[-1][0]])
+            last = event["epoch"]
+        runs[-1].append(event)
+    found, trained, last = list[list[Event]](), list[Event](), 0
+    for run in runs:
+        epochs = [event["epoch"] for event in run if event["event"] == "epoch"]
+        if epochs and 0 < last < epochs[0]:
+            trained += run
+        else:
+            found.append(run)
+            trained = run if epochs else trained
+        last = epochs[-1] if epochs else last
+    return found
+
+
+def named(files: Sequence[File]) -> list[str]:
+    """Each file's name without its suffix; its path where two have one name."""
+    stems = [Path(file).stem for file in files]
+    return [
+        stem if stems.count(stem) == 1 else str(Path(file).with_suffix(""))
+        for file, stem in zip(files, stems, strict=True)
+    ]
+
+
+def numbered(name: str, runs: int) -> list[str]:
+    """The names of the runs in a file: of several, each has its number."""
+    return [name] if runs == 1 else [f"{name} ({i})" for i in range(1, runs + 1)]

@@ -1,0 +1,261 @@
+"""Events as text: one function for each kind."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from nnmpi.io.output.layouts import Event as Event
+from nnmpi.io.output.layouts import arranged, beyond_memory, gpus
+from nnmpi.options.quoting import printable
+from nnmpi.parallel.mesh import CUTS
+from nnmpi.sim.drawing.tables import amount, columns, plural
+
+
+def _start(e: Event) -> str:
+    lines = [
+        f"{e['model']} ({e['parameters']:,} parameters) on {e['data']}: "
+        f"{e['train_samples']:,} training samples, {e['test_samples']:,} test samples, "
+        f"{e['steps']:,} steps",
+        f"on {', '.join(ranks_used(e))}",
+        e["note"] or "",
+        beyond_memory(e["residences"]) if "residences" in e else "",
+        _padding(e) if "padding" in e else "",
+        *(_loaded(e["loaded"]) if "loaded" in e else ()),
+        *(_planned(e["plan"]) if "plan" in e else ()),
+        f"warning: {e['warning']}" if "warning" in e else "",
+        *(f"warning: {line}" for line in e.get("advice", ())),
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def _resumed(e: Event) -> str:
+    """The start of a run that goes on."""
+    how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
+    return "\n".join([how, *e["notes"], _start(e)])
+
+
+def _recovered(e: Event) -> str:
+    """Which ranks are gone, and how the others go on."""
+    lost = f"rank{'s' * (len(e['lost']) > 1)} {', '.join(map(str, e['lost']))}"
+    steps = f"step {e['step']:,}"
+    if e["steps_again"]:
+        steps += f", with {plural(e['steps_again'], 'step')} to make again"
+    return f"lost {lost}: goes on after {e['seconds']:.1f} s from {steps}; {e['layout']}"
+
+
+def _checkpoint(e: Event) -> str:
+    if "problem" in e:
+        return f"checkpoint of step {e['step']:,} not written to {e['path']}: {e['problem']}"
+    return (
+        f"checkpoint of step {e['step']:,}: {amount(e['bytes'])} in {e['seconds']:.2f} s; training "
+        f"has waited {e['waited']:.2f} s for checkpoints"
+    )
+
+
+def _suspended(e: Event) -> str:
+    lines = [
+        f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume goes on "
+        f"from {e['checkpoint']}",
+        _waited(e["checkpoints"]),
+    ]
+    if "trace" in e:
+        lines.append(_trace(e["trace"], e["steps"]))
+    return "\n".join(lines)
+
+
+def _waited(e: Event, which: str = "") -> str:
+    """A text on the number of checkpoints, and the time that training waited for them."""
+    return (
+        f"{plural(e['written'], 'checkpoint')} written to {e['directory']}{which}; "
+        f"training waited {e['waited']:.2f} s in all"
+    )
+
+
+def _complete(e: Event) -> str:
+    run = f"complete: the run of {e['checkpoint']} has ended after {plural(e['steps'], 'step')}"
+    return "\n".join([*e["notes"], run])
+
+
+def _padding(e: Event) -> str:
+    """How much of the batches is padding."""
+    return (
+        f"batches of similar length: {e['padding']:.1%} of their positions are padding, "
+        f"{e['padding_unsorted']:.1%} without --bucket-by-length"
+    )
+
+
+def _loaded(e: Event) -> Iterator[str]:
+    """Lines on the tensors that a model has from a file, and on those that it has not."""
+    shapes = [f"{name} {a} there, {b} here" for name, (a, b) in e["other_shapes"].items()]
+    n = len(e["loaded"]) + len(e["missing"]) + len(shapes)
+    yield f"{len(e['loaded'])} of the {plural(n, 'tensor')} of the model are from {e['file']}"
+    for what, names in (
+        ("not in the file, so with initial values", e["missing"]),
+        ("of another shape, so with initial values", shapes),
+        ("left over in the file", e["left_over"]),
+    ):
+        more = f" and {len(names) - 8} more" if names[8:] else ""
+        yield from [f"  {what}: {', '.join(names[:8])}{more}"] * bool(names)
+
+
+def _planned(e: Event) -> Iterator[str]:
+    """Which layout was found, and what it should take."""
+    yield from (f"note: {note}" for note in e["notes"])
+    yield (
+        f"plan: {e['layout']}, of {plural(e['looked'], 'layout')} that were looked at; predicted "
+        f"{1e3 * e['predicted_seconds']:.4g} ms a step, {amount(e['predicted_bytes'])} a rank"
+    )
+
+
+def ranks_used(e: Event) -> Iterator[str]:
+    """The ranks, and how they are used."""
+    yield plural(e["ranks"], "rank")
+    yield from gpus(e)
+    if e.get("servers"):
+        yield f"including {plural(e['servers'], 'server')}"
+        bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
+        yield f"{e['sync']}{bound}"
+    if "schedule" in e:
+        yield f"pipeline {e['schedule']}"
+        yield plural(e["micro_batches"], "micro-batch", "es")
+        if "cut" in e:
+            yield f"cut at {e['cut']}"
+    for axis, cut in CUTS.items():
+        if axis in e:
+            yield f"{cut} cut over {plural(e[axis], 'rank')}"
+    if "allreduce" in e:
+        yield f"all-reduce {e['allreduce']}"
+    if "zero" in e:
+        yield f"ZeRO {e['zero']}"
+    if e.get("reproducible"):
+        yield f"reproducible with {plural(e['slices'], 'slice')}"
+    for name in ("slow_rank", "jitter"):
+        if name in e:
+            yield f"{name.replace('_', ' ')} {e[name]}"
+    if e.get("verify"):
+        yield "verified against one rank"
+
+
+def _progress(e: Event) -> str:
+    return f"step {e['step']:,} of {e['steps']:,}   loss {e['loss']:.4f}   {'   '.join(_rates(e))}"
+
+
+def _sample(e: Event) -> str:
+    """A piece of text, whose lines stay apart from those of the report."""
+    return "\n    ".join([f"text after step {e['step']:,}", *e["text"].split("\n")])
+
+
+def _epoch(e: Event) -> str:
+    return (
+        f"epoch {e['epoch']:3d}   loss {e['loss']:.4f}   test loss {e['test_loss']:.4f}   "
+        f"{'   '.join([*_measured(e), *_rates(e, 'epoch_')])}"
+    )
+
+
+def _measured(e: Event) -> Iterator[str]:
+    """The metrics, of which only losses of classes have the accuracy."""
+    if "accuracy" in e:
+        yield f"accuracy {e['accuracy']:.2%}"
+    if "perplexity" in e:
+        yield f"perplexity {e['perplexity']:.4g}"
+    for unit in ("character", "byte"):
+        if f"bits_per_{unit}" in e:
+            yield f"{e[f'bits_per_{unit}']:.3f} bits a {unit}"
+    for name, value in e.get("metrics", {}).items():
+        is_array = isinstance(value, list)
+        yield f"{name} {'x'.join(map(str, np.shape(value))) if is_array else f'{value:.4g}'}"
+
+
+def _rates(e: Event, of: str = "") -> Iterator[str]:
+    """Samples a second, and tokens where these are counted."""
+    for what in ("samples", "tokens"):
+        if rate := e.get(f"{of}{what}_per_second"):  # 0 before a second step is timed
+            yield f"{rate:,.0f} {what}/s"
+
+
+def _verify(e: Event) -> str:
+    replicas = "" if e["replicas_equal"] else "; replicas differ"
+    return f"verify step {e['step']:,}: relative differences: {_differences(e)}{replicas}"
+
+
+def _differences(e: Event) -> str:
+    """The relative differences between the layout and one rank."""
+    names = ("loss", "gradients", "parameters")
+    return ", ".join(f"{name} {e[f'{name}_relative']:.3g}" for name in names)
+
+
+def _result(e: Event) -> str:
+    """The metrics, and a line for each of the other results."""
+    skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
+    loss = f"loss {e['loss']:.4f} after {steps} in {e['seconds']:.1f} s"
+    lines = [
+        f"{e['event']}: {', '.join([*_measured(e), loss, *_rates(e)])}",
+        f"{plural(skipped, 'step')} skipped: loss or gradient not finite" if skipped else "",
+        _staleness(e.get("staleness", {})),
+    ]
+    if "largest_differences" in e:
+        differences = _differences(e["largest_differences"])
+        of_update = "updated by the same gradients"
+        lines.append(f"verified: largest relative differences: {differences} ({of_update})")
+    if "error" in e.get("plan", {}):
+        ms = (1e3 * e["plan"][f"{what}_seconds"] for what in ("measured", "predicted"))
+        lines.append("{:.4g} ms a step, predicted {:.4g} ({:+.1%})".format(*ms, e["plan"]["error"]))
+    if e.get("checkpoints", {}).get("written"):
+        lines.append(_waited(e["checkpoints"], " before the last one"))
+    if "trace" in e:
+        lines.append(_trace(e["trace"], e["steps"]))
+    return "\n".join(filter(None, lines))
+
+
+def _trace(e: Event, steps: int) -> str:
+    """A table of how each rank spent its time, in seconds, and the bubble of a pipeline."""
+    rows = [["seconds", "computing", "communicating", "waiting", "other"]]
+    for rank, times in e["ranks"].items():
+        rows.append([f"rank {rank}", *(f"{x:.3f}" for x in times.values())])
+    of = f" of {steps:,}" if e["steps"] < steps else ""
+    what = f"trace of {e['steps']:,}{of} steps in {e['file']}, which ui.perfetto.dev shows"
+    lines = [what, columns(rows)]
+    if "bubble" in e:
+        found = e["bubble"]
+        lines.append(f"bubble {found['measured']:.1%}, simulated {found['simulated']:.1%}")
+    return "\n".join(lines)
+
+
+def _staleness(workers: dict[str, dict[str, int]]) -> str:
+    """Mean and maximum over all gradients, from {worker: {staleness: how often}}."""
+    rows = [(int(s), times) for counts in workers.values() for s, times in counts.items()]
+    if not rows:
+        return ""
+    mean = sum(s * times for s, times in rows) / sum(times for _, times in rows)
+    return f"mean staleness {mean:.1f}, maximum {max(s for s, _ in rows)}"
+
+
+FORMATS: dict[str, Callable[[Event], str]] = {
+    "start": _start,
+    "resumed": _resumed,
+    "checkpoint": _checkpoint,
+    "verify": _verify,
+    "progress": _progress,
+    "sample": _sample,
+    "epoch": _epoch,
+    "recovered": _recovered,
+    "dry-run": arranged,
+    "layout": arranged,
+    "done": _result,
+    "stopped": _result,
+    "suspended": _suspended,
+    "complete": _complete,
+    "failed": lambda e: "",  # whoever catches the error prints it on stderr
+}
+"""The text of each kind of event; of other kinds, keys and values are shown."""
+
+
+def as_text(event: Event, quiet: bool = False) -> str:
+    """The text of an event, without control characters, which names of files may have; quiet is
+    that of a warning alone."""
+    known = FORMATS.get(event["event"])
+    if quiet and "passed_over" in event:
+        return "\n".join(map(printable, event["passed_over"]))
+    if known is not None:
+        return "\n".join(map(printable, known(event).split("\n")))
+    return printable(", ".join(f"{key} {value}" for key, value in event.items() if key != "event"))

@@ -1,0 +1,159 @@
+"""Figures of a run for its events: time, rates, gradients; losses and metrics of an epoch."""
+
+import math
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.data import Dataset
+from nnmpi.data.inputs import arrays, is_index
+from nnmpi.io.output.messages import Event
+from nnmpi.metrics import ACCURACY, Sums, mean
+from nnmpi.nn import CrossEntropyLoss
+from nnmpi.nn.losses import ClassLoss
+from nnmpi.parallel.step.executor import StepResult
+from nnmpi.parallel.step.objective import Criterion
+
+
+class PaceCounts(NamedTuple):
+    """The time of a run so far, for the run that goes on with it.
+
+    seconds, samples, tokens   of the steps that rates count
+    before_epoch               the same three, when the epoch began
+    norm, norms                of the epoch: the sum of the norms of gradients, and how many
+    elapsed                    since the start of the run
+    """
+
+    seconds: float = 0.0
+    samples: int = 0
+    tokens: float = 0.0
+    before_epoch: tuple[float, int, float] = (0.0, 0, 0.0)
+    norm: float = 0.0
+    norms: int = 0
+    elapsed: float = 0.0
+
+
+NO_TIME = PaceCounts()
+
+
+class Pace:
+    """Time and rates of the run since it was made, and of the epoch since `start`.
+
+    Rates leave out start-up, the first step, evaluations, and what a user does between steps.
+
+    counts_tokens: whether the loss is divided by tokens, which then are counted beside samples
+    before: what was counted before the run was resumed
+    """
+
+    def __init__(self, counts_tokens: bool = False, before: PaceCounts = NO_TIME) -> None:
+        self._counts_tokens, self._so_far = counts_tokens, before
+        self._since = time.perf_counter()
+        self._began = self._since - before.elapsed
+        self._is_warm = False
+
+    @property
+    def counts(self) -> PaceCounts:
+        """The time so far, with which a run that is resumed here goes on."""
+        return self._so_far._replace(elapsed=time.perf_counter() - self._began)
+
+    def again(self, before: PaceCounts) -> "Pace":
+        """Another one of the same run, which goes on from there."""
+        return Pace(self._counts_tokens, before)
+
+    def start(self) -> None:
+        """Start an epoch, and the time of its first step."""
+        self._so_far = self._so_far._replace(before_epoch=self._so_far[:3], norm=0.0, norms=0)
+        self.resume()
+
+    def resume(self) -> None:
+        """Start the time of a step, after something that is none."""
+        self._since = time.perf_counter()
+
+    def lap(self, result: StepResult) -> None:
+        """Record the end of a step."""
+        now, so_far = time.perf_counter(), self._so_far
+        if self._is_warm:
+            so_far = so_far._replace(
+                seconds=so_far.seconds + now - self._since,
+                samples=so_far.samples + result.samples,
+                tokens=so_far.tokens + result.divisor,
+            )
+        if result.updated and result.gradient_norm is not None:
+            norm = so_far.norm + result.gradient_norm
+            so_far = so_far._replace(norm=norm, norms=so_far.norms + 1)
+        self._is_warm, self._since, self._so_far = True, now, so_far
+
+    @property
+    def seconds(self) -> float:
+        """Since the start of the run."""
+        return round(time.perf_counter() - self._began, 4)
+
+    @property
+    def rates(self) -> Event:
+        """Samples, and tokens, per second of the run so far; 0 if no step was measured."""
+        return self._rates("", NO_TIME.before_epoch)
+
+    @property
+    def epoch_rates(self) -> Event:
+        """Samples, and tokens, per second of the epoch so far."""
+        return self._rates("", self._so_far.before_epoch)
+
+    def _rates(self, prefix: str, since: tuple[float, int, float]) -> Event:
+        seconds, samples, tokens = since
+        counts = {"samples": self._so_far.samples - samples}
+        if self._counts_tokens:
+            counts["tokens"] = round(self._so_far.tokens - tokens)
+        return {
+            f"{prefix}{name}_per_second": round(mean(count, self._so_far.seconds - seconds), 1)
+            for name, count in counts.items()
+        }
+
+    def of_epoch(self) -> Event:
+        """Figures of an epoch; the norm is the mean over its steps, before clipping."""
+        norm, norms = self._so_far.norm, self._so_far.norms
+        known = {"mean_gradient_norm": norm / norms} if norms else {}
+        return {
+            "seconds": self.seconds,
+            **known,
+            **self._rates("epoch_", self._so_far.before_epoch),
+        }
+
+
+# ---- losses and metrics
+
+
+def measured(dataset: Dataset, loss: Criterion, train: Sums, test: Sums) -> Event:
+    """Losses and metrics: the accuracy beside the loss, others under a key."""
+    means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
+    is_number = isinstance(means.get(ACCURACY), float)
+    accuracy = {ACCURACY: means.pop(ACCURACY)} if is_number else {}
+    return {
+        "loss": train.mean_loss,
+        "test_loss": test.mean_loss,
+        **accuracy,
+        **_of_text(dataset, loss, test.mean_loss),
+        **({"metrics": means} if means else {}),
+    }
+
+
+def _of_text(dataset: Dataset, loss: Criterion, nats: float) -> Event:
+    """Perplexity, and bits per character or byte, of a mean loss a token in nats.
+
+    perplexity = e^nats      bits = nats / ln 2 * tokens / characters of the held-out text
+    """
+    is_likelihood = (
+        isinstance(loss, CrossEntropyLoss) and loss.weight is None and not loss.label_smoothing
+    )
+    if dataset.language is None or not is_likelihood:
+        return {}
+    bits = nats / math.log(2) * dataset.language.tokens_a_unit
+    perplexity = math.exp(nats) if nats < 700 else math.inf
+    return {"perplexity": perplexity, f"bits_per_{dataset.language.unit}": bits}
+
+
+def counts_tokens(dataset: Dataset, loss: Criterion) -> bool:
+    """True if the loss is divided by tokens: labels of the positions of sequences."""
+    y = dataset.train.y
+    is_counted = isinstance(loss, ClassLoss) and loss.weight is None
+    return is_counted and y.ndim == 2 and any(map(is_index, arrays(dataset.train.x)))

@@ -1,0 +1,269 @@
+"""Pictures of training: loss and accuracy of one or several runs, from their logs.
+
+It is also the command `python -m nnmpi.plot`. Exit status: 0 written, 1 the file could not be
+written, 2 unusable arguments, 130 Ctrl-C.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from io import StringIO
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.io.files.atomic import refusing
+from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
+from nnmpi.io.output.messages import Event
+from nnmpi.options import cli
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import refusing_others
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
+"""What x may be, and its key in the event of an epoch."""
+
+BESIDES = {
+    "lr": "learning rate",
+    "mean_gradient_norm": "norm of the gradient",
+    "epoch_samples_per_second": "samples a second",
+    "epoch_tokens_per_second": "tokens a second",
+}
+"""What is drawn besides losses and accuracies, and its name."""
+
+DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy", *BESIDES)
+"""What every event of an epoch says, and what older logs and some runs lack."""
+
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
+MARKED = 30  # points at most; of more, only the line is drawn
+LARGEST = 1e100  # number that is drawn; one beyond leaves a gap, as one that is infinite
+LONGEST_NAME = 100  # characters
+
+
+class RunLog(NamedTuple):
+    """A run: its name, its model and data, and by key the numbers of its epochs."""
+
+    name: str
+    task: str
+    epochs: dict[str, np.ndarray]
+
+
+def plot(
+    logs: File | Sequence[File],
+    x: str = "epochs",
+    out: File = "training.png",
+    everything: bool = False,
+) -> None:
+    """Draw loss and accuracy of the runs in these logs over epochs, steps or seconds, into `out`.
+
+    A run without accuracies has its losses drawn. `out` ends in .png, .svg or .pdf. With
+    `everything` also learning rate, norm of the gradient, and samples or tokens a second.
+    """
+    paths = [logs] if isinstance(logs, str | os.PathLike) else list(logs)
+    if not paths:
+        raise ValueError("plot: no log is given; name one or more files that --log has written")
+    if x not in AXES:
+        raise ValueError(f"x {x!r} is not one of {', '.join(AXES)}")
+    if problem := cli.picture_problem(out):
+        raise ValueError(problem)
+    runs = read_logs(paths)
+    for run in runs:
+        if AXES[x] not in run.epochs:
+            others = " or ".join(name for name, key in AXES.items() if key in run.epochs)
+            raise ValueError(f"log {shown(run.name)} has no {x}; draw it over {others}")
+    with refusing(out, "write", "name another file"):
+        _figure(runs, x, everything).savefig(out, dpi=120)
+
+
+def picture(runs: Sequence[RunLog]) -> str | None:
+    """An SVG document of loss and accuracy over epochs, as wide as the page that shows it; None
+    without matplotlib."""
+    if cli.picture_problem("run.svg"):
+        return None
+    file = StringIO()
+    _figure(runs, "epochs", False).savefig(file, format="svg")
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', file.getvalue(), count=1)
+
+
+def epochs_figure(start: Event, epochs: Sequence[Event]) -> "Figure | None":
+    """The epochs of a run so far; None without matplotlib, or if there are none."""
+    if not epochs or cli.picture_problem("run.png"):
+        return None
+    return _figure([_run(start, epochs)], "epochs", False)
+
+
+def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
+    from matplotlib.figure import Figure
+
+    panels = _panels(runs, AXES[x], everything)
+    wide = min(len(panels), 3 if len(panels) > 4 else 2)
+    high = -(-len(panels) // wide)
+    below = 0.3 * (len(runs) + 1) if len(runs) > 1 else 0  # inches of the legends
+    figure = Figure(figsize=(1 + 6 * wide, 5.2 * high + below), layout="constrained")
+    for i, draw in enumerate(panels):
+        axes = figure.add_subplot(high, wide, i + 1)
+        draw(axes)
+        _style(axes, x)
+    tasks = {run.task for run in runs}
+    title = _plain(tasks.pop()) if len(tasks) == 1 else f"{len(runs)} runs"
+    figure.suptitle(title, size=16, x=0.01, ha="left")
+    return figure
+
+
+def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
+    """The functions that draw the panels."""
+    panels: list[Callable[[Axes], None]] = [partial(_draw_loss, runs=runs, key=key)]
+    measured = [run for run in runs if "accuracy" in run.epochs]
+    if measured:
+        panels.append(partial(_draw_accuracy, runs=measured, key=key))
+    is_text = any("epoch_tokens_per_second" in run.epochs for run in runs)
+    for what in BESIDES if everything else ():
+        found = [run for run in runs if what in run.epochs]
+        if found and not (is_text and what == "epoch_samples_per_second"):
+            panels.append(partial(_draw_numbers, runs=found, key=key, what=what))
+    return panels
+
+
+def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, what: str) -> None:
+    """A line a run, from 0."""
+    for i, run in enumerate(runs):
+        _line(axes, run, key, what, i, label=_plain(run.name))
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel(BESIDES[what], size=15)
+    if len(runs) > 1:
+        _legend(axes, "upper right", True)
+
+
+def _style(axes: "Axes", x: str) -> None:
+    """Texts and lines are as large as a slide needs."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlabel("epoch" if x == "epochs" else x, size=15)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=x != "seconds"))
+    axes.grid(color="#e4e4e4")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(which="both", labelsize=13)
+
+
+def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
+    """Solid where the model trained, dashed on the samples that are held out."""
+    from matplotlib.ticker import LogLocator
+
+    several = len(runs) > 1
+    for i, run in enumerate(runs):
+        _line(axes, run, key, "loss", i, label=_plain(run.name) if several else "training")
+        _line(axes, run, key, "test_loss", i, linestyle="--", label="" if several else "test")
+    if several:
+        axes.plot([], [], linestyle="--", color="#777777", linewidth=2.2, label="test")
+    values = np.concatenate([run.epochs[what] for run in runs for what in ("loss", "test_loss")])
+    known = values[~np.isnan(values)]
+    if known.size and known.min() > 0:
+        axes.set_yscale("log")
+        is_wide = known.max() > 1e4 * known.min()  # as of one that diverged: too wide for 2 and 5
+        axes.yaxis.set_major_locator(LogLocator(subs=(1,) if is_wide else (1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_ylabel("loss", size=15)
+    _legend(axes, "upper right", several)
+
+
+def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
+    """The accuracy is that on held-out samples; the legend has the last value."""
+    for i, run in enumerate(runs):
+        last = run.epochs["accuracy"][-1]
+        label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2%}"
+        _line(axes, run, key, "accuracy", i, label=label)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
+    axes.set_ylabel("test accuracy", size=15)
+    _legend(axes, "lower right", len(runs) > 1)
+
+
+def _legend(axes: "Axes", corner: str, several: bool) -> None:
+    """One run leaves a corner free; several, with names of any length, have the legend below."""
+    beside = (0, -0.14) if several else None
+    corner = "upper left" if several else corner
+    axes.legend(fontsize=13, frameon=False, loc=corner, bbox_to_anchor=beside)
+
+
+def _line(axes: "Axes", run: RunLog, key: str, what: str, i: int, **style: Any) -> None:
+    xs = run.epochs[key]
+    marker = "o" if len(xs) <= MARKED else ""
+    axes.plot(
+        xs, run.epochs[what], color=COLOURS[i % len(COLOURS)], marker=marker, linewidth=2.2, **style
+    )
+
+
+def _plain(text: str) -> str:
+    """A name as it is: to matplotlib, $ starts a formula, and _ a label that no legend shows.
+
+    It is cut where it is long; a character that does not print is shown as its escape.
+    """
+    return " " * text.startswith("_") + shown(text, LONGEST_NAME).replace("$", r"\$")
+
+
+def read_logs(paths: Sequence[File]) -> list[RunLog]:
+    """The runs, each named after its file; after its path where two files have one name."""
+    pairs = zip(paths, named(paths), strict=True)
+    return [run for file, name in pairs for run in read_log(file, name)]
+
+
+def read_log(file: File, name: str) -> list[RunLog]:
+    """The runs of a log that have epochs.
+
+    Of several, which --append has put into one file, each has its number behind its name.
+    """
+    events = events_of(file)
+    with refusing_others(f"{shown(file)} is not a log of nnmpi", REMEDY):
+        parts = [(run[0], [e for e in run if e["event"] == "epoch"]) for run in runs_of(events)]
+        names = numbered(name, len(parts))
+        runs = [
+            _run(start, epochs)._replace(name=one)
+            for one, (start, epochs) in zip(names, parts, strict=True)
+            if epochs
+        ]
+    if not runs:
+        last = events[-1]["event"]
+        raise ValueError(f"log {shown(file)} has no epoch yet: its last event is {last!r:.20}")
+    return runs
+
+
+def _run(start: Event, epochs: Sequence[Event]) -> RunLog:
+    """A run without a name."""
+    drawn = [*DRAWN, *(key for key in MAY_LACK if key in epochs[-1])]
+    rows = [{**dict.fromkeys(MAY_LACK), **e} for e in epochs]  # null and None are NaN
+    numbers = {key: np.fromiter((row[key] for row in rows), float) for key in drawn}
+    drawable = {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}
+    return RunLog("", f"{start['model']} on {start['data']}", drawable)
+
+
+# ---- the command
+
+
+def parser() -> cli.Parser:
+    """The options of the command."""
+    about = "Draw loss and accuracy of one or several runs, from their logs."
+    p = cli.Parser("nnmpi.plot", description=about)
+    p.add_argument("logs", nargs="+", metavar="LOG", help="a file that --log has written")
+    p.add_argument("--x", default="epochs", choices=[*AXES], help="(default epochs)")
+    out = ".png, .svg or .pdf (default training.png)"
+    p.add_argument("-o", "--out", default="training.png", metavar="FILE", help=out)
+    more = "also learning rate, norm of the gradient, and samples or tokens a second"
+    p.add_argument("--all", action="store_true", help=more)
+    return p
+
+
+def command(given: argparse.Namespace) -> int:
+    """Draws the picture."""
+    plot(given.logs, given.x, given.out, given.all)
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return cli.main(parser(), command, arguments)

@@ -1,0 +1,199 @@
+"""Report: shows the events of a run as text or as JSON, writes them to the log, and draws a bar."""
+
+import json
+import math
+import os
+import sys
+import time
+from contextlib import suppress
+from typing import IO, Any
+
+from tqdm import tqdm
+
+from nnmpi.comm import Comm, has_launcher
+from nnmpi.comm.stderr import print_error
+from nnmpi.io.files.outputs import LogMark, opened_log
+from nnmpi.io.output.messages import Event, as_text
+from nnmpi.options.config import Config
+from nnmpi.parallel.agreement import all_or_none
+
+RESULTS = ("done", "stopped", "suspended", "complete", "failed", "dry-run")
+"""The events that are shown even if `quiet`."""
+
+SILENCE = 10.0
+"""Seconds after which an event says how far training is, where there is no bar."""
+
+
+LINES = 25
+"""Epochs of a long run that have a line of text, besides the first and the last."""
+
+
+class LostOutputError(Exception):
+    """Standard output or the log can no longer be written: a full disk, a closed pipe."""
+
+
+class Report:
+    """Shows events, which are flat dictionaries with the key "event".
+
+    Standard output gets lines of text, below which a terminal has a progress bar; or, `as_json`, a
+    JSON object a line, as the file `log` does. `quiet` leaves only the result. A rank that was
+    `launched` draws no bar: its launcher forwards whole lines. After an error of one of the two
+    outputs only the other is written. An error of the log is raised at the end of the run, which
+    can still save its model. Where `kept` is a list, it gets all events.
+    """
+
+    def __init__(
+        self,
+        log: str | None = None,
+        quiet: bool = False,
+        stdout: IO[str] | None = None,
+        launched: bool = False,
+        as_json: bool = False,
+        appends: bool = False,
+        mark: LogMark | None = None,
+    ) -> None:
+        self.stdout: IO[str] | None = stdout or sys.stdout
+        self.quiet, self.as_json = quiet, as_json
+        is_terminal = self.stdout is not None and self.stdout.isatty()
+        self._shows_bar = is_terminal and not (quiet or as_json or launched)
+        self._bar: tqdm[Any] | None = None
+        self._last_line = time.monotonic()
+        self._epochs, self._epoch, self._last_epoch = 0, 0, 0.0  # of the run; when one was shown
+        self._log = opened_log(log, appends, mark) if log else None
+        self.kept: list[Event] | None = None
+        self._lost: LostOutputError | None = None  # the log
+
+    def __enter__(self) -> "Report":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.end_progress()
+        if self._log:
+            self._log.close()
+        if self._lost and kind is None:
+            raise self._lost
+
+    def event(self, event: Event) -> None:
+        """Show an event, and write it to the log."""
+        wants_json = self.kept is not None or self._log or self.as_json
+        line = json.dumps(_finite(event), allow_nan=False) if wants_json else ""
+        if self.kept is not None:
+            self.kept.append(json.loads(line))
+        if self._log:
+            self._write(line, self._log)
+        if self.stdout and self._is_shown(event):
+            text = line if self.as_json else as_text(event, self.quiet)
+            if text:
+                self._write(text, self.stdout)
+
+    @property
+    def mark(self) -> LogMark | None:
+        """The mark of the log so far; None where there is no log, or it is a pipe."""
+        if not self._log or self._log.closed or not os.path.isfile(self._log.name):
+            return None
+        return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
+
+    def _is_shown(self, event: Event) -> bool:
+        """Whether standard output tells of an event. Text leaves out epochs of a long run: it has
+        the first, the last, every n-th of the others, and one that follows 10 seconds of silence.
+        """
+        if event["event"] == "start":
+            self._epochs, self._epoch = event.get("epochs", 0), 0
+        if event["event"] != "epoch" or self.quiet or self.as_json:
+            return not self.quiet or event["event"] in RESULTS or "passed_over" in event
+        self._epoch += 1
+        every, now = max(1, -(-self._epochs // LINES)), time.monotonic()
+        is_due = self._epoch % every == 0 or self._epoch in (1, self._epochs)
+        if is_due or now - self._last_epoch >= SILENCE:
+            self._last_epoch = now
+            return True
+        return False
+
+    def _write(self, text: str, file: IO[str]) -> None:
+        """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""
+        self._last_line = time.monotonic()
+        if self._bar is not None:
+            with suppress(OSError):
+                self._bar.clear()
+        encoding = getattr(file, "encoding", None) or "utf-8"  # which may lack letters of a name
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+        try:
+            file.write(text + "\n")
+            file.flush()
+        except OSError as error:
+            name = getattr(file, "name", "output")
+            lost = LostOutputError(f"cannot write {name}: {error.strerror}")
+            if file is not self._log:
+                self.stdout = None
+                raise lost from error
+            lost.__cause__, self._log, self._lost = error, None, lost
+            with suppress(OSError):
+                file.close()
+            print_error(f"{lost}; the run goes on without its log, and fails at its end")
+
+    def progress(self, step: int, total: int, loss: float, rates: Event) -> None:
+        """Show that a step was made: on a terminal in a bar, elsewhere now and then in a line.
+
+        rates: samples a second, and tokens where these are counted
+        """
+        if self._shows_bar:
+            with suppress(OSError):  # the terminal is gone
+                self._show_bar(step, total, loss)
+        elif time.monotonic() - self._last_line >= SILENCE:
+            facts = {"step": step, "steps": total, "loss": loss}
+            self.event({"event": "progress", **facts, **rates})
+
+    def end_progress(self) -> None:
+        """Remove the progress bar."""
+        if self._bar is not None:
+            with suppress(OSError):
+                self._bar.close()
+            self._bar = None
+
+    def _show_bar(self, step: int, total: int, loss: float) -> None:
+        if self._bar is None:
+            how: dict[str, Any] = {"unit": "step", "leave": False, "dynamic_ncols": True}
+            self._bar = tqdm(initial=step, total=total, file=self.stdout, **how)
+        self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)
+        self._bar.update(step - self._bar.n)
+
+
+class NullReport(Report):
+    """Shows nothing: the report of all ranks but the first."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+
+    def event(self, event: Event) -> None:
+        """Does nothing."""
+
+
+def open_report(
+    config: Config,
+    comm: Comm,
+    given: Report | None = None,
+    appends: bool = False,
+    mark: LogMark | None = None,
+) -> Report:
+    """The report that was given, else that of this rank: the first one tells. Every rank calls it,
+    and all fail if the log cannot be opened. `mark` is that of a checkpoint."""
+
+    def opened() -> Report:
+        if given or comm.rank:
+            return given or NullReport()
+        how = config.json, config.append or appends, mark
+        return Report(config.log, config.quiet, None, has_launcher(), *how)
+
+    return all_or_none(comm, opened)
+
+
+# ---- what is written, and where to
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for numbers that JSON lacks: NaN and infinity."""
+    if isinstance(value, dict):
+        return {key: _finite(x) for key, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(x) for x in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

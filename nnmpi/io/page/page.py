@@ -1,0 +1,193 @@
+"""The page: files of --log and --trace as values, and these as one file of HTML."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from nnmpi.comm.stderr import print_error
+from nnmpi.io.files.atomic import refusing, replaced
+from nnmpi.io.output import LostOutputError, Report
+from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
+from nnmpi.io.output.messages import Event
+from nnmpi.io.output.plot import AXES
+from nnmpi.io.page import runs
+from nnmpi.options.config import Config
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import refusing_others
+from nnmpi.sim.commands.trace import TraceFile
+from nnmpi.sim.drawing.timeline import Span, Timeline, kinds, style
+
+HEAD = b'{"displayTimeUnit"'
+"""The first bytes of a file of --trace, which no log begins with."""
+
+LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
+"""The content of a file of --log, or of --trace."""
+
+
+class LoggedEvents(NamedTuple):
+    """The events of a log, and the traces that belong to its last run."""
+
+    name: str
+    events: Sequence[Event]
+    traces: Sequence[TraceFile] = ()
+
+
+def read(file: File) -> LogOrTrace:
+    """Raises ValueError for a file that cannot be read, or is neither a log nor a trace."""
+    with suppress(OSError), open(file, "rb") as opened:  # events_of says what is wrong
+        if opened.read(len(HEAD)) == HEAD:
+            return TraceFile.read(Path(file))
+    return events_of(file)
+
+
+def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
+    """The logs among these files; a trace is of the last run of the log that is named before it."""
+    logs = [file for file, source in sources.items() if not isinstance(source, TraceFile)]
+    names, found = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()
+    for file, source in sources.items():
+        if not isinstance(source, TraceFile):
+            found.append(LoggedEvents(names[file], source))
+        elif found:
+            found[-1] = found[-1]._replace(traces=(*found[-1].traces, source))
+    return found
+
+
+def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
+    """The log and the trace of a run that has ended; without a log, the events of its report."""
+    log = Path(config.log or "")
+    events = events_of(log) if log.is_file() and log.stat().st_size else kept
+    path = config.trace if any("trace" in event for event in events[-1:]) else None
+    traces = (TraceFile.read(Path(path)),) if path else ()
+    return [LoggedEvents(Path(config.log or config.report or "").stem, events, traces)]
+
+
+def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[str, Any]:
+    """The values that the page draws, for JSON; raises ValueError for events of other programs.
+
+    version: how often files have changed that are followed
+    """
+    found = list[dict[str, Any]]()
+    for log in logs:
+        with refusing_others(f"{shown(log.name)} is not a log of nnmpi", REMEDY):
+            of_runs = runs_of(log.events)
+            found += map(runs.as_values, numbered(log.name, len(of_runs)), of_runs)
+        if of_runs:
+            found[-1]["timelines"] = [timeline(trace) for trace in log.traces]
+    tasks = dict.fromkeys(run["task"] for run in found)
+    return {
+        "version": version,
+        "title": " and ".join(tasks) or "no run yet",
+        "axes": AXES,
+        "panels": runs.panels(found),
+        "runs": found,
+    }
+
+
+# ---- steps of a trace
+
+
+MOST = 200_000  # spans: about 6 MB
+
+
+def timeline(trace: TraceFile) -> dict[str, Any]:
+    """The spans of all steps, or of as many around the median one, in milliseconds."""
+    steps = shown_steps(trace)
+    found = trace.timeline(steps[0], len(steps))
+    start = min(span.start for k in steps for span in trace.steps[k])
+    simulated = tuple(
+        span._replace(start=1e3 * span.start, end=1e3 * span.end)
+        for span in trace.simulated
+        if span.rank < found.ranks
+    )
+    both = found, Timeline(simulated, found.ranks)
+    numbers = {kind: i for i, kind in enumerate(kinds(both))}
+    return {
+        "name": trace.path.name,
+        "ranks": found.ranks,
+        "end": found.end,
+        "median": trace.median_step(),
+        "steps": [
+            [k, (min(s.start for s in own) - start) / 1e3, (max(s.end for s in own) - start) / 1e3]
+            for k in steps
+            for own in [trace.steps[k]]
+        ],
+        "styles": [(kind, *style(kind)) for kind in numbers],
+        "measured": span_columns(found.spans, numbers),
+        "simulated": span_columns(simulated, numbers),
+    }
+
+
+def shown_steps(trace: TraceFile) -> range:
+    """All steps, if their spans are not too many; they follow each other."""
+    first = last = trace.median_step()
+    room = MOST - len(trace.steps[first])
+    while room >= 0:
+        near = [k for k in (last + 1, first - 1) if k in trace.steps]
+        if not near:
+            break
+        room -= sum(len(there.get(near[0], ())) for there in (trace.steps, trace.background))
+        first, last = min(first, near[0]), max(last, near[0])
+    return range(first, last + 1)
+
+
+def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str, list[float]]:
+    """Spans by rank and time, with the number of their kind."""
+    rows = sorted(spans, key=lambda span: (span.rank, span.start))
+    return {
+        "rank": [span.rank for span in rows],
+        "kind": [numbers[span.kind] for span in rows],
+        "micro": [span.micro for span in rows],
+        "stage": [span.stage for span in rows],
+        "start": [round(span.start, 4) for span in rows],
+        "length": [round(span.end - span.start, 4) for span in rows],
+    }
+
+
+# ---- the page as HTML
+
+
+def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
+    """Writes the page, or leaves an old file; raises ValueError if it cannot."""
+    page = html(as_values(logs))
+    with refusing(path, "write report", "name another file"), replaced(path, "x") as file:
+        file.write(page)
+
+
+def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
+    """The rank that `writes` writes the page of --report when `outputs` are closed: of the log, or
+    else of all that the report shows until then."""
+
+    def end(kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            write(Path(config.report or ""), of_run(config, report.kept or ()))
+        except ValueError as error:
+            if kind is None:
+                raise LostOutputError(str(error)) from None
+            print_error(str(error))
+
+    if config.report and writes:
+        report.kept = None if config.log else report.kept or []
+        outputs.push(end)
+
+
+def html(values: Mapping[str, Any]) -> str:
+    """The page of these values: page.html, in which marks name files beside it. Texts of logs are
+    in its JSON alone, where none can end it, and in its title."""
+    folder, parts = files("nnmpi.io.page"), {"title": escape(values["title"])}
+    parts["data"] = as_json(values)
+
+    def part(name: str) -> str:
+        return parts.get(name) or (folder / name).read_text(encoding="utf-8")
+
+    return re.sub(r"\{\{(.+?)\}\}", lambda mark: part(mark[1]), part("page.html"))
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """JSON in ASCII without `<`, so that it may stand in a script of a page."""
+    found = json.dumps(values, separators=(",", ":"), allow_nan=False)
+    return found.replace("<", "\\u003c")

@@ -1,0 +1,237 @@
+"""A run as a page shows it: facts, curves, who holds what, the predicted beside the measured."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+
+from nnmpi.io.output.layouts import HELD
+from nnmpi.io.output.messages import Event, as_text, ranks_used
+from nnmpi.io.output.plot import AXES, BESIDES, LARGEST
+from nnmpi.options.config import options
+from nnmpi.options.quoting import shown
+from nnmpi.parallel.arrangement.rank_names import numbers_of
+from nnmpi.sim.drawing.tables import amount, duration, plural
+
+LOSSES = {"loss": "training", "test_loss": "test"}
+FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")
+"""Panels behind that of losses; metrics of users follow, then those of speed and the like."""
+
+UNDRAWN = {"event", *AXES.values(), *LOSSES, "samples_per_second", "tokens_per_second"}
+QUIET = ("epoch", "progress")
+"""Events whose text the page does not repeat: curves have their numbers."""
+
+FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "accuracy": ("accuracy", "{:.2%}".format),
+    "perplexity": ("perplexity", "{:.4g}".format),
+    "loss": ("training loss", "{:.4f}".format),
+    "test_loss": ("test loss", "{:.4f}".format),
+    "tokens_per_second": ("tokens a second", "{:,.0f}".format),
+    "samples_per_second": ("samples a second", "{:,.0f}".format),
+    "seconds": ("time", duration),
+}
+"""The numbers that one looks for first: by key their names, and their text."""
+
+MOST_SAID = 200  # events as text
+MOST_PARTS = 32  # ranks along tp that are drawn
+STALEST = 6  # gradients that are more stale are one part of a bar: there are seven colours
+SMALL = 20_000_000
+"""Bytes by which a process grows that are mostly Python's own."""
+
+ENDS = ("done", "stopped", "suspended", "failed", "complete")
+
+
+def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
+    """All of it, as JSON has it; events that are none of nnmpi raise errors of any kind."""
+    first, last = events[0], events[-1]
+    return {
+        "name": shown(name, 100),
+        "task": shown(f"{first['model']} on {first['data']}", 100),
+        "state": last["event"] if last["event"] in ENDS else "running",
+        "figures": figures(events),
+        "facts": facts(first, last),
+        "epochs": columns(epochs(events)),
+        "progress": columns(progress(events)),
+        "blocks": [_block(block) for block in first.get("blocks", ())],
+        "held": held(first.get("kinds", ())),
+        "compared": sorted(compared(first, last), key=itemgetter("what")),
+        "seconds": seconds(last.get("trace", {}).get("ranks", {})),
+        "staleness": staleness(last.get("staleness", {})),
+        "said": [as_text(e) for e in events if e["event"] not in QUIET][-MOST_SAID:],
+    }
+
+
+def number(value: Any) -> float | None:
+    """A number that an axis can show, with seven digits; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not abs(value) <= LARGEST:  # of NaN too
+        return None
+    return value if isinstance(value, int) else float(f"{value:.7g}")
+
+
+def figures(events: Sequence[Event]) -> dict[str, str]:
+    """The last ones of FIGURES that are known."""
+    last = {k: v for e in events if e["event"] in (*QUIET, *ENDS) for k, v in e.items()}
+    step = last["step"] if events[-1]["event"] == "progress" else last.get("steps", 0)
+    found = {"steps": f"{step:,} of {events[0]['steps']:,}"}
+    for key, (name, text) in FIGURES.items():
+        if (value := number(last.get(key))) is not None:
+            found[name] = text(value)
+    if last.get("skipped_steps"):
+        found["skipped"] = plural(last["skipped_steps"], "step")
+    return found
+
+
+def facts(e: Event, last: Event) -> dict[str, str]:
+    """The model, the data, the options and the machine of a run."""
+    given = e.get("options", {})
+    where = (f"{host}: {numbers_of(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
+    others = [
+        f"{o.name.replace('_', '-')} {given[o.name]}"
+        for o in options()
+        if given.get(o.name, o.default) != o.default
+        and o.name not in ("model", "data", "batch_size")
+    ]
+    blas = e.get("blas", {})
+    found = {
+        "model": f"{e['model']}, {plural(e['parameters'], 'parameter')}",
+        "data": f"{e['data']}: {e['train_samples']:,} training samples, "
+        f"{e['test_samples']:,} test samples",
+        "batches": f"{plural(e['steps'], 'step')} of {plural(e['batch_size'], 'sample')}, "
+        f"{plural(e['epochs'], 'epoch')}",
+        "numbers": f"{e['dtype']} on {e['device']}, seed {e['seed']}",
+        "ranks": ", ".join(ranks_used(e)),
+        "hosts": "; ".join(where),
+        "options": ", ".join(others),
+        "software": ", ".join(f"{k} {v}" for k, v in e.get("versions", {}).items()),
+        "kernels": f"{e.get('native', '')}; BLAS {blas['kernels']} on "
+        f"{plural(blas['threads'], 'thread')}: {blas['why']}" if blas else "",
+        "parameters": last.get("parameters_sha256", ""),
+        "error": last.get("error", ""),
+    }  # fmt: skip
+    return {key: shown(value, 1000) for key, value in found.items() if value}
+
+
+# ---- curves
+
+
+def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
+    """The numbers of events by key."""
+    found = [{key: number(value) for key, value in row.items()} for row in rows]
+    keys = dict.fromkeys(key for row in found for key, value in row.items() if value is not None)
+    return {key: [row.get(key) for row in found] for key in keys}
+
+
+def epochs(events: Iterable[Event]) -> Iterator[Event]:
+    """The numbers of each epoch, metrics of users among them."""
+    for e in events:
+        if e["event"] == "epoch":
+            yield {**e, **{f"metric {name}": value for name, value in e.get("metrics", {}).items()}}
+
+
+def progress(events: Sequence[Event]) -> Iterator[Event]:
+    """Numbers within epochs, which runs tell where there is no bar; an epoch has so many steps."""
+    a_step = events[0]["epochs"] / max(events[0]["steps"], 1)
+    for e in events:
+        if e["event"] == "progress":
+            yield {"epoch": a_step * e["step"], "steps": e["step"], "loss": e["loss"]}
+
+
+def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The panels of these runs: a title, and series by their keys; zeros alone are not drawn."""
+    known = dict.fromkeys(key for run in runs for key in run["epochs"])
+    metrics = (key for key in known if key.startswith("metric "))
+    order = dict.fromkeys((*FIRST, *metrics, *BESIDES, "skipped_steps", *known))
+    titles = {key: key.removeprefix("metric ").replace("_", " ") for key in order} | BESIDES
+    counts = (key for key in order if key in known and key not in UNDRAWN)
+    others = [key for key in counts if any(any(run["epochs"].get(key, ())) for run in runs)]
+    losses = {"title": "loss", "series": LOSSES, "log": True}
+    return [losses, *({"title": titles[key], "series": {key: ""}} for key in others)]
+
+
+# ---- what ranks hold and send
+
+
+def _block(block: Event) -> Event:
+    layers = [
+        {
+            **{key: shown(layer[key], 60) for key in ("name", "kind", "how")},
+            "parts": [(float(start), float(stop)) for start, stop in layer["parts"][:MOST_PARTS]],
+        }
+        for layer in block["layers"]
+    ]
+    return {"ranks": shown(block["ranks"]), "layers": layers}
+
+
+def held(kinds: Sequence[Event]) -> Event:
+    """The bytes that each kind of ranks holds, as predicted."""
+    keys = {name: f"{name}_bytes" for name in HELD if any(k[f"{name}_bytes"] for k in kinds)}
+    rows = ((numbers_of(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
+    return _bars([name.replace("activation", "activations") for name in keys], rows, amount)
+
+
+def seconds(ranks: dict[str, Event]) -> Event:
+    """Where the time of each rank went, if the run was traced."""
+    names = list(next(iter(ranks.values()), {}))
+    rows = ((rank, [spent[name] for name in names]) for rank, spent in ranks.items())
+    return _bars(names, rows, duration)
+
+
+def staleness(workers: dict[str, dict[str, int]]) -> Event:
+    """How many gradients of each worker were how stale; nothing where none was."""
+    most = min(max((int(s) for counts in workers.values() for s in counts), default=0), STALEST)
+    rows = list[tuple[str, list[float]]]()
+    for rank, counts in workers.items():
+        sizes = [0.0] * (most + 1)
+        for stale, times in counts.items():
+            sizes[min(int(stale), most)] += times
+        rows.append((rank, sizes))
+    names = [*map(str, range(most)), f"{most} or more" if most == STALEST else str(most)]
+    return _bars(names, rows if most else (), "{:,.0f}".format)
+
+
+def _bars(
+    names: list[str], rows: Iterable[tuple[str, list[float]]], text: Callable[[float], str]
+) -> Event:
+    """A bar for each kind of ranks, of a part for each name."""
+    found = [
+        {"ranks": ranks, "sizes": list(map(number, sizes)), "text": list(map(text, sizes))}
+        for ranks, sizes in rows
+    ]
+    return {"names": names, "rows": found}
+
+
+def compared(e: Event, last: Event) -> Iterator[Event]:
+    """Bytes and messages of a step, memory, time and the bubble: predicted, and measured."""
+    measured: Sequence[Event] = last.get("measured", ())
+    kinds = () if e.get("servers") else e.get("kinds", ())  # what they send nobody knows before
+    for kind in kinds:
+        ranks = numbers_of(tuple(kind["ranks"]))
+        own = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
+        for axis, said in kind["sent"].items():
+            sent = (one["sent"][axis] for one in own if "sent" in one)
+            pair = [said, *sorted(sent, key=itemgetter("bytes"))[-1:]]
+            if any(one["messages"] for one in pair):
+                texts = [f"{amount(one['bytes'])} in {one['messages']:,}" for one in pair]
+                yield _row(f"sent along {axis}", ranks, [one["bytes"] for one in pair], texts)
+        predicted = sum(kind[f"{name}_bytes"] for name in HELD)
+        grown = max((one["memory_bytes"] for one in own if "memory_bytes" in one), default=None)
+        sizes = [predicted] if grown is None else [predicted, grown]
+        of_memory = _row("memory", ranks, sizes, map(amount, sizes))
+        if grown is not None and grown < SMALL:
+            of_memory["error"] = "mostly Python"
+        yield of_memory
+    plan: Event = last.get("plan") or e.get("plan") or {}
+    if times := [plan[key] for key in ("predicted_seconds", "measured_seconds") if key in plan]:
+        yield _row("time of a step", "all", times, map(duration, times))
+    if bubble := last.get("trace", {}).get("bubble"):
+        shares = [bubble["simulated"], bubble["measured"]]
+        yield _row("bubble", "all", shares, map("{:.1%}".format, shares))
+
+
+def _row(what: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
+    """A predicted size and, if it is known, the measured one: two bars, and their text."""
+    a, b = sizes[0], sizes[-1]
+    error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
+    numbers, words = list(map(number, sizes)), list(texts)
+    return {"what": what, "ranks": ranks, "sizes": numbers, "text": words, "error": error}

@@ -1,0 +1,246 @@
+"""One table of the events of all ranks, in which each wait is divided; sums over it.
+
+    receiver    began ├─── waiting ───┤── communicating ──┤ ended
+    sender                            └ SEND started              a message
+    others                            └ the last one came         a sum, an agreement, a barrier
+
+A sum that runs during a backward pass counts from where a rank waits for it.
+
+The bubble is idle time over the time that ranks compute, measured and simulated. Both count from
+the first forward to the last backward pass of a step, over all ranks of a pipeline:
+
+    bubble = (ranks * makespan - computing) / computing
+
+Where steps overlap (pipedream), an epoch is counted as one step, and its updates as computing.
+
+The simulation runs the programs of the schedule with the mean time that each stage took for each
+kind of pass, and the median time of the messages whose receivers were waiting already.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nnmpi.io.trace.recording import COMPUTE, ENTRY, EVALUATION, KINDS, PASSES, WAITS, which
+from nnmpi.options.config import Config
+from nnmpi.parallel.mesh import MODEL, REPLICAS, Mesh
+from nnmpi.schedules import proof
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.op import Kind
+from nnmpi.sim.drawing.timeline import Span
+from nnmpi.sim.pipeline import Costs, Simulation, simulate
+
+MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
+"""The operation that sends the message of a wait, and how many stages away that is."""
+
+COLLECTIVES: Mapping[str, tuple[str, ...]] = {
+    "sums": REPLICAS,
+    "statistics": REPLICAS,
+    "settle": REPLICAS,
+    "agree": MODEL,
+    "tensor": ("tp",),
+}
+"""The axes along which the ranks of a group differ, by the wait for it."""
+
+MEET = tuple(wait for wait in WAITS if wait != "gather")
+"""Waits for others to come. A gather began before, on all ranks: what is waited for is messages."""
+
+TRACED = np.dtype(
+    [
+        *((name, ENTRY[name]) for name in ENTRY.names or ()),
+        ("rank", "i4"),
+        ("net", "f8"),  # seconds, without the waits within an operation
+        ("arrived", "f8"),  # of a wait: when the other side was there
+        ("sent", "i8"),  # of a wait for a message: the row of its SEND, or -1
+    ]
+)
+
+
+def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
+    """The table, rank by rank; `gathered` are the events of each rank, on one clock."""
+    events = np.concatenate(gathered)
+    table = np.empty(len(events), TRACED)
+    for name in ENTRY.names or ():
+        table[name] = events[name]
+    table["rank"] = np.repeat(np.arange(len(gathered)), [*map(len, gathered)])
+    table["net"] = _net(events)
+    table["arrived"] = np.where(which(events, *MEET), events["ended"], events["began"])
+    table["sent"] = -1
+    for wait, (send, away) in MESSAGES.items():
+        _match(table, _group_of(len(gathered), mesh, *MODEL), wait, send, away)
+    for kind, axes in COLLECTIVES.items():
+        _meet(table, _group_of(len(gathered), mesh, *axes), kind)
+    return table
+
+
+def _net(events: np.ndarray) -> np.ndarray:
+    """The seconds of each event without the waits within it: those end before it does."""
+    seconds: np.ndarray = events["ended"] - events["began"]
+    inside = which(events, *WAITS)
+    operations, waits = np.flatnonzero(~inside), np.flatnonzero(inside)
+    if operations.size:
+        np.subtract.at(seconds, operations[np.searchsorted(operations, waits)], seconds[waits])
+    return seconds
+
+
+def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
+    """The first rank of the group along these axes, for each rank; servers are alone."""
+    first = np.arange(ranks)
+    for group in mesh.groups(*axes):
+        first[list(group)] = group[0]
+    return first
+
+
+def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: int) -> None:
+    """Finds the send that each wait for a message was for.
+
+    None that seems to have begun after the wait had ended: the clocks of hosts drift.
+    """
+
+    def keyed(kind: str, away: int) -> Iterator[tuple[tuple[int, ...], int]]:
+        """Pipeline, step, micro-batch and stage of the sender, and the row."""
+        at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
+        rows = table[at]
+        stages = rows["stage"] + np.int64(away)
+        columns = pipeline[rows["rank"]], rows["step"], rows["micro"], stages
+        return zip(zip(*(c.tolist() for c in columns), strict=True), at.tolist(), strict=True)
+
+    sends = dict(keyed(send, 0))
+    for key, i in keyed(wait, away):
+        j = sends.get(key, -1)
+        if j >= 0 and table["began"][j] <= table["ended"][i]:
+            table["sent"][i] = j
+            table["arrived"][i] = max(table["began"][j], table["began"][i])
+
+
+def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
+    """The k-th wait of this kind in a step is one operation of all ranks of a group."""
+    at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
+    waits = table[at]
+    steps = _pairs(waits["rank"], waits["step"])  # they do not decrease
+    k = np.arange(len(at)) - np.searchsorted(steps, steps)
+    _, step = np.unique(_pairs(group[waits["rank"]], waits["step"]), return_inverse=True)
+    _, operation = np.unique(_pairs(step, k), return_inverse=True)
+    last = np.full(len(at), -np.inf)
+    np.maximum.at(last, operation, waits["began"])
+    table["arrived"][at] = np.minimum(last[operation], waits["ended"])
+
+
+def _pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """A number for each pair of numbers below 2^31."""
+    pairs: np.ndarray = a.astype(np.int64) << 32 | b
+    return pairs
+
+
+# ---- seconds, and the bubble
+
+
+SENDS = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate"))
+
+
+class Seconds(NamedTuple):
+    """How a rank spent the time from its first to its last recorded step, without evaluation."""
+
+    computing: float
+    communicating: float  # while nothing was computed
+    waiting: float  # for ranks that were not there yet
+    other: float  # such as gathering batches
+
+
+def facts(table: np.ndarray) -> dict[str, Any]:
+    """The steps, and the seconds of each rank that has recorded one, for the last event."""
+    in_steps = table[table["step"] != EVALUATION]
+    rows = {}
+    for rank in np.unique(in_steps["rank"]).tolist():
+        spent = seconds(table[table["rank"] == rank])._asdict()
+        rows[str(rank)] = {name: round(x, 6) for name, x in spent.items()}
+    return {"steps": len(np.unique(in_steps["step"])), "ranks": rows}
+
+
+def seconds(rows: np.ndarray) -> Seconds:
+    """The seconds of a rank that has recorded a step, from its rows of the table."""
+    in_steps = np.flatnonzero(rows["step"] != EVALUATION)
+    first, last = in_steps[[0, -1]]
+    span = rows["ended"][last] - rows["began"][in_steps].min()
+    between = rows[first:last]
+    evaluations = between[which(between, "evaluate")]
+    waits = rows[which(rows, *WAITS) & (rows["step"] != EVALUATION)]
+    computing = rows["net"][which(rows, *COMPUTE)].sum()
+    waiting = (waits["arrived"] - waits["began"]).sum()
+    communicating = (waits["ended"] - waits["arrived"]).sum()
+    communicating += rows["net"][which(rows, *SENDS)].sum()
+    other = span - (evaluations["ended"] - evaluations["began"]).sum()
+    other -= computing + communicating + waiting
+    return Seconds(*map(float, (computing, communicating, waiting, other)))
+
+
+Bubble: TypeAlias = dict[str, dict[str, float]]
+
+
+def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[Span]]:
+    """The bubble of all pipelines for the last event, if there is one and a step was recorded; a
+    simulated step of all ranks, unless steps overlap."""
+    p = mesh.axes["pp"]
+    if p == 1:
+        return {}, []
+    measured, simulated, spans = np.zeros(2), np.zeros(2), list[Span]()  # idle and computing
+    overlap = proof.find(config.schedule).update_each
+    for ranks in mesh.groups("pp"):
+        rows = table[np.isin(table["rank"], ranks)]
+        send = _message(rows)
+        alike = defaultdict(list)  # steps by their number of micro-batches
+        for step in _steps(rows, overlap):
+            alike[1 + int(step["micro"].max())].append(step)
+        for m, steps in alike.items():
+            for step in steps:
+                makespan = step["ended"].max() - step["began"].min()
+                measured += _idle_and_computing(p, makespan, step["net"].sum())
+            on_paper = _simulated(config, p, m, np.concatenate(steps), send)
+            simulated += len(steps) * _idle_and_computing(p, on_paper.makespan, sum(on_paper.busy))
+            if m == max(alike, key=lambda m: len(alike[m])) and not overlap:
+                spans += [span._replace(rank=ranks[span.rank]) for span in on_paper.timeline.spans]
+    if not measured.any():
+        return {}, []
+    sums = {"measured": measured, "simulated": simulated}
+    return {"bubble": {name: float(idle / busy) for name, (idle, busy) in sums.items()}}, spans
+
+
+def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray:
+    return np.array([p * makespan - computing, computing])
+
+
+def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
+    """The passes of the ranks of a pipeline in each step, or in each epoch if steps overlap."""
+    number = rows["step"]
+    if overlap:  # an evaluation comes after each epoch
+        of_ranks = [rows[rows["rank"] == r] for r in np.unique(rows["rank"])]
+        number = np.concatenate([np.cumsum(which(events, "evaluate")) for events in of_ranks])
+    chosen = which(rows, *(COMPUTE if overlap else PASSES))
+    order = np.flatnonzero(chosen)[np.argsort(number[chosen], kind="stable")]
+    first = np.flatnonzero(np.diff(number[order])) + 1
+    return np.split(rows[order], first) if len(order) else []
+
+
+def _message(rows: np.ndarray) -> float:
+    """The median time of messages whose receivers were already waiting."""
+    early = rows[(rows["sent"] >= 0) & (rows["arrived"] > rows["began"])]
+    return float(np.median(early["ended"] - early["arrived"])) if len(early) else 0.0
+
+
+def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) -> Simulation:
+    """A step that takes the mean time of these for each kind of pass."""
+
+    def mean(*kinds: str, stage: int | None = None) -> float:
+        nets = rows["net"][which(rows, *kinds) & (stage is None or rows["stage"] == stage)]
+        return float(nets.mean()) if nets.size else 0.0
+
+    stages = 1 + int(rows["stage"].max())
+    times = [
+        dict.fromkeys((Kind.F, Kind.RECOMPUTE), mean("F", "RECOMPUTE", stage=s))
+        | {kind: mean(kind.value, stage=s) for kind in (Kind.B, Kind.I, Kind.W)}
+        for s in range(stages)
+    ]
+    plan = programs(proof.find(config.schedule), p, m, stages // p, config.recompute)
+    return simulate(plan, Costs(times, send, mean("UPDATE")))

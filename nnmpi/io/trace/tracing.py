@@ -1,0 +1,121 @@
+"""Tracer: what the trainer knows of --trace; the events of all ranks, on the first one's clock.
+
+How far clocks are apart is estimated from messages that go to and fro:
+
+rank 0      t0 ──────► ──────── t1       offset = t - (t0 + t1) / 2
+rank r            t ─┘                   of the fastest round trip; the error is at most half of it
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from nnmpi.comm import Comm, OtherRankError
+from nnmpi.io.trace.chrome import write
+from nnmpi.io.trace.recording import RankEntries, Recording
+from nnmpi.io.trace.summary import bubble, facts, traced
+from nnmpi.options.config import Config
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.mesh import Mesh
+from nnmpi.parallel.recorder import NO_RECORDER
+from nnmpi.parallel.strategy import AgreedError
+
+ROUNDS = 20
+
+
+class Tracer:
+    """Records a run if the config asks for it, and says at its end what was recorded.
+
+    Every rank makes one; the clocks of ranks are compared then.
+    """
+
+    def __init__(self, config: Config, comm: Comm) -> None:
+        self._config, self._comm = config, comm
+        self._recording = Recording() if config.trace else None
+        self.recorder = self._recording or NO_RECORDER
+        self._offsets = offsets(comm, self.recorder.now) if config.trace else np.zeros(comm.size)
+
+    def of_run(self) -> AbstractContextManager[None]:
+        """The context of all steps of a run, in which works and memory are recorded too."""
+        return self._recording.of_run(self._comm) if self._recording else nullcontext()
+
+    def outcome(self, mesh: Mesh) -> dict[str, Any]:
+        """Writes the file; returns what the last event says of it. Every rank calls it."""
+        if self._recording is None:
+            return {}
+        gathered = gather(self._comm, self._recording, self._offsets)
+        try:
+            return all_or_none(self._comm, lambda: self._written(gathered, mesh))
+        except OtherRankError as error:
+            raise AgreedError(str(error)) from None
+
+    def _written(self, gathered: Sequence[RankEntries], mesh: Mesh) -> dict[str, Any]:
+        """On the first rank, which alone has entries; the others know nothing."""
+        path = self._config.trace
+        if not gathered or path is None:
+            return {}
+        table = traced([entries.events for entries in gathered], mesh)
+        of_pipelines, simulated = bubble(table, mesh, self._config)
+        outcome = {"file": path, **facts(table), **of_pipelines}
+        try:
+            write(path, table, gathered, mesh, {**outcome, "simulated": simulated})
+        except OSError as error:
+            raise AgreedError(
+                f"cannot write trace {path}: {error.strerror or error}; the run itself is "
+                "complete: name another file"
+            ) from None
+        return {"trace": outcome}
+
+
+def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
+    """On rank 0, how far the clock of each rank is ahead of its own; every rank calls it.
+
+    Clocks of several hosts have any start. They also drift, by up to some microseconds a second,
+    which is not corrected.
+    """
+    ahead, message = np.zeros(comm.size), np.zeros(1)
+    if comm.rank == 0:
+        for other in range(1, comm.size):
+            ahead[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
+        return ahead
+    for _ in range(ROUNDS):
+        comm.irecv(message, 0).wait()
+        message[0] = now()
+        comm.isend(message, 0).wait()
+    return ahead
+
+
+def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, float]:
+    """The time of a round trip, and how far the other clock is ahead."""
+    theirs, began = np.zeros(1), now()
+    comm.isend(theirs, other).wait()
+    comm.irecv(theirs, other).wait()
+    ended = now()
+    return ended - began, theirs[0] - (began + ended) / 2
+
+
+def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEntries]:
+    """On rank 0, the entries of each rank in the steps that all ranks have recorded, on its clock.
+
+    Every rank calls it.
+    """
+    of_ranks = gather_objects(comm, (recording.limit, recording.operations))
+    own = recording.rows(min(limit for limit, _ in of_ranks))
+    counts = np.zeros((comm.size, 1), np.int64)
+    counts[comm.rank] = len(own)
+    comm.all_gather(counts)
+    if comm.rank:
+        comm.isend(own.view(np.uint8), 0).wait()
+        return []
+    gathered = [own]
+    for rank in range(1, comm.size):
+        theirs = np.empty(int(counts[rank, 0]), own.dtype)
+        comm.irecv(theirs.view(np.uint8), rank).wait()
+        gathered.append(theirs)
+    for rows, offset in zip(gathered, offsets.tolist(), strict=True):
+        rows["began"] -= offset
+        rows["ended"] -= offset
+    pairs = zip(gathered, of_ranks, strict=True)
+    return [RankEntries.of(rows, operations) for rows, (_, operations) in pairs]

@@ -1,0 +1,152 @@
+"""Paper: the arrangements of one model on one cluster; what layouts have in common is found once.
+
+sharding   of (tp, sequence parallelism, ways of layers), and of cp
+division   of (stages, pp, whether these are on several nodes)
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from nnmpi.nn.graph import Graph
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.division import Division
+from nnmpi.parallel.arrangement.rank_model import RankModel
+from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS
+from nnmpi.parallel.layout import mesh_of
+from nnmpi.parallel.mesh import AXES, Mesh
+from nnmpi.parallel.tensor.constraints import WayPrice
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.stage_cut import division_on_paper
+from nnmpi.planning.unit_times import ModelTimes
+from nnmpi.schedules import proof
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+UNMEASURED = {"allreduce": "ring"}
+"""What stands for the fastest all-reduce where nothing is measured."""
+
+
+FULL = 8
+"""Micro-batches of the pipelines that models are cut for, or one a stage: cuts differ little."""
+
+
+class Paper:
+    """Each method raises ValueError for what cannot be, each time that it is asked."""
+
+    def __init__(
+        self,
+        config: Config,
+        cluster: Cluster,
+        graph: Graph,
+        model: ModelTimes,
+        check: Callable[[Config, int], None],
+        sharding_of: Callable[[Config, WayPrice | None], Sharding],
+    ) -> None:
+        self.plain, self.cluster, self.graph = config, cluster, graph
+        self._model, self._check, self._sharding_of = model, check, sharding_of
+        self._shardings = dict[tuple[Any, ...], Sharding | ValueError]()
+        self._meshes = dict[tuple[int, ...], Mesh]()
+        self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
+        self._divisions = dict[tuple[int, int, bool], Division | ValueError]()
+
+    def config(self, one: Candidate) -> Config:
+        """The config of a layout."""
+        return replace(self.plain, **one.options)
+
+    def sharding(self, one: Candidate) -> Sharding:
+        """How layers and sequences are cut, which are found apart."""
+        in_parts, ways = one.sequence_parallel, one.layout or None
+        layers = self._cut(tp=one.tp, sequence_parallel=in_parts, layout=ways)
+        return layers._replace(sequences=self._cut(cp=one.cp).sequences)
+
+    def _cut(self, **options: Any) -> Sharding:
+        """How they are cut by some options."""
+
+        def made() -> Sharding:
+            return self._sharding_of(replace(self.plain, **options), None)
+
+        return _once(self._shardings, tuple(options.items()), made)
+
+    def fastest_ways(self, one: Candidate, price: WayPrice) -> Sharding:
+        """How layers are cut in the least time."""
+        return self._sharding_of(self.config(one), price)
+
+    def division(self, one: Candidate) -> Division:
+        """The stages."""
+        key = self.cut_key(one)
+        return _once(self._divisions, key, lambda: self._divided(self.config(one)))
+
+    def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
+        """A key that is the same for layouts that are cut into the same stages."""
+        virtual = proof.find(one.schedule).virtual
+        if (one.shape, virtual) not in self._cut_keys:
+            stages = one.pp * (self.plain.virtual_stages if virtual else 1)
+            is_near = self.cluster.on_one_node(self.mesh(one).group(0, "pp"))
+            self._cut_keys[one.shape, virtual] = stages, one.pp, is_near
+        return self._cut_keys[one.shape, virtual]
+
+    def mesh(self, one: Candidate) -> Mesh:
+        """The mesh of a layout."""
+        if one.shape not in self._meshes:
+            sizes = dict(zip((axis.name for axis in AXES), one.shape, strict=True))
+            self._meshes[one.shape] = Mesh.filled(self.cluster.size, sizes, self.plain.order)
+        return self._meshes[one.shape]
+
+    def _divided(self, config: Config) -> Division:
+        machine, full = self._model.machine, max(config.pp, FULL)
+        full_pipeline = replace(config, micro_batches=min(full, config.batch_size), recompute=False)
+        is_near = self.cluster.on_one_node(mesh_of(config, self.cluster.size).group(0, "pp"))
+        link = machine.near if is_near else machine.far
+        return division_on_paper(self._model, full_pipeline, link)
+
+    def refusal(self, one: Candidate) -> str:
+        """Why all layouts cannot be whose model is cut in this way; "" if they can."""
+        try:
+            self.sharding(one)
+            self.division(one)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def arranged(self, one: Candidate) -> Arrangement:
+        """The arrangement of a layout."""
+        config = self.config(one)
+        self._check(config, self.cluster.size)
+        return self._arrange(config, self.sharding(one), self.division(one))
+
+    def arranged_by(self, config: Config) -> Arrangement:
+        """The arrangement of a config, whichever options it has."""
+        self._check(config, self.cluster.size)
+        return self._arrange(config, self._sharding_of(config, None), self._divided(config))
+
+    def _arrange(self, config: Config, sharding: Sharding, division: Division) -> Arrangement:
+        return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
+
+    def without_parameters(self, one: Candidate) -> Arrangement:
+        """The arrangement of a layout without its parameters, for passes of the last rank alone."""
+        config, sharding, division = self.config(one), self.sharding(one), self.division(one)
+        mesh, stages = mesh_of(config, self.cluster.size), range(len(division.stages))
+        rank_models = {(one.pp - 1, one.tp - 1): RankModel(tuple(stages), (), ())}
+        return Arrangement(
+            *(config, self.cluster, self.graph, sharding, division, mesh, 0, strategy_of(config)),
+            *(rank_models, STORE_KINDS["local"], UNMEASURED["allreduce"], (), UNMEASURED),
+        )
+
+
+def _once(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
+    """The value of a key, which is made once; raises ValueError, each time, if it cannot be."""
+    if key not in known:
+        try:
+            known[key] = make()
+        except ValueError as error:
+            known[key] = ValueError(str(error))
+    found = known[key]
+    if isinstance(found, ValueError):
+        raise ValueError(str(found))
+    return found

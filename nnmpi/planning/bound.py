@@ -1,0 +1,199 @@
+"""Bound: seconds, and bytes, that a layout takes at least, without arranging it.
+
+    rank r along pp         its first pass starts after those of the stages before it, forward;
+                            all of its passes follow, and those of the stages before it, backward:
+                            of ZB-H1 gradients of inputs alone, and all of the first stage
+    sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
+    update                  each number is updated by one rank, or by several
+
+Left out are what no formula says before ranks are arranged: latency, waiting, sums on a node. With
+its `messages`, the exchanges within passes count, too: about as many in each stage.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from math import ceil, log2
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
+from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.mesh import REPLICAS
+from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.layer_messages import in_passes
+from nnmpi.planning.step_time import CostModel, stage_passes
+from nnmpi.schedules.op import Kind
+
+ROUNDING = 1 - 1e-9
+"""Sums of the same numbers in another order may differ."""
+
+
+def _ways(one: Candidate) -> tuple[bool, str]:
+    """The options of a layout that decide how ranks along tp cut layers."""
+    return one.sequence_parallel, one.layout
+
+
+class _RankEnds(NamedTuple):
+    """The least work of each rank along pp.
+
+    end   seconds until its last backward pass ends
+    last  of these, its last backward passes, one of each of its stages
+    """
+
+    end: np.ndarray
+    last: np.ndarray
+
+
+class LowerBounds:
+    """The bounds of layouts of one model on one cluster; all raise ValueError where the model
+    cannot be cut in this way."""
+
+    def __init__(self, paper: Paper, costs: CostModel) -> None:
+        self._paper, self._costs = paper, costs
+        self._itemsize = np.dtype(paper.plain.dtype).itemsize
+        self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
+        self._passes = dict[tuple[Any, ...], np.ndarray]()
+        self._ends = dict[Candidate, float]()
+        self._modules = dict[tuple[int, int, bool], list[list[int]]]()
+        self._messages = dict[tuple[Any, ...], float]()
+
+    def seconds(self, one: Candidate) -> float:
+        """The least time of a step, by what ranks compute."""
+        key = one._replace(zero=0)
+        if key not in self._ends:
+            self._ends[key] = float(self._of_ranks(one).end.max())
+        return ROUNDING * (self._ends[key] + self._besides(one))
+
+    def with_sums(self, one: Candidate) -> float:
+        """The least time of a step, by what ranks compute and sums of gradients between nodes."""
+        return ROUNDING * (self._until_updated(one, 0.0) + self._besides(one))
+
+    def with_messages(self, one: Candidate) -> float:
+        """The least time of a step, by what ranks compute, sums of gradients between nodes, and
+        exchanges within passes, of which stages have about as many."""
+        computed = float(self._stages(one)[:, :2].sum())
+        mean = self._count(one) * (computed + self._in_passes(one)) / one.pp
+        return ROUNDING * (self._until_updated(one, mean) + self._besides(one))
+
+    def _until_updated(self, one: Candidate, busy: float) -> float:
+        """The seconds of passes and sums, if one rank is busy for so long."""
+        count, mesh = self._count(one), self._paper.mesh(one)
+        along = mesh.group(mesh.size - 1, "pp")
+        ends, gathers = [busy], [0.0]
+        for place, end, last, modules in zip(
+            along, *map(np.ndarray.tolist, self._of_ranks(one)), self._modules_of(one), strict=True
+        ):
+            numbers = [n / one.tp for n in modules]
+            half = self._half_a_sum(mesh.group(place, *REPLICAS), numbers, one.zero > 0)
+            within = (count + (one.zero == 3)) * half if one.zero > 1 else 0.0
+            behind = (0 if one.zero > 1 else 1 if one.zero else 2) * half
+            ends.append(max(end, within) + max(behind - last, 0.0))
+            gathers.append(half if one.zero in (1, 2) else 0.0)
+        return max(ends) + max(gathers)
+
+    def nbytes(self, one: Candidate) -> float:
+        """The least memory of the rank that has most: values, gradients and running sums."""
+        k, parts = sums_of_optimizer(self._paper.plain), one.replicas
+        most = max(map(sum, self._modules_of(one))) / one.tp * self._itemsize
+        whole = (2, 2, 1, 0)[one.zero]
+        return ROUNDING * most * (whole + (2 + k - whole) / parts)
+
+    # ---- what it is made of
+
+    def _count(self, one: Candidate) -> int:
+        return min(one.micro_batches, self._paper.plain.batch_size)
+
+    def _samples(self, one: Candidate) -> int:
+        """The samples of the largest micro-batch of the rank along dp that has most."""
+        return self._sizes(one)[1]
+
+    def _sizes(self, one: Candidate) -> tuple[int, int]:
+        """Samples of its smallest and its largest micro-batch."""
+        batch, count = self._paper.plain.batch_size, self._count(one)
+        return ceil(batch // count / one.dp), ceil(ceil(batch / count) / one.dp)
+
+    def _besides(self, one: Candidate) -> float:
+        """The optimizer, if all ranks share its work, and what no unit and no exchange takes."""
+        machine, numbers = self._costs.machine, sum(self._trained) / self._paper.cluster.size
+        update = numbers * machine.updates[self._paper.plain.optimizer]
+        return update + machine.step + self._count(one) * machine.micro_batch / one.pp
+
+    def _stages(self, one: Candidate) -> np.ndarray:
+        """The seconds of the passes of each stage, without exchanges: F, B and I."""
+        model, samples = self._costs.model, self._samples(one)
+        key = *self._paper.cut_key(one), one.tp, one.cp, *_ways(one), samples
+        if key not in self._passes:
+            of_units = model.of(self._paper.sharding(one), one, samples)
+            starts = [unit.nodes.start for unit in model.units]
+            begins = [stage.nodes.start for stage in self._paper.division(one).stages]
+            firsts = [bisect_left(starts, begin) for begin in begins]
+            parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
+            passes = (stage_passes(part, is_first=s == 0) for s, part in enumerate(parts))
+            self._passes[key] = np.array([[t[Kind.F], t[Kind.B], t[Kind.I]] for t in passes])
+        return self._passes[key]
+
+    def _of_ranks(self, one: Candidate) -> _RankEnds:
+        """The least work of each rank along pp."""
+        stages, count = self._stages(one).reshape(-1, one.pp, 3), self._count(one)
+        forward, backward, _ = stages.sum(axis=0).T
+        f, b, i = stages[0].T  # of the first stage of each rank
+        before, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
+        busy = before + count * (forward + backward)
+        if one.schedule != "zb-h1":
+            return _RankEnds(busy + behind, backward)
+        owed = before + count * (f + i) + gradients + b[0]
+        owed[0] = 0.0
+        return _RankEnds(np.maximum(busy, owed), backward)
+
+    def _modules_of(self, one: Candidate) -> list[list[int]]:
+        """The numbers of trained parameters of each module of each rank along pp, the largest
+        first, all along tp together."""
+        division, variables = self._paper.division(one), self._paper.graph.variables
+        key = self._paper.cut_key(one)
+        if key not in self._modules:
+            self._modules[key] = []
+            for r in range(one.pp):
+                there = {v for stage in division.of_rank(r).values() for v in stage.variables}
+                found = Counter[str]()
+                for v in there:
+                    found[variables[v].path.rpartition(".")[0]] += self._trained[v]
+                self._modules[key].append(sorted(found.values(), reverse=True))
+        return self._modules[key]
+
+    def _in_passes(self, one: Candidate) -> float:
+        """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0
+        where ranks along these axes are elsewhere if there is one stage, as `order` may have it."""
+        if one.tp * one.cp == 1 or not self._paper.plain.order.startswith("tp"):
+            return 0.0
+        return min(self._of_samples(one, samples) for samples in {*self._sizes(one)})
+
+    def _of_samples(self, one: Candidate, samples: int) -> float:
+        """The seconds of exchanges along tp and cp for a micro-batch of this many samples."""
+        key = one.tp, one.cp, *_ways(one), samples
+        if key not in self._messages:
+            whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", micro_batches=1)
+            a = self._paper.without_parameters(whole._replace(zero=0, recompute=False))
+            inside = in_passes(a, a.mesh.size - 1, samples)
+            self._messages[key] = self._costs.exchanges.total(inside)
+        return self._messages[key]
+
+    def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float], by_ring: bool) -> float:
+        """The seconds to scatter, or to gather, parameters between nodes: each of these sends all
+        of them but its own, and each bucket in as many rounds as a ring has, or as few as any
+        all-reduce.
+
+        A bucket ends with the module by which it gets as long as buckets are: so it is shorter
+        than that and the longest modules.
+        """
+        links, config = self._costs.exchanges.links(group), self._paper.plain
+        others, numbers = links.spans - 1, sum(modules)
+        sent = numbers * self._itemsize * others / links.spans * links.sharing
+        mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
+        lengths = accumulate(mb * MB / self._itemsize + n for n in modules)
+        buckets = sum(length < numbers for length in lengths) + 1
+        rounds = buckets * (others if by_ring else log2(links.spans) / 2)
+        return sent * links.machine.far.beta + rounds * links.machine.far.alpha

@@ -1,0 +1,100 @@
+"""The layouts that a search has looked at, drawn: a point each, its time against its memory."""
+
+from collections.abc import Iterator
+from html import escape
+from math import ceil, floor, log10
+
+from nnmpi.planning.search import Planned, Search
+from nnmpi.sim.drawing.svg import INK, QUIET, page, text
+from nnmpi.sim.drawing.tables import amount, duration
+
+LEFT, TOP, WIDTH, HEIGHT = 84.0, 72.0, 760.0, 400.0  # of the plot, in pixels
+RADIUS, LINE = 4.5, 13.0  # of a point; between labels
+FITS, BEST, TOO_LARGE = "#2f6fd0", "#d5700a", "#b0b5bf"
+TICKS = 1, 2, 5
+
+
+class Scale:
+    """A logarithmic axis from pixel `start` to pixel `stop`."""
+
+    def __init__(self, values: list[float], start: float, stop: float) -> None:
+        room = 0.06 * (log10(max(values) / min(values)) or 1)
+        self._low, self._high = log10(min(values)) - room, log10(max(values)) + room
+        self._start, self._stop = start, stop
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+        part = (log10(value) - self._low) / (self._high - self._low)
+        return self._start + part * (self._stop - self._start)
+
+    def ticks(self) -> Iterator[float]:
+        """Round values within it."""
+        for power in range(floor(self._low), ceil(self._high) + 1):
+            for value in (n * 10.0**power for n in TICKS):
+                if self._low <= log10(value) <= self._high:
+                    yield value
+
+
+def as_svg(found: Search, title: str, memory: float | None = None) -> str:
+    """The picture; `memory` is drawn as a line that no layout may be above."""
+    points = found.looked
+    nbytes = [*(float(one.nbytes) for one in points), *([memory] if memory else [])]
+    x = Scale([one.time.seconds for one in points], LEFT, LEFT + WIDTH)
+    y = Scale(nbytes, TOP + HEIGHT, TOP)
+    parts = [text(16, 26, title, 18, weight="bold"), *_axes(x, y)]
+    if memory:
+        parts.append(f'<path d="M{LEFT:g} {y.at(memory):.1f}h{WIDTH:g}" stroke="{BEST}"/>')
+        parts.append(text(LEFT + WIDTH, y.at(memory) - 9, "memory of a rank", 12, BEST, "end"))
+    best = {one.layout for one in found.best}
+    for one in sorted(points, key=lambda one: one.layout in best):
+        is_large = memory is not None and one.nbytes > memory
+        colour = TOO_LARGE if is_large else BEST if one.layout in best else FITS
+        parts.append(_point(one, x, y, colour))
+    return page(LEFT + WIDTH + 24, TOP + HEIGHT + 92, [*parts, *_labels(found, x, y), *_legend()])
+
+
+def _point(one: Planned, x: Scale, y: Scale, colour: str) -> str:
+    told = f"{one.flags}: {duration(one.time.seconds)}, {amount(one.nbytes)}"
+    at = f'cx="{x.at(one.time.seconds):.1f}" cy="{y.at(one.nbytes):.1f}" r="{RADIUS:g}"'
+    return f'<circle {at} fill="{colour}"><title>{escape(told)}</title></circle>'
+
+
+def _labels(found: Search, x: Scale, y: Scale) -> Iterator[str]:
+    """The names of the best layout and of pure ones, none on another; a line leads to a point that
+    is further away."""
+    named = {one.layout: (one, name) for name, one in found.pure.items()}
+    for one in found.best[:1]:
+        named[one.layout] = one, one.flags
+    taken = list[tuple[float, float]]()
+    for one, name in named.values():
+        across, point = x.at(one.time.seconds), y.at(one.nbytes) - RADIUS
+        down = point + RADIUS - LINE
+        while any(abs(across - a) < 90 and abs(down - d) < LINE for a, d in taken):
+            down -= LINE
+        taken.append((across, down))
+        if point - down > LINE:
+            yield f'<path d="M{across:.1f} {point:.1f}V{down + LINE / 2:.1f}" stroke="{QUIET}"/>'
+        ends = "end" if across > LEFT + WIDTH / 2 else "start"
+        yield text(across, down, name, 12, INK, ends)
+
+
+def _axes(x: Scale, y: Scale) -> Iterator[str]:
+    bottom = TOP + HEIGHT
+    yield f'<path d="M{LEFT:g} {TOP:g}V{bottom:g}h{WIDTH:g}" stroke="{QUIET}" fill="none"/>'
+    for value in x.ticks():
+        yield f'<path d="M{x.at(value):.1f} {bottom:g}v6" stroke="{QUIET}"/>'
+        yield text(x.at(value), bottom + 16, duration(value), 12, QUIET, "middle")
+    for value in y.ticks():
+        yield f'<path d="M{LEFT:g} {y.at(value):.1f}h-6" stroke="{QUIET}"/>'
+        yield text(LEFT - 10, y.at(value), amount(value), 12, QUIET, "end")
+    yield text(LEFT + WIDTH, bottom + 36, "a step", 13, QUIET, "end")
+    yield text(LEFT - 10, TOP - 14, "memory", 13, QUIET, "end")
+
+
+def _legend() -> Iterator[str]:
+    """The legend of the colours."""
+    across, down = LEFT, TOP + HEIGHT + 64
+    for colour, words in ((BEST, "best ten"), (FITS, "others that fit"), (TOO_LARGE, "too large")):
+        yield f'<circle cx="{across:g}" cy="{down:g}" r="{RADIUS:g}" fill="{colour}"/>'
+        yield text(across + 12, down, words, 13)
+        across += 40 + 7.2 * len(words)

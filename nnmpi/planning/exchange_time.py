@@ -1,0 +1,196 @@
+"""How long an exchange takes: from a measured curve on one node, else by simulation on its links.
+
+All groups along an axis exchange at the same time. So the ranks of a node share its link to others:
+
+    node 0  r0 r1 ══╗          dp 2 over two nodes, two groups:
+    node 1  r2 r3 ══╝          r0, r2 and r1, r3 have half of the link each
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.price import Floats, price
+from nnmpi.collectives.step import Algorithm, Collective, Ranks
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
+from nnmpi.planning.machine import Machine
+from nnmpi.schedules.op import Kind
+
+THROUGH_MEMORY = "shared", "hierarchical"
+"""All-reduces that add up on each node first, and then among one rank of each."""
+
+IN_PLACE = "shared in place"
+"""The sum of gradients that lie in memory of a node, as a machine calls it: nothing is copied."""
+
+HALVES = {Collective.ALL_REDUCE: 2, Collective.REDUCE_SCATTER: 1, Collective.ALL_GATHER: 1}
+"""How often a ring goes around."""
+
+
+def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
+    """The key, in `Machine.sums`, of a collective among this many ranks of a node."""
+    return f"{operation.name.lower()} {algorithm} {ranks}"
+
+
+class GroupLinks(NamedTuple):
+    """The links of the ranks of one group, of which others use those between nodes, too.
+
+    nodes    of each rank of the group, from 0
+    sharing  groups that use the link of a node at the same time
+    """
+
+    machine: Machine
+    nodes: np.ndarray
+    sharing: int
+
+    @property
+    def gamma(self) -> float:
+        """Seconds to add a byte."""
+        return self.machine.adding
+
+    @property
+    def spans(self) -> int:
+        """Over how many nodes the group is spread."""
+        return int(self.nodes.max()) + 1
+
+    def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
+        """The time of each message of one round."""
+        near, far, nodes = self.machine.near, self.machine.far, self.nodes
+        a, b = nodes[source], nodes[to]
+        out, into = (np.bincount(ends[a != b], minlength=self.spans) for ends in (a, b))
+        waiting = self.sharing * np.maximum(out[a], into[b])
+        outside = far.alpha + waiting * nbytes * far.beta
+        return np.where(a == b, near.alpha + nbytes * near.beta, outside)
+
+
+class ExchangeTimes:
+    """The seconds of exchanges on a cluster of such machines; each is found once."""
+
+    def __init__(self, machine: Machine, cluster: Cluster) -> None:
+        self._machine, self._cluster = machine, cluster
+        self._on_node = Counter(cluster.nodes)
+        self._links = dict[tuple[int, ...], GroupLinks]()
+        self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
+
+    def seconds(self, one: Exchange) -> float:
+        """The seconds of one exchange, all its times together."""
+        if len(one.group) == 1 or not one.times:
+            return 0.0
+        links = self.links(one.group)
+        of_links = links.nodes.tobytes(), links.sharing
+        key = one.operation, _measured_as(one), *of_links, one.nbytes, one.travelling
+        if key not in self._found:
+            self._found[key] = _seconds(one, links)
+        return one.times * self._found[key]
+
+    def total(self, exchanges: Iterable[Exchange]) -> float:
+        """The seconds of exchanges that follow each other."""
+        return sum(map(self.seconds, exchanges))
+
+    def links(self, group: tuple[int, ...]) -> GroupLinks:
+        """The links between the ranks of a group."""
+        if group not in self._links:
+            places = [self._cluster.nodes[r] for r in group]
+            numbers = {node: k for k, node in enumerate(dict.fromkeys(places))}
+            node, here = Counter(places).most_common(1)[0]
+            sharing = max(self._on_node[node] // here, 1)
+            nodes = np.array([numbers[node] for node in places])
+            self._links[group] = GroupLinks(self._machine, nodes, sharing)
+        return self._links[group]
+
+    def is_between_nodes(self, one: Exchange) -> bool:
+        """Whether some of its ranks share no memory."""
+        return self.links(one.group).spans > 1
+
+
+def _measured_as(one: Exchange) -> str:
+    """The name under which a machine has the times of an exchange's algorithm."""
+    of_gradients = one.during is Kind.REDUCE and one.algorithm == "shared"
+    return IN_PLACE if of_gradients else one.algorithm
+
+
+def _seconds(one: Exchange, links: GroupLinks) -> float:
+    """The seconds of an exchange that happens once."""
+    p, nbytes, machine = len(links.nodes), one.travelling, links.machine
+    curve = machine.sums.get(curve_name(one.operation, _measured_as(one), p))
+    if curve and links.spans == 1:
+        return curve.at(one.nbytes if one.algorithm in THROUGH_MEMORY else nbytes)
+    if one.operation is Collective.MESSAGE:
+        return _rounds(links, np.array([nbytes]))
+    if one.operation is Collective.ALL_TO_ALL:
+        return _rounds(links, np.full(p - 1, nbytes / (p - 1)))
+    if one.operation is Collective.ALL_REDUCE and one.algorithm in THROUGH_MEMORY:
+        return _through_memory(links, one.nbytes, nbytes)
+    plans = ALGORITHMS if one.operation is Collective.ALL_REDUCE else PLANS[one.operation]
+    if one.algorithm == "ring" or one.algorithm not in plans:  # that of the library, or a user's
+        return _around(links, nbytes, one.operation)
+    return _carried_out(plans[one.algorithm], links, nbytes)
+
+
+def _rounds(links: GroupLinks, each: np.ndarray) -> float:
+    """The seconds of messages from the first rank to the others, one after the other."""
+    to = np.arange(1, len(each) + 1)
+    return sum(
+        float(links.seconds(np.array([0]), to[k : k + 1], each[k : k + 1])[0])
+        for k in range(len(each))
+    )
+
+
+def _through_memory(links: GroupLinks, nbytes: int, travelling: int) -> float:
+    """The seconds of an all-reduce of nodes: each adds up, then one rank of each sums by a ring."""
+    near, q = links.machine.near, int(np.bincount(links.nodes).max())
+    inside = 2 * near.alpha + nbytes * (2 * near.beta + links.gamma * (q - 1)) if q > 1 else 0.0
+    leaders = links._replace(nodes=np.arange(links.spans))
+    return inside + (
+        _around(leaders, travelling, Collective.ALL_REDUCE) if links.spans > 1 else 0.0
+    )
+
+
+def _around(links: GroupLinks, nbytes: int, operation: Collective) -> float:
+    """The seconds of a ring: in every round each rank sends a chunk to the next one, and all wait
+    for the slowest link."""
+    p = len(links.nodes)
+    ranks, chunk = np.arange(p), nbytes / p
+    slowest = float(links.seconds(ranks, (ranks + 1) % p, np.full(p, chunk)).max())
+    adds = operation is not Collective.ALL_GATHER
+    return (p - 1) * (HALVES[operation] * slowest + adds * links.gamma * chunk)
+
+
+def _carried_out(algorithm: Algorithm, links: GroupLinks, nbytes: int) -> float:
+    """The seconds of an algorithm, round by round."""
+    return price(algorithm, len(links.nodes), nbytes, links).seconds
+
+
+ALL_REDUCES = ("halving", "doubling", "tree", "ring")
+"""Of the others, ps and p2p are never faster: they send as many bytes in as many messages or more.
+Those by nodes, and NCCL's, are taken where `auto` takes them."""
+
+
+def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
+    """The arrangement with that all-reduce; as it is where sums are no all-reduces by messages, or
+    nothing else is faster."""
+    if a.config.allreduce != "auto" or a.algorithm in ("shared", "nccl") or a.tied:
+        return a
+    ranks = a.mesh.group(a.mesh.size - 1, "pp")
+    sums = [
+        Exchange(
+            *("gradients", Collective.ALL_REDUCE, a.algorithm, a.summed_over(rank, bucket)),
+            *(bucket.stop - bucket.start, a.dtype, Kind.REDUCE),
+            sums=a.sums_dtype,
+        )
+        for rank in ranks
+        for bucket in (() if a.store.zero else a.model_on(rank).buckets)
+    ]
+    seconds = {
+        name: times.total(one._replace(algorithm=name) for one in sums)
+        for name in dict.fromkeys((a.algorithm, *ALL_REDUCES))
+    }
+    name = min(seconds, key=seconds.__getitem__)
+    if name == a.algorithm:
+        return a
+    return replace(a, algorithm=name, config=replace(a.config, allreduce=name))

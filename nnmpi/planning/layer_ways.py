@@ -1,0 +1,159 @@
+"""The ways of layers along tp that take the least time, such as convolutions by samples.
+
+seconds of a way    passes of the part that a rank has, a micro-batch that is the whole batch
+                    what ranks send for it within these
+                    sums over dp, and the update, of parameters that a rank has
+                    sums along tp of those that are whole on all ranks
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from functools import cached_property
+from itertools import pairwise
+from math import ceil
+
+import numpy as np
+
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.arrangement.partition import Unit
+from nnmpi.parallel.tensor.choices import NodeChoice
+from nnmpi.parallel.tensor.ops import Bounds
+from nnmpi.parallel.tensor.possible import follows, possible
+from nnmpi.parallel.tensor.sharding import described
+from nnmpi.parallel.tensor.ways import OF_SAMPLES, POSITIONS, SPATIAL, TERMS
+from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.layer_messages import of_layer, passes_of, summed
+from nnmpi.planning.step_time import CostModel
+
+NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+"""Of a block, or of a layer of a Sequential, in the path of a layer."""
+
+
+class LayerWays:
+    """Finds ways of layers once for each (dp, tp)."""
+
+    def __init__(self, paper: Paper, costs: CostModel) -> None:
+        self._paper, self._costs = paper, costs
+        self._found = dict[tuple[int, int], str]()
+
+    def of(self, one: Candidate) -> str:
+        """The ways as --layout takes them; "" where they are those of --tp alone, or all of
+        them those of dp, or the layout has more axes than dp and tp. A model that has positions is
+        cut along these between its layers, which sends as much."""
+        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel:
+            return ""
+        key = one.dp, one.tp
+        if key not in self._found:
+            try:
+                self._found[key] = self._search(Candidate(dp=one.dp, tp=one.tp))
+            except ValueError:  # the model cannot be cut among so many ranks
+                self._found[key] = ""
+        return self._found[key]
+
+    @cached_property
+    def _of_positions(self) -> bool:
+        return has_positions(self._paper.graph)
+
+    def _search(self, plain: Candidate) -> str:
+        if self._of_positions:
+            return ""
+        prices = _Prices(self._paper.without_parameters(plain), self._costs, plain)
+        found, usual = self._paper.fastest_ways(plain, prices.seconds), self._paper.sharding(plain)
+        is_dp, nodes = {*found.ways.values()} <= {"samples"}, self._paper.graph.nodes
+        if is_dp or found.ways == usual.ways:
+            return ""
+        free = {layer.path for layer in found.layers if not follows(nodes[layer.node])}
+        return as_layout({path: how for path, how in found.ways.items() if path in free})
+
+
+class _Prices:
+    """The seconds of ways of the layers of a model, for a layout along dp and tp."""
+
+    def __init__(self, a: Arrangement, costs: CostModel, plain: Candidate) -> None:
+        self._a, self._exchanges, model = a, costs.exchanges, costs.model
+        self._samples = ceil(a.config.batch_size / plain.dp)
+        few = ceil(self._samples / plain.tp)
+        self._whole = self._of_nodes(model.units, model.whole(self._samples))
+        self._few = self._of_nodes(model.units, model.whole(few))
+        self._parts = self._of_nodes(model.units, model.of(a.sharding, plain, self._samples))
+        numbers = sum(v.size for v in a.graph.variables if v.is_trained)
+        self._of_term, sums = (
+            costs.exchanges.seconds(summed(a, a.mesh.group(0, axis), numbers)) / numbers
+            for axis in ("tp", "dp")
+        )
+        self._of_number = sums + costs.machine.updates[a.config.optimizer]
+
+    def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
+        """The seconds of a unit, divided among its nodes by their multiplications."""
+        graph = self._a.graph
+        found = [0.0] * len(graph.nodes)
+        for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
+            works = [work(graph, graph.nodes[k]) for k in unit.nodes]
+            for k, own in zip(unit.nodes, works, strict=True):
+                found[k] = of_unit * own / max(sum(works), 1)
+        return found
+
+    def seconds(self, k: int, choice: NodeChoice) -> float:
+        """The seconds of a node in a step."""
+        return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
+
+    def _passes(self, k: int, choice: NodeChoice) -> float:
+        how = choice.way.pattern.how
+        if how == SPATIAL.how:
+            return self._whole[k] * _largest_part(choice.bounds)
+        follows_samples = choice.output is OF_SAMPLES and not choice.way.rebuilds
+        if follows_samples or how == "samples":
+            return self._few[k]
+        is_cut = choice.bounds or choice.output is not None
+        return self._parts[k] if is_cut else self._whole[k]
+
+    def _sends(self, k: int, choice: NodeChoice) -> float:
+        """The seconds of the messages that ranks send in the passes of a node."""
+        if not choice.way.pattern.sends and not choice.gathers:
+            return 0.0
+        a, found = self._a, 0.0
+        layer = described(a.graph, k, choice, a.sharding.ranks, "")
+        for message in layer.sends:
+            sends = of_layer(a, a.mesh.size - 1, layer, message, self._samples)
+            found += len(passes_of(message)) * self._exchanges.total(sends)
+        return found
+
+    def _of_parameters(self, choice: NodeChoice) -> float:
+        """The seconds to sum the gradients of a node's parameters, and to update them."""
+        found, variables = 0.0, self._a.graph.variables
+        for v, cut in choice.variables:
+            if variables[v].is_trained:
+                of_number = self._of_number * (1.0 if cut is None else _largest_part(cut.bounds))
+                found += variables[v].size * (of_number + self._of_term * (cut is TERMS))
+        return found
+
+
+def has_positions(graph: Graph) -> bool:
+    """Whether some layer leaves its output, of (positions, channels), cut along positions."""
+    made = (
+        graph.edges[node.outputs[0]].sample
+        for node in graph.nodes
+        for way in possible(graph, node, (POSITIONS,))
+        if way.output is POSITIONS
+    )
+    return any(len(sample) == 2 for sample in made)
+
+
+def _largest_part(bounds: Bounds) -> float:
+    """How much of a tensor the rank has that has most."""
+    return max(b - a for a, b in pairwise(bounds)) / bounds[-1] if bounds else 1.0
+
+
+def as_layout(ways: Mapping[str, str]) -> str:
+    """Ways of layers as --layout takes them; layers whose paths differ in numbers are named
+    together if all of them have one way."""
+    found = dict[str, str]()
+    for path, how in ways.items():
+        pattern = NUMBER.sub("*", path)
+        alike = {other for name, other in ways.items() if fnmatchcase(name, pattern)}
+        found[path if alike - {how} else pattern] = how
+    return ",".join(f"{path}={how}" for path, how in found.items())

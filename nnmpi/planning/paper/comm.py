@@ -1,0 +1,294 @@
+"""PaperComm: a Comm that moves nothing. It logs each call as an Exchange, and returns at once.
+
+What it fills in is what the ranks would bring that all do as this one does: a sum is `size` times
+the numbers of this rank, a gather has its part in every place, and a message has zeros. So counts
+and flags that ranks agree on are those of ranks that are alike. Arrays without numbers stay so.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache, partial
+from itertools import accumulate, pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from nnmpi.arrays.backend import META
+from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.meta import is_meta
+from nnmpi.collectives.step import Collective, chunk_start
+from nnmpi.comm import NoRoomError, Parts
+from nnmpi.comm.allreduce.dispatch import power_of_two
+from nnmpi.comm.allreduce.node_memory import memory_of_sums
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS
+from nnmpi.parallel.nccl import NCCL
+from nnmpi.planning.paper.log import StepLog
+from nnmpi.schedules.op import Kind
+
+
+class Complete:
+    """A transfer that is complete."""
+
+    done = True
+
+    def poll(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return None
+
+
+COMPLETE = Complete()
+
+
+class Ranks:
+    """State that all Comms of a rank on paper share.
+
+    narrow      whether sums of 16 bits travel in these
+    windows     bytes of shared memory of the node that sums take, by group, length and type
+    wide_terms  bytes of the longest copy in float32 of terms of 16 bits that NCCL sums
+    sums_by     whether long sums of these ranks go through memory of their node
+    near        the places among these ranks of those that share memory with this one
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        cluster: Cluster,
+        narrow: bool,
+        sums_by: Callable[[tuple[int, ...]], str],
+        log: StepLog,
+    ) -> None:
+        self.rank, self.cluster, self.narrow = rank, cluster, narrow
+        self.sums_by, self.log = sums_by, log
+        self.near = cache(partial(_near, cluster.nodes, rank))
+        self.windows: dict[tuple[Any, ...], int] = {}
+        self.wide_terms = 0
+
+
+def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[int, ...]:
+    here = nodes[rank]
+    return tuple(place for place, member in enumerate(members) if nodes[member] == here)
+
+
+class PaperComm:
+    """The ranks `members` of the job on paper, of which one is here; `axis` is what they share."""
+
+    any_thread, is_abandoned, lost = True, False, ()
+
+    def __init__(self, members: Sequence[int], axis: str, ranks: Ranks) -> None:
+        self.members, self.axis, self.ranks = tuple(members), axis, ranks
+        self.rank, self.size = self.members.index(ranks.rank), len(members)
+        self.name, self.fault_tolerant = f"paper/{axis}", ranks.cluster.survives
+        self.narrow_sums = ranks.narrow
+        self.attributes: dict[str, Any] = {}
+
+    # ---- collectives
+
+    def all_reduce(self, array: Any, algorithm: str = "auto") -> None:
+        """Logs a sum that is waited for."""
+        self._sum(array, algorithm)
+        if not is_meta(array):
+            array *= self.size
+
+    def start(self, array: Any, algorithm: str = "auto", copies: Any = None) -> Complete:
+        """Logs a sum that was started."""
+        return self._sum(array, algorithm, started=True)
+
+    def reduce_scatter(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> Any:
+        """Logs it, and returns the part of this rank."""
+        self.start_reduce_scatter(array, algorithm, parts)
+        edges = self._edges(array.size, parts)
+        return array.reshape(-1)[edges[self.rank] : edges[self.rank + 1]]
+
+    def start_reduce_scatter(
+        self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
+    ) -> Complete:
+        """Logs it."""
+        how = Collective.REDUCE_SCATTER, algorithm
+        return self._note(*how, array, edges=self._given(parts), started=True)
+
+    def all_gather(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> None:
+        """Logs a gather that is waited for; each rank brings what this one brings."""
+        self._note(Collective.ALL_GATHER, algorithm, array, edges=self._given(parts))
+        edges = self._edges(array.size, parts)
+        if not is_meta(array) and len({b - a for a, b in pairwise(edges)}) == 1:
+            rows = array.reshape(self.size, -1)
+            rows[...] = rows[self.rank].copy()
+
+    def start_all_gather(
+        self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
+    ) -> Complete:
+        """Logs it."""
+        how = Collective.ALL_GATHER, algorithm
+        return self._note(*how, array, edges=self._given(parts), started=True)
+
+    def broadcast(self, array: Any, root: int = 0, algorithm: str = "tree") -> None:
+        """Logs it."""
+        self._note(Collective.BROADCAST, algorithm, array)
+
+    def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> Complete:
+        """Logs a message."""
+        # of a ring each rank sends to the next one: as a price, all of them are like the first two
+        is_of_pair = self.axis in ("pp", "tp")
+        ends = (self.ranks.rank, self.members[to]) if is_of_pair else self.members[:2]
+        return self._note(Collective.MESSAGE, "", array, group=ends)
+
+    def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> Complete:
+        """Zeros arrive: no stage wants to stop."""
+        if not is_meta(array):
+            array[...] = 0
+        return COMPLETE
+
+    def chunk(self, n: int) -> slice:
+        """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
+        return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
+
+    # ---- groups, agreement, progress
+
+    def split(
+        self, color: int | None, key: int | None = None, narrow_sums: bool = False
+    ) -> Self | None:
+        """A Comm of the same ranks; None without a color."""
+        return None if color is None else type(self)(self.members, self.axis, self.ranks)
+
+    def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
+        """A Comm of these ranks of the job, for sums of gradients; None where there are none."""
+        return type(self)(ranks, "dp", self.ranks) if ranks else None
+
+    def agree(self, error: BaseException | None) -> None:
+        """Raises what this rank raises."""
+        if error is not None:
+            raise error
+
+    def barrier(self) -> None:
+        """Nobody is waited for."""
+
+    meet = free = free_sums = poll = abandon = lambda self, *_: None
+
+    def progress_thread(self, pause: float = 0.0) -> AbstractContextManager[None]:
+        """No thread."""
+        return nullcontext()
+
+    # ---- memory that a node shares
+
+    def node(self) -> tuple[int, ...]:
+        """The ranks that share memory with this one."""
+        return self.ranks.near(self.members)
+
+    def shared(self, n: int, dtype: Any) -> "PaperBuffer":
+        """Memory for sums of n numbers."""
+        self._count(("shared", len(self.ranks.windows)), n, np.dtype(dtype))
+        return PaperBuffer(self, n, dtype)
+
+    def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
+        """One array for the ranks of the node."""
+        is_first = self.node()[0] == self.rank
+        nbytes = n * np.dtype(dtype).itemsize * is_first
+        self.ranks.windows["node memory", len(self.ranks.windows)] = nbytes
+        return PaperBuffer(self, n, dtype)
+
+    def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
+        """Counts this rank's share of the memory through which its node sums n numbers."""
+        if name == NCCL and types_of(dtype).is_mixed and not self.narrow_sums:
+            terms = n * types_of(dtype).sums.itemsize
+            self.ranks.wide_terms = max(self.ranks.wide_terms, terms)
+        spans_nodes = len(self.node()) < self.size
+        if name == "shared" or (name == "hierarchical" and spans_nodes):
+            n = power_of_two(n)
+            self._count((self.members, n, dtype), n, dtype)
+
+    def _count(self, key: tuple[Any, ...], n: int, dtype: np.dtype[Any]) -> None:
+        is_first = self.node()[0] == self.rank
+        share = memory_of_sums(n, dtype, 1)
+        self.ranks.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
+
+    # ---- the log
+
+    def _sum(self, array: Any, algorithm: str, started: bool = False) -> Complete:
+        if self.size > 1:
+            has_room = self.axis != "tp" or self.ranks.sums_by(self.members) == "shared"
+            if algorithm == "shared" and not has_room:
+                raise NoRoomError("no memory that the node shares")
+            self.window(algorithm, array.size, array.dtype)
+        return self._note(Collective.ALL_REDUCE, algorithm, array, started=started)
+
+    def _note(
+        self,
+        operation: Collective,
+        algorithm: str,
+        array: Any,
+        group: tuple[int, ...] = (),
+        edges: tuple[int, ...] = (),
+        started: bool = False,
+    ) -> Complete:
+        log, group = self.ranks.log, group or self.members
+        if len(group) > 1:
+            partial = operation in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
+            is_wide = partial and types_of(array.dtype).is_mixed and not self.narrow_sums
+            sums = types_of(array.dtype).sums if is_wide else None
+            how = operation, algorithm, group, array.size, array.dtype, Kind.UPDATE
+            log.note(self.axis, Exchange("", *how, edges=edges, sums=sums), started)
+        return COMPLETE
+
+    def _given(self, parts: Parts) -> tuple[int, ...]:
+        return () if parts is None else tuple(accumulate(parts, initial=0))
+
+    def _edges(self, n: int, parts: Parts) -> tuple[int, ...]:
+        chunks = range(self.size + 1)
+        return self._given(parts) or tuple(chunk_start(n, self.size, r) for r in chunks)
+
+
+class PaperBuffer:
+    """A SharedBuffer, or a NodeMemory, without numbers."""
+
+    def __init__(self, comm: PaperComm, n: int, dtype: Any) -> None:
+        self._comm, self._node = comm, comm.node()
+        self.mine, self.total, self.array = (META.xp.empty(n, dtype) for _ in range(3))
+
+    def start(self, start: int, stop: int) -> Complete:
+        """Logs the sum of these elements."""
+        return self._comm._note(
+            Collective.ALL_REDUCE, "shared", self.mine[start:stop], started=True
+        )
+
+    def own(self, start: int, stop: int, r: int) -> slice:
+        """Which of these elements rank r of the node adds up."""
+        n, p = stop - start, len(self._node)
+        return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
+
+    def barrier(self) -> None:
+        """Nobody is waited for."""
+
+    def free(self, check: bool = True) -> None:
+        """Nothing to free."""
+
+
+def ranks_on_paper(a: Arrangement, rank: int) -> Ranks:
+    """The state that the Comms of a rank share."""
+    narrow = a.is_mixed and a.sums_dtype is None
+    return Ranks(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero))
+
+
+def layout_on_paper(a: Arrangement, ranks: Ranks) -> Layout:
+    """The communicators of a rank, by axis."""
+    mesh, rank = a.mesh, ranks.rank
+
+    def group(name: str, *axes: str) -> Any:
+        return PaperComm(mesh.group(rank, *axes) if rank < mesh.size else (rank,), name, ranks)
+
+    axis = {row.name: group(row.name, row.name) for row in AXES}
+    batch, replicas = (
+        axis["dp"] if mesh.count(*axes) == mesh.count("dp") else group("dp", *axes)
+        for axes in (BATCH, REPLICAS)
+    )
+    everyone: Any = PaperComm(range(a.ranks), "all", ranks)
+    alone: Any = PaperComm((rank,), "all", ranks)
+    return Layout(
+        *(mesh, a.servers, everyone, axis, batch, replicas, group("model", *MODEL), alone),
+        ranks.narrow,
+    )

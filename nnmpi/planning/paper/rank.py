@@ -1,0 +1,188 @@
+"""A rank on paper: its store, optimizer, sums and executor, built as a run builds them; what it
+holds between steps, and sends in one."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays import meta
+from nnmpi.arrays.backend import META
+from nnmpi.data.loader import Batch, Load
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.single_store import SingleStore
+from nnmpi.optim import Optimizer, of_config
+from nnmpi.optim.loss_scale import LossScale, Scaler
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
+from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic, sent
+from nnmpi.parallel.arrangement.state_bytes import bytes_of_other
+from nnmpi.parallel.model.parts import ModelPart, boundaries_of
+from nnmpi.parallel.rank_steps import RANK_STEPS
+from nnmpi.parallel.step.control import StepControl
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.step.objective import Objective
+from nnmpi.parallel.step.ports import Task
+from nnmpi.parallel.stores.local import LocalStore
+from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.planning.paper.comm import Ranks, layout_on_paper, ranks_on_paper
+from nnmpi.planning.paper.recording import passes
+from nnmpi.planning.paper.stage import PaperStage
+from nnmpi.planning.paper.twins import moved, twin
+
+CONTROL = StepControl(
+    lr_factor=lambda step: 1.0,
+    request=lambda: 0.0,
+    steps=lambda: 1 << 30,
+    event=lambda event: None,
+    reads=lambda step: False,
+    launched=lambda: None,
+)
+
+
+class PaperRank(NamedTuple):
+    """A rank built on paper; it can make steps, and its arrays have no numbers."""
+
+    ranks: Ranks
+    store: LocalStore
+    optimizer: Optimizer
+    run: Callable[[Load, StepState, int], object]
+
+
+class PaperLoss:
+    """The loss, which is part of the passes of the last stage."""
+
+    def __call__(self, scores: Any, labels: Any) -> Any:
+        return scores
+
+    def divisor(self, target: Any) -> float:
+        return 1.0
+
+
+def built(a: Arrangement, rank: int) -> PaperRank:
+    """A rank of any strategy."""
+    ranks, held = ranks_on_paper(a, rank), a.model_on(rank)
+    layout = layout_on_paper(a, ranks)
+    parameters = {one.variable: _parameter(a, one) for one in held.trained}
+    part = _part(a, rank, parameters, layout.axis)
+    scale = LossScale.of(a.config.dtype)
+    task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
+    make_optimizer = partial(of_config, a.config)
+    spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, ranks.log))
+    return PaperRank(ranks, *RANK_STEPS[a.strategy.name](layout, spec))
+
+
+def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
+    """A parameter of a rank, without numbers."""
+    p = Parameter.drawn(held.shape, None)
+    p.room, p._name = held.room, a.graph.variables[held.variable].path
+    p.move(SingleStore(meta.xp.empty(held.shape, a.updated_dtype)), 0)
+    return p
+
+
+def _part(
+    a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
+) -> ModelPart:
+    """The stages of a rank, with their borders, and the parameters that others have too."""
+    graph, elsewhere = a.graph, Parameter.drawn((0,), None)
+    at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # a server has what workers have
+    stages = dict[int, Any]()
+    for s in a.model_on(rank).stages:
+        here = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
+        stages[s] = PaperStage(cache(partial(passes, a, rank, s)), here, comms)
+    by_path = {graph.variables[v].path: p for v, p in parameters.items()}
+    tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
+    model = next(iter(stages.values()))
+    return ModelPart(model, stages, tied=tied, boundaries=boundaries_of(a, at))
+
+
+class PaperStep(NamedTuple):
+    """The exchanges of a rank in a step, by axis, and what it holds of trained parameters."""
+
+    exchanges: Mapping[str, list[Exchange]]
+    held: Memory
+
+
+def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
+    """The exchanges of a rank in a step over a batch of so many samples, by axis."""
+    return step(a, rank, batch).exchanges
+
+
+@remembered
+def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
+    """A step of a rank over a batch of so many samples; that of its twin, if it has one."""
+    if (source := twin(a, rank, batch)) != rank:
+        found = step(a, source, batch)
+        by_axis = {
+            axis: [moved(a, each, source, rank) for each in several]
+            for axis, several in found.exchanges.items()
+        }
+        return found._replace(exchanges=by_axis)
+    return carried_out(a, rank, batch)
+
+
+def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
+    """A step of a rank as its executor carries it out."""
+    one = built(a, rank)
+    if rank >= a.mesh.size:  # servers compute no stage
+        return PaperStep({}, _held(a, one))
+    sizes = micro_batches(a, rank, batch)
+    micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
+    load = Load(np.broadcast_to(0, batch), micro, float(batch))
+    # at first parameters are nowhere gathered; a stage of PipeDream has no batch under way, and
+    # all versions of its weights after as many steps as there are stages
+    first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
+    for number in range(first + 1):
+        one.ranks.log.clear()
+        one.run(load, StepState(number, 0, number), 1 << 30)
+        one.store.wait()
+    return PaperStep(one.ranks.log.exchanges(), _held(a, one))
+
+
+def _held(a: Arrangement, one: PaperRank) -> Memory:
+    """The memory that a rank holds for trained parameters between steps."""
+    store, windows = one.store, sum(one.ranks.windows.values())
+    masters = 0 if store.masters is None else store.masters.nbytes
+    values, gradients = store.parameter_bytes(), store.gradient_bytes()
+    if isinstance(store, NodeStore):
+        windows -= values + gradients
+    sums = sum(array.nbytes for array in one.optimizer.state.values())
+    slots = store.slot_bytes() + one.ranks.wide_terms
+    return Memory(values, gradients, sums + masters, slots=slots, windows=windows)
+
+
+def memory(a: Arrangement, rank: int, batch: int) -> Memory:
+    """The memory that a rank holds between two steps over batches of so many samples."""
+    sizes = {True: 0, False: 0}
+    for held in a.model_on(rank).others:
+        sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
+    of_trained = step(a, rank, batch).held
+    if a.residences is not None and (model := a.residences.model) is not None:
+        of_trained = of_trained._replace(
+            parameters=round(model.window),
+            gradients=0 if model.gradients else of_trained.gradients,
+            optimizer=0,
+        )
+    return of_trained._replace(parameters=of_trained.parameters + sizes[True], buffers=sizes[False])
+
+
+def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
+    """The traffic that a rank sends along each axis in a step over a batch of so many samples."""
+    by_axis = exchanges(a, rank, batch)
+    return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
+
+
+def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
+    """The part of the traffic along dp that is parameters, which ZeRO gathers."""
+    along_dp = exchanges(a, rank, batch).get("dp", ())
+    return all_sent(a, rank, (each for each in along_dp if each.what == "parameters"))
+
+
+def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Sent:
+    """The traffic that a rank sends in these exchanges."""
+    return sum((sent(a, each, rank) for each in exchanges), Sent())

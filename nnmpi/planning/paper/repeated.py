@@ -1,0 +1,215 @@
+"""Stages with repeated blocks: passes of equal sections are recorded once, and put together.
+
+    stage     [ embedding | block | block | block | head ]      sections: one tensor crosses between
+    recorded  [ embedding | block |               | head ]      two of them
+
+The exchanges and the order of events are those of the whole stage. So are the bytes that it keeps:
+a tensor between two sections is kept if one of them reads it.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from nnmpi.nn.graph import Use, Value, mapped
+from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
+from nnmpi.parallel.arrangement.division import Division, StagePart
+from nnmpi.parallel.arrangement.partition import joined, nodes_of, units
+from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.planning.paper.stage import Events, PaperStage, PassBytes, PassEvents
+from nnmpi.schedules.op import Kind
+
+OF_PARAMETERS = (PaperStage.use, PaperStage.use_again, PaperStage.contribute, PaperStage.ready)
+"""Events whose first argument is the number of a parameter."""
+
+
+class Section(NamedTuple):
+    """A part of a stage; sections with the same signature make the same passes, of their own
+    variables in this order."""
+
+    number: int
+    signature: str
+    variables: Sequence[int]
+
+
+@remembered
+def in_sections(a: Arrangement) -> Arrangement:
+    """The arrangement with a stage for each section."""
+    graph, cache = a.graph, a.graph.source.cache
+    if "sections" not in cache:
+        cache["sections"] = {nodes_of(group).start for group in joined(graph, units(graph))}
+    begins = {stage.nodes.start for stage in a.division.stages} | cache["sections"]
+    edges = [*sorted(begins), len(graph.nodes)]
+    homes = {v: s for s, stage in enumerate(a.division.stages) for v in stage.variables}
+    stages = list[StagePart]()
+    for start, stop in pairwise(edges):
+        used = {v for k in range(start, stop) for v in graph.nodes[k].variables}
+        if ("takes", start) not in cache:
+            cache["takes", start] = graph.crossing(start) if start else graph.inputs
+        takes = cache["takes", start]
+        stages.append(StagePart(0, range(start, stop), 0, takes, tuple(sorted(used & {*homes}))))
+    return replace(a, division=Division(tuple(stages)))
+
+
+@remembered
+def all_sections(a: Arrangement, stage: int) -> list[Section]:
+    """The sections of a stage."""
+    cut, nodes = in_sections(a), a.division.stages[stage].nodes
+    parts = enumerate(cut.division.stages)
+    return [_kept_section(cut, i) for i, part in parts if part.nodes.start in nodes]
+
+
+def sections(a: Arrangement, stage: int) -> list[Section]:
+    """The sections of a stage; none if it is shorter to record the stage itself."""
+    found = all_sections(a, stage)
+    distinct = len({section.signature for section in found})
+    return found if len(found) > 2 * distinct and not a.sharding.branches.variables else []
+
+
+def _kept_section(a: Arrangement, number: int) -> Section:
+    """A section, described once for all arrangements that cut its layers so."""
+    part, cache, sharding = a.division.stages[number], a.graph.source.cache, a.sharding
+    cuts = sharding.layers, sharding.edges, sharding.variables, sharding.sequences
+    cache[*map(id, cuts)] = cuts  # they stay alive, so that the addresses stay theirs
+    key = *map(id, cuts), part.nodes.start, part.nodes.stop, part.variables
+    if key not in cache:
+        cache[key] = _section(a, number)
+    section: Section = cache[key]
+    return section._replace(number=number)
+
+
+def _section(a: Arrangement, number: int) -> Section:
+    """A section; its signature numbers edges and variables in the order of their use."""
+    graph, part = a.graph, a.division.stages[number]
+    edges, variables = dict[int, int](), dict[int, int]()
+
+    def numbered(leaf: Any) -> Any:
+        if type(leaf) is Value:
+            return Value(edges.setdefault(leaf.edge, len(edges)))
+        if type(leaf) is Use:
+            return Use(variables.setdefault(leaf.variable, len(variables)))
+        return leaf
+
+    mapped(numbered, tuple(map(Value, part.takes)))
+    rows: list[Any] = [number == 0, number == len(a.stages) - 1]
+    for k in part.nodes:
+        node, layer = graph.nodes[k], layers(a).get(k)
+        mapped(numbered, tuple(map(Use, node.variables)))
+        rows.append(node.note and node.name)  # nobody knows what a module that is taken whole does
+        rows.append((node.layer, node.op, node.kind, sorted(node.settings.items())))
+        rows.append((mapped(numbered, node.arguments), mapped(numbered, node.result)))
+        rows.append((layer and layer._replace(node=0, path="", why=""), k in a.sharding.terms))
+        rows.append((k in a.sharding.sequences.rings, tuple(map(variables.get, node.variables))))
+    mapped(numbered, tuple(map(Use, part.variables)))
+    rows += [_edge(a, e, edges) for e in edges] + [_variable(a, v) for v in variables]
+    calls = [call for call in graph.calls if call.nodes.start in part.nodes]
+    rows += [(call.layer, call.nodes.start - part.nodes.start, len(call.nodes)) for call in calls]
+    return Section(number, repr(rows), [*variables])
+
+
+def _edge(a: Arrangement, e: int, numbers: Mapping[int, int]) -> tuple[Any, ...]:
+    edge, sequences = a.graph.edges[e], a.sharding.sequences
+    memory = numbers.get(edge.memory, -1)
+    return edge._replace(memory=memory), a.sharding.edges.get(e), sequences.axes.get(e)
+
+
+def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
+    variable = a.graph.variables[v]
+    return variable[1:], a.sharding.variables.get(v), v in a.sharding.terms
+
+
+def put_together(
+    parts: Sequence[Section], record: Callable[[int], PassEvents], has_gradient: bool
+) -> PassEvents:
+    """The passes of sections that follow each other; `record` gives those of a section.
+
+    has_gradient   whether what comes into the first section requires a gradient
+    """
+    first = dict[str, Section]()
+    made = [(record(first.setdefault(one.signature, one).number), one) for one in parts]
+    events = [
+        _with_variables(
+            of, dict(zip(first[one.signature].variables, one.variables, strict=True)), i
+        )
+        for i, (of, one) in enumerate(made)
+    ]
+    ahead = _joined(of.forward for of in events)
+    back = _joined(of.backward for of in reversed(events))
+    nbytes = _bytes([of.nbytes for of in events], has_gradient)
+    outputs = events[-1].outputs
+    if not has_gradient:
+        return PassEvents(outputs, nbytes, ahead, back, weights=back)
+    inputs = _joined(of.inputs for of in reversed(events))
+    weights = _joined(of.weights for of in reversed(events))
+    return PassEvents(outputs, nbytes, ahead, back, inputs, weights)
+
+
+def _with_variables(of: PassEvents, variables: Mapping[int, int], place: int) -> PassEvents:
+    """The passes of another section, whose nodes have numbers of their own."""
+
+    def renumbered(events: Events) -> Events:
+        return Events(events.exchanges, [*_renumbered(events, variables, place)])
+
+    return of._replace(
+        forward=renumbered(of.forward),
+        backward=renumbered(of.backward),
+        inputs=renumbered(of.inputs),
+        weights=renumbered(of.weights),
+    )
+
+
+def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Iterator[Any]:
+    for do, arguments in events.others:
+        if do is PaperStage.use_again:
+            variable, made = arguments
+            yield do, (variables[variable], (place << 48) + made)
+        elif do in OF_PARAMETERS:
+            yield do, (variables[arguments[0]],)
+        else:
+            yield do, arguments
+
+
+def _joined(several: Iterator[Events]) -> Events:
+    """The events of passes that follow each other."""
+    exchanges, others = Counter[Any](), list[Any]()
+    for events in several:
+        exchanges.update(events.exchanges)
+        others += events.others
+    return Events(exchanges, others)
+
+
+def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
+    """The bytes of a stage, from those of its sections.
+
+    held[i]   what the sections before i keep when i begins, without what comes into i
+    """
+    held, within = [0], [0]
+    border, is_read = 0, False  # what comes into the first one is counted apart
+    for i, part in enumerate(parts):
+        is_read |= part.read > 0
+        inside = part.inside + border * is_read
+        within.append(inside)
+        held.append(held[-1] + inside + (part.enters if not i else 0))
+        if part.out:  # else the output is a view of the input
+            border, is_read = part.out, part.out_read > 0
+    inside = sum(within)
+    whole = PassBytes(parts[0].enters, inside, parts[-1].out, parts[0].read, parts[-1].out_read)
+    more = {Kind.F: 0, Kind.B: 0, Kind.I: 0, Kind.W: 0}
+    left = sum(part.left - part.kept for part in parts)
+    after = whole.kept + left
+    behind = 0  # what sections behind have left between the halves, above what they keep
+    for i in reversed(range(len(parts))):
+        part = parts[i]
+        out = part.out if part.out_read or i == len(parts) - 1 else 0
+        at = held[i + 1] + out
+        more[Kind.F] = max(more[Kind.F], held[i] + part.more.get(Kind.F, 0))
+        more[Kind.B] = max(more[Kind.B], at - whole.kept + part.more.get(Kind.B, 0))
+        more[Kind.I] = max(more[Kind.I], behind + part.more.get(Kind.I, 0))
+        behind += part.left - part.kept
+        more[Kind.W] = max(more[Kind.W], at + left - behind - after + part.more.get(Kind.W, 0))
+    if not has_gradient:
+        more |= {Kind.I: whole.out, Kind.W: max(more[Kind.B] - whole.out, 0)}
+        return whole._replace(left=whole.kept + whole.out, more=more)
+    return whole._replace(left=after, more=more)

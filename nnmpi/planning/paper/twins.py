@@ -1,0 +1,91 @@
+"""Twins: ranks along pp, tp and dp with the same step but for their places; one is run on paper.
+
+pp 4    [ embedding, blocks | blocks | blocks | blocks, head ]      two stages of four are twins
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+
+from nnmpi.collectives.step import Collective
+from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.mesh import BATCH, MODEL, REPLICAS
+from nnmpi.planning.paper.cut_model import places_recorded
+from nnmpi.planning.paper.repeated import all_sections
+
+
+def twin(a: Arrangement, rank: int, batch: int) -> int:
+    """The first rank that was asked for of those whose steps are that of this one."""
+    is_alone = len(a.mesh.group(rank, "pp", "tp")) == 1 if rank < a.mesh.size else True
+    is_plain = a.strategy.name in ("pipeline", "replicas") and a.residences is None
+    if is_alone or not is_plain or a.sharding.branches.nodes:
+        return rank
+    return _twins(a, batch).setdefault(tuple(_facts(a, rank, batch)), rank)
+
+
+@remembered
+def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
+    """A rank for each set of facts, as far as ranks were asked for."""
+    return {}
+
+
+def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
+    """All that the step of a rank depends on, with variables and stages by their places on it."""
+    at, held = a.mesh.coordinates(rank), a.model_on(rank)
+    places = {one.variable: i for i, one in enumerate(held.trained)}
+    stages = {s: i for i, s in enumerate(held.stages)}
+    sizes = micro_batches(a, rank, batch)
+    shares = tuple(stop - start for start, stop in a.owned_ranges(rank))
+    yield shares, at["cp"], tuple(sizes), a.progress[rank]
+    for one, is_counted in zip(held.trained, counted(a, rank), strict=True):
+        users = tuple(sorted(stages[s] for s in one.users))
+        yield one.shape, one.room, one.region, users, is_counted, one.variable in a.sharding.terms
+    yield held.scalars, tuple(held.buckets)
+    for s in held.stages:
+        for section in all_sections(a, s):
+            yield section.signature, tuple(map(places.get, section.variables))
+        for n in dict.fromkeys(sizes):
+            yield n, places_recorded(a, s, n)[at["tp"]]
+            for stage in a.division.stages[s : s + 2]:
+                edges = [(e, a.graph.edges[e]) for e in stage.takes]
+                shapes = ((a.local_shape(e, n, at), x.dtype, x.requires_grad) for e, x in edges)
+                yield tuple(shapes)
+    program = [
+        (op.kind, stages.get(op.stage, -1), op.micro if a.store.zero > 1 else sizes[op.micro])
+        for op in ops(a, rank, len(sizes))
+    ]
+    yield tuple(program if a.store.zero > 1 else Counter(program).items())
+    for path, ranks in a.tied.items():
+        owned = [places.get(v) for v, x in enumerate(a.graph.variables) if x.path == path]
+        yield tuple(owned), at["pp"] if at["pp"] in ranks else None
+    for axes in (*((axis,) for axis in a.mesh.axes), BATCH, REPLICAS, MODEL, (*a.mesh.axes,)):
+        yield _on_nodes(a, rank, a.mesh.group(rank, *axes))
+    yield a.sums_by(a.mesh.group(rank, "tp"))
+
+
+def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
+    """How a group is parted by nodes, and the place of a rank on its own."""
+    nodes = [a.cluster.nodes[r] for r in group]
+    numbers = {node: i for i, node in enumerate(dict.fromkeys(nodes))}
+    near = a.cluster.near(rank, group)
+    if len(group) == a.ranks:
+        return len(near), near[0] == rank
+    return tuple(numbers[node] for node in nodes), len(near), near[0] == rank
+
+
+def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchange:
+    """The exchange of a rank whose twin is `source`."""
+    old, new = a.mesh.coordinates(source), a.mesh.coordinates(rank)
+    members = [a.mesh.coordinates(r) for r in exchange.group]
+    for axis in (*MODEL, "dp"):
+        if len({at[axis] for at in members}) == 1:
+            for at in members:
+                at[axis] = new[axis]
+        elif axis == "pp" and exchange.operation is Collective.MESSAGE:
+            for at in members:
+                at[axis] = (at[axis] + new[axis] - old[axis]) % a.mesh.axes[axis]
+    stages = dict(zip(a.model_on(source).stages, a.model_on(rank).stages, strict=True))
+    group, stage = tuple(map(a.mesh.rank, members)), stages.get(exchange.stage, exchange.stage)
+    return exchange._replace(group=group, stage=stage)

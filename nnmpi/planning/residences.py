@@ -1,0 +1,246 @@
+"""Within a limit of memory: measures units and the disk, and chooses where activations are."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays.backend import Backend
+from nnmpi.comm import Comm
+from nnmpi.data import Inputs
+from nnmpi.nn import Module
+from nnmpi.options.terms import size
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.arrange import arrange
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.partition import Unit, joined, nodes_of, units
+from nnmpi.parallel.arrangement.program import micro_batches
+from nnmpi.parallel.arrangement.rank_model import Memory
+from nnmpi.parallel.arrangement.residence import (
+    PIECE,
+    PIECES_AT_A_TIME,
+    Disk,
+    ModelOnDisk,
+    Residences,
+    UnitLoad,
+    choose,
+    least_memory,
+)
+from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.pipeline.profile import profile
+from nnmpi.parallel.swapping import arena
+from nnmpi.parallel.swapping.swapper import file_bytes
+from nnmpi.planning.paper.activations import activations, divided, kept_by_units, pass_bytes
+from nnmpi.planning.paper.rank import memory
+from nnmpi.sim.drawing.tables import amount, plural
+
+PART = 4
+"""Units are measured on one sample in so many, which takes less memory than a step."""
+
+
+class Needs(NamedTuple):
+    """The bytes of a rank in a step: between steps, of them running sums that may be on disk, and
+    what else of the model, of samples, of each unit and of its input."""
+
+    fixed: int
+    state: int
+    samples: float
+    units: tuple[tuple[float, float], ...]
+    model: ModelOnDisk | None
+    values: tuple[float, ...]  # of each unit
+
+
+def within_memory(
+    a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
+) -> Arrangement:
+    """The arrangement with activations within --memory; every rank calls it.
+
+    `gather(n)` returns n samples. Where all ranks have enough memory it is the one given.
+    """
+    if a.config.memory is None:
+        return a
+    limit, batch, rank = size(a.config.memory), a.config.batch_size, comm.rank
+    needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
+    if max(gather_objects(comm, needed)) <= limit:
+        return a
+    groups = joined(a.graph, units(a.graph))
+    found = all_or_none(comm, lambda: _needs(a, rank, groups))
+    of_all = gather_objects(comm, found)
+    fixed = max(one.fixed + one.samples for one in of_all)
+    nbytes = np.max([one.units for one in of_all], axis=0).tolist()
+    state = min(one.state for one in of_all)
+    longest, model_on_disk = max(own for own, _ in nbytes), of_all[0].model
+    least = min(
+        max(fixed - state + longest, fixed),
+        fixed - model_on_disk.saved + longest if model_on_disk else math.inf,
+    )
+
+    def check() -> None:
+        if least > limit:
+            raise ValueError(
+                f"memory {a.config.memory} is not enough: a step needs {amount(needed)} a rank, "
+                f"and {amount(least)} with all on disk that can be there: use --memory "
+                f"{_rounded(least)} or more, or more --micro-batches"
+            )
+        arena.check()
+
+    all_or_none(comm, check)
+    longest_file = min(gather_objects(comm, _longest_file(a)))
+    _check_disk(a, longest_file, max(file_bytes(sum(own for own, _ in nbytes), 0), arena.MEASURED))
+    loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
+
+    def cut() -> Arrangement:
+        room = limit - fixed
+        kept = _choices(groups, loads, room, disk, state)
+        streamed = _with_model(groups, loads, room, disk, of_all[0])
+        by_file = {r: file_bytes(r.activations, r.in_file) for r in (*kept, *streamed)}
+        _check_disk(a, longest_file, min(by_file.values()))
+        fitting = (r for r, nbytes in by_file.items() if nbytes <= longest_file)
+        found = min(fitting, key=lambda r: r.seconds)
+        division = divided(a.graph, groups)
+        whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
+        return replace(whole, residences=found)
+
+    return all_or_none(comm, cut)
+
+
+def _choices(
+    groups: Sequence[Sequence[Unit]],
+    loads: tuple[UnitLoad, ...],
+    memory: float,
+    disk: Disk,
+    state: float,
+) -> Iterator[Residences]:
+    """The best choices with running sums in memory, and with them on disk between updates."""
+    names = tuple(group[0].path or str(group[0]) for group in groups)
+    for swapped in dict.fromkeys((0.0, state)):
+        room = memory + swapped
+        if max(least_memory(loads), swapped) <= room:
+            choice = choose(loads, room, disk, swapped)
+            yield Residences(names, choice, loads, room, disk, swapped)
+
+
+def _with_model(
+    groups: Sequence[Sequence[Unit]],
+    loads: Sequence[UnitLoad],
+    memory: float,
+    disk: Disk,
+    needs: Needs,
+) -> Iterator[Residences]:
+    """The best choices with the model on disk, if it can be there."""
+    if (model := needs.model) is None:
+        return
+    moving = tuple(
+        load._replace(values=values, gradients=values * (model.gradients > 0))
+        for load, values in zip(loads, needs.values, strict=True)
+    )
+    for one in _choices(groups, moving, memory + model.saved, disk, 0):
+        yield one._replace(model=model)
+
+
+def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs:
+    samples = max(micro_batches(a, rank, a.config.batch_size))
+    found = kept_by_units(a, groups, samples, rank)
+    held = memory(a, rank, a.config.batch_size)
+    own = not (a.is_mixed or a.cluster.survives)  # else they are with masters, or with other ranks
+    values = _values(a, rank, groups)
+    return Needs(
+        held.total,
+        held.optimizer * own,
+        pass_bytes(a, rank, 0, samples).enters,
+        tuple(found),
+        _model(a, rank, held, values) if own and a.store.has_pages else None,
+        values,
+    )
+
+
+def _values(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> tuple[float, ...]:
+    """The bytes of trained parameters that each unit uses."""
+    used = [frozenset[int]().union(*(unit.variables for unit in group)) for group in groups]
+    trained, size = a.model_on(rank).trained, a.dtype.itemsize
+    return tuple(sum(one.size * size for one in trained if one.variable in own) for own in used)
+
+
+def _model(
+    a: Arrangement, rank: int, held: Memory, values: tuple[float, ...]
+) -> ModelOnDisk | None:
+    """The bytes of the model that can be on disk; gradients, if no other rank adds to them."""
+    alone = len(a.replicas(rank)) == 1
+    whole = sum(one.size for one in a.model_on(rank).trained) * a.dtype.itemsize
+    gradients = whole * alone
+    here = [v * (1 + alone) for v in values]  # of two neighbours, one is on its way
+    passes = max(map(sum, pairwise(here)), default=sum(here))
+    rows = 2 + sums_of_optimizer(a.config)
+    update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, whole) * rows
+    return ModelOnDisk(whole, gradients, held.optimizer, max(passes, update))
+
+
+def _measured(
+    a: Arrangement,
+    comm: Comm,
+    model: Module,
+    gather: Callable[[int], Inputs],
+    on: Backend,
+    groups: Sequence[Sequence[Unit]],
+    nbytes: Sequence[tuple[float, float]],
+) -> tuple[tuple[UnitLoad, ...], Disk]:
+    """The loads of units and the speed of the disk, measured on all ranks at a time: the slowest
+    counts."""
+    samples = max(micro_batches(a, comm.rank, a.config.batch_size))
+    few = max(samples // PART, 1)
+    merged = [_merged(group) for group in groups]
+
+    def measure() -> tuple[Disk, list[tuple[float, float]]]:
+        disk = arena.measured_disk()
+        costs = profile(model, a.graph, merged, gather(few), on, dtype=a.config.dtype)
+        costs = [cost.scaled(samples / few) for cost in costs]
+        return disk, [(c.forward, c.input_gradient + c.weight_gradient) for c in costs]
+
+    comm.barrier()
+    disks, times = zip(*gather_objects(comm, all_or_none(comm, measure)), strict=True)
+    write, read = (min(getattr(disk, name) for disk in disks) for name in ("write", "read"))
+    slowest = np.max(times, axis=0).tolist()
+    loads = (
+        UnitLoad(f, b, own, enters) for (f, b), (own, enters) in zip(slowest, nbytes, strict=True)
+    )
+    paging, touch = (max(getattr(disk, name) for disk in disks) for name in ("paging", "touch"))
+    return tuple(loads), Disk(write, read, paging, touch)
+
+
+def _merged(group: Sequence[Unit]) -> Unit:
+    """Units that stay together, as one."""
+    return group[0]._replace(
+        nodes=nodes_of(group),
+        layers=tuple(layer for unit in group for layer in unit.layers),
+        variables=frozenset[int]().union(*(unit.variables for unit in group)),
+        is_trained=any(unit.is_trained for unit in group),
+    )
+
+
+def _longest_file(a: Arrangement) -> float:
+    """The bytes for which the disk has room, for each rank of a node; of ranks on paper the disk is
+    not here."""
+    return math.inf if a.config.ranks is not None else arena.free_disk() / _ranks_of_node(a)
+
+
+def _ranks_of_node(a: Arrangement) -> int:
+    return max(a.cluster.counts(range(a.ranks)).values())
+
+
+def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
+    """Raises ValueError if a file has to be longer."""
+    if nbytes > longest:
+        ranks = _ranks_of_node(a)
+        raise ValueError(
+            f"memory {a.config.memory}: {plural(ranks, 'rank')} of a node would swap to files of "
+            f"{amount(nbytes)} each, and the folder of TMPDIR has {amount(longest * ranks)} free: "
+            "make room, or set TMPDIR to a folder on a larger disk"
+        )
+
+
+def _rounded(nbytes: float) -> str:
+    """At least so many bytes, as an option says it."""
+    return f"{-(-nbytes // 10**6):.0f}MB"

@@ -1,0 +1,215 @@
+"""The fastest layout that fits: candidates in the order of a bound, until no other can be better.
+
+    candidates ─► bound ─► closer bound ─► arranged: memory ─► time of a step ─► best
+                    └───────── larger than the worst of the best: pruned
+
+A layout that does not fit comes again with recomputation, which is never faster.
+"""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, count
+from typing import Any, NamedTuple
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.remembered import uncollected
+from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.bound import LowerBounds
+from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
+from nnmpi.planning.exchange_time import with_fastest_sum
+from nnmpi.planning.layer_ways import LayerWays
+from nnmpi.planning.paper.activations import needed
+from nnmpi.planning.step_time import CostModel, StepTime, step_time
+
+
+class Planned(NamedTuple):
+    """A layout with what it takes: seconds of a step, and bytes on the rank that has most.
+
+    The fastest all-reduce and the best cut follow from the layout.
+    """
+
+    layout: Candidate
+    time: StepTime
+    nbytes: int
+    allreduce: str
+    cut: str | None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a Config that ask for it."""
+        return {**self.layout.options, "allreduce": self.allreduce, "cut": self.cut}
+
+    @property
+    def flags(self) -> str:
+        """The command-line flags that ask for this layout, without the cut."""
+        sums = "" if self.allreduce == "auto" else f" --allreduce {self.allreduce}"
+        return self.layout.flags + sums
+
+
+class SearchCounts(NamedTuple):
+    """How many layouts there were: those whose time is known, those that cannot be among the best
+    by their bound, those that cannot be, and those that are too large."""
+
+    looked: int
+    pruned: int
+    refused: int
+    too_large: int
+
+
+class Search(NamedTuple):
+    """The result of a search.
+
+    best     layouts that fit, the fastest first
+    pure     the fastest of each way of being parallel alone, by its name, even if it is too large
+    looked   all layouts whose time and memory were computed
+    refused  how many layouts cannot be, by the reason
+    least    the layout that takes the least memory, where none fits
+    """
+
+    best: list[Planned]
+    pure: Mapping[str, Planned]
+    looked: list[Planned]
+    counts: SearchCounts
+    refused: Mapping[str, int]
+    least: Planned | None = None
+
+
+def largest(a: Arrangement) -> int:
+    """The bytes of the rank that has most: of the first ranks of replicas, or of the last ones."""
+    batch = a.config.batch_size
+    axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
+    ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
+    return max(needed(a, r, batch) for r in ranks)
+
+
+class Searcher:
+    """Looks at layouts, each once."""
+
+    def __init__(
+        self, paper: Paper, costs: CostModel, most_bytes: float, prunes: bool = True
+    ) -> None:
+        self._paper, self._costs, self._most, self._prunes = paper, costs, most_bytes, prunes
+        self._bounds, self._ways = LowerBounds(paper, costs), LayerWays(paper, costs)
+        self._last = dict[Candidate, Arrangement]()
+        self._nbytes = dict[Candidate, int | None]()
+        self._times = dict[Candidate, StepTime | None]()
+        self._found = dict[Candidate, Planned]()
+        self._refused = dict[str, set[Candidate]]()
+        self._too_large = set[Candidate]()
+
+    @uncollected()
+    def search(self, keep: int = 10) -> Search:
+        """The layouts that take the least time."""
+        there = [*self._candidates()]
+        possible = [one for one in there if not self._is_refused(one)]
+        best = self._fastest(possible, keep, self._most)
+        pure, ways = dict[str, Planned](), dict[str, list[Candidate]]()
+        for one in possible:
+            if one.pure:
+                ways.setdefault(one.pure, []).append(one)
+        for name, several in ways.items():
+            fit = self._fastest(several, 1, self._most)
+            for found in fit or self._fastest(several, 1, float("inf")):
+                pure[name] = found
+        least = None if best or not possible else self._least(possible)
+        refused = {why: len(those) for why, those in self._refused.items()}
+        looked = sum(time is not None for time in self._times.values())
+        unseen = {*there} - {*self._times} - self._too_large - set().union(*self._refused.values())
+        counts = SearchCounts(looked, len(unseen), sum(refused.values()), len(self._too_large))
+        return Search(best, pure, [*self._found.values()], counts, refused, least)
+
+    def _candidates(self) -> Iterator[Candidate]:
+        """All layouts; those along dp and tp also with the fastest ways of layers."""
+        for shape in shapes(self._paper.cluster.size):
+            for one in candidates(self._paper.plain, shape):
+                yield one
+                if ways := self._ways.of(one):
+                    yield one._replace(layout=ways)
+
+    def _is_refused(self, one: Candidate) -> bool:
+        """Whether the model cannot be cut in this way."""
+        if why := self._paper.refusal(one):
+            self._refused.setdefault(why, set()).add(one)
+        return bool(why)
+
+    def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[Planned]:
+        """The fastest that fit, the fastest first.
+
+        The queue has (bound, how close it is, order, layout).
+        """
+        closer = self._bounds.with_sums, self._bounds.with_messages
+        order, best = count(), list[Planned]()
+        queue = [(self._bounds.seconds(one), 0, next(order), one) for one in layouts]
+        heapq.heapify(queue)
+        while queue:
+            bound, level, _, one = heapq.heappop(queue)
+            is_full = self._prunes and len(best) == keep
+            if is_full and bound >= best[-1].time.seconds:
+                break
+            if level < len(closer):
+                bound = max(closer[level](one), bound)
+                heapq.heappush(queue, (bound, level + 1, next(order), one))
+                continue
+            if self._bounds.nbytes(one) <= most:
+                time = self._time(one)
+                if time is None or (is_full and time.seconds >= best[-1].time.seconds):
+                    continue
+                if (found := self._planned(one)).nbytes <= most:
+                    best = sorted([*best, found], key=lambda p: (p.time.seconds, p.layout))[:keep]
+                    continue
+            self._too_large.add(one)
+            if again := recomputed(one):
+                heapq.heappush(queue, (bound, level, next(order), again))
+        return best
+
+    def _least(self, layouts: Iterable[Candidate]) -> Planned | None:
+        """The layout that takes the least memory."""
+        both = ((one, recomputed(one)) for one in layouts)
+        there = sorted((self._bounds.nbytes(one), one) for one in chain(*both) if one)
+        found = list[tuple[int, Candidate]]()
+        for bound, one in there:
+            if found and bound >= min(found)[0]:
+                break
+            if nbytes := self._sized(one):
+                found.append((nbytes, one))
+        return self._planned(min(found)[1]) if found else None
+
+    # ---- what is known of one layout
+
+    def _arranged(self, one: Candidate) -> Arrangement | None:
+        """A layout; None if it cannot be. The last one is kept."""
+        if one not in self._last:
+            self._last.clear()
+            try:
+                a = self._paper.arranged(one)
+                if one.zero != a.store.zero:
+                    raise ValueError(f"zero {one.zero}: ranks of a node share all that it divides")
+                self._last[one] = with_fastest_sum(a, self._costs.exchanges)
+            except ValueError as error:
+                self._refused.setdefault(str(error), set()).add(one)
+        return self._last.get(one)
+
+    def _time(self, one: Candidate) -> StepTime | None:
+        """The seconds of its step; None if it cannot be."""
+        if one not in self._times:
+            a = self._arranged(one)
+            self._times[one] = None if a is None else step_time(a, self._costs)
+        return self._times[one]
+
+    def _sized(self, one: Candidate) -> int | None:
+        """The bytes of its largest rank; None if it cannot be."""
+        if one not in self._nbytes:
+            a = self._arranged(one)
+            self._nbytes[one] = None if a is None else largest(a)
+        return self._nbytes[one]
+
+    def _planned(self, one: Candidate) -> Planned:
+        """The layout, known to be possible, with its time and memory."""
+        if one not in self._found:
+            time, nbytes, a = self._time(one), self._sized(one), self._arranged(one)
+            assert time is not None
+            assert nbytes is not None
+            assert a is not None
+            cut = ",".join(map(str, a.division.begins)) or None
+            self._found[one] = Planned(one, time, nbytes, a.config.allreduce, cut)
+        return self._found[one]

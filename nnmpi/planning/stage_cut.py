@@ -1,0 +1,208 @@
+"""Where a model is cut into stages: by what its units take, as measured or estimated."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays.backend import Backend
+from nnmpi.collectives.price import Link
+from nnmpi.data import Inputs
+from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph
+from nnmpi.options.config import Config
+from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement import partition
+from nnmpi.parallel.arrangement.division import Division, divide, stages_of
+from nnmpi.parallel.arrangement.partition import (
+    CutCosts,
+    SplitPoints,
+    Unit,
+    given_units,
+    refuse_few,
+    split_points,
+)
+from nnmpi.parallel.arrangement.program import measured_samples
+from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.pipeline.profile import Timing, UnitCost, UnitCosts, profile, stage_costs
+from nnmpi.planning.machine import TYPICAL
+from nnmpi.planning.unit_times import ModelTimes
+from nnmpi.schedules import proof
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.op import Kind
+from nnmpi.sim import pipeline as sim
+
+
+def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.near) -> Division:
+    """The stages of the config's cut, or of the best one; `link` is between ranks along pp."""
+    graph, count, units = times.graph, stages_of(config), times.units
+    cut: SplitPoints | None = None
+    if config.cut is not None:
+        units, cut = given_units(config.cut, graph, count)
+    if cut is None:
+        refuse_few(sum(unit.is_trained for unit in units), count, graph.notes)
+        samples, cut = ceil(config.batch_size / config.micro_batches / (config.dp or 1)), ()
+        if count > 1:
+            costs = costs_on_paper(times, config.dtype, samples)
+            cut = best_cut(config, units, costs, link, graph.notes)
+    return divide(graph, units, cut, config.pp)
+
+
+def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
+    """What units cost in a micro-batch of so many samples, of which they keep their outputs."""
+    graph, itemsize = times.graph, np.dtype(dtype).itemsize
+    parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
+    made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
+    kept = (samples * sum(graph.edges[e].numbers for e in edges) for edges in made)
+    enters = (samples * n for n in times.crossing)
+    rows = zip(times.whole(samples).tolist(), parameters, kept, enters, strict=True)
+    return [UnitCost(*seconds, *(n * itemsize for n in numbers)) for seconds, *numbers in rows]
+
+
+def copies(config: Config) -> int:
+    """How many numbers a rank holds for each parameter: its value, gradient and running sums."""
+    return 2 + sums_of_optimizer(config)
+
+
+def border_seconds(link: Link, nbytes: float) -> float:
+    """The seconds to send activations, and their gradient, of a micro-batch between two stages."""
+    return 2 * (link.alpha + nbytes * link.beta)
+
+
+def live(config: Config) -> list[int]:
+    """How many micro-batches each stage has between their forward and backward passes at most."""
+    found, now = [0] * stages_of(config), [0] * stages_of(config)
+    virtual = len(found) // config.pp
+    full = min(config.micro_batches, 2 * config.pp)  # with more, 1F1B has no more at once
+    schedule = proof.find(config.schedule)
+    for op in chain.from_iterable(schedule.compute(config.pp, full, virtual)):
+        now[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
+        found[op.stage] = max(found[op.stage], now[op.stage])
+    return found
+
+
+CUT, UNIT_COSTS = "cut", "unit_costs"
+"""The names of what is measured here."""
+
+LONG = 256
+"""Batches of an epoch that are simulated: more would change little."""
+
+
+class MeasuredStages(NamedTuple):
+    """The stages of a model.
+
+    facts      what the start event says of them
+    measured   the cut and the costs of units, if there are several
+    """
+
+    division: Division
+    facts: Mapping[str, Any] = {}
+    measured: Mapping[str, Any] = {}
+
+
+def measured_stages(
+    config: Config,
+    layout: Layout,
+    model: Module,
+    graph: Graph,
+    gather: Callable[[int], Inputs],
+    on: Backend,
+    batches: int,
+    known: Mapping[str, Any],
+) -> MeasuredStages:
+    """The stages of a model; every rank calls it.
+
+    `gather(n)` returns n samples; an epoch has so many batches; `known` was measured before.
+
+    The first rank measures the units, by which the model is cut unless the cut is given.
+    """
+    count, text = stages_of(config), known.get(CUT, config.cut)
+    # what is wrong with a cut that is given is said before measuring
+    found, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
+    if count == 1:
+        return MeasuredStages(divide(graph, found, (), 1))
+    samples, begins = measured_samples(config, layout.batch.size), tuple(u.first for u in found)
+
+    def measure() -> UnitCosts:  # on the first rank, and on those it divides layers with
+        if layout.batch.rank or layout.axis["pp"].rank:
+            return UnitCosts(samples, begins, ())
+        x, together = gather(samples), (layout.axis["tp"], layout.axis["cp"])
+        costs = profile(model, graph, found, x, on, Timing(together=together), config.dtype)
+        layout.axis["tp"].free_sums()  # of the layers of other stages, too
+        return UnitCosts(samples, begins, (*costs,))
+
+    units = known[UNIT_COSTS].scaled(samples) if UNIT_COSTS in known else None
+    if units is None or units.begins != begins:  # layers that a cut parts were others
+        units = gather_objects(layout.all, all_or_none(layout.all, measure))[0]
+    costs = units.costs
+
+    along_pp = layout.axis["pp"]
+    is_near = all(gather_objects(layout.all, len(along_pp.node()) == along_pp.size))
+    link = TYPICAL.near if is_near else TYPICAL.far
+
+    def cut() -> MeasuredStages:
+        chosen = best_cut(config, found, costs, link, graph.notes) if given is None else given
+        division = divide(graph, found, chosen, config.pp)
+        facts = _facts(config, found, chosen, division, costs, batches)
+        return MeasuredStages(division, facts, {CUT: facts[CUT], UNIT_COSTS: units})
+
+    return all_or_none(layout.all, cut)
+
+
+def best_cut(
+    config: Config,
+    units: Sequence[Unit],
+    costs: Sequence[UnitCost],
+    link: Link,
+    notes: Sequence[str] = (),
+) -> SplitPoints:
+    """The cut of units with these costs whose slowest stage is fastest (see `split_points`)."""
+    by = CutCosts(
+        [cost.seconds for cost in costs],
+        [unit.is_trained for unit in units],
+        [cost.parameter_bytes * copies(config) for cost in costs],
+        [cost.activation_bytes for cost in costs],
+        [border_seconds(link, cost.input_bytes) for cost in costs],
+    )
+    return split_points(by, stages_of(config), live(config), notes)
+
+
+def _facts(
+    config: Config,
+    found: Sequence[Unit],
+    cut: SplitPoints,
+    division: Division,
+    costs: Sequence[UnitCost],
+    batches: int,
+) -> dict[str, Any]:
+    """The fields of the start event on the cut, with what the simulator predicts for it."""
+    stages, schedule = stage_costs(costs, cut), proof.find(config.schedule)
+    seconds = sum(cost.seconds for cost in stages)
+    # from an empty pipeline to an empty one: a step, or an epoch of steps that follow each other
+    steps = min(batches, LONG) if schedule.update_each else 1
+    micro_batches = min(config.micro_batches, config.batch_size) * steps  # none is empty
+    virtual = len(stages) // config.pp
+    simulated = sim.simulate(
+        programs(schedule, config.pp, micro_batches, virtual, config.recompute),
+        sim.Costs([sim.stage_times(f, i, w) for f, i, w, *_ in stages]),  # no messages
+        [cost.activation_bytes for cost in stages],
+        inputs=[cost.input_bytes for cost in stages],
+    )
+    return {
+        CUT: partition.as_text(cut, found),
+        "predicted_bubble": round(simulated.bubble, 4),
+        "stages": [
+            {
+                "rank": part.rank,
+                "layers": part.layers,
+                "time": round(cost.seconds / seconds, 4),
+                "parameter_bytes": int(cost.parameter_bytes),
+                "activation_bytes": int(cost.activation_bytes),
+            }
+            for part, cost in zip(division.stages, stages, strict=True)
+        ],
+        "peak_activation_bytes": [round(nbytes) for nbytes in simulated.memory],
+    }

@@ -1,0 +1,197 @@
+"""How long the units of a model take on a rank: measured, or from their multiplications."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain, pairwise
+from math import ceil
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.arrangement.partition import Unit, units
+from nnmpi.parallel.tensor.choices import cut_of_rows
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.parallel.tensor.ways import OF_SAMPLES, SPATIAL
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.machine import Curve, Machine, MeasuredModel
+
+
+def signature(graph: Graph) -> str:
+    """A hash that is the same for graphs whose units take the same time."""
+    rows = [
+        (node.kind, sorted(map(str, node.settings.items())), [graph.edges[e].sample for e in ends])
+        for node in graph.nodes
+        for ends in (node.inputs, node.outputs)
+    ]
+    shapes = [(variable.shape, variable.is_trained) for variable in graph.variables]
+    return hashlib.sha256(repr((rows, shapes)).encode()).hexdigest()[:16]
+
+
+CutKey: TypeAlias = tuple[int, int, bool, str]
+"""Ranks along tp and cp, sequence parallelism, ways of layers: how units are cut."""
+
+
+class UnitShares(NamedTuple):
+    """How much of the multiplications of each unit the rank does that does most of them, and
+    whether it does them on some of the samples, or on some rows of the images."""
+
+    share: np.ndarray
+    by_samples: np.ndarray
+    by_rows: np.ndarray
+
+
+class ModelTimes:
+    """The seconds of the units of a model on a machine, as rows with the columns of `UnitTimes`;
+    each table is found once.
+
+    units  of the graph, in their order
+    """
+
+    def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
+        self.units, self.graph, self.machine = units(graph), graph, machine
+        name = signature(graph)
+        alike = (m for m in machine.models if (m.graph, m.dtype) == (name, dtype))
+        self._measured = {m.tp: m for m in alike}
+        self._of_cuts = dict[tuple[CutKey, int], np.ndarray]()
+        self._whole = dict[int, np.ndarray]()
+        self._shares = dict[CutKey, UnitShares]()
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its units were measured; else their times are estimated."""
+        return 1 in self._measured
+
+    @cached_property
+    def crossing(self) -> list[int]:
+        """How many numbers of a sample stages exchange if one begins with each unit."""
+        firsts = (self.graph.crossing(unit.nodes.start) for unit in self.units)
+        return [sum(self.graph.edges[e].numbers for e in edges) for edges in firsts]
+
+    def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
+        """The times of units for a micro-batch of so many samples, on the slowest rank along tp
+        and cp.
+
+        `sharding` is how these options cut the model.
+        """
+        way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
+        if (way, samples) not in self._of_cuts:
+            if way not in self._shares:
+                self._shares[way] = shares(self.graph, self.units, sharding)
+            self._of_cuts[way, samples] = self._of(self._shares[way], way, samples)
+        return self._of_cuts[way, samples]
+
+    def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
+        """The times of parts of units: as measured, of fewer samples, or a share of the whole."""
+        tp, cp, _, layout = way
+        shared: np.ndarray = parts.share[:, None] * self.whole(samples)
+        cut = shared
+        if cp == 1 and tp in self._measured:
+            cut = _measured(self._measured[tp], samples)
+        if not layout:
+            return cut
+        is_shared = (parts.by_rows | (parts.share == 1))[:, None]
+        few = self.whole(ceil(samples / tp))
+        return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
+
+    def whole(self, samples: int) -> np.ndarray:
+        """On a rank that computes all of each unit."""
+        if samples not in self._whole:
+            measured = self._measured.get(1)
+            estimated = samples * self._works / self.machine.speed
+            self._whole[samples] = _measured(measured, samples) if measured else estimated
+        return self._whole[samples]
+
+    @cached_property
+    def _works(self) -> np.ndarray:
+        """Multiplications for a sample: as many in each half of a backward pass as forward."""
+        graph = self.graph
+        works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
+        passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
+        found: np.ndarray = np.array(works)[:, None] * np.array(passes)
+        return found
+
+
+def _needs_gradient(graph: Graph, unit: Unit) -> bool:
+    """Whether the input of a unit requires a gradient."""
+    return any(graph.edges[e].requires_grad for e in graph.nodes[unit.nodes.start].inputs)
+
+
+def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
+    """Between the numbers of samples that were measured."""
+    sizes = sorted(model.units)
+    rows = zip(*(model.units[n] for n in sizes), strict=True)
+    return np.array(
+        [
+            [
+                Curve(tuple(zip(sizes, times, strict=True))).at(samples)
+                for times in zip(*row, strict=True)
+            ]
+            for row in rows
+        ]
+    )
+
+
+# ---- how much of a unit a rank computes
+
+
+def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
+    """The part of each unit that a rank computes."""
+    ranks, branches, rows = range(sharding.ranks), sharding.branches, list[tuple[Any, ...]]()
+    positions = sharding.sequences
+    of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
+    ways = sharding.ways
+    for unit in units:
+        nodes = [graph.nodes[k] for k in unit.nodes]
+        parts = [
+            (k, work(graph, node), _part(sharding, ways, node, of_positions))
+            for k, node in zip(unit.nodes, nodes, strict=True)
+        ]
+        whole = sum(all_of_it for _, all_of_it, _ in parts)
+        here = max(
+            sum(part * of for k, of, part in parts if branches.runs(k, rank))
+            for rank in (ranks if branches.nodes else ranks[:1])
+        )
+        by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
+        by_rows = all(_is_by_rows(graph, sharding, ways, node) for node in nodes)
+        rows.append((here / whole if whole else 1.0, by_samples, by_rows))
+    return UnitShares(*map(np.array, zip(*rows, strict=True)))
+
+
+def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:
+    """The largest part of a node that a rank computes: of its weight, or of its output if it has
+    none, and of the positions of a sequence."""
+    cut = _cut_of(sharding, ways, node)
+    part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
+    if node.outputs and node.outputs[0] in sharding.sequences.axes:
+        part *= of_positions
+    return part
+
+
+def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence[int] | None:
+    """The bounds of the parts of a node along tp."""
+    if _is_sampled(sharding, ways, node):
+        return range(sharding.ranks + 1)
+    if ways.get(node.name) == SPATIAL.how:
+        return next(layer.bounds for layer in sharding.layers if layer.path == node.name)
+    outputs = (sharding.edges[e] for e in node.outputs[:1] if e in sharding.edges)
+    weights = (sharding.variables[v] for v in node.variables if v in sharding.variables)
+    return next((cut.bounds for cut in chain(weights, outputs)), None)
+
+
+def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
+    """Whether each rank along tp computes a node on some of the samples."""
+    if node.name in ways:
+        return ways[node.name] == "samples"
+    return OF_SAMPLES in [sharding.edges.get(e) for e in node.outputs[:1]]
+
+
+def _is_by_rows(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
+    """Whether each rank along tp computes a node on some rows of the images."""
+    if node.name in ways:
+        return ways[node.name] == SPATIAL.how
+    cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])
+    return any(cut and cut == cut_of_rows(edge, sharding.ranks) for cut, edge in cuts)

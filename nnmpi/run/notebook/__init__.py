@@ -1,0 +1,49 @@
+"""Notebooks: values draw themselves as the last line of a cell; `%%ranks 4` runs a cell on ranks.
+
+>>> %load_ext nnmpi
+"""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nnmpi.io.output.log_file import File
+from nnmpi.io.output.plot import RunLog, picture, read_logs
+from nnmpi.options.config import Config
+from nnmpi.parallel import strategies
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.run.notebook import pictures as pictures
+from nnmpi.run.notebook.magic import ranks
+from nnmpi.run.setup.cutting import on_paper, uncut_of
+from nnmpi.sim.commands.trace import TraceFile
+
+
+class RunLogs(NamedTuple):
+    """The epochs of several runs, which it draws side by side."""
+
+    logs: tuple[RunLog, ...]
+
+    def _repr_svg_(self) -> str | None:
+        return picture(self.logs)
+
+
+def log(*files: File) -> RunLogs:
+    """The runs of files that --log has written."""
+    return RunLogs(tuple(read_logs(files)))
+
+
+def trace(file: str | os.PathLike[str]) -> TraceFile:
+    """The steps in a file that --trace has written."""
+    return TraceFile.read(Path(file))
+
+
+def layout(config: Config, ranks: int, nodes: int = 1) -> Arrangement:
+    """How so many ranks would be arranged for a config, on paper."""
+    strategies.check(config, ranks)
+    return on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, nodes, config.device))
+
+
+def load_ipython_extension(ipython: Any) -> None:
+    """Make `%%ranks` known to IPython; `%load_ext nnmpi` calls it."""
+    ipython.register_magic_function(ranks, "cell", "ranks")

@@ -1,0 +1,115 @@
+"""Pictures of values in notebooks: those that commands draw of them.
+
+The values lie on floors below, and know nothing of drawing: each class of the table gets its
+`_repr_svg_` here, when nnmpi is imported.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.step import Algorithm, PlanError
+from nnmpi.io.output.plot import RunLog, picture
+from nnmpi.nn.graph import Graph
+from nnmpi.parallel.arrangement import drawing
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.mesh import Mesh
+from nnmpi.run.notebook.graph_svg import graph
+from nnmpi.schedules.lowering import programs
+from nnmpi.schedules.pipeline import Schedule
+from nnmpi.sim.collective import OPERATIONS
+from nnmpi.sim.commands.trace import TraceFile
+from nnmpi.sim.drawing import rounds_svg
+from nnmpi.sim.drawing.svg import INK, QUIET, box, page, svg, text
+from nnmpi.sim.drawing.tables import plural
+from nnmpi.sim.drawing.timeline import Timeline
+from nnmpi.sim.pipeline import Costs, Simulation, simulate
+
+RANKS, MICRO_BATCHES, STAGES = 4, 8, 2
+"""Numbers for pictures that say none: stages are of a rank, where it may have several."""
+
+CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
+"""Operations of algorithms; a `reduce` of one chunk is a `reduce-scatter` of it too."""
+
+
+def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
+    """The rounds of an algorithm; of a plan that is no collective, why it is no all-reduce."""
+    name = next((name for name, known in ALGORITHMS.items() if known is a), "")
+    wrong = ""
+    for operation in CLAIMS:
+        try:
+            title = f"{operation} {name}".rstrip() + f", {ranks} ranks"
+            return rounds_svg.as_svg({title: a}, ranks, OPERATIONS[operation].claim)
+        except PlanError as error:
+            wrong = wrong or f"{operation} of {ranks} ranks: {error}"
+    return page(16 + 8 * len(wrong), 40, [text(16, 20, wrong, 14)])
+
+
+def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES) -> str:
+    """A step: backward passes take twice as long as forward passes, messages nothing."""
+    stages = STAGES if s.virtual else 1
+    found = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
+    return simulation(found, f"{s.about}; ")
+
+
+def simulation(s: Simulation, title: str = "") -> str:
+    """The passes of ranks, and the bubble."""
+    return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
+
+
+# ---- a mesh
+
+CELL, ROW, LEFT, TOP, MOST = 58, 30, 180, 64, 32
+COLOURS = ("#e6eefb", "#fbeedd", "#e3f3e8", "#f0e6f6")
+
+
+def mesh(m: Mesh) -> str:
+    """The grid of its ranks; neighbours along the axes of rows have colours.
+
+            tp 0   tp 1                  an axis of one rank is not drawn; others beside the last
+    dp 0  [  0  ] [  1  ]                two are rows too
+    dp 1  [  2  ] [  3  ]
+    """
+    axes = [axis for axis, n in m.axes.items() if n > 1] or [*m.axes][-1:]
+    *outer, last = axes
+    rows = m.groups(last)[:MOST]
+    title = " x ".join(f"{axis} {n}" for axis, n in m.axes.items() if n > 1) or "one rank"
+    drawn = sum(len(ranks[:MOST]) for ranks in rows)
+    if m.size > drawn:
+        title += f", {drawn:,} of {m.size:,} ranks"
+    parts = [text(16, 22, title, 16, weight="bold")]
+    for i, _ in enumerate(rows[0][:MOST]):
+        parts.append(text(LEFT + (i + 0.5) * CELL, TOP - 12, f"{last} {i}", 12, QUIET, "middle"))
+    for k, ranks in enumerate(rows):
+        at, y = m.coordinates(ranks[0]), TOP + k * ROW
+        name = ", ".join(f"{axis} {at[axis]}" for axis in outer)
+        parts.append(text(LEFT - 12, y + ROW / 2, name, 12, QUIET, "end"))
+        colour = COLOURS[at[outer[0]] % len(COLOURS)] if outer else COLOURS[0]
+        for i, rank in enumerate(ranks[:MOST]):
+            parts.append(box(LEFT + i * CELL, y, CELL - 4, ROW - 4, colour))
+            middle = LEFT + i * CELL + (CELL - 4) / 2
+            parts.append(text(middle, y + ROW / 2 - 2, str(rank), 13, INK, "middle"))
+    width = max(LEFT + min(len(rows[0]), MOST) * CELL, 10 * len(title)) + 16
+    return page(width, TOP + len(rows) * ROW + 12, parts)
+
+
+# ---- the table
+
+PICTURES: dict[type, Callable[[Any], str | None]] = {
+    Algorithm: algorithm,
+    Schedule: schedule,
+    Simulation: simulation,
+    Timeline: lambda t: svg([t]),
+    Graph: graph,
+    Arrangement: lambda a: drawing.as_svg({f"{a.config.model} on {plural(a.ranks, 'rank')}": a}),
+    Mesh: mesh,
+    TraceFile: lambda t: svg([t.timeline(t.median_step())]),
+    RunLog: lambda run: picture([run]),
+}
+
+for kind, draw in PICTURES.items():
+    setattr(kind, "_repr_svg_", lambda value, draw=draw: draw(value))  # noqa: B010
+
+for kind in PICTURES.keys() - {Mesh}:
+    # beside a picture; a trace in full would be megabytes of a notebook
+    setattr(kind, "_repr_pretty_", lambda value, p, cycle: p.text(f"<{type(value).__name__}>"))  # noqa: B010

@@ -1,0 +1,200 @@
+"""The directory of checkpoints: what is kept, what is refused, and what is damaged."""
+
+import hashlib
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.training.made_checkpoints import about_run, made, read, written, wrong
+
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.checkpoints.keep import check_empty, folder_of, part_of
+from nnmpi.io.checkpoints.manifest import read_manifest
+from nnmpi.io.checkpoints.read import newest, use_newest
+from nnmpi.io.checkpoints.schema import NAME, DamagedError
+from nnmpi.io.checkpoints.write import Writer
+from nnmpi.parallel.agreement import all_or_none
+
+LARGE = 150_000  # numbers, in blocks of 1 MB and stretches that are cut
+
+
+def read_by(ranks: int, directory: Path, n: int = 1000) -> tuple[int, tuple[str, ...]]:
+    """The step that so many ranks find, which is as it was written, and what they pass over."""
+    results = threads.run(ranks, read, directory)
+    found = results[0][0]
+    assert found is not None
+    assert wrong([snapshot for _, snapshot in results if snapshot is not None], n) == ""
+    assert found.about().callbacks[0][1][0].tolist() == [found.step] * 3
+    return found.step, found.passed_over
+
+
+def flip(path: Path, at: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 2), (3, 1)])
+@pytest.mark.parametrize("n", [1000, LARGE])
+def test_any_number_of_ranks_reads_what_others_have_written(
+    before: int, after: int, n: int, tmp_path: Path
+) -> None:
+    threads.run(before, written, tmp_path, [7], n)
+    assert read_by(after, tmp_path, n) == (7, ())
+    sizes = [path.stat().st_size for path in folder_of(tmp_path, 7).glob("rank-*")]
+    assert len(sizes) == before
+    if n == LARGE:
+        assert max(sizes) < 1.5 * min(sizes)  # the buffer is not cut
+
+
+@pytest.mark.parametrize("name", [NAME, "rank-00000.safetensors", "rank-00001.safetensors"])
+def test_what_is_damaged_is_passed_over(name: str, tmp_path: Path) -> None:
+    threads.run(2, written, tmp_path, [1, 2, 3])
+    path = folder_of(tmp_path, 3) / name
+    content = path.read_bytes()
+    for at in (0, len(content) // 2, len(content) - 1):
+        flip(path, at)
+        step, passed_over = read_by(2, tmp_path)
+        assert step == 2
+        assert len(passed_over) == 1
+        assert "step-00000003 is passed over" in passed_over[0]
+        assert name in passed_over[0]
+        flip(path, at)
+    assert read_by(2, tmp_path) == (3, ())
+    for damaged in (content[:-1], content + b" ", None):
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        assert read_by(1, tmp_path)[0] == 2
+    for step in (1, 2):
+        shutil.rmtree(folder_of(tmp_path, step))
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole: step-00000003 is passed"):
+        newest(tmp_path, comm_self())
+
+
+def test_what_one_rank_refuses_is_its_error(tmp_path: Path) -> None:
+    """Not that of ranks which end because of it; in most of these runs some did, before it."""
+    threads.run(1, written, tmp_path, [1])
+
+    def rank(comm: Comm) -> None:
+        def refuse() -> None:
+            if comm.rank == 0:
+                raise ValueError("another model")
+
+        use_newest(tmp_path, comm, lambda _: all_or_none(comm, refuse))
+
+    for _ in range(20):
+        with pytest.raises(ValueError, match="another model"):
+            threads.run(4, rank)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (b'"format":1', b'"format":2', "version 2 of the format, and nnmpi reads 1"),
+        (b'"rank-00000.safetensors"', b'"../secret"', "name is ../secret, not rank-00000.saf"),
+        (b",[3]]", b",[3000000000000]]", r"such ranges and arrays"),
+        (b'"steps"', b'"stepz"', "unexpected|not an option"),
+        (b'"ranks":1', b'"ranks":' + b"[" * 500 + b"]" * 500, "nested too deeply"),
+        (b'"ranks":1', b'"ranks":' + b"[" * 99_999 + b"]" * 99_999, "nested too deeply"),
+    ],
+)
+def test_a_manifest_that_another_program_has_written(
+    old: bytes, new: bytes, reason: str, tmp_path: Path
+) -> None:
+    """Its digest is right."""
+    threads.run(1, written, tmp_path, [1])
+    path = folder_of(tmp_path, 1) / NAME
+    content = path.read_bytes()
+    body = content[content.index(b'"manifest":') + 11 : -2]
+    assert old in body
+    body = body.replace(old, new, 1)
+    digest = hashlib.sha256(body).hexdigest().encode()
+    path.write_bytes(b'{"sha256":"' + digest + b'","manifest":' + body + b"}\n")
+    with pytest.raises(DamagedError, match=reason):
+        read_manifest(path.parent)
+
+
+def test_the_newest_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, comm_self(), keep=2, best="test_loss")
+    for step, loss in enumerate([0.5, 0.1, 0.4, 0.3, None], start=1):
+        metrics = {} if loss is None else {"test_loss": loss, "accuracy": 1 - loss}
+        writer.start(made(comm_self(), step), about_run(metrics=metrics))
+    writer.close()
+    assert sorted(os.listdir(tmp_path)) == [f"step-0000000{step}" for step in (2, 4, 5)]
+    with pytest.raises(ValueError, match="has checkpoints already, the newest of step 5: --resume"):
+        check_empty(tmp_path)
+    check_empty(tmp_path / "other")
+
+
+def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
+    threads.run(1, written, tmp_path, [1, 2])
+    flip(folder_of(tmp_path, 2) / NAME, 100)
+    threads.run(2, written, tmp_path, [2])
+    assert read_by(1, tmp_path) == (2, ())
+    assert sorted(os.listdir(tmp_path)) == ["step-00000001", "step-00000002"]
+
+
+def test_what_killed_writers_have_left_is_removed(tmp_path: Path) -> None:
+    """But a checkpoint that has all but its name gets that, and is found before, too."""
+    threads.run(1, written, tmp_path, [1, 2, 3])
+    os.rename(folder_of(tmp_path, 3), part_of(tmp_path, 3))
+    os.rename(folder_of(tmp_path, 2), part_of(tmp_path, 2))
+    (part_of(tmp_path, 2) / NAME).unlink()
+    (tmp_path / f".shared-{'a' * 32}.part").touch()
+    (tmp_path / ".step-00000001.old.part").mkdir()
+    (tmp_path / ".mine.part").touch()
+    (tmp_path / ".lock").touch()
+    assert read_by(1, tmp_path)[0] == 3
+    Writer(tmp_path, comm_self()).close()
+    assert sorted(os.listdir(tmp_path)) == [".mine.part", "step-00000001", "step-00000003"]
+
+
+@pytest.mark.parametrize("failing", ["fsync", "rename", "mkdir"])
+def test_what_cannot_be_written_is_told_on_all_ranks(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing is left; the next one is written."""
+
+    works, fails = getattr(os, failing), threading.Event()
+
+    def full(*arguments: object, **options: object) -> None:
+        if fails.is_set():
+            raise OSError(28, "No space left on device")
+        works(*arguments, **options)
+
+    monkeypatch.setattr(os, failing, full)
+
+    def rank(comm: Comm) -> tuple[str, str]:
+        writer = Writer(tmp_path, comm)
+        fails.set()
+        writer.start(made(comm, 1), about_run())
+        first = writer.finish()
+        fails.clear()
+        comm.barrier()
+        writer.start(made(comm, 2), about_run())
+        second = writer.close()
+        assert first is not None
+        assert second is not None
+        return first.problem, second.problem
+
+    for first, second in threads.run(2, rank):
+        assert first.endswith("No space left on device")
+        assert not second
+    assert os.listdir(tmp_path) == ["step-00000002"]
+
+
+def test_what_a_checkpoint_cannot_hold(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, comm_self())
+    for value, reason in {object(): "object", 1j: "complex", (): ""}.items():
+        if reason:
+            with pytest.raises(ValueError, match=f"a checkpoint cannot hold .*{reason}"):
+                writer.start(made(comm_self(), 1), about_run({"state": value}))
+    for array in (np.zeros(2, complex), np.array(["a"]), np.array([None])):
+        with pytest.raises(ValueError, match=f"a checkpoint cannot hold an array of {array.dtype}"):
+            writer.start(made(comm_self(), 1), about_run(array))
+    with pytest.raises(ValueError, match="whose keys are not all texts"):
+        writer.start(made(comm_self(), 1), about_run({1: np.zeros(2)}))
+    writer.close()

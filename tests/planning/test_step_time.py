@@ -1,0 +1,160 @@
+"""Seconds of a step on machines that are made up, beside formulas by hand."""
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from helpers.planning import FREE_LINKS, Planning, measured, planning
+
+from nnmpi.collectives.price import Link
+from nnmpi.options.config import Config
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.machine import TYPICAL, Machine, UnitTimes
+from nnmpi.planning.step_time import StepTime, step_model, step_time
+
+MLP = Config(
+    model="mlp:20-30-30-30-30-10", data="synthetic:20:10:1000", batch_size=32, optimizer="sgd"
+)
+NUMBERS = 20 * 30 + 3 * 30 * 30 + 30 * 10 + 4 * 30 + 10
+SECONDS = UnitTimes(1.0, 2.0, 3.0)
+FAR = FREE_LINKS._replace(far=Link(0.5, 1e-4), adding=1e-5)
+
+
+def times(there: Planning, **options: Any) -> StepTime:
+    return step_time(there.paper.arranged(Candidate(**options)), there.costs)
+
+
+def alike(machine: Machine = FREE_LINKS) -> Machine:
+    """Each unit takes the same."""
+    return measured(MLP, machine, SECONDS)
+
+
+def units_of(config: Config) -> int:
+    return len(planning(config, 1).costs.model.units)
+
+
+def test_data_parallel_ranks_compute_their_samples_and_sum_by_a_ring() -> None:
+    machine = alike(FAR)._replace(updates={"sgd": 1e-3}, step=0.25, micro_batch=0.125)
+    found = times(planning(MLP, 4, 4, machine), dp=4)
+    samples, p = 32 // 4, 4
+    assert found.compute == pytest.approx(samples * units_of(MLP) * 6)
+    length = planning(MLP, 4, 4).paper.arranged(Candidate(dp=4)).model_on(0).length
+    assert NUMBERS < length < NUMBERS + 100  # with scalars, and room between them
+    n = 4 * length
+    ring = 2 * (p - 1) * (0.5 + n / p * 1e-4) + (p - 1) * n / p * 1e-5
+    assert found.sums == pytest.approx(ring)
+    assert found.update == pytest.approx(1e-3 * length)
+    assert (found.tensor, found.bubble, found.other) == (0, 0, 0.375)
+    assert found.seconds == pytest.approx(sum(found))
+
+
+def test_sums_between_nodes_hide_behind_the_last_backward_pass() -> None:
+    """All buckets but the last begin earlier; then only what is left of them counts."""
+    config = replace(MLP, bucket_mb=1e-3)
+    whole = times(planning(MLP, 4, 4, alike(FAR)), dp=4)
+    several = planning(config, 4, 4, alike(FAR))
+    sums = several.paper.arranged(Candidate(dp=4)).model_on(0).buckets
+    assert len(sums) > 2
+    last = sums[-1].stop - sums[-1].start
+    alone = 6 * (0.5 + last * 1e-4) + 3 * last * 1e-5
+    assert times(several, dp=4).sums == pytest.approx(alone)
+    assert alone < whole.sums
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4, 8])
+def test_the_bubble_of_1f1b(micro: int) -> None:
+    """p - 1 forward and backward passes, where all stages take the same."""
+    there = planning(MLP, 2, 1, alike())
+    found = times(there, pp=2, micro_batches=micro)
+    stages = there.paper.arranged(Candidate(pp=2)).stages
+    counts = [sum(u.nodes.start in s for u in there.costs.model.units) for s in stages]
+    samples = 32 // micro
+    forward = [samples * n * 1.0 for n in counts]
+    backward = [samples * n * 5.0 for n in counts]
+    assert found.compute == pytest.approx(micro * (forward[0] + backward[0]))
+    ends = forward[0] + micro * (forward[1] + backward[1]) + backward[0]
+    assert found.compute + found.bubble == pytest.approx(ends)
+
+
+def test_a_zero_bubble_has_less_of_it_and_messages_add_to_it() -> None:
+    at = {"pp": 2, "micro_batches": 4}
+    one = times(planning(MLP, 2, 1, alike()), **at)
+    split = times(planning(MLP, 2, 1, alike()), **at, schedule="zb-h1")
+    assert split.compute == pytest.approx(one.compute)
+    assert split.bubble < one.bubble
+    slow = times(planning(MLP, 2, 2, alike(FREE_LINKS._replace(far=Link(3.0, 0)))), **at)
+    assert slow.bubble >= one.bubble + 2 * 3.0  # there and back
+
+
+def test_recomputation_takes_a_forward_pass_more() -> None:
+    there = planning(MLP, 2, 1, alike())
+    at = {"pp": 2, "micro_batches": 4}
+    plain, again = times(there, **at), times(there, **at, recompute=True)
+    stage = there.paper.arranged(Candidate(pp=2)).stages[0]
+    own = sum(u.nodes.start in stage for u in there.costs.model.units)
+    assert again.compute == pytest.approx(plain.compute + 4 * 8 * own)
+
+
+def test_ranks_along_tp_compute_parts_and_sum_activations() -> None:
+    there = planning(MLP, 2, 2, alike(FAR))
+    found, a = times(there, tp=2), there.paper.arranged(Candidate(tp=2))
+    half = planning(MLP, 1, 1, alike()).costs.model.of(a.sharding, a.config, 32)
+    assert found.compute == pytest.approx(half.sum())
+    messages = [m for layer in a.sharding.layers for m in layer.sends for _ in m.passes]
+    assert messages
+    assert found.tensor > 0.5 * len(messages)  # the latency of each
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_zero_scatters_gradients_and_gathers_parameters(zero: int) -> None:
+    machine = alike(FAR)._replace(updates={"sgd": 1e-3})
+    there = planning(MLP, 4, 4, machine)
+    found, a = times(there, dp=4, zero=zero), there.paper.arranged(Candidate(dp=4, zero=zero))
+    buckets = a.model_on(0).buckets
+    n = [4 * (b.stop - b.start) for b in buckets]
+    gathered = sum(3 * (0.5 + one / 4 * 1e-4) for one in n)
+    scattered = gathered + sum(3 * one / 4 * 1e-5 for one in n)
+    own = sum(stop - start for start, stop in a.owned_ranges(3))
+    if zero == 1:
+        assert found.sums == pytest.approx(scattered)
+    else:  # they are hidden behind passes, which take 100 times as long
+        assert found.sums == 0
+    assert found.update >= 1e-3 * own + (gathered if zero < 3 else 0)
+    assert found.update <= 1e-3 * own + gathered + 4 * 4  # and short rows of numbers
+
+
+# ---- properties
+
+
+@pytest.mark.parametrize("zero", [0, 3])
+def test_exchanges_of_passes_hide_nothing_that_travels_on_the_same_link(zero: int) -> None:
+    instant = measured(MLP, FAR, UnitTimes(0.0, 0.0, 0.0))
+    there = planning(replace(MLP, bucket_mb=1e-3), 4, 4, instant)
+    model = step_model(there.paper.arranged(Candidate(dp=2, tp=2, zero=zero)), there.costs)
+    (rank,), time = model.ranks, model.time
+    travelling = there.costs.exchanges.total([*rank.gathers, *rank.sums])
+    assert time.tensor > travelling / 2 > 0
+    assert time.sums == pytest.approx(travelling)
+
+
+def test_faster_machines_are_faster() -> None:
+    layouts = [
+        Candidate(dp=4), Candidate(dp=4, zero=1), Candidate(dp=4, zero=3), Candidate(tp=4),
+        Candidate(pp=4, micro_batches=4), Candidate(dp=2, pp=2, micro_batches=2),
+        Candidate(dp=2, tp=2), Candidate(pp=4, schedule="zb-h1", micro_batches=8),
+    ]  # fmt: skip
+    slower = TYPICAL._replace(far=Link(1e-4, 1e-8))
+    machines = [
+        slower._replace(speed=1e9), slower, TYPICAL, TYPICAL._replace(speed=1e12, step=0.0)
+    ]  # fmt: skip
+    for layout in layouts:
+        several = [planning(MLP, 4, 4, machine) for machine in machines]
+        found = [step_time(one.paper.arranged(layout), one.costs).seconds for one in several]
+        assert all(b <= a for a, b in pairwise(found)), layout
+
+
+def test_more_micro_batches_have_a_smaller_bubble() -> None:
+    there = planning(MLP, 4, 1, alike())
+    found = [times(there, pp=4, micro_batches=m) for m in (1, 2, 4, 8)]
+    assert all(b.bubble < a.bubble for a, b in pairwise(found))

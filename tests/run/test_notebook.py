@@ -1,0 +1,74 @@
+"""What a notebook shows: pictures of values, and `%%ranks`."""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from helpers import mpijob
+
+import nnmpi
+from nnmpi import notebook
+from nnmpi.parallel.mesh import Mesh
+from nnmpi.run.notebook.magic import RanksError, ranks
+
+
+def words(value: Any) -> list[str]:
+    """The texts of the picture of a value, which is as wide as the page that shows it."""
+    root = ElementTree.fromstring(value._repr_svg_())
+    assert (root.get("width"), root.get("height")) == ("100%", None)
+    assert len(root.get("viewBox", "").split()) == 4
+    return [e.text for e in root.iter() if e.text and e.text.strip()]
+
+
+def test_a_mesh_shows_every_rank_once() -> None:
+    shown = words(Mesh({"pp": 2, "dp": 3, "cp": 1, "tp": 4}))
+    assert shown[0] == "pp 2 x dp 3 x tp 4"
+    assert [int(text) for text in shown if text.isdecimal()] == [*range(24)]
+    assert words(Mesh({"dp": 1, "tp": 1}))[0] == "one rank"
+    assert words(Mesh({"dp": 100, "tp": 2}))[0] == "dp 100 x tp 2, 64 of 200 ranks"
+
+
+@pytest.fixture
+def has_mpirun() -> None:
+    mpijob.launcher(sys.executable)  # skips where there is none
+
+
+@pytest.mark.usefixtures("has_mpirun")
+def test_a_cell_on_ranks(capfd: pytest.CaptureFixture[str]) -> None:
+    """No rank waits for input; one that fails is shown once."""
+    code = "import sys\nprint(comm.rank, 'of', comm.size)\nprint('twice' + sys.stdin.read())\n"
+    code += "comm.barrier()\nif comm.rank == 1:\n    raise ValueError('here')\ncomm.barrier()"
+    with pytest.raises(RanksError, match="failed with status 1"):
+        ranks("3", code)
+    out, err = capfd.readouterr()
+    said = [f"rank {r} | {line}" for r in range(3) for line in (f"{r} of 3", "twice")]
+    assert out == "\n".join([*said, ""])
+    assert err.count("ValueError: here") == 1
+    assert "    raise ValueError('here')" in err
+
+
+@pytest.mark.usefixtures("has_mpirun")
+@pytest.mark.skipif(not find_spec("IPython"), reason="IPython is not installed")
+def test_in_ipython(tmp_path: Path) -> None:
+    cells = ["%load_ext nnmpi", "%%ranks 2\nprint(comm.rank)", "%%ranks x\n1"]
+    code = "from IPython.core.interactiveshell import InteractiveShell as S\ns = S.instance()\n"
+    code += f"for c in {json.dumps(cells)}: print(s.run_cell(c).success)\n"
+    code += "from nnmpi.schedules.pipeline import SCHEDULES as P\n"
+    code += "shown = s.display_formatter.format(P['1f1b'])[0]\n"
+    code += "print(*shown)\nprint(shown['text/plain'])"
+    env = {**os.environ, "IPYTHONDIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=env
+    )
+    lines = run.stdout.splitlines()
+    assert lines[:4] == ["True", "rank 0 | 0", "rank 1 | 1", "True"]
+    assert lines[-3:] == ["False", "text/plain image/svg+xml", "<Schedule>"]
+    assert "%%ranks x: write a number of ranks, as %%ranks 4\n" in run.stdout + run.stderr
+    assert "Traceback" not in run.stdout + run.stderr
+    assert nnmpi.load_ipython_extension is notebook.load_ipython_extension
