@@ -3,7 +3,7 @@
     python scripts/step_path.py 2 --model digits-cnn --data digits --pp 2
 
 The arguments are the number of ranks, which are threads, and those of nnmpi.train. It follows the
-first rank in its third step.
+first rank in its fourth step: what is measured once is measured before.
 """
 
 import sys
@@ -28,7 +28,7 @@ Calls = dict[tuple[str, str], int]
 
 
 def calls_of_a_step(comm: Comm, config: Config) -> Calls:
-    """The calls of functions of nnmpi in the third step of this rank."""
+    """The calls of functions of nnmpi in the fourth step of this rank."""
     calls: Calls = defaultdict(int)
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -38,10 +38,10 @@ def calls_of_a_step(comm: Comm, config: Config) -> Calls:
 
     trainer = Trainer(config, comm=comm)
     strategy, loader = trainer.strategy, trainer.train
-    epochs = (StepState(epoch * len(loader), epoch) for epoch in range(3))  # of a step or more
+    epochs = (StepState(epoch * len(loader), epoch) for epoch in range(4))  # of a step or more
     steps = chain.from_iterable(strategy.steps(loader, start) for start in epochs)
-    next(steps)
-    next(steps)
+    for _ in range(3):
+        next(steps)
     sys.setprofile(note)
     next(steps)
     sys.setprofile(None)

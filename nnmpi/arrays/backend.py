@@ -155,7 +155,7 @@ def numbers(row: Array) -> list[float]:
     and all that it computes is finite."""
     if isinstance(row, meta.MetaArray):
         return [1.0] * row.size
-    listed: list[float] = to_host(row).tolist()
+    listed: list[float] = (row if type(row) is np.ndarray else to_host(row)).tolist()
     return listed
 
 

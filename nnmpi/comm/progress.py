@@ -161,7 +161,8 @@ class Progress:
             return False
         try:
             for work in tuple(self.works):
-                work.advance()
+                while not work.done and work.step():
+                    pass
         except BaseException as error:
             if not keeps_error:
                 raise
@@ -208,7 +209,7 @@ class Work:
                 progress.works.append(self)
                 for wake in progress.wakes:
                     wake.set()
-                self._step()
+                self.step()
         finally:
             progress.log.waits = None
 
@@ -232,11 +233,6 @@ class Work:
             self._raise(self._error)
         return self.done
 
-    def advance(self) -> None:
-        """Goes on as far as it can without waiting. The caller holds the lock of the progress."""
-        while not self.done and self._step() and self._needs is not NOT_YET:
-            pass
-
     def wait(self) -> None:
         """Returns when it is complete: moves everything, or waits for this work alone if there is
         nothing else."""
@@ -247,7 +243,7 @@ class Work:
                 with progress.lock:  # keeps helper threads out meanwhile
                     is_alone = self._needs and len(progress.works) == 1
                     if is_alone and progress.error is None:
-                        self._step(blocks=True)
+                        self.step(blocks=True)
                         continue
                     progress.poll()
                 time.sleep(0)  # lets other ranks and threads use this core
@@ -264,8 +260,9 @@ class Work:
         self._progress.forget(error)
         raise error
 
-    def _step(self, blocks: bool = False) -> bool:
-        """Takes one step if its requests are complete, or when they are; returns whether so."""
+    def step(self, blocks: bool = False) -> bool:
+        """Takes one step if its requests are complete, or when they are; returns whether another
+        may follow. The caller holds the lock of the progress."""
         try:
             if self._needs and blocks:
                 self._transport.wait(self._needs)
@@ -278,7 +275,7 @@ class Work:
         except BaseException as error:
             self._end(error)
             raise
-        return True
+        return self._needs is not NOT_YET
 
     def _end(self, error: BaseException | None = None) -> None:
         self._needs, self._error = NOT_YET, error

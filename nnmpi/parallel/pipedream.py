@@ -286,7 +286,7 @@ class OverlappingSteps:
         """Makes the next version of the weights, by the gradient of one micro-batch."""
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
-        squares = number(store.squares([(0, len(store.flat_grad))]))
+        squares = number(store.squares(store.shards, [(0, len(store.flat_grad))]))
         self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
             self._optimizer.step(self._control.lr_factor(step))

@@ -199,9 +199,11 @@ class ExecutorStrategy:
         for check in self._checks:
             check(loader)
         loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
-        with parts.progress(), closing(loads):
-            each = self.last.kept(loads, start.step) if self.last else loads
-            yield from self.traffic.counted(self._steps(each, start, len(loader)), loader)
+        each = self.last.kept(loads, start.step) if self.last else loads
+        steps = self._steps(each, start, len(loader))
+        with parts.progress(), closing(loads), closing(steps):
+            yield from self.traffic.counted(steps, loader)
+            yield from steps
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         how = self._parts.evaluation

@@ -23,7 +23,7 @@ from typing import Any
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.flat_buffer import USED, Stretch
-from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder, waiting
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.tensor.ops import all_reduce
@@ -47,9 +47,10 @@ class BucketedSync(GradientSync):
         store: LocalStore,
         overlap: bool,
         at_end: Sequence[Callable[[], None]] = (),
+        recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._store, self._buckets, self._at_end = store, store.buckets, at_end
-        self._overlap = overlap
+        self._overlap, self._waiting = overlap, recorder.waits("sums")
         self._members = [[store.parameters[i] for i in own] for own in self._buckets.members]
         self._uses = [
             sum(len(self._buckets.users[i]) for i in own) for own in self._buckets.members
@@ -77,7 +78,7 @@ class BucketedSync(GradientSync):
     def finish(self) -> None:
         """Starts what is left, unused parameters included, and waits for all sums."""
         dp = self._buckets.all[0].comm
-        with waiting("sums"):
+        with self._waiting:
             while self._due:
                 b, work = self._due[-1], self._start_next()
                 if work is not None and not self._overlap and self._buckets.all[b].comm is dp:

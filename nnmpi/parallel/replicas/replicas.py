@@ -118,7 +118,7 @@ def _store_and_sync(
     if terms := held.stretches(a.sharding.terms):
         at_end.append(partial(sum_terms, store, terms, layout.axis["tp"]))
     sync = ScatteredSync if a.store.scatters else BucketedSync
-    return store, sync(store, a.config.overlap, at_end)
+    return store, sync(store, a.config.overlap, at_end, spec.recorder)
 
 
 # ---- parts of one sample

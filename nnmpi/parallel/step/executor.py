@@ -151,6 +151,7 @@ class Executor:
         self._stages, self._channels, self.loss, self._batch_stats = ports
         self._sync, self._apply, self._request = sync, update, request
         self._recorder = recorder
+        self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
         self._plan, self._live = StepPlan.of([], {}), dict[tuple[int, int], Live]()
         self._progress = self._poll if self._channels.is_needed else sync.poll
         self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
@@ -186,10 +187,10 @@ class Executor:
     def run(self, load: Load, state: StepState, batches: int) -> StepResult:
         """One step, of an epoch of so many batches."""
         self._step = state.step
-        self._recorder.begin(state.step)
         self._plan, self._live = self._plan_of(len(load.micro)), {}  # none is in a stage yet
         self.begin(load)
-        self._sync.begin(state.step)
+        for begin in self._begins:
+            begin(state.step)
         self._carry_out(self._plan.calls, self._progress)
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 

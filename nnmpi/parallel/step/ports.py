@@ -144,7 +144,7 @@ class Samples(Source):
     def take(self, micro: int) -> Tensors:
         x = self._load.micro[micro].x
         if isinstance(x, np.ndarray):
-            return as_tensor(x, self._on)
+            return Tensor(self._on.asarray(x))
         return each(partial(as_tensor, on=self._on), x)
 
 
@@ -159,6 +159,7 @@ class LossSink(Sink):
     def __init__(self, objective: Objective) -> None:
         self._loss_of = objective.loss
         self._sum: Any = None
+        self._seed: tuple[Any, Array] | None = None  # the last one, which nobody writes to
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, None
@@ -172,7 +173,10 @@ class LossSink(Sink):
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
         value = scale / divisor if (divisor := self._load.divisor) else 0.0
         like = root.data
-        return constant(like.shape, value, like.dtype, backend.xp_of(like))
+        key = value, like.shape, like.dtype, type(like)
+        if self._seed is None or self._seed[0] != key:
+            self._seed = key, constant(like.shape, value, like.dtype, backend.xp_of(like))
+        return self._seed[1]
 
     def loss(self) -> Any:
         """The sum of the losses since it was last asked for; 0 of a rank without the last stage."""

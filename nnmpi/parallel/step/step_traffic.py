@@ -1,7 +1,6 @@
 """StepTraffic: what a rank sends in a step, as its communicators count it."""
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
 
 from nnmpi.comm import Comm
 from nnmpi.data import Loader
@@ -30,24 +29,20 @@ class StepTraffic:
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
-        """The steps of an epoch, as they are where nothing is left to count in them."""
-        is_known = self.sent is not None or len(loader.split.y) < self._batch_size
-        return steps if is_known else self._counted(steps)
-
-    def _counted(
-        self, steps: Generator[StepResult, None, None]
-    ) -> Generator[StepResult, None, None]:
+        """The first steps of an epoch, up to the one that is counted; none if none is left."""
+        if self.sent is not None or len(loader.split.y) < self._batch_size:
+            return
         before = self._so_far() if self._has_begun else None
         self._has_begun = True
-        with closing(steps):
-            for result in steps:
-                if self.sent is None:
-                    self._complete()
-                    if before is not None and result.samples == self._batch_size:
-                        after = self._so_far()
-                        self.sent = {axis: after[axis] - before[axis] for axis in before}
-                yield result
-                before = self._so_far() if self.sent is None else None
+        for result in steps:
+            self._complete()
+            if before is not None and result.samples == self._batch_size:
+                after = self._so_far()
+                self.sent = {axis: after[axis] - before[axis] for axis in before}
+            yield result
+            if self.sent is not None:
+                return
+            before = self._so_far()
 
     def _so_far(self) -> Traffic:
         return sent_along(self._layout, self._layout.all.comms_of_rank)

@@ -91,8 +91,7 @@ class Update:
         if self._model.size > 1:
             sums = self._agreed(sums)
         outcome = self.carry_out(sums)
-        with waiting("settle"):
-            self._store.settle()
+        self._store.settle()
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:

@@ -147,7 +147,7 @@ class LocalStore(FlatStore):
     def totals(self, counted: Sequence[Stretch]) -> Array:
         """The scalars summed over dp, and behind them the sum of the squares of the gradients in
         the stretches that this rank counts."""
-        own = self.squares(counted)
+        own = self.squares(self.shards, counted)
         if self._in_front:
             xp = self.on.xp
             return xp.concatenate((self.scalars, xp.asarray(own).reshape(1)))
@@ -162,13 +162,9 @@ class LocalStore(FlatStore):
         self.scalars[LOSS], *found = backend.numbers(row)
         return [*self.scalars.tolist(), sum(found)]
 
-    def squares(self, counted: Sequence[Stretch]) -> Array:
-        """The sum of the squares of the summed gradients there, as an update reads them; the same
-        bits on every rank."""
-        return self.squares_of(self.shards, counted)
-
-    def squares_of(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
-        """The sum of the squares of the gradients in what of these shards is counted."""
+    def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
+        """The sum of the squares of the summed gradients in what of these shards is counted, as an
+        update reads them; the same bits on every rank."""
         total: Array | None = None
         for start, end in counted:
             for shard in within(shards, start, end):

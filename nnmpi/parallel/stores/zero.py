@@ -154,7 +154,7 @@ class ZeroStore(LocalStore):
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
         order = float(self._values.order)
-        squares = self.squares_of(self._counted, counted)
+        squares = self.squares(self._counted, counted)
         row = np.array([*self.on_host([squares]), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
