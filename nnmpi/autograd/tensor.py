@@ -54,7 +54,9 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
         if True in needs and vjps:
             y.requires_grad = True
             if False in needs:
-                vjps = [vjp if need else None for vjp, need in zip(vjps, needs, strict=False)]
+                vjps = [*vjps]
+                for k in range(len(vjps)):
+                    vjps[k] = vjps[k] if needs[k] else None
             y.node = TapeNode(y, parents, needs, vjps, result.prepare)
         if record is not True:
             record(op, args, options, y)

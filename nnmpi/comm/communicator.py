@@ -24,7 +24,6 @@ from nnmpi.comm.arguments import (
     checked_tag,
     flat,
     put_back,
-    row_of,
     unknown,
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
@@ -178,12 +177,14 @@ class Comm:
         row = flat(array, "irecv")
         what = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
         steps = self._posted(partial(self._receiver.irecv, source=source, tag=tag), row)
-        steps = put_back(steps, row, array)
+        if row is not array:
+            steps = put_back(steps, row, array)
         return Work(steps, self._receiver, self._progress, record_of(what, -1, 1), copies)
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
         """Posts the messages of an array when the work begins, under the lock of the progress."""
-        yield [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
+        data, most = row.view(np.uint8), self._p2p.message_limit
+        yield [post(data)] if data.size <= most else [post(part) for part in pieces(data, most)]
 
     def poll(self) -> None:
         """Moves all operations of this rank that are under way."""
@@ -294,12 +295,12 @@ class Comm:
     def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, CallRecord]:
         row, calls = array, self._calls
         if type(row) is not ndarray or not row.flags.carray or row.ndim != 1:
-            row = row_of(array, "all_reduce")
+            row = flat(array, "all_reduce")
         key = algorithm, row.size, row.dtype
-        what, steps_of, _ = self._prepared.get(key) or self._prepare(*key)
+        what, now, later, _ = self._prepared.get(key) or self._prepare(*key)
         call = calls.record(what)
         blocks = not starts and not self._progress.works
-        steps = steps_of(row, call[1] % TAGS, starts, blocks)
+        steps = (later if starts else now)(row, call[1] % TAGS, blocks)
         if calls.comparison is not None and not starts:  # `Calls.start` has it compared too
             steps = calls.compared(steps, call, blocks)
         return steps if row is array else put_back(steps, row, array), call

@@ -140,7 +140,13 @@ class Loader:
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
-        self._ready = self.standardiser.apply(x, self.dtype) if small else None
+        self._ready: Callable[[np.ndarray], Inputs] | None = None  # takes rows of such a copy
+        if small:
+            ready = self.standardiser.apply(x, self.dtype)
+            if isinstance(ready, np.ndarray):
+                self._ready = partial(ready.take, axis=0)
+            else:
+                self._ready = partial(take, ready)
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:
@@ -160,7 +166,7 @@ class Loader:
         """The batch of these rows, in new arrays, as they are or as augmented in an epoch."""
         wanted = rows if want.x else rows[:0]
         if self._ready is not None:
-            x = take(self._ready, wanted)
+            x = self._ready(wanted)
         else:
             x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
         if self.augment and epoch is not None and isinstance(x, np.ndarray):

@@ -29,10 +29,9 @@ from nnmpi.comm.transport.base import Transport
 
 Bounds: TypeAlias = tuple[int, ...]
 
-# (flat buffer, tag, starts, blocks) -> steps. `starts`: the call only starts the sum. `blocks`: no
-# other operation of this rank is under way, so the steps may make blocking calls. Both may differ
-# between ranks.
-AllReduce: TypeAlias = Callable[[Array, int, bool, bool], Steps]
+# (flat buffer, tag, blocks) -> steps. `blocks`: no other operation of this rank is under way, so
+# the steps may make blocking calls. It may differ between ranks.
+AllReduce: TypeAlias = Callable[[Array, int, bool], Steps]
 
 MOST_PLANS = 1000  # that are kept
 
@@ -147,11 +146,6 @@ class Interpreter:
         self._transport, self.narrow_sums = transport, narrow_sums
         self._plans: dict[tuple[Algorithm, int | Bounds, np.dtype[Any]], Plan] = {}
         self._free: dict[np.dtype[Any], list[Array]] = defaultdict(list)
-
-    def all_reduce(self, algorithm: Algorithm, n: int, dtype: np.dtype[Any]) -> AllReduce:
-        """Carries the algorithm out on flat buffers of n numbers of this type."""
-        plan = self.plan(algorithm, n, dtype)
-        return lambda row, tag, starts, blocks: self.carry_out(plan, row, tag, blocks)
 
     def steps(
         self,

@@ -113,6 +113,15 @@ class ScatteredSync(BucketedSync):
 
     every_pass = True
 
+    def __init__(self, store: LocalStore, *how: Any) -> None:
+        super().__init__(store, *how)
+        buckets = store.buckets
+        self._of_pass: dict[int, tuple[list[int], list[int]]] = {}  # due, and uses, of each stage
+        for stage in {stage for stages in buckets.stages for stage in stages}:
+            due = [b for b, stages in enumerate(buckets.stages) if stage in stages]
+            uses = [sum(stage in buckets.users[i] for i in own) for own in buckets.members]
+            self._of_pass[stage] = due, uses
+
     def begin(self, step: int) -> None:
         self._store.begin()
         self._store.scalars[USED:] = 0
@@ -121,9 +130,8 @@ class ScatteredSync(BucketedSync):
     def begin_pass(self, stage: int) -> None:
         while self._due:  # with parameters that the pass before has not used
             self._start_next()
-        self._due = [b for b, stages in enumerate(self._buckets.stages) if stage in stages]
-        users, members = self._buckets.users, self._buckets.members
-        self._left = [sum(stage in users[i] for i in own) for own in members]
+        due, uses = self._of_pass.get(stage, ((), ()))
+        self._due, self._left = [*due], [*uses]
 
     def poll(self) -> None:
         self._store.poll()
