@@ -75,12 +75,26 @@ class Progress:
                 self.works = before
                 before[:] = works
 
-    def poll(self) -> None:
-        """Moves every work as far as it goes without waiting, unless a helper is doing so."""
-        if self.error is not None:
+    def poll(self, keeps_error: bool = False) -> None:
+        """Moves every work as far as it goes without waiting, unless another thread is doing so.
+
+        With `keeps_error` an error is kept for the rank's own thread, which else raises it.
+        """
+        if self.error is not None and not keeps_error:
             self.raise_error()
-        if not self._advance_all():
-            time.sleep(0)  # or the helper could not go on
+        if not self.lock.acquire(blocking=False):
+            time.sleep(0)  # or the other one could not go on
+            return
+        try:
+            for work in tuple(self.works):
+                while not work.done and work.step():
+                    pass
+        except BaseException as error:
+            if not keeps_error:
+                raise
+            self.error = self.error or error
+        finally:
+            self.lock.release()
 
     def raise_error(self) -> None:
         """Raises the error of a helper thread, if there was one."""
@@ -134,7 +148,7 @@ class Progress:
             while not ended.is_set():
                 wake.clear()
                 if self.works:
-                    self._advance_all(keeps_error=True)
+                    self.poll(keeps_error=True)
                     time.sleep(pause)
                 elif not ended.is_set():
                     wake.wait()
@@ -151,25 +165,6 @@ class Progress:
             helper.join()
             self.wakes.remove(wake)
         self.raise_error()
-
-    def _advance_all(self, keeps_error: bool = False) -> bool:
-        """Moves every work, unless another thread is doing so; returns whether it did.
-
-        With `keeps_error` an error is kept for the rank's own thread.
-        """
-        if not self.lock.acquire(blocking=False):
-            return False
-        try:
-            for work in tuple(self.works):
-                while not work.done and work.step():
-                    pass
-        except BaseException as error:
-            if not keeps_error:
-                raise
-            self.error = self.error or error
-        finally:
-            self.lock.release()
-        return True
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
         """The call or the polled work that this rank waits for, and for how many seconds."""

@@ -116,7 +116,7 @@ class ClassLoss(Loss):
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)
-        return self.of_checked(scores, *self.checked(scores.shape, labels))
+        return self.of_checked(scores, *self.checked(scores.data.shape, labels))
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         """The loss of labels that fit."""

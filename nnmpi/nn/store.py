@@ -65,10 +65,8 @@ class Operands(NamedTuple):
         mixed = self.mixed.part(part)
         return Operands(self.values[part], self.grads[part], sums, self.t, mixed)
 
-    def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array | None:
-        """The running sum that an option needs; None where the group does not use the option."""
-        if not group[option]:
-            return None
+    def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
+        """The running sum that an option of the group needs."""
         if name not in self.sums:
             raise ValueError(
                 f"{option}={group[option]} needs a running sum, which this optimizer was created "
