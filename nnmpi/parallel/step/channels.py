@@ -140,6 +140,8 @@ class End(Port):
     `away` is -1 at the end of the stage behind the boundary, and 1 at that of the one before it.
     """
 
+    has_memory = True
+
     def __init__(
         self,
         stage: int,

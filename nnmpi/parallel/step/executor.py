@@ -149,6 +149,7 @@ class Executor:
     ) -> None:
         self._checked_steps, self._checked_until = programs.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
+        self._with_memory = {s: stage.with_memory for s, stage in self._stages.items()}
         self._sync, self._apply, self._request = sync, update, request
         self._recorder = recorder
         self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
@@ -269,8 +270,10 @@ class Executor:
         stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
         seed = stage.sink.seed(op.micro, live.root)
         self._parameter_gradients(op, live, partial(live.root.backward, seed))
-        stage.source.give_back(op.micro, live.input)
-        stage.done(op.micro)
+        if stage.source.has_memory:
+            stage.source.give_back(op.micro, live.input)
+        for port in self._with_memory[op.stage]:
+            port.done(op.micro)
 
     def _input_gradient(self, op: Op) -> None:
         stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
@@ -282,12 +285,14 @@ class Executor:
             live.finish = rest.finish
         else:  # samples: there is nothing to compute before the gradients of parameters
             live.finish = partial(live.root.backward, seed)
-        stage.source.give_back(op.micro, live.input)
+        if stage.source.has_memory:
+            stage.source.give_back(op.micro, live.input)
 
     def _weight_gradients(self, op: Op) -> None:
         live = self._live[op.stage, op.micro]
         self._parameter_gradients(op, live, live.finish)
-        self._stages[op.stage].done(op.micro)
+        for port in self._with_memory[op.stage]:
+            port.done(op.micro)
 
     def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
         """Computes them; the micro-batch is not needed any more."""
@@ -310,7 +315,8 @@ class Executor:
             return tensor(t, on=backend.of(t.data)) if id(t.storage) in memory else t
 
         stage.sink.evaluate(op.micro, each(apart, y))
-        stage.source.done(op.micro)
+        if stage.source.has_memory:
+            stage.source.done(op.micro)
 
     def _reduce(self, op: Op) -> None:
         self._sync.reduce(self.loss.loss(), self._request())

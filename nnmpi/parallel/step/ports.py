@@ -94,7 +94,12 @@ CHECKED_STEPS = 3
 
 
 class Port:
-    """Where a stage meets what is around it."""
+    """Where a stage meets what is around it.
+
+    has_memory   whether it has some for a micro-batch, so that `give_back` and `done` are called
+    """
+
+    has_memory = False
 
     def begin(self, load: Load) -> None:
         """Starts a step."""
@@ -102,6 +107,7 @@ class Port:
 
     def done(self, micro: int) -> None:
         """The micro-batch is not needed any more: its memory may be used again."""
+        raise NotImplementedError
 
 
 class Source(Port):
@@ -113,6 +119,7 @@ class Source(Port):
 
     def give_back(self, micro: int, x: Any) -> None:
         """x, which `take` has returned, has its gradients, if it requires any."""
+        raise NotImplementedError
 
 
 class Sink(Port):
@@ -199,10 +206,10 @@ class Stage(NamedTuple):
         self.source.begin(load)
         self.sink.begin(load)
 
-    def done(self, micro: int) -> None:
-        """The micro-batch is not needed any more."""
-        self.source.done(micro)
-        self.sink.done(micro)
+    @property
+    def with_memory(self) -> list[Port]:
+        """Its ports that have memory for micro-batches."""
+        return [port for port in (self.source, self.sink) if port.has_memory]
 
 
 class Live:
