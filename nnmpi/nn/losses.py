@@ -128,7 +128,9 @@ class ClassLoss(Loss):
         Raises ValueError unless they fit. Their values are checked only on the host, without a
         wait for a device.
         """
-        name, labels = type(self).__name__, array_of(labels)
+        name = type(self).__name__
+        if not isinstance(labels, np.ndarray):
+            labels = array_of(labels)
         if labels.dtype.kind == "f" and labels.shape == shape:
             raise ValueError(
                 f"{name}: it takes labels, and {labels.dtype} targets in the shape of the scores, "
