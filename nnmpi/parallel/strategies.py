@@ -19,9 +19,43 @@ from nnmpi.parallel.pipeline.profile import Timing as Timing
 from nnmpi.parallel.pipeline.profile import UnitCosts as UnitCosts
 from nnmpi.parallel.pipeline.profile import profile as profile
 from nnmpi.parallel.pipeline.stages import own_stages as own_stages
-from nnmpi.parallel.rank_steps import PARTS
 from nnmpi.parallel.replicas.replicas import check_micro_batches as check_micro_batches
-from nnmpi.parallel.strategy import Strategy, StrategyParts, TrainSpec, swapper_of, synchronous
+from nnmpi.parallel.replicas.replicas import pipelined, replicas
+from nnmpi.parallel.strategy import (
+    RankStep,
+    Strategy,
+    StrategyParts,
+    TrainSpec,
+    rank_step,
+    swapper_of,
+    synchronous,
+)
+
+# ---- RANK_STEPS: what a rank of each strategy makes steps with, built without asking other ranks.
+
+PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
+    "reproducible": reproducible.reproducible,
+    "pipeline": pipelined,
+    "replicas": replicas,
+}
+"""What makes the parts of strategies whose ranks make every step together."""
+
+
+def _rank_step(
+    make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
+) -> RankStep:
+    return rank_step(make(layout, spec), layout, spec)
+
+
+RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
+    "server": server.rank_step,
+    "pipedream": pipedream.rank_step,
+    **{name: partial(_rank_step, make) for name, make in PARTS.items()},
+}
+"""What a rank makes steps with; it asks no other rank."""
+
+
+# ---- strategies of a run
 
 
 def _synchronous(

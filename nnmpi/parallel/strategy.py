@@ -5,7 +5,7 @@ Rules:
 
 - Every rank calls the methods of its strategy in the same order. What one rank alone knows may not
   decide whether a method is called, nor how often a generator of steps is asked for the next one.
-- What differs between strategies is a field of StrategyParts, filled by those that `rank_steps.py`
+- What differs between strategies is a field of StrategyParts, filled by those that `strategies.py`
   lists. Nothing here has an `if` about it: a new store or sync changes neither this file nor the
   executor.
 - An error that all ranks find in the same step is an AgreedError, and all leave alike. Any other

@@ -20,9 +20,8 @@ from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.arrangement.drawing import as_svg
-from nnmpi.parallel.discovery import discover
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.planning.residences import within_memory
 from nnmpi.run.setup.cutting import on_paper, uncut, uncut_of

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nnmpi.io.output import Event
-from nnmpi.parallel.arrangement.sent import Traffic
+from nnmpi.parallel.arrangement.exchanges import Traffic
 
 PROCESS = Path("/proc/self")
 

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.keep import check_empty
-from nnmpi.io.checkpoints.may_change import check_may_change, warnings
+from nnmpi.io.checkpoints.may_change import check_may_change, warnings, with_kernels
 from nnmpi.io.checkpoints.read import Found, use_newest
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
-from nnmpi.io.versions import with_kernels
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies

@@ -10,13 +10,13 @@ from itertools import pairwise
 from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm
 from nnmpi.data.loader import padding
+from nnmpi.io.checkpoints.may_change import versions
 from nnmpi.io.output.messages import Event
-from nnmpi.io.versions import versions
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.exchanges import Sent
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
 from nnmpi.planning.paper.alike_ranks import AlikeRanks, alike_ranks

@@ -1,6 +1,6 @@
 """What ranks ask each other before it is decided what they do."""
 
-from nnmpi.parallel.discovery import numbered
+from nnmpi.parallel.arrangement.cluster import numbered
 
 
 def test_gpus_are_told_apart_by_their_addresses() -> None:

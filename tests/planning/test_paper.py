@@ -21,10 +21,10 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
+from nnmpi.parallel.arrangement.exchanges import Sent
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.residence import Disk, Residence, Residences
-from nnmpi.parallel.arrangement.sent import Sent
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.tensor.experts import Routing, lengths
 from nnmpi.planning.paper import recording

@@ -19,7 +19,7 @@ from nnmpi.collectives.verify import ALL_GATHER
 from nnmpi.sim import collective
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.collective import size
-from nnmpi.sim.drawing.rounds_text import LEGEND, MAX_RANKS, draw
+from nnmpi.sim.drawing.rounds import LEGEND, MAX_RANKS, draw
 from nnmpi.sim.drawing.tables import duration
 
 KIND = "collective"

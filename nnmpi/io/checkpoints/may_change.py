@@ -1,12 +1,18 @@
 """The table of what may differ when a run goes on, from a checkpoint or from a snapshot."""
 
+import platform
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from nnmpi.arrays import blas, native
+from nnmpi.comm import mpi_versions
 from nnmpi.nn import BatchNorm1d, BatchNorm2d, Module
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
+from nnmpi.version import __version__
 
 
 class Consequence(Enum):
@@ -159,3 +165,21 @@ def _others(
 
 
 _OPTIONS = frozenset(option.name for option in options())
+
+
+# ---- The versions of what computes: others may round otherwise.
+
+
+def versions() -> dict[str, str]:
+    """The versions of nnmpi, Python and the libraries."""
+    return {
+        "nnmpi": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        **mpi_versions(),
+    }
+
+
+def with_kernels() -> dict[str, str]:
+    """The versions of the libraries, and the targets of BLAS and the compiled kernels."""
+    return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}

@@ -38,6 +38,7 @@ from nnmpi.io.checkpoints.keep import (
     replace,
 )
 from nnmpi.io.checkpoints.manifest import Manifest, write_manifest
+from nnmpi.io.checkpoints.may_change import with_kernels
 from nnmpi.io.checkpoints.rank_file import (
     CancelledError,
     FileWritten,
@@ -50,7 +51,6 @@ from nnmpi.io.checkpoints.rank_file import (
 from nnmpi.io.checkpoints.schema import as_json
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
-from nnmpi.io.versions import with_kernels
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.snapshot import RangeOf, typed
 

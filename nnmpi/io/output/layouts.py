@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from nnmpi.parallel.arrangement.rank_names import alike_layers, numbers_of
+from nnmpi.parallel.arrangement.drawing import alike_layers, numbers_of
 from nnmpi.planning.paper.alike_ranks import MANY
 from nnmpi.sim.drawing.tables import columns, duration, plural
 

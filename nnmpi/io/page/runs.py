@@ -9,7 +9,7 @@ from nnmpi.io.output.messages import Event, as_text, ranks_used
 from nnmpi.io.output.plot import AXES, BESIDES, LARGEST
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.arrangement.rank_names import numbers_of
+from nnmpi.parallel.arrangement.drawing import numbers_of
 from nnmpi.sim.drawing.tables import amount, duration, plural
 
 LOSSES = {"loss": "training", "test_loss": "test"}

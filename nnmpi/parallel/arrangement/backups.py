@@ -17,8 +17,7 @@ from itertools import chain, cycle
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import agreed
-from nnmpi.parallel.arrangement.sent import Sent, sent
+from nnmpi.parallel.arrangement.exchanges import Sent, agreed, sent
 from nnmpi.parallel.arrangement.sole import (
     Sole,
     bytes_of_others,

@@ -8,12 +8,19 @@ Counted are messages between ranks. Through memory that a node shares nothing is
 MPI library sends in its own all-reduce is not known.
 """
 
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
-from nnmpi.collectives.step import Collective
+from nnmpi.collectives import verify
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
+from nnmpi.collectives.step import Algorithm, Collective, chunk_start
+from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
+from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.schedules.op import Kind
 
 FLOAT64 = np.dtype(np.float64)
@@ -69,3 +76,177 @@ class Exchange(NamedTuple):
 def agreed(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
     """A sum of a short row of float64, before the update."""
     return Exchange(what, Collective.ALL_REDUCE, "doubling", group, numbers, FLOAT64, Kind.UPDATE)
+
+
+# ---- Bytes and messages that a rank sends in an exchange, and the most it receives to add
+
+
+class Sent(NamedTuple):
+    """Bytes and messages."""
+
+    bytes: int = 0
+    messages: int = 0
+
+    def __add__(self, other: object) -> "Sent":
+        assert isinstance(other, Sent)
+        return Sent(self.bytes + other.bytes, self.messages + other.messages)
+
+    def __sub__(self, other: "Sent") -> "Sent":
+        return Sent(self.bytes - other.bytes, self.messages - other.messages)
+
+    def times(self, n: int) -> "Sent":
+        """The bytes and messages multiplied by n."""
+        return Sent(self.bytes * n, self.messages * n)
+
+
+Traffic: TypeAlias = Mapping[str, Sent]
+"""What a rank sends along each axis in a step."""
+
+TRAFFIC_AXES = ("dp", "cp", "tp", "pp", "model")
+"""The axes of the mesh as tables show them, and the ranks that hold one model together."""
+
+MESSAGE = 1 << 30
+"""The bytes of the longest message."""
+
+RING, RING_SCATTER, RING_GATHER = ALGORITHMS["ring"], REDUCE_SCATTERS["ring"], ALL_GATHERS["ring"]
+PASSES_OF_RINGS = {RING: (True, False), RING_SCATTER: (True,), RING_GATHER: (False,)}
+"""What rings do: pass on partial sums, then sums that are complete."""
+
+
+def carried_out(
+    algorithm: Algorithm,
+    group: Sequence[int],
+    rank: int,
+    n: int,
+    dtype: np.dtype,
+    at: Sequence[int] = (),
+    sums: np.dtype | None = None,
+) -> Sent:
+    """The bytes and messages that a rank sends in an algorithm over n numbers; `at` are the edges
+    of its chunks, `sums` is the type in which partial sums travel, if it is another one.
+
+    A ring has a formula: a rank sends all chunks but one, which is its own among partial sums, and
+    that of the rank to its right among complete ones.
+    """
+    p, r = len(group), group.index(rank)
+    chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
+    edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
+    itemsize = {True: (sums or dtype).itemsize, False: dtype.itemsize}
+    if passes is not None:
+        left_out = [(r if adds else r + 1) % p for adds in passes]
+        pairs = zip(passes, left_out, strict=True)
+        lengths = _lengths(n, chunks, at)
+        return sum(
+            (_all_but(lengths, edge(c + 1) - edge(c), itemsize[adds]) for adds, c in pairs),
+            Sent(),
+        )
+    found = Sent()
+    for step in algorithm.steps(r, p):
+        if step.to >= 0:
+            lo, hi = (edge(int(c)) for c in step.send)
+            found += _messages(hi - lo, itemsize[bool(step.reduce)])
+    return found
+
+
+def _messages(n: int, itemsize: int) -> Sent:
+    """The bytes of n numbers, and the messages that carry them, none of which is too long."""
+    return Sent(n * itemsize, -(-n // (MESSAGE // itemsize)))
+
+
+def _lengths(n: int, chunks: int, at: Sequence[int]) -> Mapping[int, int]:
+    """How many chunks there are of each length."""
+    if at:
+        return Counter(b - a for a, b in pairwise(at))
+    short, more = divmod(n, chunks)
+    return {short: chunks - more, short + 1: more}
+
+
+def _all_but(lengths: Mapping[int, int], one: int, itemsize: int) -> Sent:
+    """All chunks but one of this length."""
+    return sum(
+        (_messages(k, itemsize).times(count - (k == one)) for k, count in lengths.items()), Sent()
+    )
+
+
+def added(
+    algorithm: Algorithm, group: Sequence[int], rank: int, n: int, at: Sequence[int] = ()
+) -> int:
+    """How many numbers a rank adds in a round at most: it receives these beside the buffer."""
+    p, r = len(group), group.index(rank)
+    chunks = algorithm.chunks(p)
+    if algorithm in PASSES_OF_RINGS:
+        there = (k for k, count in _lengths(n, chunks, at).items() if count)
+        return max(there) if any(PASSES_OF_RINGS[algorithm]) else 0
+    edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
+    received = (step.recv for step in algorithm.steps(r, p) if step.reduce and step.source >= 0)
+    return max((edge(int(hi)) - edge(int(lo)) for lo, hi in received), default=0)
+
+
+def algorithm_of_sum(
+    a: Arrangement, name: str, group: Sequence[int], rank: int
+) -> tuple[Algorithm, Sequence[int]] | None:
+    """The algorithm of an all-reduce by name, and the ranks that carry it out; None for a rank that
+    is not among them, and where no algorithm of ours sends anything."""
+    if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
+        return None
+    first = [*firsts(a, tuple(group)).values()]
+    if name in ("shared", "hierarchical") and len(first) > 1:
+        algorithm, group = RING, first
+    elif name == "shared":
+        return None
+    else:
+        algorithm = ALGORITHMS.get(name) or _proven(a, name, len(group))
+    return (algorithm, group) if rank in group else None
+
+
+@remembered
+def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
+    """A user's algorithm, proved once for p ranks, however many of them ask."""
+    return verify.proven(name, [p])
+
+
+# ---- exchanges of an arrangement
+
+
+def sent(a: Arrangement, one: Exchange, rank: int) -> Sent:
+    """The bytes and messages that a rank sends in a step for an exchange that it takes part in."""
+    if len(one.group) == 1:
+        return Sent()
+    return SENT[one.operation](a, one, rank).times(one.times)
+
+
+def received(a: Arrangement, one: Exchange, rank: int) -> int:
+    """The bytes into which a rank receives what it adds, beside the buffer."""
+    if one.operation is Collective.ALL_REDUCE:
+        found = algorithm_of_sum(a, one.algorithm, one.group, rank)
+    elif one.operation is Collective.REDUCE_SCATTER and len(one.group) > 1:
+        algorithm = PLANS[one.operation].get(one.algorithm)
+        found = (algorithm, one.group) if algorithm else None
+    else:
+        found = None
+    numbers = added(*found, rank, one.numbers, one.edges) if found else 0
+    return numbers * (one.sums or one.dtype).itemsize
+
+
+def _all_reduced(a: Arrangement, one: Exchange, rank: int) -> Sent:
+    found = algorithm_of_sum(a, one.algorithm, one.group, rank)
+    return carried_out(*found, rank, one.numbers, one.dtype, sums=one.sums) if found else Sent()
+
+
+def _in_chunks(a: Arrangement, one: Exchange, rank: int) -> Sent:
+    algorithm = PLANS[one.operation].get(one.algorithm)
+    if algorithm is None:  # NCCL's own
+        return Sent()
+    return carried_out(algorithm, one.group, rank, one.numbers, one.dtype, one.edges, one.sums)
+
+
+def _to_each(a: Arrangement, one: Exchange, rank: int) -> Sent:
+    return Sent(one.nbytes, len(one.group) - 1)
+
+
+SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Sent]] = {
+    Collective.ALL_REDUCE: _all_reduced,
+    **dict.fromkeys(PLANS, _in_chunks),
+    Collective.ALL_TO_ALL: _to_each,
+    Collective.MESSAGE: _to_each,
+}

@@ -15,8 +15,8 @@ from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
 from nnmpi.nn.graph import Graph, Node, Use, Value
 from nnmpi.parallel.context.ring import Ring, ring_attention
-from nnmpi.parallel.rewriting import become
 from nnmpi.parallel.sequence_cut import SequenceCut
+from nnmpi.parallel.tensor.parallelize import become
 from nnmpi.parallel.tensor.possible import is_plain
 from nnmpi.parallel.tensor.rules import OPS, RULES
 

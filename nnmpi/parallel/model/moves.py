@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.nn.place import Part, Range
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.exchanges import Sent
 
 # ---- boxes of tensors
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable
 from nnmpi.comm import Comm
 from nnmpi.data import Loader
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
+from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.executor import StepResult
 

@@ -18,7 +18,6 @@ from nnmpi.nn.place import Place, whole
 from nnmpi.nn.sequential import forget_steps
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.rewriting import become, replace
 from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks
 from nnmpi.parallel.tensor.constraints import Constraints
@@ -29,6 +28,30 @@ from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.sides import CutAlong, CutSamples, OnSamples, SideOfCall, Whole
 from nnmpi.parallel.tensor.ways import SAMPLES, SUM_GRADIENT, SUM_OUTPUT, AxisCut, Way
+
+# ---- A rank's part of a layer takes its place, or the layer changes its class
+
+
+def become(layer: Module, kind: type[Module], attributes: Mapping[str, Any]) -> None:
+    """Makes a layer one of another class, in place, with these attributes besides.
+
+    A class is changed, and no new layer made, so that its parameters, hooks and buffers, and what
+    refers to it in the model or outside, stay as they are.
+    """
+    layer.__class__ = kind
+    for name, value in attributes.items():
+        setattr(layer, name, value)
+
+
+def replace(model: Module, new: Mapping[Module, Module]) -> None:
+    """Puts other layers in the places of those that are given, wherever the model has them."""
+    for module in [*dict.fromkeys(model.modules())]:
+        for name, child in [*module._modules.items()]:
+            if child in new:
+                setattr(module, name, new[child])
+
+
+# ---- cutting a model
 
 
 def parallelize(

@@ -10,9 +10,9 @@ from itertools import accumulate, chain
 from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.division import Division, divide
+from nnmpi.parallel.arrangement.exchanges import received
 from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.arrangement.program import SLOTS, micro_batches, ops
-from nnmpi.parallel.arrangement.sent import received
 from nnmpi.planning.paper.rank import exchanges, memory
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.stage import PassBytes

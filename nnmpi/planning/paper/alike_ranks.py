@@ -11,10 +11,9 @@ from nnmpi.data.loader import part_of
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
-from nnmpi.parallel.arrangement.exchanges import PLANS
+from nnmpi.parallel.arrangement.exchanges import PLANS, TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.remembered import uncollected
-from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.arrangement.sole import sole_bytes
 from nnmpi.parallel.mesh import BATCH, REPLICAS
 from nnmpi.planning.paper.activations import activations

@@ -15,20 +15,19 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.optim import Optimizer, of_config
 from nnmpi.optim.loss_scale import LossScale, Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, Exchange, Sent, Traffic, sent
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.remembered import remembered
-from nnmpi.parallel.arrangement.sent import TRAFFIC_AXES, Sent, Traffic, sent
 from nnmpi.parallel.arrangement.state_bytes import bytes_of_other
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
-from nnmpi.parallel.rank_steps import RANK_STEPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
+from nnmpi.parallel.strategies import RANK_STEPS
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.planning.paper.comm import Ranks, layout_on_paper, ranks_on_paper
 from nnmpi.planning.paper.recording import passes

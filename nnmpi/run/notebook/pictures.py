@@ -19,7 +19,7 @@ from nnmpi.schedules.lowering import programs
 from nnmpi.schedules.pipeline import Schedule
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing import rounds_svg
+from nnmpi.sim.drawing import rounds
 from nnmpi.sim.drawing.svg import INK, QUIET, box, page, svg, text
 from nnmpi.sim.drawing.tables import plural
 from nnmpi.sim.drawing.timeline import Timeline
@@ -39,7 +39,7 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
     for operation in CLAIMS:
         try:
             title = f"{operation} {name}".rstrip() + f", {ranks} ranks"
-            return rounds_svg.as_svg({title: a}, ranks, OPERATIONS[operation].claim)
+            return rounds.as_svg({title: a}, ranks, OPERATIONS[operation].claim)
         except PlanError as error:
             wrong = wrong or f"{operation} of {ranks} ranks: {error}"
     return page(16 + 8 * len(wrong), 40, [text(16, 20, wrong, 14)])

@@ -11,8 +11,7 @@ from nnmpi.options.quoting import shown
 from nnmpi.options.terms import size
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.planning.arrangements import Paper

@@ -22,7 +22,7 @@ from nnmpi.nn.layers.sequences import Past, decoding
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.discovery import discover
+from nnmpi.parallel.arrangement.cluster import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.tensor.parallelize import rebuild

@@ -16,7 +16,7 @@ from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.options.terms import FROM_1, Allowed, check_text
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.discovery import chosen
+from nnmpi.parallel.arrangement.cluster import chosen
 from nnmpi.run import consistency
 from nnmpi.run.command import first_prints, on_ranks
 from nnmpi.run.setup.models import saved_sizes, saved_special_tokens

@@ -14,8 +14,7 @@ from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.drawing import tables
-from nnmpi.sim.drawing.rounds_svg import as_svg
-from nnmpi.sim.drawing.rounds_text import LEGEND, draw
+from nnmpi.sim.drawing.rounds import LEGEND, as_svg, draw
 from nnmpi.sim.drawing.tables import amount, duration, plural
 from nnmpi.sim.network import Record
 

@@ -11,7 +11,7 @@ from helpers.training.laws_snapshot import trainer_of
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.backups import backup, needs_backups
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.exchanges import Sent
 from nnmpi.parallel.backup import Backups, HeldVersion, backups
 from nnmpi.parallel.model.snapshot import SavedRange, saved
 from nnmpi.parallel.step.executor import StepState

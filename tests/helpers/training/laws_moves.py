@@ -9,7 +9,7 @@ import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.nn.place import Part, Place, Range, whole
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.exchanges import Sent
 from nnmpi.parallel.model import moves
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import carry_out

@@ -1,6 +1,6 @@
 """What is shown of a layout: layers of alike blocks once."""
 
-from nnmpi.parallel.arrangement.rank_names import alike_layers
+from nnmpi.parallel.arrangement.drawing import alike_layers
 
 
 def test_layers_of_alike_blocks_are_one_row_with_their_numbers() -> None:

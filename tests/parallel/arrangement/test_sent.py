@@ -9,8 +9,8 @@ import pytest
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
-from nnmpi.parallel.arrangement import sent
-from nnmpi.parallel.arrangement.sent import Sent, added, carried_out
+from nnmpi.parallel.arrangement import exchanges
+from nnmpi.parallel.arrangement.exchanges import Sent, added, carried_out
 
 OF_RANKS = {**ALGORITHMS, **{f"{n} scatter": a for n, a in REDUCE_SCATTERS.items()}}
 OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": BROADCASTS["tree"]}
@@ -19,7 +19,7 @@ OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": B
 def planned(
     a: Algorithm, p: int, r: int, edges: Sequence[int], dtype: np.dtype, narrow: bool = False
 ) -> Sent:
-    plan = make_plan(a, r, p, tuple(edges), dtype, sent.MESSAGE, narrow)
+    plan = make_plan(a, r, p, tuple(edges), dtype, exchanges.MESSAGE, narrow)
     parts = [part for move in plan.moves for part in move.out]
     return Sent(sum(part.stop - part.start for part in parts), len(parts))
 
@@ -27,7 +27,7 @@ def planned(
 @pytest.mark.parametrize("longest", [1 << 30, 24])
 @pytest.mark.parametrize("name", OF_RANKS)
 def test_it_is_that_of_the_plan(name: str, longest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sent, "MESSAGE", longest)
+    monkeypatch.setattr(exchanges, "MESSAGE", longest)
     rng, algorithm = np.random.default_rng(0), OF_RANKS[name]
     for p in (2, 3, 4, 7):
         group, chunks = range(10, 10 + p), algorithm.chunks(p)

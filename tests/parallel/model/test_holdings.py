@@ -9,7 +9,7 @@ from helpers.training.laws_snapshot import LAYOUTS, RING, trainer_of
 from nnmpi import Config
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.exchanges import Sent
 from nnmpi.parallel.model import snapshot as snapshots
 from nnmpi.parallel.model.moves import MovePlan
 from nnmpi.parallel.model.moving import carry_out

@@ -9,7 +9,7 @@ from helpers.datafiles import refused
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.place import Part, Place, Range, whole
-from nnmpi.parallel.arrangement.sent import Sent
+from nnmpi.parallel.arrangement.exchanges import Sent
 from nnmpi.parallel.model import moving
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.nearest import plan_moves
