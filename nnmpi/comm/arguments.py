@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS, REDUCES
 from nnmpi.collectives.step import Algorithm, bounds
-from nnmpi.comm.steps import Steps, then
+from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS
 
 Array: TypeAlias = NDArray[Any]
@@ -71,9 +71,9 @@ def flat(array: Any, call: str) -> Array:
 
 def put_back(steps: Steps, row: Array, array: Array) -> Steps:
     """The steps, and then, where `flat` has made a copy, its values in the user's array."""
-    if array.flags.carray:
-        return steps
-    return then(steps, lambda: array.__setitem__(..., row.reshape(array.shape)))
+    yield from steps
+    if not array.flags.carray:
+        array[...] = row.reshape(array.shape)
 
 
 def check_array(array: Any, call: str) -> None:

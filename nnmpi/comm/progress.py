@@ -126,12 +126,6 @@ class Progress:
         self.family = left.family
         return left
 
-    def forget(self, error: BaseException) -> None:
-        """Drops the error of a helper thread: the work that failed raises it."""
-        with self.lock:  # a helper that has ended the work has kept the error too by then
-            if self.error is error:
-                self.error = None
-
     @contextmanager
     def thread(self, pause: float) -> Iterator[None]:
         """Runs a thread that polls every `pause` seconds, and sleeps while there are no works.
@@ -252,7 +246,10 @@ class Work:
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self, error: BaseException) -> NoReturn:
-        self._progress.forget(error)
+        """Raises the error of this work, which a helper thread need not raise again."""
+        with self._progress.lock:  # a helper that has ended the work has kept the error by then
+            if self._progress.error is error:
+                self._progress.error = None
         raise error
 
     def step(self, blocks: bool = False) -> bool:

@@ -1,6 +1,6 @@
 """Steps: what an operation of a communicator is made of, a generator of what it waits for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
 from nnmpi.comm.transport.base import Request
@@ -9,12 +9,6 @@ Steps: TypeAlias = Iterator[list[Request] | None]
 
 NOT_YET = None
 """In place of requests: another operation of this rank has to be complete first."""
-
-
-def then(steps: Steps, f: Callable[[], None]) -> Steps:
-    """The steps, and after the last of them a call of f."""
-    yield from steps
-    f()
 
 
 class DeviceCopies(Protocol):

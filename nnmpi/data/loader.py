@@ -143,10 +143,8 @@ class Loader:
         self._ready: Callable[[np.ndarray], Inputs] | None = None  # takes rows of such a copy
         if small:
             ready = self.standardiser.apply(x, self.dtype)
-            if isinstance(ready, np.ndarray):
-                self._ready = partial(ready.take, axis=0)
-            else:
-                self._ready = partial(take, ready)
+            one = partial(ready.take, axis=0) if isinstance(ready, np.ndarray) else None
+            self._ready = one or partial(take, ready)
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:
@@ -193,9 +191,7 @@ class Loader:
         self, epoch: int, cut: BatchCut, first: int, want: Fields
     ) -> Generator[Load, None, None]:
         for rows in islice(self.batches(epoch), first, None):
-            micro = []
-            for part in cut(rows):
-                micro.append(self.gather(part, want, epoch))
+            micro = [*map(partial(self.gather, want=want, epoch=epoch), cut(rows))]
             yield Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
 
 

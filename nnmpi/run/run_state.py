@@ -265,13 +265,10 @@ class RunState:
         """The request of this rank after the step that is under way; 0 in one that is made
         again."""
         stops = self.stop_requested or self.suspend_requested
-        if not (stops or self.save_requested) or self._is_made_again():
+        wanted = STOPS if stops else SAVES if self.save_requested else 0.0
+        if wanted and self.told.events >= place(self.state.step + 1, "progress"):
             return 0.0
-        return STOPS if stops else SAVES
-
-    def _is_made_again(self) -> bool:
-        """Whether the step that is under way was told of before."""
-        return self.told.events >= place(self.state.step + 1, "progress")
+        return wanted
 
     @property
     def control(self) -> StepControl:

@@ -149,7 +149,10 @@ class Executor:
     ) -> None:
         self._checked_steps, self._checked_until = programs.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
-        self._with_memory = {s: stage.with_memory for s, stage in self._stages.items()}
+        self._with_memory = {
+            s: [port for port in (stage.source, stage.sink) if port.has_memory]
+            for s, stage in self._stages.items()
+        }
         self._sync, self._apply, self._request = sync, update, request
         self._recorder = recorder
         self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]

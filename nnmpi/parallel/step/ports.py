@@ -206,11 +206,6 @@ class Stage(NamedTuple):
         self.source.begin(load)
         self.sink.begin(load)
 
-    @property
-    def with_memory(self) -> list[Port]:
-        """Its ports that have memory for micro-batches."""
-        return [port for port in (self.source, self.sink) if port.has_memory]
-
 
 class Live:
     """A micro-batch in a stage, between its forward and its backward pass."""

@@ -13,6 +13,7 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
@@ -21,7 +22,6 @@ from nnmpi.nn.store import FlatStore, Operands, Shard, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
-from nnmpi.parallel.stores.masters import MASTER, merged
 from nnmpi.parallel.wire import Transfer
 
 
@@ -83,10 +83,10 @@ class LocalStore(FlatStore):
 
     def allocate_masters(self) -> None:
         """Takes the memory of masters, when it is known what this rank updates."""
+        self.updated_dtype = types_of(self.dtype).masters
         if self.scaler is not None:
             n = self.shards[-1].packed.stop if self.shards else 0
-            self.masters = self.on.xp.zeros(n, MASTER)
-        self.updated_dtype = types_of(self.dtype).masters
+            self.masters = self.on.xp.zeros(n, self.updated_dtype)
         self._readable = shards_of([(0, self.length)]) if self.scaler is None else self.shards
 
     # ---- values
@@ -108,8 +108,13 @@ class LocalStore(FlatStore):
         return self.shard_values(shard) if self.masters is None else self.masters[shard.packed]
 
     def _merged(self, shard: Shard, values: Array) -> Array:
-        """The values that the optimizer is to update, where a shard has these values."""
-        return values if self.masters is None else merged(self.masters[shard.packed], values)
+        """The values that the optimizer is to update, where a shard has these values: its masters,
+        but for those of which these are not the rounding."""
+        if self.masters is None:
+            return values
+        found = self.masters[shard.packed].copy()
+        merge_loop(found, values)
+        return found
 
     def readable(self, i: int) -> list[Range]:
         start, place = self.spans[i][0], self.parameters[i].place
@@ -149,8 +154,8 @@ class LocalStore(FlatStore):
         the stretches that this rank counts."""
         own = self.squares(self.shards, counted)
         if self._in_front:
-            xp = self.on.xp
-            return xp.concatenate((self.scalars, xp.asarray(own).reshape(1)))
+            own = self.on.xp.asarray(own).reshape(1)
+            return self.on.xp.concatenate((self.scalars, own))
         row = np.array(self.on_host([own]))
         self.dp.all_reduce(row[:-1], "doubling")
         return row
@@ -165,12 +170,11 @@ class LocalStore(FlatStore):
     def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients in what of these shards is counted, as an
         update reads them; the same bits on every rank."""
-        total: Array | None = None
+        found = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):
-                found = squares(self.shard_gradient(shard), self.in_turn, self.factor)
-                total = found if total is None else total + found
-        return np.zeros(()) if total is None else total
+                found.append(squares(self.shard_gradient(shard), self.in_turn, self.factor))
+        return sum(found[1:], start=found[0]) if found else np.zeros(())
 
     # ---- a step
 
@@ -200,7 +204,7 @@ class LocalStore(FlatStore):
         for shard in self.own_shards(start, end):
             values, beside = self.shard_values(shard), None
             if self.masters is not None:
-                beside = None if values.dtype == MASTER else values
+                beside = None if values.dtype == self.updated_dtype else values
                 values = self.masters[shard.packed]
             yield values, self.shard_gradient(shard), Mixed(beside, self.factor)
 
