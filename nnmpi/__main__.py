@@ -22,8 +22,8 @@ def main() -> int:
     if name in ("-h", "--help", "help"):
         return cli.run("nnmpi", lambda: _print(_usage()))
     if name not in COMMANDS:
-        what = f"no command {quoted(name)}{nearest(name, COMMANDS)}" if name else "no command"
-        return cli.fail("nnmpi", f"{what}; nnmpi --help lists all", 2)
+        problem = f"no command {quoted(name)}{nearest(name, COMMANDS)}" if name else "no command"
+        return cli.fail("nnmpi", f"{problem}; nnmpi --help lists all", 2)
     del sys.argv[1]
     with suppress(FileNotFoundError):  # the current folder was removed
         if not sys.flags.safe_path:

@@ -73,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def listed(options: argparse.Namespace) -> Printed:
     """A line for each checkpoint; only manifests are read."""
-    there = _folders(options.directory)
-    values = [_facts(step, folder) for step, folder in there.items()]
+    by_step = _folders(options.directory)
+    values = [_facts(step, folder) for step, folder in by_step.items()]
     if not values:
         return Printed([], f"no checkpoints in {shown(options.directory)}")
     return Printed(values, columns([HEADS, *map(_cells, values)]))
@@ -82,20 +82,20 @@ def listed(options: argparse.Namespace) -> Printed:
 
 def verified(options: argparse.Namespace) -> Printed:
     """A line for each checkpoint, or for one, all of whose blocks are read."""
-    there = _folders(options.directory)
+    by_step = _folders(options.directory)
     if options.step is not None:
-        there = {options.step: _chosen(options)}
-    if not there:
+        by_step = {options.step: _chosen(options)}
+    if not by_step:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
     values = [
-        _facts(step, folder, lambda *whole: BlockReader(*whole).check())
-        for step, folder in there.items()
+        _facts(step, folder, lambda *manifest_and_folder: BlockReader(*manifest_and_folder).check())
+        for step, folder in by_step.items()
     ]
     lines = [
-        f"step {one['step']}: {one['problem'] or 'whole, ' + amount(one['bytes'])}"
-        for one in values
+        f"step {value['step']}: {value['problem'] or 'whole, ' + amount(value['bytes'])}"
+        for value in values
     ]
-    damaged = any(one["problem"] for one in values)
+    damaged = any(value["problem"] for value in values)
     return Printed(values, "\n".join(lines), int(damaged))
 
 
@@ -109,13 +109,13 @@ def exported(options: argparse.Namespace) -> Printed:
     else:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
     try:
-        found = newest or Found(folder, read_manifest(folder))
-        files = export(found, options.out, options.optimizer)
+        checkpoint = newest or Found(folder, read_manifest(folder))
+        files = export(checkpoint, options.out, options.optimizer)
     except DamagedError as error:
         raise ValueError(f"cannot export {shown(folder)}: {error}{remedy}") from None
-    text = f"step {found.step} to {' and '.join(map(shown, files))}"
-    passed_over = [f"{line}\n" for line in found.passed_over]
-    value = {"step": found.step, "files": files, "passed_over": [*found.passed_over]}
+    text = f"step {checkpoint.step} to {' and '.join(map(shown, files))}"
+    passed_over = [f"{line}\n" for line in checkpoint.passed_over]
+    value = {"step": checkpoint.step, "files": files, "passed_over": [*checkpoint.passed_over]}
     return Printed([value], "".join([*passed_over, text]))
 
 
@@ -129,14 +129,14 @@ def _folders(directory: str) -> dict[int, Path]:
 
 def _chosen(options: argparse.Namespace) -> Path:
     """The checkpoint of a step."""
-    there = _folders(options.directory)
-    if options.step not in there:
+    by_step = _folders(options.directory)
+    if options.step not in by_step:
         name = folder_of(Path(options.directory), options.step).name
-        known = ", ".join(map(str, there)) or "none"
+        known = ", ".join(map(str, by_step)) or "none"
         raise ValueError(
             f"there is no {name} in {shown(options.directory)}; the steps there are {known}"
         )
-    return there[options.step]
+    return by_step[options.step]
 
 
 def _facts(
@@ -166,18 +166,18 @@ def _facts(
     }
 
 
-def _cells(one: Checkpoint) -> list[str]:
-    if one["problem"]:
-        return [str(one["step"]), "", "", "", "", "", one["problem"]]
-    sizes = [f"{axis} {n}" for axis, n in one["layout"].items() if n > (axis != "zero")]
+def _cells(value: Checkpoint) -> list[str]:
+    if value["problem"]:
+        return [str(value["step"]), "", "", "", "", "", value["problem"]]
+    sizes = [f"{axis} {n}" for axis, n in value["layout"].items() if n > (axis != "zero")]
     return [
-        str(one["step"]),
-        str(one["epoch"]),
-        "" if one["loss"] is None else f"{one['loss']:.4f}",
-        " ".join([plural(one["ranks"], "rank"), *sizes]),
-        amount(one["bytes"]),
-        _age(time.time() - one["time"]),
-        "complete" if one["complete"] else "whole",
+        str(value["step"]),
+        str(value["epoch"]),
+        "" if value["loss"] is None else f"{value['loss']:.4f}",
+        " ".join([plural(value["ranks"], "rank"), *sizes]),
+        amount(value["bytes"]),
+        _age(time.time() - value["time"]),
+        "complete" if value["complete"] else "whole",
     ]
 
 

@@ -59,7 +59,7 @@ def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
     known = {o.name: o.metadata["choices"] for o in options()} | NAMES
     words = list[str]()
     for action in p._actions:
-        choices = [str(one) for one in action.choices or known.get(action.dest) or ()]
+        choices = [str(choice) for choice in action.choices or known.get(action.dest) or ()]
         words += action.option_strings or choices
         for flag in action.option_strings if action.nargs != 0 else ():
             yield _case(f'"{path} "*"{flag} "', choices)

@@ -34,12 +34,12 @@ def parser() -> cli.Parser:
     cluster.add_argument(
         "--machine", default=None, metavar="FILE.json", help="what nnmpi.measure has written"
     )
-    one = p.add_argument_group("one layout")
-    one.add_argument(
+    group = p.add_argument_group("one layout")
+    group.add_argument(
         "--explain", default=None, metavar="OPTIONS",
         help="instead of a search: what takes the time of a layout, as --explain='--dp 2 --tp 2'",
     )  # fmt: skip
-    one.add_argument(
+    group.add_argument(
         "--trace", type=Path, default=None, metavar="FILE",
         help="of a run of this layout: its measured seconds beside those",
     )  # fmt: skip

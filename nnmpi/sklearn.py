@@ -53,8 +53,8 @@ class Classifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     def predict(self, x: Any) -> np.ndarray:
         """The label with the largest score."""
-        found: np.ndarray = self.classes_[self.trainer_.predict(np.asarray(x)).argmax(1)]
-        return found
+        labels: np.ndarray = self.classes_[self.trainer_.predict(np.asarray(x)).argmax(1)]
+        return labels
 
     def predict_proba(self, x: Any) -> np.ndarray:
         """The probability of each class, in the order of `classes_`."""
@@ -74,5 +74,5 @@ class Regressor(RegressorMixin, _Estimator):  # type: ignore[misc]
 
     def predict(self, x: Any) -> np.ndarray:
         """The outputs of the model, in the shape of y."""
-        found: np.ndarray = self.trainer_.predict(np.asarray(x))
-        return found.reshape(len(found), *self.shape_)
+        outputs: np.ndarray = self.trainer_.predict(np.asarray(x))
+        return outputs.reshape(len(outputs), *self.shape_)

@@ -128,8 +128,8 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
             print_error(f"nnmpi.train: {trainer.fitted}")
         if trainer.resumed and trainer.resumed.is_over:
             digest = "" if trainer.is_spare else trainer.strategy.entries.sha256()
-            with open_report(replace(c, log=None), comm) as one:
-                one.event(complete_event(trainer.resumed, digest))
+            with open_report(replace(c, log=None), comm) as events:
+                events.event(complete_event(trainer.resumed, digest))
             return 0
         report = opened(trainer, comm)
     except OtherRankError:
@@ -168,8 +168,8 @@ def show(c: Config, comm: Comm) -> int:
             return 0
         c, comm = fewer.config, work
     event = dry_run(set_up(c, comm), comm)
-    with open_report(c, comm) as one:
-        one.event(event)
+    with open_report(c, comm) as report:
+        report.event(event)
     return 0
 
 

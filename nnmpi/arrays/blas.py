@@ -84,10 +84,10 @@ def cores(ranks: int, root: Path = ROOT) -> int:
     rank is bound if its affinity is not the launcher's: mpirun then gave it cores of its own.
     """
     machine = os.cpu_count() or 1
-    own, launcher = _affinity(0), _affinity(os.getppid())
+    allowed, launcher = _affinity(0), _affinity(os.getppid())
     limits = machine, cpuset_size(root), cpu_quota(root), len(launcher) or None
     share = int(min(limit for limit in limits if limit is not None) / ranks)
-    return max(1, min(share, len(own) or machine))
+    return max(1, min(share, len(allowed) or machine))
 
 
 def _affinity(process: int) -> set[int]:

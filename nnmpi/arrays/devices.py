@@ -117,5 +117,5 @@ class Fetched:
     def numbers(self) -> list[float]:
         """Waits until the copy is complete, and returns the numbers of the array."""
         self._event.synchronize()
-        found: list[float] = self._host.tolist()
-        return found
+        values: list[float] = self._host.tolist()
+        return values

@@ -228,9 +228,9 @@ def scaled_dot_product_attention(
         if is_causal:
             raise ValueError("scaled_dot_product_attention: give attn_mask or is_causal, not both")
         mask = as_tensor(attn_mask, backend.of(q.data)).data
-        whole = (*lead, H, q.shape[-2], k.shape[-2])
+        scores_shape = (*lead, H, q.shape[-2], k.shape[-2])
         xp = backend.xp_of(mask)
-        options["mask"] = xp.broadcast_to(mask, whole).reshape(-1, *whole[-3:])
+        options["mask"] = xp.broadcast_to(mask, scores_shape).reshape(-1, *scores_shape[-3:])
     options["scale"] = q.shape[-1] ** -0.5 if scale is None else scale
     y = apply(attention.attention, *rows, **options)
     return y if q.ndim == 4 else y.reshape(*lead, *y.shape[1:])

@@ -5,7 +5,7 @@ message and receives one message at a time, both at once. A message starts when 
 have finished their previous rounds, as in MPI's rendezvous protocol for large messages.
 """
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,40 +29,43 @@ class Network(NamedTuple):
     gamma       seconds to add a byte
     inner       the links within a node, where there are two levels
     per_node    ranks of a node
+    nodes       of each rank, from 0, where nodes have unlike numbers of them
+    sharing     groups of ranks that use the link of a node at the same time
 
     On one level, `link` connects every two ranks.
 
-    On two levels, `inner` connects the ranks of a node (`per_node` consecutive ranks), and each
-    node has one `link` to the outside, shared by the messages that cross it in one round.
+    On two levels, `inner` connects the ranks of a node (`per_node` consecutive ranks, or those that
+    `nodes` says), and each node has one `link` to the outside, shared by the messages that cross it
+    in one round.
     """
 
     link: Link
     gamma: float = 0.0
     inner: Link | None = None
     per_node: int = 1
+    nodes: Ranks = None
+    sharing: int = 1
+
+    @property
+    def spans(self) -> int:
+        """Over how many nodes ranks are spread, where `nodes` says it."""
+        return int(self.nodes.max()) + 1
+
+    def node_of(self, ranks: Ranks) -> Ranks:
+        """The node of each of these ranks."""
+        return ranks // self.per_node if self.nodes is None else self.nodes[ranks]
 
     def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
         """The time of each message of one round."""
         if self.inner is None:
             return np.asarray(self.link.alpha + nbytes * self.link.beta)
-        a, b = source // self.per_node, to // self.per_node
+        a, b = self.node_of(source), self.node_of(to)
         nodes = 1 + max(a.max(initial=0), b.max(initial=0))
         out = np.bincount(a[a != b], minlength=nodes)
         into = np.bincount(b[a != b], minlength=nodes)
-        sharing = np.maximum(out[a], into[b])  # messages on the busier of the two links of each
-        outside = self.link.alpha + sharing * nbytes * self.link.beta
+        waiting = self.sharing * np.maximum(out[a], into[b])  # on the busier of the links of both
+        outside = self.link.alpha + waiting * nbytes * self.link.beta
         return np.where(a == b, self.inner.alpha + nbytes * self.inner.beta, outside)
-
-
-class Links(Protocol):
-    """The links that a price is asked of: those of a network, or the links of some of its ranks."""
-
-    @property
-    def gamma(self) -> float:
-        """Seconds to add a byte."""
-
-    def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
-        """The time of each message of one round."""
 
 
 class Price(NamedTuple):
@@ -80,7 +83,7 @@ class Price(NamedTuple):
     messages: NDArray[np.int_]
 
 
-def price(algorithm: Algorithm, p: int, nbytes: float, network: Links) -> Price:
+def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
     """The time until the last of p ranks has finished, each with a buffer of `nbytes`.
 
     The clocks of all ranks advance together, one round at a time, so memory does not grow with the

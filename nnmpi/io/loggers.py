@@ -85,8 +85,8 @@ class Logger:
                 self.begin({**options, "ranks": trainer.comm.size})
             except Exception as error:  # of a library: a wrong address, a folder of others
                 why, *_ = traceback.format_exception_only(error)[0].splitlines()
-                what = f"{type(self).__name__}: cannot write to {shown(self.where)}"
-                raise LostOutputError(f"{what}: {why}") from error
+                failure = f"{type(self).__name__}: cannot write to {shown(self.where)}"
+                raise LostOutputError(f"{failure}: {why}") from error
             self.layout(trainer.arrangement, trainer.step)
 
     def _write_losses(self) -> None:
@@ -112,8 +112,8 @@ class Logger:
 
 def numbers(event: Event) -> dict[str, float]:
     """The numbers of the event of an epoch, as epoch/loss; its own number is epoch/epoch."""
-    found = ((key, v) for key, v in event.items() if not isinstance(v, bool))
-    return {f"epoch/{key}": float(v) for key, v in found if isinstance(v, int | float)}
+    items = ((key, v) for key, v in event.items() if not isinstance(v, bool))
+    return {f"epoch/{key}": float(v) for key, v in items if isinstance(v, int | float)}
 
 
 class TensorBoard(Logger):

@@ -40,12 +40,25 @@ def _ways(one: Candidate) -> tuple[bool, str]:
 class _RankEnds(NamedTuple):
     """The least work of each rank along pp.
 
-    end   seconds until its last backward pass ends
+    busy  seconds until its last backward pass ends
+    end   seconds until those of the ranks before it end, too
     last  of these, its last backward passes, one of each of its stages
     """
 
+    busy: np.ndarray
     end: np.ndarray
     last: np.ndarray
+
+
+class _RankNumbers(NamedTuple):
+    """The trained numbers of a rank along pp, of all ranks along tp together.
+
+    modules  of each module, the largest first
+    last     of the parameter whose gradient is final last; 0 where other stages have it too
+    """
+
+    modules: list[int]
+    last: int
 
 
 class LowerBounds:
@@ -58,7 +71,8 @@ class LowerBounds:
         self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
         self._passes = dict[tuple[Any, ...], np.ndarray]()
         self._ends = dict[Candidate, float]()
-        self._modules = dict[tuple[int, int, bool], list[list[int]]]()
+        self._modules = dict[tuple[int, int, bool], list[_RankNumbers]]()
+        self._on_one_node = dict[tuple[int, ...], bool]()
         self._messages = dict[tuple[Any, ...], float]()
 
     def seconds(self, one: Candidate) -> float:
@@ -79,26 +93,31 @@ class LowerBounds:
         mean = self._count(one) * (computed + self._in_passes(one)) / one.pp
         return ROUNDING * (self._until_updated(one, mean) + self._besides(one))
 
-    def _until_updated(self, one: Candidate, busy: float) -> float:
-        """The seconds of passes and sums, if one rank is busy for so long."""
+    def _until_updated(self, one: Candidate, least: float) -> float:
+        """The seconds of passes and sums; a rank computes and exchanges for `least` or longer."""
         count, mesh = self._count(one), self._paper.mesh(one)
         along = mesh.group(mesh.size - 1, "pp")
-        ends, gathers = [busy], [0.0]
-        for place, end, last, modules in zip(
+        ends, exposed, gathers = list[float](), list[float](), [0.0]
+        for place, busy, end, last, held in zip(
             along, *map(np.ndarray.tolist, self._of_ranks(one)), self._modules_of(one), strict=True
         ):
-            numbers = [n / one.tp for n in modules]
-            half = self._half_a_sum(mesh.group(place, *REPLICAS), numbers, one.zero > 0)
+            half, last_bucket = (
+                self._half_a_sum(
+                    mesh.group(place, *REPLICAS), [n / one.tp for n in numbers], one.zero > 0
+                )
+                for numbers in (held.modules, [held.last])
+            )
             within = (count + (one.zero == 3)) * half if one.zero > 1 else 0.0
-            behind = (0 if one.zero > 1 else 1 if one.zero else 2) * half
-            ends.append(max(end, within) + max(behind - last, 0.0))
+            behind = 0 if one.zero > 1 else 1 if one.zero else 2
+            exposed.append(behind * last_bucket)
+            ends += [end, max(busy, within) + max(behind * half - last, exposed[-1])]
             gathers.append(half if one.zero in (1, 2) else 0.0)
-        return max(ends) + max(gathers)
+        return max(*ends, least + min(exposed)) + max(gathers)
 
     def nbytes(self, one: Candidate) -> float:
         """The least memory of the rank that has most: values, gradients and running sums."""
         k, parts = sums_of_optimizer(self._paper.plain), one.replicas
-        most = max(map(sum, self._modules_of(one))) / one.tp * self._itemsize
+        most = self._most_numbers(one) * self._itemsize
         whole = (2, 2, 1, 0)[one.zero]
         return ROUNDING * most * (whole + (2 + k - whole) / parts)
 
@@ -117,10 +136,24 @@ class LowerBounds:
         return ceil(batch // count / one.dp), ceil(ceil(batch / count) / one.dp)
 
     def _besides(self, one: Candidate) -> float:
-        """The optimizer, if all ranks share its work, and what no unit and no exchange takes."""
-        machine, numbers = self._costs.machine, sum(self._trained) / self._paper.cluster.size
+        """The optimizer, and what no unit and no exchange takes. Replicas share its work where they
+        divide parameters, or have them in the memory of one node."""
+        machine, parts = self._costs.machine, one.replicas if one.zero or self._is_near(one) else 1
+        numbers = self._most_numbers(one) / parts
         update = numbers * machine.updates[self._paper.plain.optimizer]
         return update + machine.step + self._count(one) * machine.micro_batch / one.pp
+
+    def _most_numbers(self, one: Candidate) -> float:
+        """The trained numbers of the rank that has most."""
+        return max(sum(held.modules) for held in self._modules_of(one)) / one.tp
+
+    def _is_near(self, one: Candidate) -> bool:
+        """Whether the replicas of the last rank are on one node."""
+        if one.shape not in self._on_one_node:
+            mesh = self._paper.mesh(one)
+            group = mesh.group(mesh.size - 1, *REPLICAS)
+            self._on_one_node[one.shape] = self._paper.cluster.on_one_node(group)
+        return self._on_one_node[one.shape]
 
     def _stages(self, one: Candidate) -> np.ndarray:
         """The seconds of the passes of each stage, without exchanges: F, B and I."""
@@ -144,24 +177,30 @@ class LowerBounds:
         before, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
         busy = before + count * (forward + backward)
         if one.schedule != "zb-h1":
-            return _RankEnds(busy + behind, backward)
+            return _RankEnds(busy, busy + behind, backward)
         owed = before + count * (f + i) + gradients + b[0]
         owed[0] = 0.0
-        return _RankEnds(np.maximum(busy, owed), backward)
+        return _RankEnds(busy, np.maximum(busy, owed), backward)
 
-    def _modules_of(self, one: Candidate) -> list[list[int]]:
-        """The numbers of trained parameters of each module of each rank along pp, the largest
-        first, all along tp together."""
+    def _modules_of(self, one: Candidate) -> list[_RankNumbers]:
+        """The trained numbers of each rank along pp."""
         division, variables = self._paper.division(one), self._paper.graph.variables
         key = self._paper.cut_key(one)
         if key not in self._modules:
+            of_ranks = [
+                {v for stage in division.of_rank(r).values() for v in stage.variables}
+                for r in range(one.pp)
+            ]
             self._modules[key] = []
-            for r in range(one.pp):
-                there = {v for stage in division.of_rank(r).values() for v in stage.variables}
-                found = Counter[str]()
-                for v in there:
-                    found[variables[v].path.rpartition(".")[0]] += self._trained[v]
-                self._modules[key].append(sorted(found.values(), reverse=True))
+            for held in of_ranks:
+                modules = Counter[str]()
+                for v in held:
+                    modules[variables[v].path.rpartition(".")[0]] += self._trained[v]
+                first = min(v for v in held if self._trained[v])
+                is_alone = sum(first in other for other in of_ranks) == 1
+                last = self._trained[first] * is_alone
+                found = _RankNumbers(sorted(modules.values(), reverse=True), last)
+                self._modules[key].append(found)
         return self._modules[key]
 
     def _in_passes(self, one: Candidate) -> float:
@@ -175,8 +214,8 @@ class LowerBounds:
         """The seconds of exchanges along tp and cp for a micro-batch of this many samples."""
         key = one.tp, one.cp, *_ways(one), samples
         if key not in self._messages:
-            whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", micro_batches=1)
-            a = self._paper.without_parameters(whole._replace(zero=0, recompute=False))
+            whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", zero=0)
+            a = self._paper.without_parameters(whole._replace(recompute=False))
             inside = in_passes(a, a.mesh.size - 1, samples)
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]
@@ -196,4 +235,4 @@ class LowerBounds:
         lengths = accumulate(mb * MB / self._itemsize + n for n in modules)
         buckets = sum(length < numbers for length in lengths) + 1
         rounds = buckets * (others if by_ring else log2(links.spans) / 2)
-        return sent * links.machine.far.beta + rounds * links.machine.far.alpha
+        return sent * links.link.beta + rounds * links.link.alpha

@@ -9,13 +9,12 @@ All groups along an axis exchange at the same time. So the ranks of a node share
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.price import Floats, price
-from nnmpi.collectives.step import Algorithm, Collective, Ranks
+from nnmpi.collectives.price import Network, price
+from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
@@ -37,44 +36,13 @@ def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
     return f"{operation.name.lower()} {algorithm} {ranks}"
 
 
-class GroupLinks(NamedTuple):
-    """The links of the ranks of one group, of which others use those between nodes, too.
-
-    nodes    of each rank of the group, from 0
-    sharing  groups that use the link of a node at the same time
-    """
-
-    machine: Machine
-    nodes: np.ndarray
-    sharing: int
-
-    @property
-    def gamma(self) -> float:
-        """Seconds to add a byte."""
-        return self.machine.adding
-
-    @property
-    def spans(self) -> int:
-        """Over how many nodes the group is spread."""
-        return int(self.nodes.max()) + 1
-
-    def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
-        """The time of each message of one round."""
-        near, far, nodes = self.machine.near, self.machine.far, self.nodes
-        a, b = nodes[source], nodes[to]
-        out, into = (np.bincount(ends[a != b], minlength=self.spans) for ends in (a, b))
-        waiting = self.sharing * np.maximum(out[a], into[b])
-        outside = far.alpha + waiting * nbytes * far.beta
-        return np.where(a == b, near.alpha + nbytes * near.beta, outside)
-
-
 class ExchangeTimes:
     """The seconds of exchanges on a cluster of such machines; each is found once."""
 
     def __init__(self, machine: Machine, cluster: Cluster) -> None:
         self._machine, self._cluster = machine, cluster
         self._on_node = Counter(cluster.nodes)
-        self._links = dict[tuple[int, ...], GroupLinks]()
+        self._links = dict[tuple[int, ...], Network]()
         self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
     def seconds(self, one: Exchange) -> float:
@@ -85,14 +53,14 @@ class ExchangeTimes:
         of_links = links.nodes.tobytes(), links.sharing
         key = one.operation, _measured_as(one), *of_links, one.nbytes, one.travelling
         if key not in self._found:
-            self._found[key] = _seconds(one, links)
+            self._found[key] = self._once(one, links)
         return one.times * self._found[key]
 
     def total(self, exchanges: Iterable[Exchange]) -> float:
         """The seconds of exchanges that follow each other."""
         return sum(map(self.seconds, exchanges))
 
-    def links(self, group: tuple[int, ...]) -> GroupLinks:
+    def links(self, group: tuple[int, ...]) -> Network:
         """The links between the ranks of a group."""
         if group not in self._links:
             places = [self._cluster.nodes[r] for r in group]
@@ -100,12 +68,30 @@ class ExchangeTimes:
             node, here = Counter(places).most_common(1)[0]
             sharing = max(self._on_node[node] // here, 1)
             nodes = np.array([numbers[node] for node in places])
-            self._links[group] = GroupLinks(self._machine, nodes, sharing)
+            machine = self._machine
+            self._links[group] = Network(
+                machine.far, machine.adding, machine.near, nodes=nodes, sharing=sharing
+            )
         return self._links[group]
 
     def is_between_nodes(self, one: Exchange) -> bool:
         """Whether some of its ranks share no memory."""
         return self.links(one.group).spans > 1
+
+    def _once(self, one: Exchange, links: Network) -> float:
+        """The seconds of an exchange that happens once."""
+        p, nbytes = len(links.nodes), one.travelling
+        curve = self._machine.sums.get(curve_name(one.operation, _measured_as(one), p))
+        if curve and links.spans == 1:
+            return curve.at(one.nbytes if one.algorithm in THROUGH_MEMORY else nbytes)
+        if one.operation in (Collective.MESSAGE, Collective.ALL_TO_ALL):
+            return _to_each(links, nbytes / (p - 1))
+        if one.operation is Collective.ALL_REDUCE and one.algorithm in THROUGH_MEMORY:
+            return _through_memory(links, one.nbytes, nbytes)
+        plans = ALGORITHMS if one.operation is Collective.ALL_REDUCE else PLANS[one.operation]
+        if one.algorithm == "ring" or one.algorithm not in plans:  # of the library, or a user's
+            return _around(links, nbytes, one.operation)
+        return price(plans[one.algorithm], p, nbytes, links).seconds
 
 
 def _measured_as(one: Exchange) -> str:
@@ -114,36 +100,17 @@ def _measured_as(one: Exchange) -> str:
     return IN_PLACE if of_gradients else one.algorithm
 
 
-def _seconds(one: Exchange, links: GroupLinks) -> float:
-    """The seconds of an exchange that happens once."""
-    p, nbytes, machine = len(links.nodes), one.travelling, links.machine
-    curve = machine.sums.get(curve_name(one.operation, _measured_as(one), p))
-    if curve and links.spans == 1:
-        return curve.at(one.nbytes if one.algorithm in THROUGH_MEMORY else nbytes)
-    if one.operation is Collective.MESSAGE:
-        return _rounds(links, np.array([nbytes]))
-    if one.operation is Collective.ALL_TO_ALL:
-        return _rounds(links, np.full(p - 1, nbytes / (p - 1)))
-    if one.operation is Collective.ALL_REDUCE and one.algorithm in THROUGH_MEMORY:
-        return _through_memory(links, one.nbytes, nbytes)
-    plans = ALGORITHMS if one.operation is Collective.ALL_REDUCE else PLANS[one.operation]
-    if one.algorithm == "ring" or one.algorithm not in plans:  # that of the library, or a user's
-        return _around(links, nbytes, one.operation)
-    return _carried_out(plans[one.algorithm], links, nbytes)
-
-
-def _rounds(links: GroupLinks, each: np.ndarray) -> float:
+def _to_each(links: Network, nbytes: float) -> float:
     """The seconds of messages from the first rank to the others, one after the other."""
-    to = np.arange(1, len(each) + 1)
-    return sum(
-        float(links.seconds(np.array([0]), to[k : k + 1], each[k : k + 1])[0])
-        for k in range(len(each))
-    )
+    first, each = np.zeros(1, int), np.array([nbytes])
+    others = np.arange(1, len(links.nodes))
+    return sum(float(links.seconds(first, to, each)[0]) for to in others[:, None])
 
 
-def _through_memory(links: GroupLinks, nbytes: int, travelling: int) -> float:
+def _through_memory(links: Network, nbytes: int, travelling: int) -> float:
     """The seconds of an all-reduce of nodes: each adds up, then one rank of each sums by a ring."""
-    near, q = links.machine.near, int(np.bincount(links.nodes).max())
+    near, q = links.inner, int(np.bincount(links.nodes).max())
+    assert near is not None
     inside = 2 * near.alpha + nbytes * (2 * near.beta + links.gamma * (q - 1)) if q > 1 else 0.0
     leaders = links._replace(nodes=np.arange(links.spans))
     return inside + (
@@ -151,7 +118,7 @@ def _through_memory(links: GroupLinks, nbytes: int, travelling: int) -> float:
     )
 
 
-def _around(links: GroupLinks, nbytes: int, operation: Collective) -> float:
+def _around(links: Network, nbytes: int, operation: Collective) -> float:
     """The seconds of a ring: in every round each rank sends a chunk to the next one, and all wait
     for the slowest link."""
     p = len(links.nodes)
@@ -159,11 +126,6 @@ def _around(links: GroupLinks, nbytes: int, operation: Collective) -> float:
     slowest = float(links.seconds(ranks, (ranks + 1) % p, np.full(p, chunk)).max())
     adds = operation is not Collective.ALL_GATHER
     return (p - 1) * (HALVES[operation] * slowest + adds * links.gamma * chunk)
-
-
-def _carried_out(algorithm: Algorithm, links: GroupLinks, nbytes: int) -> float:
-    """The seconds of an algorithm, round by round."""
-    return price(algorithm, len(links.nodes), nbytes, links).seconds
 
 
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")

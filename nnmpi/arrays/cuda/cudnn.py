@@ -72,14 +72,14 @@ def library() -> Any:
     except (ImportError, OSError, RuntimeError):
         pass  # a system's CUDA, which is found by its name
     try:
-        found = import_module("cudnn")
-        found.backend_version()
+        front_end = import_module("cudnn")
+        front_end.backend_version()
     except (ImportError, OSError, RuntimeError):
         return None
-    if tuple(map(int, found.__version__.split(".")[:2])) >= OLDEST:
-        return found
+    if tuple(map(int, front_end.__version__.split(".")[:2])) >= OLDEST:
+        return front_end
     warnings.warn(
-        f"cuDNN's front end {found.__version__} is too old, so it is not used: "
+        f"cuDNN's front end {front_end.__version__} is too old, so it is not used: "
         "pip install --no-deps 'nvidia-cudnn-frontend>=1.31'",
         stacklevel=2,
     )
@@ -88,27 +88,27 @@ def library() -> Any:
 
 def version() -> str:
     """The version of cuDNN, or the name of its substitute."""
-    found = library()
-    if found is None:
+    front_end = library()
+    if front_end is None:
         return "none: convolutions by im2col, attention by products"
-    return str(found.backend_version())
+    return str(front_end.backend_version())
 
 
-def can(what: Described, xp: Any) -> bool:
+def can(operation: Described, xp: Any) -> bool:
     """Tell whether cuDNN has an engine for an operation."""
-    return _graph(what, *_here(xp)) is not None
+    return _graph(operation, *_here(xp)) is not None
 
 
-def run(what: Described, arrays: Sequence[Array]) -> None:
+def run(operation: Described, arrays: Sequence[Array]) -> None:
     """Carry out an operation that `can` has accepted, on arrays in the order of its tensors."""
     xp = xp_of(arrays[0])
     here = _here(xp)
-    found, handle = _graph(what, *here), _handle(*here)
-    assert found is not None, "can() was not asked"
+    graph, handle = _graph(operation, *here), _handle(*here)
+    assert graph is not None, "can() was not asked"
     library().set_stream(handle=handle, stream=xp.cuda.get_current_stream().ptr)
-    workspace = xp.empty(max(found.workspace, 1), "uint8")
+    workspace = xp.empty(max(graph.workspace, 1), "uint8")
     places = [a.data.ptr for a in arrays]
-    found.graph.execute(places, workspace.data.ptr, handle=handle, tensor_uids=found.uids)
+    graph.graph.execute(places, workspace.data.ptr, handle=handle, tensor_uids=graph.uids)
 
 
 def _here(xp: Any) -> tuple[int, int]:
@@ -123,18 +123,18 @@ def _handle(device: int, thread: int) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _graph(what: Described, device: int, thread: int) -> CudnnGraph | None:
+def _graph(operation: Described, device: int, thread: int) -> CudnnGraph | None:
     """The graph of an operation, or None if cuDNN has no engine for it."""
     try:
-        return built(what, handle=_handle(device, thread))
+        return built(operation, handle=_handle(device, thread))
     except library().cudnnGraphNotSupportedError:
         return None
     except (RuntimeError, ValueError) as error:  # so it declines what it cannot describe
-        warnings.warn(f"cuDNN refuses {what.instead}: {error}", stacklevel=2)
+        warnings.warn(f"cuDNN refuses {operation.instead}: {error}", stacklevel=2)
         return None
 
 
-def built(what: Described, **device: Any) -> CudnnGraph:
+def built(operation: Described, **device: Any) -> CudnnGraph:
     """The graph with its engine, for the device of a handle or for a device on paper.
 
     Raises cudnnGraphNotSupportedError if there is no engine.
@@ -142,17 +142,17 @@ def built(what: Described, **device: Any) -> CudnnGraph:
     lib = library()
     note, heuristic, total = lib.numerical_note, lib.heur_mode, lib.data_type.FLOAT
     graph = lib.pygraph(
-        io_data_type=type_of(what.dtype),
+        io_data_type=type_of(operation.dtype),
         intermediate_data_type=total,
         compute_data_type=total,
         **device,
     )
-    tensors = what.tensors(graph)
+    tensors = operation.tensors(graph)
     uids = tuple(range(1, len(tensors) + 1))
     for tensor, uid in zip(tensors, uids, strict=True):
         tensor.set_uid(uid)
     unwanted = [note.NONDETERMINISTIC, note.REDUCED_PRECISION_REDUCTION]
-    if what.dtype == "float32" and not what.tf32:
+    if operation.dtype == "float32" and not operation.tf32:
         unwanted += [note.TENSOR_CORE, note.DOWN_CONVERT_INPUTS]
     graph.validate()
     graph.build_operation_graph()

@@ -71,13 +71,13 @@ def _columns(
     """Sums over the rows of x (N, P, C) in outs (N, C), and the kernel that joins parts."""
     first = numbers[0]
     N, P, C = first.shape if first.ndim == 3 else (1, *first.shape)
-    found = [out for out in outs if out is not None]
+    given = [out for out in outs if out is not None]
     plain = are_plain(first.dtype, *numbers) and are_plain(np.float32, *statistics)
-    fit = all(fits(out) and are_plain(out.dtype, out) and out.size == N * C for out in found)
+    fit = all(fits(out) and are_plain(out.dtype, out) and out.size == N * C for out in given)
     if not (fits(first) and plain and fit and all(a.shape == first.shape for a in numbers)):
         return NotImplemented
     R, T, groups = parts_of(P), type_of(first.dtype), -(-C // COLUMNS)
-    plain = R == 1 and all(out.dtype == np.float32 for out in found)
+    plain = R == 1 and all(out.dtype == np.float32 for out in given)
     xp, n = xp_of(first), N * C
     parts = outs if plain else [None if o is None else xp.empty((R, N, C), "float32") for o in outs]
     args = (*numbers, *statistics, *parts, *counts(N, P, C, R))
@@ -149,13 +149,13 @@ def channel_scales_loop(
 
 
 def track_loop(
-    mean: Array, var: Array, batches: Array, now: Array, m2: Array, n: int, share: Any
+    mean: Array, var: Array, batches: Array, batch_mean: Array, m2: Array, n: int, share: Any
 ) -> Any:
     if not isinstance(share, float) or batches.dtype != np.int64:
         return NotImplemented
     numbers = map(np.float32, (n - 1, share, 1 - share))
-    args = (mean, var, batches, now, m2, *counts(mean.size), *numbers)
-    return _of_channels("track", (mean, var, now, m2), None, args)
+    args = (mean, var, batches, batch_mean, m2, *counts(mean.size), *numbers)
+    return _of_channels("track", (mean, var, batch_mean, m2), None, args)
 
 
 def _by_column(

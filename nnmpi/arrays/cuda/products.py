@@ -41,15 +41,15 @@ def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
     if not A.shape[-1]:
         C[...] = C if adds else 0
         return None
-    there = _matrices(C)
-    if there is None:
-        whole = xp_of(C).ascontiguousarray(C)
-        products_loop(A, B, whole, adds)
-        C[...] = whole
-    elif not there.by_rows:
+    matrices = _matrices(C)
+    if matrices is None:
+        contiguous = xp_of(C).ascontiguousarray(C)
+        products_loop(A, B, contiguous, adds)
+        C[...] = contiguous
+    elif not matrices.by_rows:
         products_loop(B.swapaxes(-1, -2), A.swapaxes(-1, -2), C.swapaxes(-1, -2), adds)
     else:
-        _multiply(_read(A, C.shape[:-2]), _read(B, C.shape[:-2]), there, adds)
+        _multiply(_read(A, C.shape[:-2]), _read(B, C.shape[:-2]), matrices, adds)
     return None
 
 
@@ -70,8 +70,8 @@ def _matrices(a: Array) -> Matrices | None:
 def _read(a: Array, lead: tuple[int, ...]) -> Matrices:
     """The matrices of a factor, broadcast to these axes."""
     xp = xp_of(a)
-    found = _matrices(xp.broadcast_to(a, (*lead, *a.shape[-2:])))
-    return found or _read(xp.ascontiguousarray(a), lead)
+    matrices = _matrices(xp.broadcast_to(a, (*lead, *a.shape[-2:])))
+    return matrices or _read(xp.ascontiguousarray(a), lead)
 
 
 def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
@@ -81,7 +81,7 @@ def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
     (m, k), n = a.array.shape[-2:], c.array.shape[-1]
     (count, *steps), rest = _batches(c.array.shape[:-2], [x.strides for x in (b, a, c)])
     by_columns = blas.CUBLAS_OP_T, blas.CUBLAS_OP_N  # of a factor that lies by columns, or by rows
-    zero, one = (FACTORS[i:].ctypes.data for i in range(2))
+    zero, unit = (FACTORS[i:].ctypes.data for i in range(2))
     for offsets in rest:
         given = [
             (x.array.data.ptr + at * x.array.itemsize, _type(x.array), x.ld, step)
@@ -90,7 +90,7 @@ def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
         blas.gemmStridedBatchedEx(
             handle,
             *(by_columns[x.by_rows] for x in (b, a)),
-            *(n, m, k, one, *given[0], *given[1], one if adds else zero, *given[2]),
+            *(n, m, k, unit, *given[0], *given[1], unit if adds else zero, *given[2]),
             *(count, blas.CUBLAS_COMPUTE_32F, blas.CUBLAS_GEMM_DEFAULT),
         )
 

@@ -68,7 +68,7 @@ class SdpaGraph(NamedTuple):
         y, lse = read("y", self.y, self.dtype), read("lse", self.lse, "float32")
         dy, *others = self.gradients
         g = read("dy", dy, self.dtype)
-        found = graph.sdpa_backward(
+        gradients = graph.sdpa_backward(
             name="gradients",
             **inputs,
             o=y,
@@ -78,7 +78,7 @@ class SdpaGraph(NamedTuple):
             **options,
         )
         written = [
-            cudnn.as_output(d, *rows, self.dtype) for d, rows in zip(found, others, strict=True)
+            cudnn.as_output(d, *rows, self.dtype) for d, rows in zip(gradients, others, strict=True)
         ]
         return [*inputs.values(), y, lse, g, *written]
 
@@ -108,11 +108,11 @@ def _carried_out(
     q, k, v, y = map(_rows, rows)
     N, H, T, _ = q.dim
     stats = HeadRows((N, H, T, 1), (H * T, T, 1, 1))
-    found, dtype = tuple(map(_rows, derivatives)), rows[0].dtype.name
-    what = SdpaGraph(q, k, v, y, stats, found, scale, causal, dtype)
-    if not cudnn.can(what, xp_of(lse)):
+    derivative_rows, dtype = tuple(map(_rows, derivatives)), rows[0].dtype.name
+    operation = SdpaGraph(q, k, v, y, stats, derivative_rows, scale, causal, dtype)
+    if not cudnn.can(operation, xp_of(lse)):
         return False
-    cudnn.run(what, (*rows, lse, *derivatives))
+    cudnn.run(operation, (*rows, lse, *derivatives))
     return True
 
 

@@ -43,7 +43,7 @@ class Result(NamedTuple):
 @lru_cache
 def picks(n: int) -> tuple[Vjp, ...]:
     """The vjps of n arguments whose gradients `prepare` computes together."""
-    return tuple(lambda found, out, k=k: found[k] for k in range(n))
+    return tuple(lambda gradients, out, k=k: gradients[k] for k in range(n))
 
 
 progress_hook: ContextVar[Callable[[], object]] = ContextVar(

@@ -147,8 +147,8 @@ def attention_gradients(
         of_rows = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]
         attention_gradient_loop(*of_rows, *(d[:, :, keys] for d in sums), *how.of(tile))
         if types_of(dk.dtype).is_mixed and queries.stop == T:
-            for found, d in zip(sums, of_heads, strict=True):
-                round_loop(found, d)
+            for total, d in zip(sums, of_heads, strict=True):
+                round_loop(total, d)
         progress()
 
 

@@ -105,9 +105,9 @@ class Bands(NamedTuple):
         rows = self.rows // self.f
         if self.number * rows == self.n * g.shape[1]:
             return g.reshape(self.number, rows, *g.shape[2:])
-        whole = xp_of(g).zeros((self.number, rows, *g.shape[2:]), g.dtype)
-        self.result(whole)[...] = g
-        return whole
+        rows_of_all = xp_of(g).zeros((self.number, rows, *g.shape[2:]), g.dtype)
+        self.result(rows_of_all)[...] = g
+        return rows_of_all
 
     def gradient(self, d: Array) -> Array:
         """The transpose of `images` and `samples`, from the kernel's d (number, rows, W, C).

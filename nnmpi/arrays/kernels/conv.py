@@ -59,8 +59,8 @@ class Cudnn:
     def _windows(self, z: Array) -> Array:
         """Raw outputs z (N, h, v, O) as pooling windows (2, 2, N, h / 2, v / 2, O), a view."""
         (h, v), f = self.covers, self.f
-        whole = z[:, : f * h, : f * v]
-        return whole.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
+        covered = z[:, : f * h, : f * v]
+        return covered.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
         """The outputs y (N, h, v, O) of all images."""
@@ -81,9 +81,9 @@ class Cudnn:
         if self.f > 1:
             is_covered = tuple(self.f * size for size in self.covers) == self.spec.y[1:3]
             make = self.xp.empty if is_covered else self.xp.zeros
-            whole = make(self.spec.y, g.dtype)
-            epilogue.spread(dz, largest, self._windows(whole), self.covers)
-            dz = whole
+            dy = make(self.spec.y, g.dtype)
+            epilogue.spread(dz, largest, self._windows(dy), self.covers)
+            dz = dy
         progress_hook.get()()
         if shared.dx is not None:
             self._data_gradient(dz, shared.dx)
@@ -167,9 +167,9 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
         chunk = _chunk(N, q.products * tiles, budget)
         return Winograd(x, w, q, chunk), chunk
     if f.algorithm != "im2col" and not of(x).is_host:
-        found = Cudnn.of(x, w, f.windows, f.groups, f.pool, f.keep)
-        if found is not None:
-            return found, N
+        by_cudnn = Cudnn.of(x, w, f.windows, f.groups, f.pool, f.keep)
+        if by_cudnn is not None:
+            return by_cudnn, N
     return im2col(x, w, f)
 
 
@@ -286,10 +286,10 @@ def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vj
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
         dw = finish_dw(shared.dw)
-        found = cast(dw, dtype)
+        rounded = cast(dw, dtype)
         if out is None:
-            return xp_of(dw).ascontiguousarray(found).transpose(3, 2, 0, 1)
-        out.transpose(2, 3, 1, 0)[...] = found
+            return xp_of(dw).ascontiguousarray(rounded).transpose(3, 2, 0, 1)
+        out.transpose(2, 3, 1, 0)[...] = rounded
         return out
 
     return (

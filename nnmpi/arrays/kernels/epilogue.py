@@ -115,19 +115,19 @@ def outputs(
     """
     xp, (n, h, w, O) = xp_of(y), y.shape
     is_whole = (h, w) == covers
-    whole = y if is_whole and y.dtype == z.dtype else xp.empty((n, *covers, O), z.dtype)
+    pooled = y if is_whole and y.dtype == z.dtype else xp.empty((n, *covers, O), z.dtype)
     if largest is None:
-        whole.reshape(z.shape)[...] = z
+        pooled.reshape(z.shape)[...] = z
     else:
-        places = largest if is_whole else places_of(whole)
+        places = largest if is_whole else places_of(pooled)
         S = z.shape[2:]
-        pool_loop(z, whole.reshape(S), places.reshape(S))
+        pool_loop(z, pooled.reshape(S), places.reshape(S))
         if not is_whole:
             largest[...] = places[:, :h, :w]
-    found = whole if is_whole else xp.ascontiguousarray(whole[:, :h, :w])
-    bias_relu(found, rows)
-    if found is not y:
-        cast_loop(found, y)
+    cropped = pooled if is_whole else xp.ascontiguousarray(pooled[:, :h, :w])
+    bias_relu(cropped, rows)
+    if cropped is not y:
+        cast_loop(cropped, y)
 
 
 def masked(g: Array, y: Array | None, db: Array | None) -> Array:
@@ -156,6 +156,6 @@ def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) 
 
 def _grown(a: Array, shape: tuple[int, ...]) -> Array:
     """a (..., h, w, O) with zeros behind its last rows and columns."""
-    whole = xp_of(a).zeros(shape, a.dtype)
-    whole[..., : a.shape[-3], : a.shape[-2], :] = a
-    return whole
+    grown = xp_of(a).zeros(shape, a.dtype)
+    grown[..., : a.shape[-3], : a.shape[-2], :] = a
+    return grown

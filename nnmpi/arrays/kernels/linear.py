@@ -35,8 +35,8 @@ def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
     factors are read as they are, and added up in the type of sums."""
     xp = xp_of(a)
     if min(a.ndim, b.ndim) < 2 or not on_device_in_16_bits(a):
-        found: Array = xp.matmul(a, b)
-        return found if dtype is None else found.astype(dtype, copy=False)
+        product: Array = xp.matmul(a, b)
+        return product if dtype is None else product.astype(dtype, copy=False)
     lead = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     c = xp.empty((*lead, a.shape[-2], b.shape[-1]), dtype or a.dtype)
     products_loop(a, b, c, False)
@@ -139,6 +139,6 @@ def mlp_gradients(
     for i in reversed(range(len(ws))):
         g = relu_gradient(g, ys[i]) if relus[i] else g
         inputs = ys[i - 1] if i else x
-        before = xp_of(g).empty(inputs.shape, g.dtype) if i else dx
-        gradients(g, ws[i], inputs, before, dws[i], dbs[i])
-        g = before
+        d_inputs = xp_of(g).empty(inputs.shape, g.dtype) if i else dx
+        gradients(g, ws[i], inputs, d_inputs, dws[i], dbs[i])
+        g = d_inputs

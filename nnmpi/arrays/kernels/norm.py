@@ -112,11 +112,11 @@ def batch_norm_gradient_loop(
 
 @kernel
 def track_loop(
-    mean: InOut, var: InOut, batches: InOut, now: Array, m2: Array, n: int, share: Any
+    mean: InOut, var: InOut, batches: InOut, batch_mean: Array, m2: Array, n: int, share: Any
 ) -> None:
     """Running statistics take a share of those of n numbers, of one batch more."""
     batches += 1
-    for running, new in ((mean, now), (var, m2 / (n - 1))):
+    for running, new in ((mean, batch_mean), (var, m2 / (n - 1))):
         running *= 1 - share
         running += share * new
 
@@ -141,9 +141,9 @@ def layer_norm_loop(
 
 
 def _normalised(x: Array, mean: Array, r: Array) -> Array:
-    found = x - mean[:, None]
-    found *= r[:, None]
-    return found
+    off = x - mean[:, None]
+    off *= r[:, None]
+    return off
 
 
 @kernel

@@ -22,14 +22,14 @@ def _padded(
     There is one for each element of the window: its number in all windows.
     """
     (n, H, W, C), (rows, columns) = shape, w
-    whole = xp.full((n, rows.padded(H), columns.padded(W), C), value, dtype)
+    padded = xp.full((n, rows.padded(H), columns.padded(W), C), value, dtype)
     down, right = rows.stride * rows.outputs(H), columns.stride * columns.outputs(W)
     views = [
-        whole[:, i : i + down : rows.stride, j : j + right : columns.stride]
+        padded[:, i : i + down : rows.stride, j : j + right : columns.stride]
         for i in range(0, rows.span, rows.dilation)
         for j in range(0, columns.span, columns.dilation)
     ]
-    inside = whole[:, rows.before : rows.before + H, columns.before : columns.before + W]
+    inside = padded[:, rows.before : rows.before + H, columns.before : columns.before + W]
     return inside, views
 
 
@@ -74,10 +74,10 @@ def max_pool2d_indices(x: Array, windows: Windows) -> Array:
     inside[...] = xl
     pixels, places = _padded(xp, (1, H, W, 1), -1, "int64", windows)
     pixels[...] = xp.arange(H * W).reshape(1, H, W, 1)
-    found = xp.zeros(y.shape, "int64")
+    indices = xp.zeros(y.shape, "int64")
     for view, place in zip(reversed(views), reversed(places), strict=True):
-        found = xp.where((view == y) & (place >= 0), place, found)
-    return found.transpose(0, 3, 1, 2)
+        indices = xp.where((view == y) & (place >= 0), place, indices)
+    return indices.transpose(0, 3, 1, 2)
 
 
 def _max_pool_2x2(x: Array) -> Result:

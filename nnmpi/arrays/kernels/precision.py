@@ -91,8 +91,8 @@ def by_float32(op: Callable[..., Array], *args: Any) -> Array:
     if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
         return op(*args)
     if not any(map(on_host_in_16_bits, args)):
-        found = op(*args)  # bfloat16 beside a Python number may become float32
-        return cast(found, dtype) if found.dtype == "float32" else found
+        result = op(*args)  # bfloat16 beside a Python number may become float32
+        return cast(result, dtype) if result.dtype == "float32" else result
     return cast(op(*map(computed, args)), dtype)
 
 

@@ -68,10 +68,10 @@ def gru_loop(z: InOut, u: Array, hidden: Out, off: Out, h: InOut) -> None:
     """n = tanh(z_n + r u_n), h = n + t (h - n) with the gates r, t, n; kept: u_n and h - n."""
     xp, (r, t, n), both = xp_of(z), _gates(z, 3), u + z
     hidden[...] = _gates(u, 3)[2]
-    before, of_n = n.copy(), _gates(both, 3)[2]
+    old_n, of_n = n.copy(), _gates(both, 3)[2]
     sigmoid_loop(both, z)
     xp.multiply(r, hidden, out=of_n)
-    of_n += before
+    of_n += old_n
     tanh_loop(of_n, n)
     xp.subtract(h, n, out=off)
     xp.multiply(t, off, out=h)

@@ -63,7 +63,7 @@ def _sums_so_far(g: Array, rows: Array, shape: tuple[int, ...]) -> Array:
     xp, step = xp_of(g), 1
     while step < len(rows):
         same = (rows[step:] == rows[:-step]).reshape(shape)
-        before = xp.where(same, g[:-step], 0)
-        g[step:] += before
+        shifted = xp.where(same, g[:-step], 0)
+        g[step:] += shifted
         step *= 2
     return g

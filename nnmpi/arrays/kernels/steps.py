@@ -90,14 +90,14 @@ def _chunks(
     What is changed is put back if the device decides so."""
     xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
     factor: Any = mixed.factor
-    whole = p.size
-    size = _CHUNK_BYTES // p.itemsize if of(p).is_host else whole
-    scratch = [xp.empty(min(size, whole), p.dtype) for _ in range(scratches)]
+    total = p.size
+    size = _CHUNK_BYTES // p.itemsize if of(p).is_host else total
+    scratch = [xp.empty(min(size, total), p.dtype) for _ in range(scratches)]
     beside = [] if values is None else [values]
     changed = [*{id(a): a for a in (p, *arrays[2:], *beside)}.values()]
-    before = [a.copy() for a in changed] if (is_decided := is_array(factor)) else []
-    for start in range(0, whole, size):
-        part = slice(start, min(start + size, whole))
+    saved = [a.copy() for a in changed] if (is_decided := is_array(factor)) else []
+    for start in range(0, total, size):
+        part = slice(start, min(start + size, total))
         P, *others = (a[part] for a in arrays)
         if others and (is_decided or others[0].dtype != p.dtype or factor != 1):
             others[0] = others[0].astype(p.dtype)
@@ -107,7 +107,7 @@ def _chunks(
         yield (P, *others, *[t[: part.stop - part.start] for t in scratch])
         if values is not None:
             values[part] = P
-    for a, kept in zip(changed, before, strict=False):
+    for a, kept in zip(changed, saved, strict=False):
         xp.copyto(a, kept, where=factor[1] == 0)
 
 
@@ -155,8 +155,8 @@ def adam_loop(
     factor: float,
 ) -> None:
     """p is multiplied by `shrink`, then decay * p is added to g."""
-    xp, own = xp_of(p), (p, g, M, V, V if largest is None else largest)
-    for P, G, m, v, top, t in _chunks(*own, mixed=Mixed(values, factor)):
+    xp, arrays = xp_of(p), (p, g, M, V, V if largest is None else largest)
+    for P, G, m, v, top, t in _chunks(*arrays, mixed=Mixed(values, factor)):
         if shrink != 1:
             P *= shrink
         if decay:
@@ -198,8 +198,8 @@ def sgd_loop(
     factor: float,
 ) -> None:
     """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
-    xp, own = xp_of(p), (p, g, p if velocity is None else velocity)
-    for P, G, v, t in _chunks(*own, mixed=Mixed(values, factor)):
+    xp, arrays = xp_of(p), (p, g, p if velocity is None else velocity)
+    for P, G, v, t in _chunks(*arrays, mixed=Mixed(values, factor)):
         if decay:
             G = _decayed(P, G, decay, t)
         if velocity is not None:
@@ -249,9 +249,9 @@ def rmsprop_loop(
 ) -> None:
     """`rest`: 1 - alpha."""
     xp = xp_of(p)
-    own = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
+    arrays = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
     mixed = Mixed(values, factor)
-    for P, G, s, v, m, t, u in _chunks(*own, scratches=2, mixed=mixed):
+    for P, G, s, v, m, t, u in _chunks(*arrays, scratches=2, mixed=mixed):
         if decay:
             G = _decayed(P, G, decay, u)
         xp.multiply(G, G, out=t)

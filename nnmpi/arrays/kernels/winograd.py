@@ -106,14 +106,14 @@ def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
 
     The axis has `size` pixels without the padding p, and so many tiles.
     """
-    found = []
+    slices = []
     for a in range(m):
         first = max(0, -(-(p - a) // m))
         r = m * first + a - p
         count = max(0, min(tiles + 1 - first, -(-(size - r) // m)))
         pixels = slice(r, r + m * count, m) if count else slice(0, 0)
-        found.append((pixels, slice(first, first + count)))
-    return found
+        slices.append((pixels, slice(first, first + count)))
+    return slices
 
 
 def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:

@@ -74,10 +74,10 @@ class MetaArray(np.ndarray):
             shape = shapes.matmul(*inputs)
         if out is not None:
             return out[0]
-        found = getattr(ufunc, method)(*map(small, inputs), **options)
-        if isinstance(found, tuple):
-            return tuple(made_as(shape, one) for one in found)
-        return made_as(shape, found)
+        result = getattr(ufunc, method)(*map(small, inputs), **options)
+        if isinstance(result, tuple):
+            return tuple(made_as(shape, item) for item in result)
+        return made_as(shape, result)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         if function in RULES:
@@ -142,8 +142,8 @@ class MetaArray(np.ndarray):
 
     def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
         """A place along an axis, for each row."""
-        found = small(self).argmax(axis, keepdims=keepdims)
-        return made_as(shapes.reduced(self.shape, axis, keepdims), found)
+        places = small(self).argmax(axis, keepdims=keepdims)
+        return made_as(shapes.reduced(self.shape, axis, keepdims), places)
 
     argmin = argmax
 
@@ -160,8 +160,8 @@ class MetaArray(np.ndarray):
             return self._picked(shapes.expanded(entries, self.ndim))
         if ... in entries:
             return super().__getitem__(entries)
-        found = super().__getitem__((*entries, ...))
-        return found if found.ndim else made((), self.dtype)  # a number is no view
+        item = super().__getitem__((*entries, ...))
+        return item if item.ndim else made((), self.dtype)  # a number is no view
 
     def _picked(self, index: Sequence[Any]) -> "MetaArray":
         """The result of indexing with integers and integer arrays, after the slices."""

@@ -85,15 +85,15 @@ def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any
         refuse(f"numpy.einsum of {equation}")
     few, sizes = [*map(small, operands)], [*map(shapes.blank, map(shapes.shape_of, operands))]
     path = np.einsum_path(equation, *sizes, optimize=optimize)[0] if optimize else False
-    found = np.einsum(equation, *few, optimize=path, **options)
-    if owner(found) is owner(few[0]):
+    result = np.einsum(equation, *few, optimize=path, **options)
+    if owner(result) is owner(few[0]):
         return np.einsum(equation, operands[0].view(np.ndarray), **options).view(MetaArray)
     lengths: dict[str, int] = {}
     for letters, size in zip(terms.split(","), sizes, strict=True):
         lengths |= {
             c: n for c, n in zip(letters, size.shape, strict=True) if lengths.get(c, 1) == 1
         }
-    return made_as([lengths[c] for c in output], found)
+    return made_as([lengths[c] for c in output], result)
 
 
 @_rule(np.broadcast_to)

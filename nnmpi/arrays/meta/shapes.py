@@ -97,15 +97,15 @@ def is_basic(entry: Any) -> bool:
 def expanded(entries: Sequence[Any], ndim: int) -> list[Any]:
     """An index with an entry for each axis, old and new: places instead of masks, slices instead
     of dots."""
-    found: list[Any] = []
+    full: list[Any] = []
     for entry in entries:
         array = entry if is_basic(entry) else np.asanyarray(entry)
         is_mask = isinstance(array, np.ndarray) and array.dtype.kind == "b"
-        found += np.nonzero(array) if is_mask else [array]
-    used = sum(entry is not None and entry is not ... for entry in found)
-    dots = next((i for i, entry in enumerate(found) if entry is ...), len(found))
-    found[dots : dots + 1] = [slice(None)] * (ndim - used)
-    return found
+        full += np.nonzero(array) if is_mask else [array]
+    used = sum(entry is not None and entry is not ... for entry in full)
+    dots = next((i for i, entry in enumerate(full) if entry is ...), len(full))
+    full[dots : dots + 1] = [slice(None)] * (ndim - used)
+    return full
 
 
 def picked(shape: Shape, places: Sequence[int], picks: Sequence[Any]) -> Shape:
@@ -120,9 +120,9 @@ class NumbersReadError(Exception):
     """Numbers were asked for that an array does not have."""
 
 
-def refuse(what: str) -> NoReturn:
+def refuse(operation: str) -> NoReturn:
     """Raises NumbersReadError."""
-    raise NumbersReadError(f"{what} takes numbers")
+    raise NumbersReadError(f"{operation} takes numbers")
 
 
 @lru_cache
@@ -148,11 +148,11 @@ def _nesting(shape: Shape, strides: Shape) -> tuple[int, ...]:
 
 def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[int, ...]:
     """The strides in bytes of an array without gaps, whose axes lie in this order."""
-    found, step = [0] * len(shape), itemsize
+    by_axis, step = [0] * len(shape), itemsize
     for k in reversed([*order]):
-        found[k] = step
+        by_axis[k] = step
         step *= max(shape[k], 1)
-    return tuple(found)
+    return tuple(by_axis)
 
 
 def small(value: Any) -> Any:
@@ -169,9 +169,9 @@ def _small(dtype: np.dtype[Any], long: Shape, given: Shape, gap: int) -> np.ndar
     """The small array of arrays of this shape with these strides, which cannot be written to."""
     shape = [min(n, 2) for n in long]
     steps = strides(shape, gap * dtype.itemsize, _nesting(long, given))
-    kept = [step if there else 0 for step, there in zip(steps, given, strict=True)]
-    found = as_strided(np.ones(gap << len(shape), dtype), shape, kept, writeable=False)
-    return found[tuple(slice(None, None, -1 if step < 0 else 1) for step in given)]
+    kept = [step if kept_step else 0 for step, kept_step in zip(steps, given, strict=True)]
+    small = as_strided(np.ones(gap << len(shape), dtype), shape, kept, writeable=False)
+    return small[tuple(slice(None, None, -1 if step < 0 else 1) for step in given)]
 
 
 def owner(array: Any) -> Any:

@@ -61,9 +61,9 @@ def lack() -> str:
         return ""
     folder = Path(__file__).parent
     others = ", ".join(sorted(path.name for path in folder.glob("_*.so")))
-    what = f"not built in {folder}" if not others else f"{others} of {folder} do not run here"
+    reason = f"not built in {folder}" if not others else f"{others} of {folder} do not run here"
     if wanted in NEEDS:
-        what = f"none in {folder} for NNMPI_NATIVE={wanted}"
+        reason = f"none in {folder} for NNMPI_NATIVE={wanted}"
     remedy = "install nnmpi again"
     if (folder / "module.c").exists():  # the sources
         remedy = (
@@ -72,7 +72,7 @@ def lack() -> str:
         )
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         remedy = f"install a C compiler, such as gcc; then {remedy}"
-    return f"compiled kernels: {what}, so NumPy computes, at about half the speed: {remedy}"
+    return f"compiled kernels: {reason}, so NumPy computes, at about half the speed: {remedy}"
 
 
 COST_OF_HALVES: Mapping[str, Mapping[str, tuple[float, float]]] = {
@@ -86,9 +86,9 @@ def cost_of_halves(dtype: str) -> str:
     """How much longer a step in this type takes on the host; empty if it does not."""
     if dtype not in (costs := COST_OF_HALVES.get(INSTRUCTIONS, {})):
         return ""
-    what = "NumPy" if INSTRUCTIONS == "none" else "kernels without AVX2"
+    by = "NumPy" if INSTRUCTIONS == "none" else "kernels without AVX2"
     least, most = costs[dtype]
     return (
-        f"{dtype} by {what}: a step takes {least:g} to {most:g} times as long as in float32: "
+        f"{dtype} by {by}: a step takes {least:g} to {most:g} times as long as in float32: "
         "--dtype float32, or compiled kernels on a processor with AVX2, are faster"
     )

@@ -34,7 +34,7 @@ def _mark(annotation: Any) -> Any:
     inside = get_args(annotation)
     if annotation in (Out, InOut):
         return annotation
-    return next((found for found in map(_mark, inside) if found), None)
+    return next((mark for mark in map(_mark, inside) if mark), None)
 
 
 class Kernel:
@@ -111,5 +111,5 @@ def kernel(reference: Callable[..., None], composed: bool = False, narrow: bool 
     """
     name = reference.__name__
     compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)
-    KERNELS[name] = found = Kernel(reference, compiled, on_gpu, composed, narrow)
-    return found
+    KERNELS[name] = entry = Kernel(reference, compiled, on_gpu, composed, narrow)
+    return entry

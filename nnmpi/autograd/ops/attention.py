@@ -43,11 +43,11 @@ def attention(
     kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k), lse)
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
-        dq, dk, dv = found = [_by_position(a.shape, a) for a in (q, k, v)]
+        dq, dk, dv = gradients = [_by_position(a.shape, a) for a in (q, k, v)]
         rows, of_rows = (_grouped(q, k), k, v), (_grouped(dq, k), dk, dv)
         of_y = _grouped(y, k), lse, _grouped(g, k)
         kernels.attention_gradients(*rows, how, *of_y, *of_rows)
-        return found
+        return gradients
 
     return Result(y, picks(3), prepare)
 

@@ -269,5 +269,5 @@ def clip(a: Array, *, low: float | None, high: float | None) -> Result:
 
 def astype(a: Array, *, dtype: Any) -> Result:
     """a in another floating-point type."""
-    before = a.dtype
-    return Result(a.astype(dtype), (lambda g, out: g.astype(before),))
+    old_dtype = a.dtype
+    return Result(a.astype(dtype), (lambda g, out: g.astype(old_dtype),))

@@ -43,9 +43,9 @@ def choices(p: Array, top_k: int) -> Array:
     return chosen
 
 
-def all_here(own: Array) -> tuple[Any, Array]:
+def all_here(counts: Array) -> tuple[Any, Array]:
     """`counted` of `route` where samples are whole."""
-    return 0, own
+    return 0, counts
 
 
 def probabilities(x: Array, w: Array) -> Array:
@@ -85,10 +85,10 @@ def route(
     xp, E, T = xp_of(x), len(w), tokens_of(x) if tokens is None else tokens
     p = probabilities(x, w)
     chosen = choices(p, top_k)
-    before, in_all = counted(chosen.sum(axis=1, keepdims=True))
+    preceding, in_all = counted(chosen.sum(axis=1, keepdims=True))
     total = (p * chosen).sum(axis=-1, keepdims=True) if top_k > 1 else xp.ones_like(p[..., :1])
     gates = p * chosen / total
-    taken = chosen & (before + xp.cumsum(chosen, axis=1) <= slots_of(T, E, top_k, factor))
+    taken = chosen & (preceding + xp.cumsum(chosen, axis=1) <= slots_of(T, E, top_k, factor))
     y = (gates * taken).reshape(*x.shape[:-1], E)
     of_load = auxiliary * E / (T * max(samples, 1)) if auxiliary else 0.0
     share = in_all.astype(p.dtype) / max(T * top_k, 1) * of_load if auxiliary else 0.0
@@ -141,15 +141,15 @@ def experts(
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
         """The gradient of y in each slot, of `outside`, and of what the activation takes."""
-        there = _in_slots(g.reshape(-1, width), index)
-        d = there * weight[..., None]
-        return there, d, vjp_act(d @ w2, None)
+        in_slots = _in_slots(g.reshape(-1, width), index)
+        d = in_slots * weight[..., None]
+        return in_slots, d, vjp_act(d @ w2, None)
 
-    def vjp_x(found: tuple[Array, Array, Array], out: Array | None) -> Array:
-        return _added(found[2] @ w1, index, tokens).reshape(shape)
+    def vjp_x(intermediates: tuple[Array, Array, Array], out: Array | None) -> Array:
+        return _added(intermediates[2] @ w1, index, tokens).reshape(shape)
 
-    def vjp_gates(found: tuple[Array, Array, Array], out: Array | None) -> Array:
-        dot = (found[0] * outside).sum(axis=-1)
+    def vjp_gates(intermediates: tuple[Array, Array, Array], out: Array | None) -> Array:
+        dot = (intermediates[0] * outside).sum(axis=-1)
         total = xp.zeros((tokens + index.shape[1], of_gates[-1]), dtype)
         for e in range(E):
             total[index[e], start + e] = dot[e]
@@ -158,10 +158,10 @@ def experts(
     vjps = (
         vjp_x,
         vjp_gates,
-        lambda found, out: xp.matmul(found[2].transpose(0, 2, 1), inside, out=out),
-        lambda found, out: found[2].sum(axis=1, out=out),
-        lambda found, out: xp.matmul(found[1].transpose(0, 2, 1), hidden, out=out),
-        lambda found, out: found[1].sum(axis=1, out=out),
+        lambda intermediates, out: xp.matmul(intermediates[2].transpose(0, 2, 1), inside, out=out),
+        lambda intermediates, out: intermediates[2].sum(axis=1, out=out),
+        lambda intermediates, out: xp.matmul(intermediates[1].transpose(0, 2, 1), hidden, out=out),
+        lambda intermediates, out: intermediates[1].sum(axis=1, out=out),
     )
     y = _added(outside * weight[..., None], index, tokens).reshape(shape)
     return Result(y, vjps, prepare)
@@ -173,9 +173,11 @@ def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Arra
     A slot without a token has a number of its own behind the last token, and gate 0.
     """
     xp, (N, T, _) = xp_of(gates), gates.shape
-    own = gates[..., start : start + E].transpose(2, 0, 1)
-    first = xp.argsort(own == 0, axis=-1, kind="stable")[..., :slots]  # those with a gate, in order
-    weight = xp.take_along_axis(own, first, axis=-1)
+    gates_here = gates[..., start : start + E].transpose(2, 0, 1)
+    first = xp.argsort(gates_here == 0, axis=-1, kind="stable")[
+        ..., :slots
+    ]  # those with a gate, in order
+    weight = xp.take_along_axis(gates_here, first, axis=-1)
     behind = N * T + xp.arange(N * slots).reshape(N, slots)
     index = xp.where(weight != 0, first + xp.arange(N)[:, None] * T, behind)
     return index.reshape(E, N * slots), weight.reshape(E, N * slots)

@@ -34,12 +34,12 @@ def matmul(a: Array, b: Array) -> Result:
         g = xp.expand_dims(g, -1) if b.ndim == 1 else g
         return xp.expand_dims(g, -2) if a.ndim == 1 else g
 
-    def gradient(one: Array, other: Array, like: Array) -> Array:
+    def gradient(left: Array, other: Array, like: Array) -> Array:
         """one @ other, summed along what was broadcast, and then rounded."""
-        lead = xp.broadcast_shapes(one.shape[:-2], other.shape[:-2])
+        lead = xp.broadcast_shapes(left.shape[:-2], other.shape[:-2])
         types = types_of(like.dtype)
         dtype = types.sums if types.is_mixed and lead != like.shape[:-2] else None
-        return cast(unbroadcast(kernels.matmul(one, other, dtype), like.shape), like.dtype)
+        return cast(unbroadcast(kernels.matmul(left, other, dtype), like.shape), like.dtype)
 
     return Result(
         kernels.matmul(a, b),
@@ -86,7 +86,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     y = xp.empty((len(rows), len(w)), x.dtype)
     kernels.outputs(rows, w, b, y, relu)
 
-    before, shape, passed = x.shape, y.shape, y if relu else None
+    lead_shape, shape, passed = x.shape, y.shape, y if relu else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
         g = g.reshape(shape)
@@ -95,7 +95,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty((len(g), w.shape[1]), w.dtype)
         kernels.gradients(g, w, None, dx, None, None)
-        return dx.reshape(before)
+        return dx.reshape(lead_shape)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(w.shape, w.dtype) if out is None else out
@@ -107,7 +107,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
         kernels.gradients(g, w, None, None, None, db)
         return db
 
-    value = y if x.ndim == 2 else y.reshape(*before[:-1], w.shape[0])
+    value = y if x.ndim == 2 else y.reshape(*lead_shape[:-1], w.shape[0])
     return Result(value, (vjp_x, vjp_w, vjp_b), prepare)
 
 
@@ -125,13 +125,13 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
     inside, last = tuple(ys[:-1]), ys[-1] if relus[-1] else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
-        g, found = xp.ascontiguousarray(g), list[Array | None]()
+        g, gradients = xp.ascontiguousarray(g), list[Array | None]()
         for a, need in zip((x, *parameters), needs, strict=True):
-            found.append(xp.empty(a.shape, dtype) if need else None)
-        dws, dbs = tuple(found[1::2]), tuple(found[2::2])
+            gradients.append(xp.empty(a.shape, dtype) if need else None)
+        dws, dbs = tuple(gradients[1::2]), tuple(gradients[2::2])
         values = *inside, g if last is None else last  # which is read for ReLU only
-        kernels.mlp_gradients(g, x, ws, values, relus, found[0], dws, dbs)
-        return found
+        kernels.mlp_gradients(g, x, ws, values, relus, gradients[0], dws, dbs)
+        return gradients
 
     return Result(ys[-1], picks(1 + len(parameters)), prepare)
 
@@ -159,17 +159,17 @@ def einsum(*arrays: Array, equation: str) -> Result:
 
         def vjp(g: Array, out: Array | None) -> Array:
             # what is nowhere else has one gradient for all; what was repeated gets a sum
-            there = {*output, *"".join(terms)}
-            kept = [c for c, n in length.items() if c in there and n == sizes[c]]
+            present = {*output, *"".join(terms)}
+            kept = [c for c, n in length.items() if c in present and n == sizes[c]]
             d = summed([output, *terms], "".join(kept), g, *others)
             lengths = dict(zip(kept, d.shape, strict=True))  # 1 where all other terms have it
             d = d.reshape([lengths.get(c, 1) for c in length])
             d = xp.broadcast_to(d, tuple(length.values()))
             if len(length) == len(term):
                 return d
-            whole = xp.zeros(shape, g.dtype)
-            summed([term], "".join(length), whole)[...] = d  # a view of the diagonal
-            return whole
+            gradient = xp.zeros(shape, g.dtype)
+            summed([term], "".join(length), gradient)[...] = d  # a view of the diagonal
+            return gradient
 
         return vjp
 

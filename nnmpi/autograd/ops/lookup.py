@@ -72,9 +72,9 @@ class Distinct(NamedTuple):
 
     def summed(self, g: Array) -> Array:
         """g (P, C) summed over equal rows, (U, C)."""
-        found = xp_of(g).zeros((len(self.which), g.shape[1]), g.dtype)
-        embedding_gradient_loop(g, self.number, found)
-        return found
+        sums = xp_of(g).zeros((len(self.which), g.shape[1]), g.dtype)
+        embedding_gradient_loop(g, self.number, sums)
+        return sums
 
 
 def distinct(index: Array) -> Distinct:

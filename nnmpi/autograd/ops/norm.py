@@ -112,15 +112,15 @@ def batch_norm(
 
     def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
         g = _rows(g)[None]
-        own, dot = sums = xp.empty((2, len(r)), types_of(g.dtype).sums)
+        sum_g, dot = sums = xp.empty((2, len(r)), types_of(g.dtype).sums)
         if passed is not None:
             g, given = xp.empty_like(rows), g
-            kernels.norm_relu_sums_loop(given, rows, passed, center, g, own[None], dot[None])
+            kernels.norm_relu_sums_loop(given, rows, passed, center, g, sum_g[None], dot[None])
         else:
-            kernels.norm_sums_loop(g, rows, center, own[None], dot[None])
+            kernels.norm_sums_loop(g, rows, center, sum_g[None], dot[None])
         # an all-reduce, so only in the half of the backward pass that computes the gradient of x
-        whole = total(sums.reshape(-1)) if n and needs[0] else None
-        return _GradientSums(g, own, dot, whole)
+        of_all = total(sums.reshape(-1)) if n and needs[0] else None
+        return _GradientSums(g, sum_g, dot, of_all)
 
     def vjp_x(s: _GradientSums, out: Array | None) -> Array:
         if s.whole is None:
@@ -151,7 +151,7 @@ def layer_norm(
     x: Array, w: Array | None, b: Array | None, *, shape: Sequence[int], eps: float
 ) -> Result:
     """x normalised over its last axes, those of `shape`, * w + b of this shape."""
-    xp, rows, whole = xp_of(x), _rows_of("layer_norm", x, shape), x.shape
+    xp, rows, x_shape = xp_of(x), _rows_of("layer_norm", x, shape), x.shape
     flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
     mean, r = (xp.empty(len(rows), types_of(x.dtype).sums) for _ in range(2))
     y = xp.empty(rows.shape, x.dtype)
@@ -168,10 +168,10 @@ def layer_norm(
     def vjp_x(s: tuple[Array, Array, Array], out: Array | None) -> Array:
         dx = xp.empty(rows.shape, rows.dtype)
         kernels.layer_norm_gradient_loop(s[0], rows, flat_w, mean, r, dx)
-        return dx.reshape(whole)
+        return dx.reshape(x_shape)
 
     return Result(
-        y.reshape(whole),
+        y.reshape(x_shape),
         (vjp_x, lambda s, out: s[1].reshape(shape), lambda s, out: s[2].reshape(shape)),
         prepare,
     )
@@ -179,7 +179,7 @@ def layer_norm(
 
 def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> Result:
     """x / sqrt(mean(x^2) + eps) over its last axes, those of `shape`, * w of this shape."""
-    xp, rows, whole = xp_of(x), _rows_of("rms_norm", x, shape), x.shape
+    xp, rows, x_shape = xp_of(x), _rows_of("rms_norm", x, shape), x.shape
     flat_w = None if w is None else w.reshape(-1)
     r, y = xp.empty(len(rows), types_of(x.dtype).sums), xp.empty(rows.shape, x.dtype)
     kernels.rms_norm_loop(rows, flat_w, eps, r, y)
@@ -187,14 +187,14 @@ def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty(rows.shape, rows.dtype)
         kernels.rms_norm_gradient_loop(g.reshape(rows.shape), rows, flat_w, r, dx)
-        return dx.reshape(whole)
+        return dx.reshape(x_shape)
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(rows.shape[1], types_of(g.dtype).sums)
         kernels.rms_norm_sum_loop(g.reshape(rows.shape), rows, r, dw)
         return dw.reshape(shape)
 
-    return Result(y.reshape(whole), (vjp_x, vjp_w))
+    return Result(y.reshape(x_shape), (vjp_x, vjp_w))
 
 
 def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Result:
@@ -211,10 +211,10 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
         shared = a.reshape(N, groups, C // groups).mean(axis=2)
         return xp.repeat(shared, C // groups, axis=1)
 
-    own, m2 = (xp.empty((N, C), types_of(x.dtype).sums) for _ in range(2))
-    kernels.moments_loop(rows, own, m2)
-    mean = of_groups(own)
-    off = own - mean
+    means, m2 = (xp.empty((N, C), types_of(x.dtype).sums) for _ in range(2))
+    kernels.moments_loop(rows, means, m2)
+    mean = of_groups(means)
+    off = means - mean
     r = 1 / xp.sqrt(of_groups(m2 / max(positions, 1) + off * off) + eps)
     y = xp.empty_like(rows)
     kernels.normalise_loop(rows, mean, _scaled(r, w), b, y)

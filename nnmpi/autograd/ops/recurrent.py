@@ -115,9 +115,9 @@ class PackedRows(NamedTuple):
         """The inverse of `sorted`."""
         if self.order is None:
             return state
-        found = xp_of(state).empty_like(state)
-        found[self.order] = state
-        return found
+        unsorted_state = xp_of(state).empty_like(state)
+        unsorted_state[self.order] = state
+        return unsorted_state
 
 
 def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
@@ -125,9 +125,9 @@ def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any
     if lengths is None:
         sizes, at, order = [N] * T, None, None
     else:
-        found = np.asarray(lengths, np.int64)
-        host = np.argsort(-found, kind="stable")
-        sizes = [int(n) for n in (found > np.arange(T)[:, None]).sum(axis=1)]
+        all_lengths = np.asarray(lengths, np.int64)
+        host = np.argsort(-all_lengths, kind="stable")
+        sizes = [int(n) for n in (all_lengths > np.arange(T)[:, None]).sum(axis=1)]
         order = xp.asarray(host)
         index = [np.zeros(0, np.int64), *(host[:n] for n in sizes)]
         at = xp.asarray(np.repeat(np.arange(T), sizes)), xp.asarray(np.concatenate(index))
@@ -165,7 +165,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     once = None if of.words is None else distinct(rows.of(of.time_first(of.words)[..., None])[:, 0])
     P = sum(n for _, n in rows.steps)
     shape, dtype = x.shape, x.dtype
-    z, before = xp.empty((P, cell.gates * H), dtype), xp.empty((P, H), dtype)
+    z, h_before = xp.empty((P, cell.gates * H), dtype), xp.empty((P, H), dtype)
     kept = [xp.empty((P, H), dtype) for _ in range(cell.kept)]
     states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
     value = xp.empty((T + cell.states, N, H), x.dtype)
@@ -173,7 +173,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
 
     inputs = rows.of(given) if once is None else rows.some(given, once.first)
     _products(inputs, w_ih, b_ih, z, once)
-    _in_time(cell, rows, z, (w_hh, b_hh), states, kept, before, y)
+    _in_time(cell, rows, z, (w_hh, b_hh), states, kept, h_before, y)
     if of.lengths is not None:
         rows.write(y, value[:T])
     for k, s in enumerate(states):
@@ -181,10 +181,10 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
 
     def prepare(g: Array, needs: Sequence[bool]) -> _Gradients:
         d = [xp.empty(z.shape, z.dtype) for _ in range(cell.sides)]
-        found = _through_time(cell, rows, g, w_hh, z, kept, d)
+        dz = _through_time(cell, rows, g, w_hh, z, kept, d)
         sums = d[0] if once is None else once.summed(d[0])
         of_biases = [column_sum(side) for side in (sums, *d[1:])] if True in needs[-2:] else []
-        return _Gradients(d[0], d[-1], found, of_biases, sums)
+        return _Gradients(d[0], d[-1], dz, of_biases, sums)
 
     def of_x(g: _Gradients) -> Array:
         of_rows, dx = xp.empty((len(g.z), w_ih.shape[1]), dtype), xp.empty(shape, dtype)
@@ -195,9 +195,9 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     def vjp_x(g: _Gradients, out: Array | None) -> Any:
         if once is None:
             return of_x(g)
-        found = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
-        gradients(g.sums, w_ih, None, found, None, None)
-        return TableGradient(found, once.which, lambda: of_x(g))
+        dz = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
+        gradients(g.sums, w_ih, None, dz, None, None)
+        return TableGradient(dz, once.which, lambda: of_x(g))
 
     def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
         dw = xp.empty(w_ih.shape, dtype) if out is None else out
@@ -206,7 +206,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
 
     def vjp_w_hh(g: _Gradients, out: Array | None) -> Array:
         dw = xp.empty(w_hh.shape, dtype) if out is None else out
-        gradients(g.u, w_hh, before, None, dw, None)
+        gradients(g.u, w_hh, h_before, None, dw, None)
         return dw
 
     def of_state(k: int) -> Vjp:
@@ -235,7 +235,7 @@ def _in_time(
     recurrence: tuple[Array, Array | None],
     states: Sequence[Array],
     kept: Sequence[Array],
-    before: Array,
+    h_before: Array,
     y: Array,
 ) -> None:
     """Run all steps, with the weight and the bias of h: z becomes the gates; writes y, what is
@@ -243,8 +243,8 @@ def _in_time(
     (w, b), N = recurrence, len(states[0])
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), takes_large(N, *w.shape)
     for at, n in rows.steps:
-        before[at] = states[0][:n]
-        linear_outputs(before[at], w, b, u[:n], False, large)
+        h_before[at] = states[0][:n]
+        linear_outputs(h_before[at], w, b, u[:n], False, large)
         cell.step(z[at], u[:n], *(k[at] for k in kept), *(s[:n] for s in states))
         y[at] = states[0][:n]
 

@@ -43,10 +43,10 @@ def existing(axis: Any, a: Array) -> Any:
 def sum(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
-    kept, before = _kept(a, axis), a.shape
+    kept, a_shape = _kept(a, axis), a.shape
     return Result(
         summed(a, axis, keepdims),
-        (lambda g, out: xp.broadcast_to(g.reshape(kept), before),),
+        (lambda g, out: xp.broadcast_to(g.reshape(kept), a_shape),),
     )
 
 
@@ -54,8 +54,8 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
     y = averaged(a, axis, keepdims)
-    share, kept, before = y.size / a.size if a.size else 0.0, _kept(a, axis), a.shape
-    return Result(y, (lambda g, out: xp.broadcast_to(multiplied(g, share).reshape(kept), before),))
+    share, kept, a_shape = y.size / a.size if a.size else 0.0, _kept(a, axis), a.shape
+    return Result(y, (lambda g, out: xp.broadcast_to(multiplied(g, share).reshape(kept), a_shape),))
 
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
@@ -104,11 +104,11 @@ def _as_rows(a: Array, axis: Dims) -> tuple[Array, Any]:
     """a as a matrix, whose rows run over `axis`, and a function from such a matrix to a's shape."""
     reduced = _axes(axis, a)
     order = [k for k in range(a.ndim) if k not in reduced] + reduced
-    there = a.transpose(order)
+    moved = a.transpose(order)
     length = product(a.shape[k] for k in reduced)
     inverse = sorted(range(a.ndim), key=order.__getitem__)
-    rows = there.reshape(product(there.shape[: a.ndim - len(reduced)]), length)
-    return rows, lambda matrix: matrix.reshape(there.shape).transpose(inverse)
+    rows = moved.reshape(product(moved.shape[: a.ndim - len(reduced)]), length)
+    return rows, lambda matrix: matrix.reshape(moved.shape).transpose(inverse)
 
 
 def _before(rows: Array) -> Array:

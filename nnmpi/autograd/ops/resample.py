@@ -43,13 +43,13 @@ def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
 
 def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
     """The gradient of the inputs, `size` along the axis, from that of the outputs."""
-    before = (slice(None),) * axis
+    leading = (slice(None),) * axis
     d = xp_of(g).zeros((*g.shape[:axis], size, *g.shape[axis + 1 :]), g.dtype)
     for tap in taps:
         part = tap.scaled(g, axis)
         for outputs in _without_repeats(tap.places):
-            here, there = (of(g).asarray(k) for k in (outputs, tap.places[outputs]))
-            d[(*before, there)] += part[(*before, here)]
+            here, targets = (of(g).asarray(k) for k in (outputs, tap.places[outputs]))
+            d[(*leading, targets)] += part[(*leading, here)]
     return d
 
 

@@ -33,8 +33,8 @@ def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
         raise ValueError(
             f"reshape: {a.size} elements of shape {a.shape} do not fit {shape}"
         ) from None
-    before = a.shape
-    return Result(y, (lambda g, out: g.reshape(before),), is_view=True)
+    a_shape = a.shape
+    return Result(y, (lambda g, out: g.reshape(a_shape),), is_view=True)
 
 
 def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
@@ -128,17 +128,17 @@ def expanded(shape: Shape, sizes: Shape) -> Shape:
 
 def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
     """`a` broadcast to `shape`."""
-    y, before = xp_of(a).broadcast_to(a, shape), a.shape
-    return Result(y, (lambda g, out: unbroadcast(g, before),), is_view=True)
+    y, a_shape = xp_of(a).broadcast_to(a, shape), a.shape
+    return Result(y, (lambda g, out: unbroadcast(g, a_shape),), is_view=True)
 
 
 def getitem(a: Array, *, index: Any) -> Result:
     """a[index] for slices, integers, integer arrays and masks; a mask makes the host wait."""
-    xp, basic, before = xp_of(a), _basic(index), a.shape
+    xp, basic, a_shape = xp_of(a), _basic(index), a.shape
     kept = _copied(index) if basic is None else basic
 
     def vjp(g: Array, out: Array | None) -> Array:
-        da = xp.zeros(before, g.dtype)
+        da = xp.zeros(a_shape, g.dtype)
         if basic is None:
             _add_at(da, kept, g)
         else:
@@ -183,10 +183,10 @@ def _copied(index: Any) -> Any:
 
 def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
     """The elements of `a` at these places along an axis, none of which comes twice."""
-    xp, before = xp_of(a), a.shape
+    xp, a_shape = xp_of(a), a.shape
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d = xp.zeros(before, g.dtype)
+        d = xp.zeros(a_shape, g.dtype)
         xp.put_along_axis(d, index, g, axis=axis)
         return d
 

@@ -31,8 +31,8 @@ def export(found: Found, out: str, optimizer: bool) -> list[str]:
     """Writes the model, or a folder of GPT-2, and beside it the state of the optimizer; returns the
     names of the files."""
     about, ranges = found.about(), defaultdict[str, list[SavedRange]](list)
-    for one in found.snapshot().owned:
-        ranges[one.path].append(one)
+    for held in found.snapshot().owned:
+        ranges[held.path].append(held)
     for fact in about.tensors:
         if not ranges[fact.first]:
             raise DamagedError(f"no file has numbers of {shown(fact.first)}")
@@ -85,7 +85,9 @@ def _entries(
     """Entries of tensors, of each the name, the arrays, and the ranges that files have."""
     here, tensors = dict[Had, SavedRange](), list[MovedTensor]()
     for path, arrays, ranges in rows:
-        here |= {(holder_of(one, 0), one.range._replace(tensor=path)): one for one in ranges}
+        here |= {
+            (holder_of(saved, 0), saved.range._replace(tensor=path)): saved for saved in ranges
+        }
         tensors.append(MovedTensor(path, ranges[0].shape, ranges[0].axes, arrays))
 
     def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:

@@ -50,13 +50,13 @@ def folders(directory: Path) -> dict[int, Path]:
     One that is whole but has not got its name, since its writer was killed, is one of them, and not
     the one that it replaces.
     """
-    found: dict[int, Path] = {}
+    by_step: dict[int, Path] = {}
     for name in sorted(os.listdir(directory), reverse=True):  # checkpoints before parts
         if step := STEP.fullmatch(name):
-            found[int(step[1])] = directory / name
+            by_step[int(step[1])] = directory / name
         elif (part := PART.fullmatch(name)) and part[2] and _is_whole(directory / name):
-            found[int(part[2])] = directory / name
-    return {step: found[step] for step in sorted(found, reverse=True)}
+            by_step[int(part[2])] = directory / name
+    return {step: by_step[step] for step in sorted(by_step, reverse=True)}
 
 
 def _is_whole(folder: Path) -> bool:
@@ -72,12 +72,12 @@ def _is_whole(folder: Path) -> bool:
 
 def whole_ones(directory: Path, step: int) -> dict[int, Mapping[str, float]]:
     """The metrics of each checkpoint up to a step that is whole, the newest first."""
-    found: dict[int, Mapping[str, float]] = {}
-    for there, folder in folders(directory).items():
-        if there <= step:
+    metrics_of: dict[int, Mapping[str, float]] = {}
+    for known, folder in folders(directory).items():
+        if known <= step:
             with suppress(DamagedError):
-                found[there] = read_metrics(folder)
-    return found
+                metrics_of[known] = read_metrics(folder)
+    return metrics_of
 
 
 def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
@@ -86,18 +86,18 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
 
     What is newer is left, and does not count: it is damaged, else the run had gone on from there.
     """
-    whole = whole_ones(directory, step)
-    kept = {*[*whole][:keep]}
-    if best and (value := best_of(whole, best)) is not None:
-        kept.add(min(k for k, metrics in whole.items() if metrics.get(best) == value))
-    for there, folder in folders(directory).items():
-        if there not in kept and there < step:
+    metrics_of = whole_ones(directory, step)
+    kept = {*[*metrics_of][:keep]}
+    if best and (value := best_of(metrics_of, best)) is not None:
+        kept.add(min(k for k, metrics in metrics_of.items() if metrics.get(best) == value))
+    for other, folder in folders(directory).items():
+        if other not in kept and other < step:
             remove(folder)
 
 
-def best_of(whole: Mapping[int, Mapping[str, float]], name: str) -> float | None:
+def best_of(metrics_of: Mapping[int, Mapping[str, float]], name: str) -> float | None:
     """The best value of a metric; None where no checkpoint has it."""
-    values = [metrics[name] for metrics in whole.values() if name in metrics]
+    values = [metrics[name] for metrics in metrics_of.values() if name in metrics]
     return BETTER[name](values) if values else None
 
 
@@ -114,18 +114,18 @@ def replace(part: Path, folder: Path) -> None:
 
     A writer that is killed in between leaves the new one whole: `clean` gives it its name.
     """
-    before = folder.with_name(f".{folder.name}.old.part")
-    shutil.rmtree(before, ignore_errors=True)  # one that was left behind
+    old = folder.with_name(f".{folder.name}.old.part")
+    shutil.rmtree(old, ignore_errors=True)  # one that was left behind
     with suppress(FileNotFoundError):
-        os.rename(folder, before)
+        os.rename(folder, old)
     try:
         os.rename(part, folder)
     except OSError:
         with suppress(FileNotFoundError):
-            os.rename(before, folder)
+            os.rename(old, folder)
         raise
     sync(folder.parent)
-    shutil.rmtree(before, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def make_part(directory: Path, step: int) -> None:
@@ -176,7 +176,7 @@ def locked(directory: Path) -> DirectoryLock:
         if not directory.is_dir():
             directory.mkdir(exist_ok=True)
             sync(directory.parent)
-        while (found := _try_lock(directory / LOCK)) is None:
+        while (lock := _try_lock(directory / LOCK)) is None:
             if time.monotonic() > end:
                 raise ValueError(
                     f"{cannot}: another run writes there; wait for its end, or name another "
@@ -190,7 +190,7 @@ def locked(directory: Path) -> DirectoryLock:
         raise ValueError(f"{cannot}: there is no directory {parent}; make it first") from None
     except OSError as error:
         raise ValueError(f"{cannot}: {error.strerror}; name another directory") from None
-    return found
+    return lock
 
 
 def _try_lock(path: Path) -> DirectoryLock | None:
@@ -248,9 +248,9 @@ def _seen(path: Path) -> bool:
 def check_empty(directory: str | os.PathLike[str]) -> None:
     """Raises ValueError if there are checkpoints of another run, which does not go on."""
     path = Path(directory)
-    there = folders(path) if path.is_dir() else {}
-    if there:
+    steps = folders(path) if path.is_dir() else {}
+    if steps:
         raise ValueError(
             f"checkpoint_dir {shown(path)} has checkpoints already, the newest of step "
-            f"{max(there)}: --resume goes on from there; name another directory for another run"
+            f"{max(steps)}: --resume goes on from there; name another directory for another run"
         )

@@ -79,13 +79,15 @@ class Manifest(NamedTuple):
 
     def rank_file(self, rank: int) -> RankFile:
         """The file of a rank as such ranges, and arrays, are laid out."""
-        ranges = [one.map(attrgetter("dtype")) for one in self.files[rank].ranges]
-        return laid_out(rank, ranges, [(one.dtype, one.shape) for one in self.arrays] * (not rank))
+        ranges = [array.map(attrgetter("dtype")) for array in self.files[rank].ranges]
+        return laid_out(
+            rank, ranges, [(array.dtype, array.shape) for array in self.arrays] * (not rank)
+        )
 
 
 def to_bytes(manifest: Manifest) -> bytes:
     """The content of the file."""
-    whole = {
+    content = {
         "format": FORMAT,
         "time": manifest.time,
         "versions": dict(manifest.versions),
@@ -94,7 +96,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         "arrays": manifest.arrays,
         "files": [vars(file) for file in manifest.files],
     }
-    body = json.dumps(whole, separators=(",", ":"), allow_nan=False).encode()
+    body = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
     return HEAD + hashlib.sha256(body).hexdigest().encode() + MIDDLE + body + TAIL
 
 
@@ -113,12 +115,12 @@ def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
             raise DamagedError(
                 f"{NAME} has version {shown(version)} of the format, and nnmpi reads {FORMAT}"
             )
-        found: T = parsed(read, value)
+        result: T = parsed(read, value)
     except DamagedError:
         raise
     except (LookupError, TypeError, ValueError) as error:
         raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
-    return found
+    return result
 
 
 def from_bytes(content: bytes) -> Manifest:
@@ -127,19 +129,19 @@ def from_bytes(content: bytes) -> Manifest:
 
 
 def _from_json(value: Any) -> Manifest:
-    whole: ManifestForm = checked(value, ManifestForm, "manifest")
-    files = whole.files
-    snapshot = _run_from_json(checked(from_json(whole.run, (), RUN), RunForm, RUN))
-    manifest = Manifest(snapshot, files, whole.arrays, whole.about, whole.versions, whole.time)
+    form: ManifestForm = checked(value, ManifestForm, "manifest")
+    files = form.files
+    snapshot = _run_from_json(checked(from_json(form.run, (), RUN), RunForm, RUN))
+    manifest = Manifest(snapshot, files, form.arrays, form.about, form.versions, form.time)
     if snapshot.ranks != len(files):
         raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, and there are {len(files):,} files")
     for rank, file in enumerate(files):
         made = manifest.rank_file(rank)
         _check_file(f"manifest.files[{rank}]", file, made.saved)
-        if rank == 0 and made.arrays != whole.arrays:
+        if rank == 0 and made.arrays != form.arrays:
             raise refused("manifest.arrays", "not where such arrays are")
-    tensors, paths = manifest.about().tensors, {one.path for f in files for one in f.ranges}
-    names, first = {one.name for one in tensors}, {one.first for one in tensors}
+    tensors, paths = manifest.about().tensors, {saved.path for f in files for saved in f.ranges}
+    names, first = {saved.name for saved in tensors}, {saved.first for saved in tensors}
     if len(names) < len(tensors) or not paths <= first:
         raise refused(f"{ABOUT}.tensors", "not the tensors that are in files")
     return manifest
@@ -175,8 +177,8 @@ def read_metrics(folder: Path) -> Mapping[str, float]:
     def metrics(value: Any) -> Mapping[str, float]:
         _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
         _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
-        found: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
-        return found
+        of_epoch: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
+        return of_epoch
 
     return parsed_by(metrics, _content(folder))
 
@@ -216,7 +218,7 @@ def _readable() -> Iterator[None]:
 def _run_to_json(snapshot: Snapshot) -> dict[str, Any]:
     arrays: list[np.ndarray] = []
     metrics = {name: [*share] for name, share in snapshot.epoch.metrics.items()}
-    found = {
+    form = {
         "options": asdict(snapshot.config),
         "ranks": snapshot.ranks,
         "measured": dict(snapshot.measured),
@@ -224,11 +226,13 @@ def _run_to_json(snapshot: Snapshot) -> dict[str, Any]:
         "state": [*snapshot.state],
         "skipped": snapshot.skipped,
         "epoch": [*snapshot.epoch[:3], metrics],
-        "positions": [[one.worker, one.workers, *one.next] for one in snapshot.positions],
+        "positions": [
+            [position.worker, position.workers, *position.next] for position in snapshot.positions
+        ],
         "changes": [*snapshot.changes],
         "loss_scale": None if snapshot.loss_scale is None else [*snapshot.loss_scale],
     }
-    texts: dict[str, Any] = as_json(found, arrays)
+    texts: dict[str, Any] = as_json(form, arrays)
     assert not arrays, "sums over the steps of an epoch are numbers"
     return texts
 
@@ -267,19 +271,23 @@ def _run_from_json(run: RunForm) -> Snapshot:
 
 def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
     """Raises DamagedError for a file that nnmpi does not write; `made` has its ranges."""
-    for i, one in enumerate(file.ranges):
+    for i, saved in enumerate(file.ranges):
         try:
-            one.place.check()
+            saved.place.check()
         except ValueError as error:
             raise refused(f"{field}.ranges[{i}].part", f"not one: {shown(error)}") from None
-        if sorted(one.axes) != [*range(len(one.shape))]:
-            raise refused(f"{field}.ranges[{i}].axes", f"{one.axes}, not axes of {one.shape}")
-        if not one.lo <= one.hi <= one.place.size:
-            numbers = f"{one.lo:,} to {one.hi:,}, not within the {one.place.size:,} of the part"
+        if sorted(saved.axes) != [*range(len(saved.shape))]:
+            raise refused(f"{field}.ranges[{i}].axes", f"{saved.axes}, not axes of {saved.shape}")
+        if not saved.lo <= saved.hi <= saved.place.size:
+            numbers = (
+                f"{saved.lo:,} to {saved.hi:,}, not within the {saved.place.size:,} of the part"
+            )
             raise refused(f"{field}.ranges[{i}]", numbers)
-        if one != made.ranges[i]:
-            there = f"{one.values.dtype} at byte {one.values.at:,}, or its sums are not, where"
-            raise refused(f"{field}.ranges[{i}]", f"not {there} such ranges and arrays have it")
+        if saved != made.ranges[i]:
+            expected = (
+                f"{saved.values.dtype} at byte {saved.values.at:,}, or its sums are not, where"
+            )
+            raise refused(f"{field}.ranges[{i}]", f"not {expected} such ranges and arrays have it")
     if file.name != made.name:
         raise refused(f"{field}.name", f"{shown(file.name)}, not {made.name}")
     if file.bytes != made.bytes:

@@ -117,7 +117,7 @@ TABLE = (
 """Every option is in one row, and so is every fact."""
 
 
-def check_may_change(before: Mapping[str, Any], now: Mapping[str, Any], what: str) -> None:
+def check_may_change(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:
     """Raises ValueError for the first value that may not be another than before, with both.
 
     what: that goes on, as "the snapshot"
@@ -126,7 +126,7 @@ def check_may_change(before: Mapping[str, Any], now: Mapping[str, Any], what: st
         if row.then is Consequence.REFUSED:
             give = f"give {name} {shown(old)}" if name in _OPTIONS else "go on with the same"
             raise ValueError(
-                f"{what} is of a run with {name} {shown(old)}, this one has {name} {shown(new)}: "
+                f"{source} is of a run with {name} {shown(old)}, this one has {name} {shown(new)}: "
                 f"{row.why}; {give}, or begin another run"
             )
 

@@ -60,25 +60,27 @@ def divided(
     """
     shared = defaultdict[tuple[int, ...], list[tuple[int, RangeOf[str]]]](list)
     of_ranks: list[list[tuple[int, RangeOf[str]]]] = [[] for _ in owned]
-    for number, (one, ranks) in enumerate(_stretches(owned)):
-        is_first = not one.is_trained and bytes_of(one) < least
-        (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, one))
+    for number, (saved, ranks) in enumerate(_stretches(owned)):
+        is_first = not saved.is_trained and bytes_of(saved) < least
+        (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, saved))
     for ranks, stretches in shared.items():
-        total, at = sum(bytes_of(one) for _, one in stretches), 0
+        total, at = sum(bytes_of(saved) for _, saved in stretches), 0
         ends = [total * k // len(ranks) for k in range(1, len(ranks))]
-        for number, one in stretches:
-            cuts = [0, *(_cut(end - at, one, least) for end in ends), one.hi - one.lo]
+        for number, saved in stretches:
+            cuts = [0, *(_cut(end - at, saved, least) for end in ends), saved.hi - saved.lo]
             for rank, (a, b) in zip(ranks, pairwise(cuts), strict=True):
                 if a < b:
-                    of_ranks[rank].append((number, one._replace(lo=one.lo + a, hi=one.lo + b)))
-            at += bytes_of(one)
-    return [[one for _, one in sorted(there, key=lambda row: row[0])] for there in of_ranks]
+                    of_ranks[rank].append(
+                        (number, saved._replace(lo=saved.lo + a, hi=saved.lo + b))
+                    )
+            at += bytes_of(saved)
+    return [[saved for _, saved in sorted(of_rank, key=lambda row: row[0])] for of_rank in of_ranks]
 
 
-def _cut(byte: int, one: RangeOf[str], least: int) -> int:
+def _cut(byte: int, saved: RangeOf[str], least: int) -> int:
     """How many of the numbers of a range lie before a byte; all or none of what is not cut."""
-    n, size = one.hi - one.lo, bytes_of(one)
-    if size < least or not one.is_trained:
+    n, size = saved.hi - saved.lo, bytes_of(saved)
+    if size < least or not saved.is_trained:
         return n if 2 * byte > size else 0
     return min(max(byte * n // size, 0), n)
 
@@ -89,12 +91,12 @@ def _stretches(
     """Stretches of each part of a tensor, each with the ranks that have all of it."""
     of_parts = defaultdict[tuple[str, Part], list[tuple[int, RangeOf[str]]]](list)
     for rank, ranges in enumerate(owned):
-        for one in ranges:
-            of_parts[one.path, one.part].append((rank, one))
-    for there in of_parts.values():
-        ends = sorted({end for _, one in there for end in (one.lo, one.hi)})
+        for saved in ranges:
+            of_parts[saved.path, saved.part].append((rank, saved))
+    for holders in of_parts.values():
+        ends = sorted({end for _, saved in holders for end in (saved.lo, saved.hi)})
         for lo, hi in pairwise(ends):
-            here = [(rank, one) for rank, one in there if one.lo <= lo and hi <= one.hi]
+            here = [(rank, saved) for rank, saved in holders if saved.lo <= lo and hi <= saved.hi]
             if here:
                 ranks = tuple(dict.fromkeys(rank for rank, _ in here))
                 yield here[0][1]._replace(lo=lo, hi=hi), ranks
@@ -129,21 +131,21 @@ def laid_out(
 ) -> RankFile:
     """The file of a rank that writes these ranges, and arrays of such types and shapes, which the
     run has told."""
-    index = [Info(_name(one), named(one.values), (one.hi - one.lo,)) for one in ranges]
+    index = [Info(_name(held), named(held.values), (held.hi - held.lo,)) for held in ranges]
     index += [
-        Info(f"{_name(one)}.{name}", named(dtype), (one.hi - one.lo,))
-        for one in ranges
-        for name, dtype in one.sums.items()
+        Info(f"{_name(held)}.{name}", named(dtype), (held.hi - held.lo,))
+        for held in ranges
+        for name, dtype in held.sums.items()
     ]
     index += [Info(f"about.{i}", named(name), shape) for i, (name, shape) in enumerate(arrays)]
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
     at = iter(starts)
-    values = [InFile(one.values, next(at)) for one in ranges]
+    values = [InFile(held.values, next(at)) for held in ranges]
     in_file = [
         RangeOf(
-            *one[:7], there, {name: InFile(dtype, next(at)) for name, dtype in one.sums.items()}
+            *held[:7], value, {name: InFile(dtype, next(at)) for name, dtype in held.sums.items()}
         )
-        for one, there in zip(ranges, values, strict=True)
+        for held, value in zip(ranges, values, strict=True)
     ]
     others = [ArrayInFile(name, next(at), shape) for name, shape in arrays]
     ends = (
@@ -154,10 +156,10 @@ def laid_out(
     return RankFile(saved, header, tuple(others))
 
 
-def _name(one: RangeOf[str]) -> str:
+def _name(saved: RangeOf[str]) -> str:
     """The name of a range in the header, for who looks at it; the manifest says what it is."""
-    cut = "" if one.part == whole(one.shape) else f"{[list(side) for side in one.part]}"
-    return f"{one.path}{cut}[{one.lo}:{one.hi}]"
+    cut = "" if saved.part == whole(saved.shape) else f"{[list(side) for side in saved.part]}"
+    return f"{saved.path}{cut}[{saved.lo}:{saved.hi}]"
 
 
 def content_of(
@@ -174,14 +176,16 @@ def content_of(
         target[...] = row.reshape(-1)
 
     put(0, np.frombuffer(file.header, np.uint8))
-    for one in file.saved.ranges:
-        here = next(here for here in by_place[one.place] if here.lo <= one.lo and one.hi <= here.hi)
-        part = slice(one.lo - here.lo, one.hi - here.lo)
-        put(one.values.at, here.values[part])
-        for name, place in one.sums.items():
+    for saved in file.saved.ranges:
+        here = next(
+            here for here in by_place[saved.place] if here.lo <= saved.lo and saved.hi <= here.hi
+        )
+        part = slice(saved.lo - here.lo, saved.hi - here.lo)
+        put(saved.values.at, here.values[part])
+        for name, place in saved.sums.items():
             put(place.at, here.sums[name][part])
-    for there, array in zip(file.arrays, arrays, strict=True):
-        put(there.at, array)
+    for place_in_file, array in zip(file.arrays, arrays, strict=True):
+        put(place_in_file.at, array)
     return content.data
 
 

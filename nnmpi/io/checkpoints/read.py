@@ -43,17 +43,17 @@ class BlockReader:
         ranks = {file.name: rank for rank, file in enumerate(manifest.files)}
         self._block = lru_cache(KEPT)(partial(_read, folder, manifest, ranks))
 
-    def numbers(self, file: str, there: InFile, lo: int, hi: int) -> np.ndarray:
+    def numbers(self, file: str, place: InFile, lo: int, hi: int) -> np.ndarray:
         """Numbers lo to hi - 1 of those that begin there; raises DamagedError."""
-        dtype = named(there.dtype)
-        found = np.empty(hi - lo, dtype.newbyteorder("<"))
-        row, at, done = found.view(np.uint8), there.at + lo * dtype.itemsize, 0
+        dtype = named(place.dtype)
+        values = np.empty(hi - lo, dtype.newbyteorder("<"))
+        row, at, done = values.view(np.uint8), place.at + lo * dtype.itemsize, 0
         while done < row.size:
             number, start = divmod(at + done, BLOCK)
             part = self._block(file, number)[start : start + row.size - done]
             row[done : done + len(part)] = np.frombuffer(part, np.uint8)
             done += len(part)
-        return found.astype(dtype, copy=False)
+        return values.astype(dtype, copy=False)
 
     def check(self) -> None:
         """Raises DamagedError unless all blocks are those that were written."""
@@ -104,10 +104,10 @@ class Found(NamedTuple):
     def about(self) -> RunAbout:
         """The facts about the run, with their arrays, which are read."""
         arrays, reader = [], BlockReader(self.folder, self.manifest)
-        for one in self.manifest.arrays:
-            first, size = self.manifest.files[0].name, math.prod(one.shape)
-            row = reader.numbers(first, InFile(one.dtype, one.at), 0, size)
-            arrays.append(row.reshape(one.shape))
+        for array in self.manifest.arrays:
+            first, size = self.manifest.files[0].name, math.prod(array.shape)
+            row = reader.numbers(first, InFile(array.dtype, array.at), 0, size)
+            arrays.append(row.reshape(array.shape))
         return self.manifest.about(arrays)
 
     def snapshot(self) -> Snapshot:
@@ -117,11 +117,11 @@ class Found(NamedTuple):
         """
         reader = BlockReader(self.folder, self.manifest)
 
-        def row(file: str, there: InFile) -> NumberRow:
-            return NumbersInFile(file, partial(reader.numbers, file, there))
+        def row(file: str, place: InFile) -> NumberRow:
+            return NumbersInFile(file, partial(reader.numbers, file, place))
 
         files = self.manifest.files
-        owned = (one.map(partial(row, file.name)) for file in files for one in file.ranges)
+        owned = (saved.map(partial(row, file.name)) for file in files for saved in file.ranges)
         return self.manifest.snapshot._replace(owned=tuple(owned))
 
 
@@ -135,19 +135,19 @@ def use_newest(
     they use the one before.
     """
     without: dict[int, str] = {}
-    while (found := newest(directory, comm, without)) is not None:
+    while (checkpoint := newest(directory, comm, without)) is not None:
         try:
-            use(found)
-            return found
+            use(checkpoint)
+            return checkpoint
         except (ValueError, OtherRankError) as error:  # on all ranks, one kind or the other
-            own = str(error) if isinstance(error, DamagedError) else ""
+            problem = str(error) if isinstance(error, DamagedError) else ""
             try:
-                problems = [text for text in gather_objects(comm, own) if text]
+                problems = [text for text in gather_objects(comm, problem) if text]
             except AbortedError:  # of ranks as threads, others have all texts, and have raised
                 raise error from None
             if not problems:
                 raise
-            without[found.step] = problems[0]
+            without[checkpoint.step] = problems[0]
     return None
 
 
@@ -164,24 +164,26 @@ def newest(
     def look() -> Found | None:
         return newest_of(path, without or {}) if comm.rank == 0 else None
 
-    found = gather_objects(comm, all_or_none(comm, look))[0]
-    if found is not None:
-        there = gather_objects(comm, os.path.isdir(found.folder))  # False where it may not look
-        if not all(there):
-            ranks = [rank for rank, is_there in enumerate(there) if not is_there]
+    checkpoint = gather_objects(comm, all_or_none(comm, look))[0]
+    if checkpoint is not None:
+        sees_folder = gather_objects(
+            comm, os.path.isdir(checkpoint.folder)
+        )  # False where it may not look
+        if not all(sees_folder):
+            ranks = [rank for rank, is_there in enumerate(sees_folder) if not is_there]
             message = (
                 f"checkpoint_dir {shown(path)} is not shared: rank 0 sees "
-                f"{found.folder.name} in it, and rank {ranks[0]} does not; name a directory that "
-                "all ranks share"
+                f"{checkpoint.folder.name} in it, and rank {ranks[0]} does not; name a directory "
+                "that all ranks share"
             )
             comm.agree(ValueError(message))
-    return found
+    return checkpoint
 
 
 def newest_of(directory: Path, without: Mapping[int, str]) -> Found | None:
     """See `newest`; on one rank."""
     try:
-        there = folders(directory)
+        by_step = folders(directory)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -190,7 +192,7 @@ def newest_of(directory: Path, without: Mapping[int, str]) -> Found | None:
             "directory"
         ) from None
     passed_over: list[str] = []
-    for step, folder in there.items():
+    for step, folder in by_step.items():
         try:
             if step in without:
                 raise DamagedError(without[step])
@@ -206,7 +208,7 @@ def newest_of(directory: Path, without: Mapping[int, str]) -> Found | None:
 
 def newest_path(directory: str | None) -> str | None:
     """The path of the newest checkpoint whose manifest verifies, if there is one; on one rank."""
-    found = None
+    checkpoint = None
     with suppress(ValueError):  # none is whole
-        found = newest_of(Path(directory), {}) if directory else None
-    return str(found.folder) if found else None
+        checkpoint = newest_of(Path(directory), {}) if directory else None
+    return str(checkpoint.folder) if checkpoint else None

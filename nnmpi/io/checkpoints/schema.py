@@ -69,8 +69,10 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
         items = [as_json(item, arrays) for item in value]
         return {"tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        found = {key: as_json(item, arrays) for key, item in value.items()}
-        return {"dict": found} if len(found) == 1 and found.keys() <= MARKS.keys() else found
+        encoded = {key: as_json(item, arrays) for key, item in value.items()}
+        return (
+            {"dict": encoded} if len(encoded) == 1 and encoded.keys() <= MARKS.keys() else encoded
+        )
     kind = "a dict whose keys are not all texts" if isinstance(value, Mapping) else repr(value)
     if isinstance(value, np.ndarray):
         kind = f"an array of {value.dtype}"
@@ -92,7 +94,7 @@ def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
     if not isinstance(value, dict):
         return value
     mark, inner = next(iter(value.items())) if len(value) == 1 else ("", value)
-    found: Mapping[str, Any] = value
+    encoded: Mapping[str, Any] = value
     if mark in MARKS:
         inner = checked(inner, MARKS[mark], field)
         try:
@@ -106,8 +108,8 @@ def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
                 return arrays[inner]
         except (IndexError, TypeError, ValueError) as error:
             raise refused(field, f"no value: {shown(error)}") from None
-        found = inner
-    return {key: from_json(item, arrays, f"{field}.{key}") for key, item in found.items()}
+        encoded = inner
+    return {key: from_json(item, arrays, f"{field}.{key}") for key, item in encoded.items()}
 
 
 # ---- the check

@@ -80,8 +80,8 @@ class Snapshot(NamedTuple):
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
     """One with what several ranks had: for a rank that goes on for all of them."""
     return snapshots[0]._replace(
-        positions=tuple(position for one in snapshots for position in one.positions),
-        owned=tuple(own for one in snapshots for own in one.owned),
+        positions=tuple(position for snapshot in snapshots for position in snapshot.positions),
+        owned=tuple(held for snapshot in snapshots for held in snapshot.owned),
     )
 
 
@@ -93,10 +93,10 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
                 f"{quoted(name)} cannot be changed in a run, only how ranks are arranged can: "
                 f"options of the groups {', '.join(MAY_CHANGE)}"
             )
-    found = replace(config, **changes)
-    check_may_change(vars(snapshot.config), vars(found), "the snapshot")
-    strategies.check(found, ranks)
-    return found
+    new = replace(config, **changes)
+    check_may_change(vars(snapshot.config), vars(new), "the snapshot")
+    strategies.check(new, ranks)
+    return new
 
 
 def next_steps(
@@ -107,7 +107,7 @@ def next_steps(
     Every rank calls it. With another number of workers each has other parts of the batches.
     """
     of_all = chain.from_iterable(gather_objects(comm, positions))
-    found = {one.worker: one.next for one in of_all if one.workers == workers}
-    if len(found) < workers:
+    next_of = {position.worker: position.next for position in of_all if position.workers == workers}
+    if len(next_of) < workers:
         return ()
-    return tuple(found[w] for w in range(workers))
+    return tuple(next_of[w] for w in range(workers))

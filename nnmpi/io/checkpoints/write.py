@@ -106,12 +106,12 @@ class Writer:
         try:
             all_or_none(comm, self._open)
             check_shared(self._directory, comm)
-            own = comm.split(0)  # its messages move at any time
+            separate = comm.split(0)  # its messages move at any time
         except BaseException:
             self.abandon()
             raise
-        assert own is not None
-        self._comm = own
+        assert separate is not None
+        self._comm = separate
 
     def _open(self) -> None:
         """The first rank takes the directory."""
@@ -130,10 +130,10 @@ class Writer:
         ranks, if a checkpoint cannot hold it. A log, whose length `about` tells, is on disk before
         the checkpoint is.
         """
-        before, began = self.finish(), time.perf_counter()
+        last, began = self.finish(), time.perf_counter()
         arrays = list[np.ndarray]()
-        own = None if self._comm.rank else about
-        told = all_or_none(self._comm, lambda: own and as_json(vars(own), arrays))
+        facts = None if self._comm.rank else about
+        told = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
         ranges, problem = [*map(typed, snapshot.owned)], self._made_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
@@ -142,7 +142,7 @@ class Writer:
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
         self.waited += time.perf_counter() - began
-        return before
+        return last
 
     def poll(self) -> WriteResult | None:
         """The result, once, of a checkpoint that was under way. It never waits; a rank calls it
@@ -206,10 +206,10 @@ class Writer:
             folder, rank = part_of(self._directory, step), self._comm.rank
             write = prepared(folder, rank, snapshot.owned, has, arrays, self._stop)
             del snapshot  # it is of this step
-            own = yield from _result(write)
+            written = yield from _result(write)
             del write  # it has the copy
-            files = yield from self._gathered(own)
-            problem = next(filter(None, (one.problem for one in files)), "")
+            files = yield from self._gathered(written)
+            problem = next(filter(None, (file.problem for file in files)), "")
         ended = FileWritten(problem)
         if self._lock is not None:
             ended = yield from _result(partial(self._ended, content, files, problem))
@@ -219,9 +219,9 @@ class Writer:
             step, folder_of(self._directory, step), first.size, seconds, first.problem
         )
 
-    def _gathered(self, own: FileWritten) -> Generator[None, None, list[FileWritten]]:
+    def _gathered(self, written: FileWritten) -> Generator[None, None, list[FileWritten]]:
         """Gathers the results of all ranks on each rank; yields while it waits for messages."""
-        comm, data = self._comm, np.frombuffer(json.dumps(own).encode(), np.uint8)
+        comm, data = self._comm, np.frombuffer(json.dumps(written).encode(), np.uint8)
         counts = np.zeros(comm.size, np.int64)
         counts[comm.rank] = len(data)
         work = comm.start_all_gather(counts, ALGORITHM, [1] * comm.size)
@@ -274,7 +274,7 @@ def _manifest(content: Content, files: Sequence[FileWritten]) -> Manifest:
         laid_out(rank, ranges, arrays * (rank == 0)) for rank, ranges in enumerate(divided(has))
     ]
     both = zip(layouts, files, strict=True)
-    saved = tuple(replaced(one.saved, sha256=tuple(file.blocks)) for one, file in both)
+    saved = tuple(replaced(written.saved, sha256=tuple(file.blocks)) for written, file in both)
     return Manifest(snapshot, saved, layouts[0].arrays, about, with_kernels(), time.time())
 
 

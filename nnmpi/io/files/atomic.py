@@ -24,7 +24,7 @@ class NotSavedError(ValueError):
 
 @contextmanager
 def refusing(
-    path: str | os.PathLike[str], what: str = "save", remedy: str = "name another place"
+    path: str | os.PathLike[str], action: str = "save", remedy: str = "name another place"
 ) -> Iterator[None]:
     """Raises NotSavedError in the place of an OSError."""
     try:
@@ -33,7 +33,7 @@ def refusing(
         reason = error.strerror or error
         if isinstance(error, BlockingIOError):
             reason = "another process writes it"
-        raise NotSavedError(f"cannot {what} {shown(path)}: {reason}; {remedy}") from None
+        raise NotSavedError(f"cannot {action} {shown(path)}: {reason}; {remedy}") from None
 
 
 @contextmanager
@@ -86,10 +86,10 @@ def sync(path: Path) -> None:
         os.close(file)
 
 
-def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
+def check_target(path: str | os.PathLike[str], action: str = "save") -> None:
     """Raises NotSavedError if no file can be written at `path`; called before a run trains."""
-    check_not_read_only(path, what)
-    cannot, path = f"cannot {what} {shown(path)}", Path(os.path.realpath(path))
+    check_not_read_only(path, action)
+    cannot, path = f"cannot {action} {shown(path)}", Path(os.path.realpath(path))
     folder, why = path.parent, ""
     if not folder.is_dir():
         why = f"there is no directory {shown(folder)}; make it first"
@@ -103,10 +103,10 @@ def check_target(path: str | os.PathLike[str], what: str = "save") -> None:
         raise NotSavedError(f"{cannot}: {why}")
 
 
-def check_not_read_only(path: str | os.PathLike[str], what: str) -> None:
+def check_not_read_only(path: str | os.PathLike[str], action: str) -> None:
     """Raises NotSavedError if `path` is a file that nobody may write, not even root."""
-    cannot = f"cannot {what} {shown(path)}"
-    with refusing(path, what):
+    cannot = f"cannot {action} {shown(path)}"
+    with refusing(path, action):
         try:
             mode = os.stat(path).st_mode
         except FileNotFoundError:  # the usual case

@@ -118,6 +118,6 @@ def prepared(
 def _tokenizer(about: Mapping[str, str]) -> BPETokenizer | None:
     """The tokenizer of BPE that metadata describe; None if its files cannot be read any more."""
     with suppress(ValueError):
-        found = tokenizer_of(about.get(TOKENIZER, ""))
-        return found if isinstance(found, BPETokenizer) else None
+        tokenizer = tokenizer_of(about.get(TOKENIZER, ""))
+        return tokenizer if isinstance(tokenizer, BPETokenizer) else None
     return None

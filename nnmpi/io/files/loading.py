@@ -121,7 +121,7 @@ def load_into(
     return loaded
 
 
-def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
+def _check_finite(name: str, value: np.ndarray, dtype: Any) -> None:
     """Raises ValueError unless all numbers are finite in this type; needs no memory for it."""
     with np.errstate(over="ignore", invalid="ignore"):
         extremes = np.array([value.min(), value.max()])
@@ -129,7 +129,7 @@ def _check_finite(what: str, value: np.ndarray, dtype: Any) -> None:
     if not np.isfinite(here).all():
         wrong = extremes[~np.isfinite(here)][0]
         why = f"is too large for {np.dtype(dtype)}" if np.isfinite(wrong) else "is not finite"
-        raise ValueError(f"{what} has the number {wrong}, which {why}; load another file")
+        raise ValueError(f"{name} has the number {wrong}, which {why}; load another file")
 
 
 def _checked(
@@ -155,8 +155,8 @@ def _checked(
     try:
         check_state(sources, sources, places)
     except ValueError as error:
-        what = "" if loaded.loaded or not partial else "nothing of it fits the model: "
+        prefix = "" if loaded.loaded or not partial else "nothing of it fits the model: "
         takes = "; in training --load-partial takes what fits"
         remedy = takes if loaded.loaded and not partial else ""
-        raise ValueError(f"--load {path}: {what}{error}{remedy}") from None
+        raise ValueError(f"--load {path}: {prefix}{error}{remedy}") from None
     return loaded

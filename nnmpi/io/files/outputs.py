@@ -96,10 +96,10 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
         if mark and _is_of_run(log, mark):
             return mark.size
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            whole = content.rfind(b"\n") + 1  # a run that was killed may have cut off its last line
-        if whole and not appends:
+            size = content.rfind(b"\n") + 1  # a run that was killed may have cut off its last line
+        if size and not appends:
             raise OSError(errno.ENOTEMPTY, log)
-        return whole
+        return size
 
 
 def _is_of_run(log: str, mark: LogMark) -> bool:
@@ -144,7 +144,7 @@ def check_outputs(config: Config) -> None:
 
 
 def _refuse_other_kinds(
-    path: str | None, what: str, kind: str, fits: Callable[[bytes], bool]
+    path: str | None, action: str, kind: str, fits: Callable[[bytes], bool]
 ) -> None:
     """Raises ValueError if the file is there and is something else: a name may be mistaken."""
     if path and os.path.isfile(path):
@@ -153,18 +153,18 @@ def _refuse_other_kinds(
             head = file.read(9)
         if head and not fits(head):
             raise ValueError(
-                f"cannot {what} {shown(path)}: it is there already, and is not {kind}; remove it, "
-                "or name another file"
+                f"cannot {action} {shown(path)}: it is there already, and is not {kind}; remove "
+                "it, or name another file"
             )
 
 
 def version(path: str | None) -> tuple[int, int] | None:
     """The inode and the time of change, by which versions of a file differ; None without a file."""
     try:
-        found = os.stat(weights_of(path or ""))
+        status = os.stat(weights_of(path or ""))
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns
+    return status.st_ino, status.st_mtime_ns
 
 
 def saved_since(before: tuple[int, int] | None, path: str | None) -> str:

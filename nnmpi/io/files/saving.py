@@ -111,9 +111,9 @@ def write_entries(
             folders.check_kind(path, sizes, model)
             with folders.prepared(path, sizes, metadata) as (file, form, about):
                 index = [
-                    Info(name, dtype, form.order(own).shape(shape))
-                    for own, dtype, shape in entries.index()
-                    if (name := form.name(own))
+                    Info(name, dtype, form.order(place).shape(shape))
+                    for place, dtype, shape in entries.index()
+                    if (name := form.name(place))
                 ]
                 write(file, index, arrays, about, {PARAMETERS: digest.hexdigest})
     finally:
@@ -166,8 +166,8 @@ def place_of(header: bytes, key: str) -> int:
 
     It cannot be within another text, where quotes are escaped.
     """
-    found = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
-    return found.end() - 1 - len(BLANK) if found else -1
+    match = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
+    return match.end() - 1 - len(BLANK) if match else -1
 
 
 def file_sha256(file: IO[bytes], place: int) -> str:
@@ -201,8 +201,8 @@ def header_of(
         start, end = end, end + math.prod(shape) * dtype.itemsize
         offsets = [start, end]
         header[name] = {"dtype": kind, "shape": shape, "data_offsets": offsets}
-    whole = {"__metadata__": metadata, **header}
-    text = json.dumps(whole, separators=(",", ":")).encode()
+    header_of_file = {"__metadata__": metadata, **header}
+    text = json.dumps(header_of_file, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     first = 8 + len(text)
     starts = [first + header[info.name]["data_offsets"][0] for info in index]

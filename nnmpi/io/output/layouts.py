@@ -97,11 +97,14 @@ def _moves(e: Event) -> str:
     holders = range(min(e["before_ranks"], MOST_HOLDERS))
     rows = [("ranks", "need", "receive", "send", *(f"of {r}" for r in holders))]
     alike: dict[tuple[str, ...], list[int]] = {}
-    for one in e["ranks"]:
-        cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in (one["received"], one["sent"]))
-        given = (one["from"].get(r, 0) for r in holders)
-        row = (size(one["needed_bytes"]), *cells, *(size(n) if n else "-" for n in given))
-        alike.setdefault(row, []).append(one["rank"])
+    for row_of_rank in e["ranks"]:
+        cells = (
+            f"{size(s['bytes'])} in {s['messages']:,}"
+            for s in (row_of_rank["received"], row_of_rank["sent"])
+        )
+        given = (row_of_rank["from"].get(r, 0) for r in holders)
+        row = (size(row_of_rank["needed_bytes"]), *cells, *(size(n) if n else "-" for n in given))
+        alike.setdefault(row, []).append(row_of_rank["rank"])
     rows += [(numbers_of(tuple(ranks)), *row) for row, ranks in alike.items()]
     return (
         f"bytes and messages that move from {plural(e['before_ranks'], 'rank')}: {axes}{zero}\n"

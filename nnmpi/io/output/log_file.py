@@ -53,16 +53,16 @@ def runs_of(events: Sequence[Event]) -> list[list[Event]]:
                 runs.append([runs[-1][0]])
             last = event["epoch"]
         runs[-1].append(event)
-    found, trained, last = list[list[Event]](), list[Event](), 0
+    completed, trained, last = list[list[Event]](), list[Event](), 0
     for run in runs:
         epochs = [event["epoch"] for event in run if event["event"] == "epoch"]
         if epochs and 0 < last < epochs[0]:
             trained += run
         else:
-            found.append(run)
+            completed.append(run)
             trained = run if epochs else trained
         last = epochs[-1] if epochs else last
-    return found
+    return completed
 
 
 def named(files: Sequence[File]) -> list[str]:

@@ -89,13 +89,13 @@ def _loaded(e: Event) -> Iterator[str]:
     shapes = [f"{name} {a} there, {b} here" for name, (a, b) in e["other_shapes"].items()]
     n = len(e["loaded"]) + len(e["missing"]) + len(shapes)
     yield f"{len(e['loaded'])} of the {plural(n, 'tensor')} of the model are from {e['file']}"
-    for what, names in (
+    for label, names in (
         ("not in the file, so with initial values", e["missing"]),
         ("of another shape, so with initial values", shapes),
         ("left over in the file", e["left_over"]),
     ):
         more = f" and {len(names) - 8} more" if names[8:] else ""
-        yield from [f"  {what}: {', '.join(names[:8])}{more}"] * bool(names)
+        yield from [f"  {label}: {', '.join(names[:8])}{more}"] * bool(names)
 
 
 def _planned(e: Event) -> Iterator[str]:
@@ -168,9 +168,9 @@ def _measured(e: Event) -> Iterator[str]:
 
 def _rates(e: Event, of: str = "") -> Iterator[str]:
     """Samples a second, and tokens where these are counted."""
-    for what in ("samples", "tokens"):
-        if rate := e.get(f"{of}{what}_per_second"):  # 0 before a second step is timed
-            yield f"{rate:,.0f} {what}/s"
+    for unit in ("samples", "tokens"):
+        if rate := e.get(f"{of}{unit}_per_second"):  # 0 before a second step is timed
+            yield f"{rate:,.0f} {unit}/s"
 
 
 def _verify(e: Event) -> str:
@@ -198,7 +198,7 @@ def _result(e: Event) -> str:
         of_update = "updated by the same gradients"
         lines.append(f"verified: largest relative differences: {differences} ({of_update})")
     if "error" in e.get("plan", {}):
-        ms = (1e3 * e["plan"][f"{what}_seconds"] for what in ("measured", "predicted"))
+        ms = (1e3 * e["plan"][f"{kind}_seconds"] for kind in ("measured", "predicted"))
         lines.append("{:.4g} ms a step, predicted {:.4g} ({:+.1%})".format(*ms, e["plan"]["error"]))
     if e.get("checkpoints", {}).get("written"):
         lines.append(_waited(e["checkpoints"], " before the last one"))
@@ -213,11 +213,11 @@ def _trace(e: Event, steps: int) -> str:
     for rank, times in e["ranks"].items():
         rows.append([f"rank {rank}", *(f"{x:.3f}" for x in times.values())])
     of = f" of {steps:,}" if e["steps"] < steps else ""
-    what = f"trace of {e['steps']:,}{of} steps in {e['file']}, which ui.perfetto.dev shows"
-    lines = [what, columns(rows)]
+    title = f"trace of {e['steps']:,}{of} steps in {e['file']}, which ui.perfetto.dev shows"
+    lines = [title, columns(rows)]
     if "bubble" in e:
-        found = e["bubble"]
-        lines.append(f"bubble {found['measured']:.1%}, simulated {found['simulated']:.1%}")
+        bubble = e["bubble"]
+        lines.append(f"bubble {bubble['measured']:.1%}, simulated {bubble['simulated']:.1%}")
     return "\n".join(lines)
 
 

@@ -122,19 +122,19 @@ def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable
     if measured:
         panels.append(partial(_draw_accuracy, runs=measured, key=key))
     is_text = any("epoch_tokens_per_second" in run.epochs for run in runs)
-    for what in BESIDES if everything else ():
-        found = [run for run in runs if what in run.epochs]
-        if found and not (is_text and what == "epoch_samples_per_second"):
-            panels.append(partial(_draw_numbers, runs=found, key=key, what=what))
+    for quantity in BESIDES if everything else ():
+        with_numbers = [run for run in runs if quantity in run.epochs]
+        if with_numbers and not (is_text and quantity == "epoch_samples_per_second"):
+            panels.append(partial(_draw_numbers, runs=with_numbers, key=key, quantity=quantity))
     return panels
 
 
-def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, what: str) -> None:
+def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str) -> None:
     """A line a run, from 0."""
     for i, run in enumerate(runs):
-        _line(axes, run, key, what, i, label=_plain(run.name))
+        _line(axes, run, key, quantity, i, label=_plain(run.name))
     axes.set_ylim(bottom=0)
-    axes.set_ylabel(BESIDES[what], size=15)
+    axes.set_ylabel(BESIDES[quantity], size=15)
     if len(runs) > 1:
         _legend(axes, "upper right", True)
 
@@ -161,7 +161,9 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
         _line(axes, run, key, "test_loss", i, linestyle="--", label="" if several else "test")
     if several:
         axes.plot([], [], linestyle="--", color="#777777", linewidth=2.2, label="test")
-    values = np.concatenate([run.epochs[what] for run in runs for what in ("loss", "test_loss")])
+    values = np.concatenate(
+        [run.epochs[quantity] for run in runs for quantity in ("loss", "test_loss")]
+    )
     known = values[~np.isnan(values)]
     if known.size and known.min() > 0:
         axes.set_yscale("log")
@@ -191,11 +193,16 @@ def _legend(axes: "Axes", corner: str, several: bool) -> None:
     axes.legend(fontsize=13, frameon=False, loc=corner, bbox_to_anchor=beside)
 
 
-def _line(axes: "Axes", run: RunLog, key: str, what: str, i: int, **style: Any) -> None:
+def _line(axes: "Axes", run: RunLog, key: str, quantity: str, i: int, **style: Any) -> None:
     xs = run.epochs[key]
     marker = "o" if len(xs) <= MARKED else ""
     axes.plot(
-        xs, run.epochs[what], color=COLOURS[i % len(COLOURS)], marker=marker, linewidth=2.2, **style
+        xs,
+        run.epochs[quantity],
+        color=COLOURS[i % len(COLOURS)],
+        marker=marker,
+        linewidth=2.2,
+        **style,
     )
 
 
@@ -223,8 +230,8 @@ def read_log(file: File, name: str) -> list[RunLog]:
         parts = [(run[0], [e for e in run if e["event"] == "epoch"]) for run in runs_of(events)]
         names = numbered(name, len(parts))
         runs = [
-            _run(start, epochs)._replace(name=one)
-            for one, (start, epochs) in zip(names, parts, strict=True)
+            _run(start, epochs)._replace(name=run_name)
+            for run_name, (start, epochs) in zip(names, parts, strict=True)
             if epochs
         ]
     if not runs:

@@ -48,13 +48,13 @@ def read(file: File) -> LogOrTrace:
 def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
     """The logs among these files; a trace is of the last run of the log that is named before it."""
     logs = [file for file, source in sources.items() if not isinstance(source, TraceFile)]
-    names, found = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()
+    names, logged = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()
     for file, source in sources.items():
         if not isinstance(source, TraceFile):
-            found.append(LoggedEvents(names[file], source))
-        elif found:
-            found[-1] = found[-1]._replace(traces=(*found[-1].traces, source))
-    return found
+            logged.append(LoggedEvents(names[file], source))
+        elif logged:
+            logged[-1] = logged[-1]._replace(traces=(*logged[-1].traces, source))
+    return logged
 
 
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
@@ -71,20 +71,20 @@ def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[
 
     version: how often files have changed that are followed
     """
-    found = list[dict[str, Any]]()
+    values = list[dict[str, Any]]()
     for log in logs:
         with refusing_others(f"{shown(log.name)} is not a log of nnmpi", REMEDY):
             of_runs = runs_of(log.events)
-            found += map(runs.as_values, numbered(log.name, len(of_runs)), of_runs)
+            values += map(runs.as_values, numbered(log.name, len(of_runs)), of_runs)
         if of_runs:
-            found[-1]["timelines"] = [timeline(trace) for trace in log.traces]
-    tasks = dict.fromkeys(run["task"] for run in found)
+            values[-1]["timelines"] = [timeline(trace) for trace in log.traces]
+    tasks = dict.fromkeys(run["task"] for run in values)
     return {
         "version": version,
         "title": " and ".join(tasks) or "no run yet",
         "axes": AXES,
-        "panels": runs.panels(found),
-        "runs": found,
+        "panels": runs.panels(values),
+        "runs": values,
     }
 
 
@@ -97,27 +97,31 @@ MOST = 200_000  # spans: about 6 MB
 def timeline(trace: TraceFile) -> dict[str, Any]:
     """The spans of all steps, or of as many around the median one, in milliseconds."""
     steps = shown_steps(trace)
-    found = trace.timeline(steps[0], len(steps))
+    measured = trace.timeline(steps[0], len(steps))
     start = min(span.start for k in steps for span in trace.steps[k])
     simulated = tuple(
         span._replace(start=1e3 * span.start, end=1e3 * span.end)
         for span in trace.simulated
-        if span.rank < found.ranks
+        if span.rank < measured.ranks
     )
-    both = found, Timeline(simulated, found.ranks)
+    both = measured, Timeline(simulated, measured.ranks)
     numbers = {kind: i for i, kind in enumerate(kinds(both))}
     return {
         "name": trace.path.name,
-        "ranks": found.ranks,
-        "end": found.end,
+        "ranks": measured.ranks,
+        "end": measured.end,
         "median": trace.median_step(),
         "steps": [
-            [k, (min(s.start for s in own) - start) / 1e3, (max(s.end for s in own) - start) / 1e3]
+            [
+                k,
+                (min(s.start for s in spans) - start) / 1e3,
+                (max(s.end for s in spans) - start) / 1e3,
+            ]
             for k in steps
-            for own in [trace.steps[k]]
+            for spans in [trace.steps[k]]
         ],
         "styles": [(kind, *style(kind)) for kind in numbers],
-        "measured": span_columns(found.spans, numbers),
+        "measured": span_columns(measured.spans, numbers),
         "simulated": span_columns(simulated, numbers),
     }
 
@@ -130,7 +134,7 @@ def shown_steps(trace: TraceFile) -> range:
         near = [k for k in (last + 1, first - 1) if k in trace.steps]
         if not near:
             break
-        room -= sum(len(there.get(near[0], ())) for there in (trace.steps, trace.background))
+        room -= sum(len(by_step.get(near[0], ())) for by_step in (trace.steps, trace.background))
         first, last = min(first, near[0]), max(last, near[0])
     return range(first, last + 1)
 
@@ -189,5 +193,5 @@ def html(values: Mapping[str, Any]) -> str:
 
 def as_json(values: Mapping[str, Any]) -> str:
     """JSON in ASCII without `<`, so that it may stand in a script of a page."""
-    found = json.dumps(values, separators=(",", ":"), allow_nan=False)
-    return found.replace("<", "\\u003c")
+    text = json.dumps(values, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")

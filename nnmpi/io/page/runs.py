@@ -73,13 +73,13 @@ def figures(events: Sequence[Event]) -> dict[str, str]:
     """The last ones of FIGURES that are known."""
     last = {k: v for e in events if e["event"] in (*QUIET, *ENDS) for k, v in e.items()}
     step = last["step"] if events[-1]["event"] == "progress" else last.get("steps", 0)
-    found = {"steps": f"{step:,} of {events[0]['steps']:,}"}
+    shown_figures = {"steps": f"{step:,} of {events[0]['steps']:,}"}
     for key, (name, text) in FIGURES.items():
         if (value := number(last.get(key))) is not None:
-            found[name] = text(value)
+            shown_figures[name] = text(value)
     if last.get("skipped_steps"):
-        found["skipped"] = plural(last["skipped_steps"], "step")
-    return found
+        shown_figures["skipped"] = plural(last["skipped_steps"], "step")
+    return shown_figures
 
 
 def facts(e: Event, last: Event) -> dict[str, str]:
@@ -93,7 +93,7 @@ def facts(e: Event, last: Event) -> dict[str, str]:
         and o.name not in ("model", "data", "batch_size")
     ]
     blas = e.get("blas", {})
-    found = {
+    known = {
         "model": f"{e['model']}, {plural(e['parameters'], 'parameter')}",
         "data": f"{e['data']}: {e['train_samples']:,} training samples, "
         f"{e['test_samples']:,} test samples",
@@ -109,7 +109,7 @@ def facts(e: Event, last: Event) -> dict[str, str]:
         "parameters": last.get("parameters_sha256", ""),
         "error": last.get("error", ""),
     }  # fmt: skip
-    return {key: shown(value, 1000) for key, value in found.items() if value}
+    return {key: shown(value, 1000) for key, value in known.items() if value}
 
 
 # ---- curves
@@ -117,9 +117,11 @@ def facts(e: Event, last: Event) -> dict[str, str]:
 
 def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
     """The numbers of events by key."""
-    found = [{key: number(value) for key, value in row.items()} for row in rows]
-    keys = dict.fromkeys(key for row in found for key, value in row.items() if value is not None)
-    return {key: [row.get(key) for row in found] for key in keys}
+    number_rows = [{key: number(value) for key, value in row.items()} for row in rows]
+    keys = dict.fromkeys(
+        key for row in number_rows for key, value in row.items() if value is not None
+    )
+    return {key: [row.get(key) for row in number_rows] for key in keys}
 
 
 def epochs(events: Iterable[Event]) -> Iterator[Event]:
@@ -194,11 +196,11 @@ def _bars(
     names: list[str], rows: Iterable[tuple[str, list[float]]], text: Callable[[float], str]
 ) -> Event:
     """A bar for each kind of ranks, of a part for each name."""
-    found = [
+    bars = [
         {"ranks": ranks, "sizes": list(map(number, sizes)), "text": list(map(text, sizes))}
         for ranks, sizes in rows
     ]
-    return {"names": names, "rows": found}
+    return {"names": names, "rows": bars}
 
 
 def compared(e: Event, last: Event) -> Iterator[Event]:
@@ -207,15 +209,17 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
     kinds = () if e.get("servers") else e.get("kinds", ())  # what they send nobody knows before
     for kind in kinds:
         ranks = numbers_of(tuple(kind["ranks"]))
-        own = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
+        of_ranks = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
         for axis, said in kind["sent"].items():
-            sent = (one["sent"][axis] for one in own if "sent" in one)
+            sent = (part["sent"][axis] for part in of_ranks if "sent" in part)
             pair = [said, *sorted(sent, key=itemgetter("bytes"))[-1:]]
-            if any(one["messages"] for one in pair):
-                texts = [f"{amount(one['bytes'])} in {one['messages']:,}" for one in pair]
-                yield _row(f"sent along {axis}", ranks, [one["bytes"] for one in pair], texts)
+            if any(part["messages"] for part in pair):
+                texts = [f"{amount(part['bytes'])} in {part['messages']:,}" for part in pair]
+                yield _row(f"sent along {axis}", ranks, [part["bytes"] for part in pair], texts)
         predicted = sum(kind[f"{name}_bytes"] for name in HELD)
-        grown = max((one["memory_bytes"] for one in own if "memory_bytes" in one), default=None)
+        grown = max(
+            (part["memory_bytes"] for part in of_ranks if "memory_bytes" in part), default=None
+        )
         sizes = [predicted] if grown is None else [predicted, grown]
         of_memory = _row("memory", ranks, sizes, map(amount, sizes))
         if grown is not None and grown < SMALL:
@@ -229,9 +233,9 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
         yield _row("bubble", "all", shares, map("{:.1%}".format, shares))
 
 
-def _row(what: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
+def _row(label: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
     """A predicted size and, if it is known, the measured one: two bars, and their text."""
     a, b = sizes[0], sizes[-1]
     error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
     numbers, words = list(map(number, sizes)), list(texts)
-    return {"what": what, "ranks": ranks, "sizes": numbers, "text": words, "error": error}
+    return {"what": label, "ranks": ranks, "sizes": numbers, "text": words, "error": error}

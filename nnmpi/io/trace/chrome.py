@@ -74,8 +74,8 @@ def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str
 
 def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
     """Whole nanoseconds since the start: so what is nested stays nested."""
-    whole: np.ndarray = np.rint((times - start) * 1e9).astype(np.int64)
-    return whole
+    rounded: np.ndarray = np.rint((times - start) * 1e9).astype(np.int64)
+    return rounded
 
 
 # ---- the file

@@ -102,16 +102,16 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEn
     Every rank calls it.
     """
     of_ranks = gather_objects(comm, (recording.limit, recording.operations))
-    own = recording.rows(min(limit for limit, _ in of_ranks))
+    entries = recording.rows(min(limit for limit, _ in of_ranks))
     counts = np.zeros((comm.size, 1), np.int64)
-    counts[comm.rank] = len(own)
+    counts[comm.rank] = len(entries)
     comm.all_gather(counts)
     if comm.rank:
-        comm.isend(own.view(np.uint8), 0).wait()
+        comm.isend(entries.view(np.uint8), 0).wait()
         return []
-    gathered = [own]
+    gathered = [entries]
     for rank in range(1, comm.size):
-        theirs = np.empty(int(counts[rank, 0]), own.dtype)
+        theirs = np.empty(int(counts[rank, 0]), entries.dtype)
         comm.irecv(theirs.view(np.uint8), rank).wait()
         gathered.append(theirs)
     for rows, offset in zip(gathered, offsets.tolist(), strict=True):

@@ -85,12 +85,12 @@ def arrange(
     is_in_window = name == "shared" and not cluster.survives
     store = _store(config, strategy.name, mesh.count(*REPLICAS), is_in_window, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
-    found = Arrangement(
+    arrangement = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
         *({at: models[kind] for at, kind in kinds.items()}, store, name, moves, measured),
     )
-    bucketed = {kind: _bucketed(found, held) for kind, held in models.items()}
-    return replace(found, rank_models={at: bucketed[kind] for at, kind in kinds.items()})
+    bucketed = {kind: _bucketed(arrangement, held) for kind, held in models.items()}
+    return replace(arrangement, rank_models={at: bucketed[kind] for at, kind in kinds.items()})
 
 
 def alone(arrangement: Arrangement) -> Arrangement:
@@ -140,13 +140,13 @@ def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:
     """The part of the model that ranks with these coordinates have, without buckets."""
-    own, trained = division.of_rank(pp), division.trained(graph, pp)
-    others = sorted({v for stage in own.values() for v in stage.variables} - {*trained})
+    stages, trained = division.of_rank(pp), division.trained(graph, pp)
+    others = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.branches, _regions(sharding, trained)
 
     def held(v: int) -> HeldVariable:
         variable, cut = graph.variables[v], sharding.variables.get(v)
-        users = frozenset(s for s, stage in own.items() if v in stage.variables)
+        users = frozenset(s for s, stage in stages.items() if v in stage.variables)
         region = regions.get(v, 0)
         shape, room = list(variable.shape), variable.size
         if cut is not None:
@@ -158,7 +158,7 @@ def _rank_model(
     if asked_kind(config).scatters:  # what one layer uses is gathered together
         first = tuple(chain.from_iterable(gathered_together(graph, first)))
     rest = tuple(held(v) for v in others if owned.has(v, tp))
-    return RankModel(tuple(own), first, rest, scalar_count(trained))
+    return RankModel(tuple(stages), first, rest, scalar_count(trained))
 
 
 def _check_branches(sharding: Sharding, division: Division) -> None:
@@ -190,11 +190,11 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     Ranks along tp have different branches. What they have copies of is in buckets of its own, which
     are as long on all of them: so its gradients are added up in the same order.
     """
-    found, now = dict[int, int](), 0
+    regions, region = dict[int, int](), 0
     for v in trained:
-        now += (v in sharding.branches.variables) != now % 2
-        found[v] = now
-    return found
+        region += (v in sharding.branches.variables) != region % 2
+        regions[v] = region
+    return regions
 
 
 def _store(
@@ -226,31 +226,31 @@ def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
     if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
         near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
         mb = float("inf") if near else DEFAULT_MB
-    groups: Sequence[tuple[HeldVariable, ...]] = [(one,) for one in held.trained]
+    groups: Sequence[tuple[HeldVariable, ...]] = [(variable,) for variable in held.trained]
     if a.store.scatters:
         groups = gathered_together(a.graph, held.trained)
     alone, spans = _tied(a, groups), held.spans
     firsts = [*accumulate(map(len, groups), initial=0)]
     bounds = [(spans[first][0], spans[end - 1][1]) for first, end in pairwise(firsts)]
     labels = [(a.store.scatters and users_of(group), group[0].region) for group in groups]
-    found = cut_buckets(bounds, mb * MB / a.dtype.itemsize, alone, labels)
-    tied = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in found]
+    buckets = cut_buckets(bounds, mb * MB / a.dtype.itemsize, alone, labels)
+    tied = [b if b.tied == NOT_TIED else b._replace(tied=firsts[b.tied]) for b in buckets]
     return held._replace(buckets=tuple(tied))
 
 
 def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]:
     """The groups of parameters that stages of other ranks have too: all of a group, or none."""
-    found, tied = [], a.tied
+    tied_groups, tied = [], a.tied
     for k, group in enumerate(groups):
-        paths = [a.graph.variables[one.variable].path for one in group]
+        paths = [a.graph.variables[member.variable].path for member in group]
         others = [path for path in paths if path in tied]
         if len({tied.get(path) for path in paths}) > 1:
             raise ValueError(
                 f"{a.store.name} gathers {' and '.join(paths)} together, and {others[0]} is in "
                 "several stages: use --zero 1, or a --cut that keeps it in one stage"
             )
-        found += [k] * bool(others)
-    return found
+        tied_groups += [k] * bool(others)
+    return tied_groups
 
 
 def cut_buckets(
@@ -268,15 +268,15 @@ def cut_buckets(
     edges = [
         (i if i in tied else NOT_TIED, labels[i] if labels else None) for i in range(len(spans))
     ]
-    found, end = list[Bucket](), len(spans)
+    buckets, end = list[Bucket](), len(spans)
     for i in reversed(range(len(spans))):
         start, stop = spans[i][0], spans[end - 1][1]
         if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
-            found.append(Bucket(start, stop, edges[i][0]))
+            buckets.append(Bucket(start, stop, edges[i][0]))
             end = i
-    if found[-1].tied == NOT_TIED or not spans[0][0]:  # scalars go with what is behind them
-        return [*found[:-1], found[-1]._replace(start=0)]
-    return [*found, Bucket(0, spans[0][0])]
+    if buckets[-1].tied == NOT_TIED or not spans[0][0]:  # scalars go with what is behind them
+        return [*buckets[:-1], buckets[-1]._replace(start=0)]
+    return [*buckets, Bucket(0, spans[0][0])]
 
 
 def gathered_together(

@@ -283,8 +283,8 @@ def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
 def firsts(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
     """The first of these ranks on each node, by its node."""
     nodes = np.fromiter(map(a.cluster.nodes.__getitem__, group), int)
-    there = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
-    return {a.cluster.nodes[r]: r for r in there}
+    first_ranks = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
+    return {a.cluster.nodes[r]: r for r in first_ranks}
 
 
 @remembered
@@ -309,7 +309,7 @@ def counted(a: Arrangement, rank: int) -> list[bool]:
         owners = [t for t in range(a.mesh.axes["tp"]) if branches.has(v, t)]
         return at["pp"] == stages[v][0] and (v in a.sharding.variables or at["tp"] == owners[0])
 
-    return [is_first(one.variable) for one in a.model_on(rank).trained]
+    return [is_first(held.variable) for held in a.model_on(rank).trained]
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:

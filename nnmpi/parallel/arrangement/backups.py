@@ -42,12 +42,12 @@ def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
     by_node: dict[int, list[int]] = {}
     for r, node in enumerate(nodes):
         by_node.setdefault(node, []).append(r)
-    groups, found = [*by_node.values()], [0] * len(nodes)
+    groups, keepers = [*by_node.values()], [0] * len(nodes)
     for k, here in enumerate(groups):
         elsewhere = groups[k + 1 :] + groups[:k] or [here[1:] + here[:1]]
         for r, keeper in zip(here, cycle(chain.from_iterable(elsewhere)), strict=False):
-            found[r] = keeper
-    return tuple(found)
+            keepers[r] = keeper
+    return tuple(keepers)
 
 
 def steps_between(cost: float, step: float, mtbf: float) -> int:

@@ -42,11 +42,11 @@ class Cluster(NamedTuple):
 
         With device "cuda", each has a GPU of its own.
         """
-        there = np.arange(ranks) * nodes // ranks
-        gpus = np.arange(ranks) - np.searchsorted(there, there)
+        node_of_rank = np.arange(ranks) * nodes // ranks
+        gpus = np.arange(ranks) - np.searchsorted(node_of_rank, node_of_rank)
         devices = tuple(gpus.tolist()) if device == "cuda" else (None,) * ranks
         return cls(
-            tuple(there.tolist()),
+            tuple(node_of_rank.tolist()),
             (PLENTY,) * ranks,
             (0,) * ranks,
             any_thread=False,
@@ -66,10 +66,10 @@ class Cluster(NamedTuple):
     @property
     def shared_gpu(self) -> tuple[int, int] | None:
         """Two ranks that have one GPU, if there are such."""
-        found: dict[tuple[int, int | None], int] = {}
+        rank_of_gpu: dict[tuple[int, int | None], int] = {}
         for r, gpu in enumerate(zip(self.nodes, self.devices, strict=True)):
-            if found.setdefault(gpu, r) != r:
-                return found[gpu], r
+            if rank_of_gpu.setdefault(gpu, r) != r:
+                return rank_of_gpu[gpu], r
         return None
 
     def counts(self, ranks: Iterable[int]) -> Counter[int]:
@@ -108,9 +108,9 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     node = comm.node()
     spare = cores(len(node)) - threads()
     nccl = comm.size > 1 and devices.has_nccl(on)
-    own = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), nccl
+    facts = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), nccl
     nodes, free, cores_left, any_thread, addresses, nccls = zip(
-        *gather_objects(comm, own), strict=True
+        *gather_objects(comm, facts), strict=True
     )
     threads_of_mpi = all(any_thread)
     used = numbered(nodes, addresses)

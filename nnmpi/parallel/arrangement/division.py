@@ -40,16 +40,16 @@ class Division(NamedTuple):
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
         """The ranks along pp that have each variable."""
-        found: dict[int, set[int]] = {}
+        ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:
-                found.setdefault(v, set()).add(stage.rank)
-        return {v: tuple(sorted(ranks)) for v, ranks in found.items()}
+                ranks_of.setdefault(v, set()).add(stage.rank)
+        return {v: tuple(sorted(ranks)) for v, ranks in ranks_of.items()}
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
         """The paths of the trained parameters that several ranks have, and these ranks."""
-        found = sorted(self.ranks().items())
-        several = ((graph.variables[v], ranks) for v, ranks in found if len(ranks) > 1)
+        ranks_of = sorted(self.ranks().items())
+        several = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in several if variable.is_trained}
 
     def trained(self, graph: Graph, rank: int) -> list[int]:
@@ -57,9 +57,9 @@ class Division(NamedTuple):
 
         Gradients become final in the reverse order.
         """
-        own = {v for stage in self.of_rank(rank).values() for v in stage.variables}
-        used = [v for v in graph.order if v in own]
-        return [*(v for v in sorted(own - {*used}) if graph.variables[v].is_trained), *used]
+        held = {v for stage in self.of_rank(rank).values() for v in stage.variables}
+        used = [v for v in graph.order if v in held]
+        return [*(v for v in sorted(held - {*used}) if graph.variables[v].is_trained), *used]
 
 
 def divide(graph: Graph, units: Sequence[Unit], cut: SplitPoints, pp: int) -> Division:

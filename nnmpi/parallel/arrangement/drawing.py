@@ -34,14 +34,14 @@ def alike_layers(rows: Iterable[Row]) -> list[tuple[str, Row]]:
 
     Rows that differ in the number of a block alone, h.0.fc and h.1.fc, are one, h.0-1.fc.
     """
-    found: dict[tuple[object, ...], tuple[list[int], Row]] = {}
+    groups: dict[tuple[object, ...], tuple[list[int], Row]] = {}
     for row in rows:
-        before, *number = BLOCK.split(str(row[0]), maxsplit=1)
-        key = (before, *number[1:], *row[1:])
-        found.setdefault(key, ([], row))[0].extend(map(int, number[:1]))
+        prefix, *number = BLOCK.split(str(row[0]), maxsplit=1)
+        key = (prefix, *number[1:], *row[1:])
+        groups.setdefault(key, ([], row))[0].extend(map(int, number[:1]))
     return [
         (BLOCK.sub(f"{_blocks(blocks)}.", str(row[0]), count=1), row)
-        for blocks, row in found.values()
+        for blocks, row in groups.values()
     ]
 
 
@@ -52,12 +52,14 @@ def _blocks(numbers: Iterable[int]) -> str:
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
     """The first and the last of each run of numbers that follow each other."""
-    there = np.fromiter(numbers, int)
-    if (np.diff(there) < 1).any():
-        there = np.unique(there)
-    ends = np.flatnonzero(np.diff(there) > 1)
-    starts, stops = [0, *(ends + 1).tolist()], [*ends.tolist(), len(there) - 1]
-    return [*zip(there[starts].tolist(), there[stops].tolist(), strict=True)] if there.size else []
+    values = np.fromiter(numbers, int)
+    if (np.diff(values) < 1).any():
+        values = np.unique(values)
+    ends = np.flatnonzero(np.diff(values) > 1)
+    starts, stops = [0, *(ends + 1).tolist()], [*ends.tolist(), len(values) - 1]
+    return (
+        [*zip(values[starts].tolist(), values[stops].tolist(), strict=True)] if values.size else []
+    )
 
 
 # ---- the drawing
@@ -80,15 +82,15 @@ class DrawnLayer(NamedTuple):
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
     """The ranks of each stage, and its layers that have parameters; those of blocks once."""
-    found = []
+    drawn = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]
         first = next(rank for rank in a.mesh.group(0, "pp") if a.mesh.coordinates(rank)["pp"] == pp)
         ranks = a.mesh.group(first, *(axis for axis in a.mesh.axes if axis != "pp"))
         rows = alike_layers(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
         layers = [row._replace(name=name) for name, row in rows]
-        found.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", layers))
-    return found
+        drawn.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", layers))
+    return drawn
 
 
 def _row(a: Arrangement, k: int) -> DrawnLayer:
@@ -200,7 +202,7 @@ def _columns(a: Arrangement, stage: int) -> list[Column]:
     """The ranks of a stage, one replica after the other; the first ones of many."""
     first, tp = a.mesh.group(0, "pp")[stage % a.mesh.axes["pp"]], a.mesh.axes["tp"]
     replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
-    ranks = [rank for one in replicas for rank in a.mesh.group(one, "tp")[:COLUMNS]]
+    ranks = [rank for replica in replicas for rank in a.mesh.group(replica, "tp")[:COLUMNS]]
     width = min(110, WIDE / len(ranks) - BETWEEN[0])
     x, columns = float(LEFT), list[Column]()
     for k, rank in enumerate(ranks):

@@ -140,12 +140,12 @@ def carried_out(
             (_all_but(lengths, edge(c + 1) - edge(c), itemsize[adds]) for adds, c in pairs),
             Sent(),
         )
-    found = Sent()
+    total = Sent()
     for step in algorithm.steps(r, p):
         if step.to >= 0:
             lo, hi = (edge(int(c)) for c in step.send)
-            found += _messages(hi - lo, itemsize[bool(step.reduce)])
-    return found
+            total += _messages(hi - lo, itemsize[bool(step.reduce)])
+    return total
 
 
 def _messages(n: int, itemsize: int) -> Sent:
@@ -161,10 +161,11 @@ def _lengths(n: int, chunks: int, at: Sequence[int]) -> Mapping[int, int]:
     return {short: chunks - more, short + 1: more}
 
 
-def _all_but(lengths: Mapping[int, int], one: int, itemsize: int) -> Sent:
+def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Sent:
     """All chunks but one of this length."""
     return sum(
-        (_messages(k, itemsize).times(count - (k == one)) for k, count in lengths.items()), Sent()
+        (_messages(k, itemsize).times(count - (k == left_out)) for k, count in lengths.items()),
+        Sent(),
     )
 
 
@@ -175,8 +176,8 @@ def added(
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
-        there = (k for k, count in _lengths(n, chunks, at).items() if count)
-        return max(there) if any(PASSES_OF_RINGS[algorithm]) else 0
+        lengths = (k for k, count in _lengths(n, chunks, at).items() if count)
+        return max(lengths) if any(PASSES_OF_RINGS[algorithm]) else 0
     edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
     received = (step.recv for step in algorithm.steps(r, p) if step.reduce and step.source >= 0)
     return max((edge(int(hi)) - edge(int(lo)) for lo, hi in received), default=0)
@@ -208,40 +209,54 @@ def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
 # ---- exchanges of an arrangement
 
 
-def sent(a: Arrangement, one: Exchange, rank: int) -> Sent:
+def sent(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
     """The bytes and messages that a rank sends in a step for an exchange that it takes part in."""
-    if len(one.group) == 1:
+    if len(exchange.group) == 1:
         return Sent()
-    return SENT[one.operation](a, one, rank).times(one.times)
+    return SENT[exchange.operation](a, exchange, rank).times(exchange.times)
 
 
-def received(a: Arrangement, one: Exchange, rank: int) -> int:
+def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
     """The bytes into which a rank receives what it adds, beside the buffer."""
-    if one.operation is Collective.ALL_REDUCE:
-        found = algorithm_of_sum(a, one.algorithm, one.group, rank)
-    elif one.operation is Collective.REDUCE_SCATTER and len(one.group) > 1:
-        algorithm = PLANS[one.operation].get(one.algorithm)
-        found = (algorithm, one.group) if algorithm else None
+    if exchange.operation is Collective.ALL_REDUCE:
+        carried_out_by = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
+    elif exchange.operation is Collective.REDUCE_SCATTER and len(exchange.group) > 1:
+        algorithm = PLANS[exchange.operation].get(exchange.algorithm)
+        carried_out_by = (algorithm, exchange.group) if algorithm else None
     else:
-        found = None
-    numbers = added(*found, rank, one.numbers, one.edges) if found else 0
-    return numbers * (one.sums or one.dtype).itemsize
+        carried_out_by = None
+    numbers = (
+        added(*carried_out_by, rank, exchange.numbers, exchange.edges) if carried_out_by else 0
+    )
+    return numbers * (exchange.sums or exchange.dtype).itemsize
 
 
-def _all_reduced(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    found = algorithm_of_sum(a, one.algorithm, one.group, rank)
-    return carried_out(*found, rank, one.numbers, one.dtype, sums=one.sums) if found else Sent()
+def _all_reduced(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
+    carried_out_by = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
+    return (
+        carried_out(*carried_out_by, rank, exchange.numbers, exchange.dtype, sums=exchange.sums)
+        if carried_out_by
+        else Sent()
+    )
 
 
-def _in_chunks(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    algorithm = PLANS[one.operation].get(one.algorithm)
+def _in_chunks(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
+    algorithm = PLANS[exchange.operation].get(exchange.algorithm)
     if algorithm is None:  # NCCL's own
         return Sent()
-    return carried_out(algorithm, one.group, rank, one.numbers, one.dtype, one.edges, one.sums)
+    return carried_out(
+        algorithm,
+        exchange.group,
+        rank,
+        exchange.numbers,
+        exchange.dtype,
+        exchange.edges,
+        exchange.sums,
+    )
 
 
-def _to_each(a: Arrangement, one: Exchange, rank: int) -> Sent:
-    return Sent(one.nbytes, len(one.group) - 1)
+def _to_each(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
+    return Sent(exchange.nbytes, len(exchange.group) - 1)
 
 
 SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Sent]] = {

@@ -58,16 +58,16 @@ def arrange_fewer(
     workers = ranks - server_count(served)
     for sizes in _nearest(asked, workers):
         try:
-            found, working = _most_copies(served, sizes, workers, check)
+            fitting, working = _most_copies(served, sizes, workers, check)
             if sizes != asked:
-                divide(found, working)
+                divide(fitting, working)
         except ValueError as error:
             if sizes == asked:  # these options do not go together on any ranks
                 raise
             passed_over.append(f"{_words(sizes)} cannot be: {error}")
         else:
-            why = _why(config, found, working, ranks, passed_over[:1])
-            return Fewer(found, working, ranks - working, why)
+            why = _why(config, fitting, working, ranks, passed_over[:1])
+            return Fewer(fitting, working, ranks - working, why)
     raise ValueError(f"no layout fits {plural(ranks, 'rank')}: {passed_over[-1]}")
 
 
@@ -97,15 +97,15 @@ def _most_copies(
     config: Config, sizes: Mapping[str, int], workers: int, check: Check
 ) -> tuple[Config, int]:
     """The config with as many copies of a layout as there may be, and how many ranks they take."""
-    one, servers, refused = prod(sizes.values()), server_count(config), ValueError()
-    for dp in range(workers // one, 0, -1):
-        found = _fitted(config, sizes, dp)
+    copy_ranks, servers, refused = prod(sizes.values()), server_count(config), ValueError()
+    for dp in range(workers // copy_ranks, 0, -1):
+        fitting = _fitted(config, sizes, dp)
         try:
-            check(found, dp * one + servers)
+            check(fitting, dp * copy_ranks + servers)
         except ValueError as error:
             refused = error
         else:
-            return found, dp * one + servers
+            return fitting, dp * copy_ranks + servers
     raise refused
 
 
@@ -118,8 +118,8 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
         "cut": config.cut if sizes["pp"] == config.pp else None,  # a number for each other stage
         "slow_rank": _slow_ranks(config, workers),
     }
-    found = replace(config, **changes)
-    useless = pointless(found, workers + server_count(found))
+    fitting = replace(config, **changes)
+    useless = pointless(fitting, workers + server_count(fitting))
     never = pointless(config, ranks=2)  # which `check` refuses
     changes |= {name: getattr(PLAIN, name) for name in useless if name not in never}
     return replace(config, **changes)
@@ -129,8 +129,8 @@ def _slow_ranks(config: Config, workers: int) -> str | None:
     """The entries of --slow-rank without those of ranks that do not exist; None if none is left."""
     words = config.slow_rank.split(",") if config.slow_rank else []
     ranks = (word.partition(":")[0] for word in words)  # `check` refuses what is no number
-    there = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
-    return ",".join(compress(words, there)) or None
+    exists = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
+    return ",".join(compress(words, exists)) or None
 
 
 # ---- in words
@@ -140,27 +140,27 @@ def _words(sizes: Mapping[str, int]) -> str:
     return " x ".join(f"{axis} {n}" for axis, n in sizes.items() if n > 1) or "one rank"
 
 
-def _why(config: Config, found: Config, working: int, ranks: int, passed_over: list[str]) -> str:
-    before, now = ({axis: getattr(c, axis) for axis in AXES_BESIDE_DP} for c in (config, found))
-    one, servers = prod(now.values()), server_count(found)
-    layout = _words({"dp": (working - servers) // one, **now})
+def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over: list[str]) -> str:
+    asked, sizes = ({axis: getattr(c, axis) for axis in AXES_BESIDE_DP} for c in (config, fitting))
+    copy_ranks, servers = prod(sizes.values()), server_count(fitting)
+    layout = _words({"dp": (working - servers) // copy_ranks, **sizes})
     layout += f" and {plural(servers, 'server')}" if servers else ""
     said = [f"{layout} on {plural(working, 'rank')}"]
     if ranks > working:
-        takes = "no more can work" if one == 1 else f"a copy of the model takes {one}"
+        takes = "no more can work" if copy_ranks == 1 else f"a copy of the model takes {copy_ranks}"
         said.append(f"{plural(ranks - working, 'spare rank')}, since {takes}")
-    if now != before:
-        said.append(f"{_words(before)} takes {prod(before.values())}")
-    said += [*passed_over, *_changes(config, found)]
+    if sizes != asked:
+        said.append(f"{_words(asked)} takes {prod(asked.values())}")
+    said += [*passed_over, *_changes(config, fitting)]
     if config.sync != "bsp":
         said.append("positions of workers in their data count for as many workers only")
     return "; ".join(said)
 
 
-def _changes(config: Config, found: Config) -> Iterator[str]:
+def _changes(config: Config, fitting: Config) -> Iterator[str]:
     """The other options that are not as they were."""
     for name, value in vars(config).items():
-        now = getattr(found, name)
-        if now != value and name not in ("dp", *AXES_BESIDE_DP):
-            is_left_out = now == getattr(PLAIN, name)
-            yield f"without {name} {value}" if is_left_out else f"{name} {now} for {value}"
+        new = getattr(fitting, name)
+        if new != value and name not in ("dp", *AXES_BESIDE_DP):
+            is_left_out = new == getattr(PLAIN, name)
+            yield f"without {name} {value}" if is_left_out else f"{name} {new} for {value}"

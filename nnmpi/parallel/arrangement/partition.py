@@ -64,25 +64,25 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
     places, homes = _places(graph), _home_of_unused(graph)
     for call in outermost(graph):  # branches stay together, unless a cut is given by hand
         starts -= {i for i, k in enumerate(places) if k in call.nodes[1:]} - {*begins}
-    found = []
+    made = []
     for first, end in pairwise([*sorted(starts), max(len(places), 1)]):
         begin = places[first] if first else 0  # ops before the first layer are with it
         nodes = range(begin, places[end] if end < len(places) else len(graph.nodes))
-        own = {v for k in nodes for v in graph.nodes[k].variables}
-        own |= {v for v, k in homes.items() if k in nodes}
+        held = {v for k in nodes for v in graph.nodes[k].variables}
+        held |= {v for v, k in homes.items() if k in nodes}
         inside = [graph.nodes[k] for k in nodes]
         named = [node for node in inside if node.layer] or inside[:1]
-        found.append(
+        made.append(
             Unit(
                 first,
                 nodes,
                 tuple(node.kind for node in named),
                 named[0].name if named else "",
-                frozenset(own),
-                any(graph.variables[v].is_trained for v in own),
+                frozenset(held),
+                any(graph.variables[v].is_trained for v in held),
             )
         )
-    return found
+    return made
 
 
 def layers(graph: Graph) -> list[Unit]:
@@ -93,15 +93,15 @@ def layers(graph: Graph) -> list[Unit]:
 def joined(graph: Graph, units: Sequence[Unit]) -> list[list[Unit]]:
     """Units that stay together: between others one tensor crosses, and no buffer is in both."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
-    last = {v: i for i, own in enumerate(buffers) for v in own}
-    found, together = list[list[Unit]](), 0  # up to this unit a buffer is used again
+    last = {v: i for i, held in enumerate(buffers) for v in held}
+    groups, together = list[list[Unit]](), 0  # up to this unit a buffer is used again
     for i, unit in enumerate(units):
-        if found and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
-            found[-1].append(unit)
+        if groups and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
+            groups[-1].append(unit)
         else:
-            found.append([unit])
+            groups.append([unit])
         together = max([together, *(last[v] for v in buffers[i])])
-    return found
+    return groups
 
 
 def nodes_of(units: Sequence[Unit]) -> range:
@@ -208,8 +208,8 @@ def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray
 def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Over the units of spans."""
     up_to = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
-    found: np.ndarray = up_to[ends] - up_to[starts]
-    return found
+    sums: np.ndarray = up_to[ends] - up_to[starts]
+    return sums
 
 
 def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
@@ -217,18 +217,18 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
 
     best[b] is the least largest cost of so many stages that end before unit b.
     """
-    best, found = np.zeros(0), list[np.ndarray]()
+    best, starts = np.zeros(0), list[np.ndarray]()
     for cost in costs:
         n, most = cost.shape
-        if not found:
+        if not starts:
             best = np.where(np.arange(n) == 0, 0.0, np.inf)
-        before = sliding_window_view(np.concatenate((np.full(most, np.inf), best)), most)[:n]
-        largest = np.maximum(before, cost)
+        preceding = sliding_window_view(np.concatenate((np.full(most, np.inf), best)), most)[:n]
+        largest = np.maximum(preceding, cost)
         chosen = largest.argmin(axis=1)
-        found.append(np.arange(n) - most + chosen)
+        starts.append(np.arange(n) - most + chosen)
         best = np.take_along_axis(largest, chosen[:, None], 1)[:, 0]
     ends = [len(best) - 1]
-    for start in reversed(found):
+    for start in reversed(starts):
         ends.append(int(start[ends[-1]]))
     return float(best[-1]), tuple(ends[-2:0:-1])  # without 0, where the first stage begins
 
@@ -236,10 +236,10 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
 def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
     """Raises ValueError if there are fewer units with trained parameters than stages."""
     if trained < stages:
-        whole = "".join(f"; {note}, so it is one layer" for note in notes)
+        reasons = "".join(f"; {note}, so it is one layer" for note in notes)
         raise ValueError(
             f"the model has {trained} layer{'s' * (trained != 1)} with trained parameters and "
-            f"{stages} stages need one each: use fewer --pp or --virtual-stages{whole}"
+            f"{stages} stages need one each: use fewer --pp or --virtual-stages{reasons}"
         )
 
 
@@ -253,40 +253,40 @@ def given_units(
     if text is None:
         return units(graph), None
     begins = parse_cut(text, graph, stages)
-    found = units(graph, begins)
-    return found, tuple(k for k, unit in enumerate(found) if unit.first in begins)
+    made = units(graph, begins)
+    return made, tuple(k for k, unit in enumerate(made) if unit.first in begins)
 
 
 def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
     """The layers at which stages begin, as a user gives them; raises ValueError for no cut."""
-    what, found = f"--cut {shown(text, 60)}", layers(graph)
-    refuse_few(sum(layer.is_trained for layer in found), stages, graph.notes)
+    option, known = f"--cut {shown(text, 60)}", layers(graph)
+    refuse_few(sum(layer.is_trained for layer in known), stages, graph.notes)
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
         raise ValueError(
-            f"{what}: give the numbers of the layers where stages 1, 2, ... begin, as in 3,7"
+            f"{option}: give the numbers of the layers where stages 1, 2, ... begin, as in 3,7"
         )
     numbers = tuple(map(int, words))
     if len(numbers) != stages - 1:
         raise ValueError(
-            f"{what}: {len(numbers)} number{'s' * (len(numbers) != 1)} for {stages} "
+            f"{option}: {len(numbers)} number{'s' * (len(numbers) != 1)} for {stages} "
             f"stage{'s' * (stages != 1)}; give {stages - 1}, the layers where stages 1, 2, ... "
             "begin"
         )
     for a, b in pairwise((0, *numbers)):
         if b <= a:
             raise ValueError(
-                f"{what}: {b} does not follow {a}; give increasing numbers of layers, from 1 on"
+                f"{option}: {b} does not follow {a}; give increasing numbers of layers, from 1 on"
             )
-        if b >= len(found):
+        if b >= len(known):
             raise ValueError(
-                f"{what}: there is no layer {b}: the model has {len(found)}, numbered from 0"
+                f"{option}: there is no layer {b}: the model has {len(known)}, numbered from 0"
             )
-    for s, (a, b) in enumerate(bounds(numbers, len(found))):
-        if not any(layer.is_trained for layer in found[a:b]):
+    for s, (a, b) in enumerate(bounds(numbers, len(known))):
+        if not any(layer.is_trained for layer in known[a:b]):
             raise ValueError(
-                f"{what}: stage {s} from layer {a} up to {b - 1} "
-                f"({', '.join(map(str, found[a:b]))}) has no trained parameter, and every stage "
+                f"{option}: stage {s} from layer {a} up to {b - 1} "
+                f"({', '.join(map(str, known[a:b]))}) has no trained parameter, and every stage "
                 "needs one"
             )
     return numbers

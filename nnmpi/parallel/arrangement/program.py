@@ -50,8 +50,8 @@ def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
     rows = np.arange(batch)
     if a.config.reproducible:
         owners = owners_of(a.config.slices, a.mesh.size)
-        own = (v for v, owner in enumerate(owners) if owner == rank)
-        return [len(part_of(rows, a.config.slices, v)) for v in own]
+        slices = (v for v, owner in enumerate(owners) if owner == rank)
+        return [len(part_of(rows, a.config.slices, v)) for v in slices]
     group = a.mesh.group(rank, *BATCH)
     split = BatchSplit(a.config.micro_batches, len(group), group.index(rank))
     return [len(part) for part in split(rows)]
@@ -63,11 +63,11 @@ Passes: TypeAlias = Mapping[tuple[int, Kind], Sequence[int]]
 
 def passes_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Passes:
     """The passes of a step over micro-batches of so many samples."""
-    found = defaultdict[tuple[int, Kind], list[int]](list)
+    passes = defaultdict[tuple[int, Kind], list[int]](list)
     for op in ops(a, rank, len(micro)):
         if op.micro >= 0:
-            found[op.stage, op.kind].append(micro[op.micro])
-    return found
+            passes[op.stage, op.kind].append(micro[op.micro])
+    return passes
 
 
 def forward(passes: Passes, stage: int) -> list[int]:
@@ -134,6 +134,6 @@ class SlotWalk:
 
     def _taken(self, b: int) -> bool:
         """Gives its slot to bucket b, unless it has it."""
-        there = self.holds(b)
+        was_held = self.holds(b)
         self._held[b % SLOTS] = b
-        return not there
+        return not was_held

@@ -77,16 +77,16 @@ class RankModel(NamedTuple):
     def stretches(self, variables: Collection[int]) -> list[tuple[int, int]]:
         """Where those of these variables that are trained are in the flat buffer."""
         pairs = zip(self.trained, self.spans, strict=True)
-        return [(at, at + one.size) for one, (at, _) in pairs if one.variable in variables]
+        return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
     def inside(self) -> dict[Bucket, list[HeldVariable]]:
         """The trained parameters in each bucket."""
         in_order = sorted(self.buckets)
         starts = [bucket.start for bucket in in_order]
-        found: dict[Bucket, list[HeldVariable]] = {bucket: [] for bucket in in_order}
+        contents: dict[Bucket, list[HeldVariable]] = {bucket: [] for bucket in in_order}
         for held, (start, _) in zip(self.trained, self.spans, strict=True):
-            found[in_order[bisect(starts, start) - 1]].append(held)
-        return found
+            contents[in_order[bisect(starts, start) - 1]].append(held)
+        return contents
 
 
 class Memory(NamedTuple):

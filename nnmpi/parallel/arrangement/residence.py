@@ -291,19 +291,19 @@ def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 
 
 def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Choice:
     """The choice after all changes of one or two units that make it better, the best one first."""
-    found = cost(choice)
+    least = cost(choice)
     while True:
         following = min(_neighbours(choice), key=cost, default=choice)
-        if cost(following) >= found:
+        if cost(following) >= least:
             return choice
-        choice, found = following, cost(following)
+        choice, least = following, cost(following)
 
 
 def _neighbours(choice: Choice) -> Iterator[Choice]:
     """Choices in which one unit is otherwise, or two that follow each other, or two exchange."""
-    for i, now in enumerate(choice):
+    for i, residence in enumerate(choice):
         for how in Residence:
-            if how is not now:
+            if how is not residence:
                 yield (*choice[:i], how, *choice[i + 1 :])
     for i, pair in enumerate(pairwise(choice)):
         for both in product(Residence, repeat=2):
