@@ -98,10 +98,10 @@ def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Pric
         of = source[into]
         size = np.broadcast_to((step.recv[1] - step.recv[0]) * chunk, p)[into]
         arrived = np.maximum(clock[of], clock[into]) + network.seconds(of, into, size)
-        now = clock.copy()
-        now[into] = arrived + (network.gamma * size if step.reduce else 0.0)
-        now[of] = np.maximum(now[of], arrived)
-        clock = now
+        after = clock.copy()
+        after[into] = arrived + (network.gamma * size if step.reduce else 0.0)
+        after[of] = np.maximum(after[of], arrived)
+        clock = after
         sent[of] += size
         messages[of] += 1
     return Price(float(clock.max()), algorithm.rounds(p), sent, messages)

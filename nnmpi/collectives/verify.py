@@ -102,11 +102,11 @@ def rounds(
         rows = _rows(t, step, p)
         _check_bounds(t, rows, chunks)
         _check_matching(t, rows)
-        before, have = have, [list(row) for row in have]
+        old, have = have, [list(row) for row in have]
         for r, s in enumerate(rows):
             if s.source >= 0:
                 for c in range(*s.recv):
-                    have[r][c] = _receive(t, r, c, s, before, sums)
+                    have[r][c] = _receive(t, r, c, s, old, sums)
         yield rows, have
     _check_end(have, claim, sums)
 
@@ -194,10 +194,10 @@ def _expected(s: Step) -> str:
 
 
 def _receive(
-    t: int, r: int, c: int, s: Step, before: list[list[int | None]], sums: Expressions
+    t: int, r: int, c: int, s: Step, old: list[list[int | None]], sums: Expressions
 ) -> int:
     """The expression of chunk c at rank r after the round."""
-    theirs, mine = before[s.source][c], before[r][c]
+    theirs, mine = old[s.source][c], old[r][c]
     if theirs is None:
         raise PlanError(f"round {t}: rank {s.source} sends chunk {c}, which it does not have")
     if not s.reduce:
@@ -231,10 +231,10 @@ def _check_end(have: list[list[int | None]], claim: Claim, sums: Expressions) ->
 
 def _difference(got: set[int], wanted: set[int]) -> str:
     """`the contribution of rank 3 is missing`, or `... is not part of the result`."""
-    wrong, what = (wanted - got, "missing") if wanted - got else (got - wanted, "not wanted")
+    wrong, fault = (wanted - got, "missing") if wanted - got else (got - wanted, "not wanted")
     if len(wrong) == 1:
-        return f"the contribution of rank {min(wrong)} is {what}"
-    return f"the contributions of ranks {', '.join(map(str, sorted(wrong)))} are {what}"
+        return f"the contribution of rank {min(wrong)} is {fault}"
+    return f"the contributions of ranks {', '.join(map(str, sorted(wrong)))} are {fault}"
 
 
 # ---- algorithms by name: those of nnmpi, and yours as package.module:NAME
@@ -244,13 +244,13 @@ def find(name: str) -> Algorithm:
     """The algorithm of a name of ALGORITHMS, or that `package.module:NAME` names."""
     if not user_code.is_named(name):
         return ALGORITHMS[name]
-    found = user_code.imported(name, "algorithm")
-    if not isinstance(found, Algorithm):
+    algorithm = user_code.imported(name, "algorithm")
+    if not isinstance(algorithm, Algorithm):
         raise ValueError(
-            f"algorithm {name!r} is of type {type(found).__name__}; it must be an Algorithm "
+            f"algorithm {name!r} is of type {type(algorithm).__name__}; it must be an Algorithm "
             "(rounds, chunks, at) of nnmpi.collectives"
         )
-    return found
+    return algorithm
 
 
 def proven(

@@ -36,11 +36,11 @@ class BPETokenizer:
         self._bpe.no_truncation()
         self._bpe.no_padding()
         vocabulary = self._bpe.get_vocab()
-        found = json.loads(self._bpe.to_str())
-        _check(self.path, found, vocabulary)
+        described = json.loads(self._bpe.to_str())
+        _check(self.path, described, vocabulary)
         self.size = max(vocabulary.values()) + 1
         self.start = vocabulary.get(END, vocabulary[ALPHABET[ord("\n")]])
-        both = json.dumps([sorted(vocabulary.items()), found["model"]["merges"]])
+        both = json.dumps([sorted(vocabulary.items()), described["model"]["merges"]])
         self.sha256 = hashlib.sha256(both.encode()).hexdigest()[:12]
 
     def encode(self, text: str | bytes) -> np.ndarray:
@@ -55,12 +55,12 @@ class BPETokenizer:
 
     def lengths(self) -> np.ndarray:
         """How many characters begin in each token."""
-        found = np.zeros(self.size, "int64")
+        counts = np.zeros(self.size, "int64")
         for token, i in self._bpe.get_vocab(with_added_tokens=False).items():
-            found[i] = sum(c not in CONTINUE for c in token)
+            counts[i] = sum(c not in CONTINUE for c in token)
         for i, added in self._bpe.get_added_tokens_decoder().items():
-            found[i] = len(added.content)
-        return found
+            counts[i] = len(added.content)
+        return counts
 
     def describe(self, path: str | None = None) -> str:
         """{"kind": "bpe", "path": "...", "size": ..., "sha256": "..."}: the last of vocabulary and
@@ -97,22 +97,22 @@ def _library_tokenizer(path: Path) -> Any:
         import tokenizers
     except ImportError:
         raise ValueError(f"tokenizer {shown(path)} needs {LIBRARY}") from None
-    one = path / "tokenizer.json" if path.is_dir() else path
+    whole_file = path / "tokenizer.json" if path.is_dir() else path
     two = [path / "vocab.json", path / "merges.txt"]
-    for file in (one, *two):
+    for file in (whole_file, *two):
         if os.path.exists(file) and not file.is_dir():
             with reading(file, REMEDY):
                 check_regular(file, LARGEST)
-    if one.is_file():
-        with reading(one, REMEDY):
-            made = tokenizers.Tokenizer.from_file(str(one))
+    if whole_file.is_file():
+        with reading(whole_file, REMEDY):
+            made = tokenizers.Tokenizer.from_file(str(whole_file))
         made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack it
         return made
     missing = [file.name for file in two if not file.is_file()]
     if missing:
         has = f"a folder without tokenizer.json, and without {' and '.join(missing)}"
-        what = has if path.is_dir() else "no file and no folder"
-        raise ValueError(f"tokenizer {shown(path)} is {what}; {REMEDY}")
+        kind = has if path.is_dir() else "no file and no folder"
+        raise ValueError(f"tokenizer {shown(path)} is {kind}; {REMEDY}")
     with reading(f"{two[0]}, or {two[1].name},", REMEDY):
         model = tokenizers.models.BPE.from_file(*map(str, two))
     made = tokenizers.Tokenizer(model)
@@ -123,22 +123,24 @@ def _library_tokenizer(path: Path) -> Any:
     return made
 
 
-def _check(path: Path, found: dict[str, Any], vocabulary: dict[str, int]) -> None:
+def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) -> None:
     """Raises ValueError unless it is byte-level BPE that divides a text as GPT-2 does.
 
     Only then parts of a text have the same tokens as the whole.
     """
-    model, words = found["model"], found["pre_tokenizer"] or {}
+    model, words = described["model"], described["pre_tokenizer"] or {}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
     wrong = [
         f"its model is {model['type']}" if model["type"] != "BPE" else "",
         "it drops merges at random" if model.get("dropout") else "",
-        f"it changes characters ({found['normalizer']['type']})" if found["normalizer"] else "",
+        f"it changes characters ({described['normalizer']['type']})"
+        if described["normalizer"]
+        else "",
         *(f"it has {mark} {quoted(model[mark])}" for mark in MARKS if model.get(mark)),
         "" if byte_level.items() <= words.items() else "it divides texts into other words",
         *(
             f"token {quoted(added['content'])} takes the spaces behind it"
-            for added in found["added_tokens"]
+            for added in described["added_tokens"]
             if added["rstrip"] or re.search(r"\S\s", added["content"])
         ),
     ]

@@ -23,14 +23,14 @@ ARCHIVE = "cifar-10-binary.tar.gz"
 
 def cifar10(request: DatasetRequest) -> Dataset:
     """Colour photographs of 32 x 32 pixels: 50,000 for training and 10,000 for testing."""
-    own = request.directory / "cifar10"
-    folders = [place / sub for place in (own, request.directory) for sub in (FOLDER, "")]
-    archives = [own / ARCHIVE, request.directory / ARCHIVE]
+    directory = request.directory / "cifar10"
+    folders = [place / sub for place in (directory, request.directory) for sub in (FOLDER, "")]
+    archives = [directory / ARCHIVE, request.directory / ARCHIVE]
     folder = next((f for f in folders if not _missing(f)), None)
     archive = next((path for path in archives if path.is_file()), None)
     if folder is None and archive is None and request.download:
-        fetch("cifar10", own)
-        archive = own / ARCHIVE
+        fetch("cifar10", directory)
+        archive = directory / ARCHIVE
     if folder is not None:
         content = {name: _read_file(folder / name) for name in (*TRAIN, TEST)}
     elif archive is not None:

@@ -189,19 +189,19 @@ def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> 
         yield f"no label is 0 (they run from {lowest}), so {classes} classes are counted"
     indices = [f"x{name}" for name, array in parts(train.x) if is_index(array)]
     if indices:
-        what = ", ".join(indices)
-        yield f"integers are indices, not standardised ({what}); give features as floats"
+        names = ", ".join(indices)
+        yield f"integers are indices, not standardised ({names}); give features as floats"
 
 
 def samples_like(x: Any, train: Split) -> Inputs:
     """x as samples of the structure, type and shape of those of a split."""
-    found = _inputs(x, "x")
-    for name, array in parts(found):
-        if len(array) != len(parts(found)[0][1]):
-            rows = ", ".join(f"{len(other):,}" for _, other in parts(found))
+    samples = _inputs(x, "x")
+    for name, array in parts(samples):
+        if len(array) != len(parts(samples)[0][1]):
+            rows = ", ".join(f"{len(other):,}" for _, other in parts(samples))
             raise ValueError(f"x{name}: the inputs have {rows} rows; give as many of each")
-    _check_same_kind(train, Split(found, train.y), "predict", "samples")
-    return found
+    _check_same_kind(train, Split(samples, train.y), "predict", "samples")
+    return samples
 
 
 def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
@@ -219,46 +219,48 @@ def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> 
     return Split(samples, labels)
 
 
-def _array(value: Any, what: str) -> np.ndarray:
+def _array(value: Any, label: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
         kind = f"{type(value).__module__}.{type(value).__name__}"
         raise ValueError(
-            f"{what} is a {kind} that NumPy cannot read; give a rectangular NumPy array"
+            f"{label} is a {kind} that NumPy cannot read; give a rectangular NumPy array"
         ) from error
 
 
-def _inputs(x: Any, what: str) -> Inputs:
+def _inputs(x: Any, label: str) -> Inputs:
     """x as an array; a tuple and a dict as one of arrays, with the names of arguments."""
     if isinstance(x, tuple | dict) and not x:
-        raise ValueError(f"{what} is {described(x)} of 0 arrays; give at least one")
+        raise ValueError(f"{label} is {described(x)} of 0 arrays; give at least one")
     for name in x if isinstance(x, dict) else ():
         if not (isinstance(name, str) and name.isidentifier()):
             raise ValueError(
-                f"{what} has an input named {quoted(name)}; the model is called as model(**x), "
+                f"{label} has an input named {quoted(name)}; the model is called as model(**x), "
                 "so give the name of an argument"
             )
-    found = [_samples(_array(part, what + name), what + name) for name, part in parts(x)]
-    return like(x, found)
+    inputs = [_samples(_array(part, label + name), label + name) for name, part in parts(x)]
+    return like(x, inputs)
 
 
-def _samples(x: np.ndarray, what: str) -> np.ndarray:
+def _samples(x: np.ndarray, label: str) -> np.ndarray:
     """x as uint8, int64 or finite float32, with an axis of samples."""
     if x.dtype.kind not in "biuf":
-        raise ValueError(f"{what} holds {x.dtype}; samples must be real numbers")
+        raise ValueError(f"{label} holds {x.dtype}; samples must be real numbers")
     if x.ndim == 0:
-        raise ValueError(f"{what} is one number; it must be (N, features) or another (N, ...)")
+        raise ValueError(f"{label} is one number; it must be (N, features) or another (N, ...)")
     if x.size == 0 and len(x):
-        raise ValueError(f"{what} has shape {x.shape}: samples without features; give at least one")
+        raise ValueError(
+            f"{label} has shape {x.shape}: samples without features; give at least one"
+        )
     with np.errstate(over="ignore"):
         kept = x.astype(kept_as(x.dtype, is_label=False), copy=False)
     if kept.dtype.kind == "f":
-        _check_finite(kept, what)
+        _check_finite(kept, label)
     return kept
 
 
-def _check_finite(rows: np.ndarray, what: str) -> None:
+def _check_finite(rows: np.ndarray, label: str) -> None:
     step = max(BLOCK * len(rows) // max(rows.size, 1), 1)
     bad = [
         start + np.flatnonzero(~np.isfinite(part).reshape(len(part), -1).all(axis=1))
@@ -267,40 +269,40 @@ def _check_finite(rows: np.ndarray, what: str) -> None:
     ]
     if bad:
         raise ValueError(
-            f"{what}: {sum(map(len, bad)):,} of {len(rows):,} rows hold NaN or values outside "
+            f"{label}: {sum(map(len, bad)):,} of {len(rows):,} rows hold NaN or values outside "
             f"{rows.dtype}, the first is row {int(bad[0][0])}; remove or repair them"
         )
 
 
-def _targets(y: np.ndarray, what: str, ignore_index: int | None) -> np.ndarray:
+def _targets(y: np.ndarray, label: str, ignore_index: int | None) -> np.ndarray:
     """y as int64 that are not negative, or as finite floats, of samples or of their positions."""
     if y.ndim == 0:
-        raise ValueError(f"{what} is one number; give one or more for each row, (N, ...)")
+        raise ValueError(f"{label} is one number; give one or more for each row, (N, ...)")
     if y.dtype.kind == "f":
         numbers = y.astype(kept_as(y.dtype, is_label=True), copy=False)
-        _check_finite(numbers, what)
+        _check_finite(numbers, label)
         return numbers
     if y.dtype.kind not in "iu" and y.size:
-        raise ValueError(f"{what} holds {y.dtype}; labels must be integers: y.astype('int64')")
+        raise ValueError(f"{label} holds {y.dtype}; labels must be integers: y.astype('int64')")
     labels = y.astype("int64", copy=False)
     counted = labels[labels != ignore_index]
     if counted.size and counted.min() < 0:
         raise ValueError(
-            f"{what} has a label {counted.min()}; classes are counted from 0, and targets of a "
+            f"{label} has a label {counted.min()}; classes are counted from 0, and targets of a "
             "regression are floating-point numbers: y.astype('float32')"
         )
     return labels
 
 
-def _check_same_kind(train: Split, test: Split, name: str, what: str = "x_test") -> None:
+def _check_same_kind(train: Split, test: Split, name: str, label: str = "x_test") -> None:
     """Training and test samples have the same shape and type, and so have their targets."""
     tests = dict(parts(test.x))
     if tests.keys() != dict(parts(train.x)).keys():
         raise ValueError(
-            f"{name}: x is {described(train.x)} and {what} {described(test.x)}; give both in the "
+            f"{name}: x is {described(train.x)} and {label} {described(test.x)}; give both in the "
             "same form"
         )
-    pairs = [(f"x{part}", f"{what}{part}", x, tests[part]) for part, x in parts(train.x)]
+    pairs = [(f"x{part}", f"{label}{part}", x, tests[part]) for part, x in parts(train.x)]
     for given, other, a, b in (*pairs, ("y", "y_test", train.y, test.y)):
         if a.dtype.kind != b.dtype.kind or a.shape[1:] != b.shape[1:]:
             raise ValueError(

@@ -49,12 +49,12 @@ def read_json(path: Path, remedy: str) -> Any:
         return parsed(json.loads, path.read_bytes())
 
 
-def check_room(what: object, announced: str, count: int) -> None:
+def check_room(file: object, announced: str, count: int) -> None:
     """Raises RefusedError if arrays of `count` bytes are larger than the memory."""
     memory = memory_size()
     if count > memory:
         raise RefusedError(
-            f"{shown(what)} announces {shown(announced)} {count:,} bytes, but there are "
+            f"{shown(file)} announces {shown(announced)} {count:,} bytes, but there are "
             f"{memory:,} bytes of memory; check it, or take fewer samples"
         )
 

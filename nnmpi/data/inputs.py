@@ -45,13 +45,13 @@ def like(x: Structure[Any], values: Sequence[T]) -> Structure[T]:
 def aligned(x: Structure[Any], *others: Structure[Any]) -> list[tuple[Any, ...]]:
     """Each input, and what `others` have under its name; ValueError unless they have the same."""
     named = [dict(parts(other)) for other in others]
-    for found, other in zip(named, others, strict=True):
-        if found.keys() != dict(parts(x)).keys():
+    for known, other in zip(named, others, strict=True):
+        if known.keys() != dict(parts(x)).keys():
             raise ValueError(
                 f"the samples are {described(x)}, and {described(other)} is expected: give as "
                 "many arrays under the same names"
             )
-    return [(a, *(found[name] for found in named)) for name, a in parts(x)]
+    return [(a, *(known[name] for known in named)) for name, a in parts(x)]
 
 
 def each(function: Callable[..., U], x: Structure[Any], *others: Structure[Any]) -> Structure[U]:

@@ -255,14 +255,18 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
 
 def lengths_of(x: Inputs, name: str) -> np.ndarray:
     """The lengths of samples, (N,): the input of that name, which the model takes too."""
-    found = x.get("lengths") if isinstance(x, dict) else None
-    if found is None or found.ndim != 1 or not is_index(found):
-        what = described(x) if found is None else f"{found.dtype} of shape {found.shape} as lengths"
+    lengths = x.get("lengths") if isinstance(x, dict) else None
+    if lengths is None or lengths.ndim != 1 or not is_index(lengths):
+        kind = (
+            described(x)
+            if lengths is None
+            else f"{lengths.dtype} of shape {lengths.shape} as lengths"
+        )
         raise ValueError(
             f"--bucket-by-length sorts samples by their input named lengths, and data {name} has "
-            f"{what}: give x as a dict with lengths, (N,) integers"
+            f"{kind}: give x as a dict with lengths, (N,) integers"
         )
-    return found
+    return lengths
 
 
 def by_length(
@@ -273,18 +277,18 @@ def by_length(
     The order of batches is drawn, and which lengths the smaller one has.
     """
     rows = order[np.argsort(lengths[order], kind="stable")]
-    whole, rest = divmod(len(rows), batch_size)
-    place = int(keyed.permutation(keyed.key(seed, "smaller batch", epoch), whole + 1)[0])
-    sizes = [batch_size] * whole
+    full_batches, rest = divmod(len(rows), batch_size)
+    place = int(keyed.permutation(keyed.key(seed, "smaller batch", epoch), full_batches + 1)[0])
+    sizes = [batch_size] * full_batches
     sizes.insert(place, rest)
     batches = np.split(rows, np.cumsum(sizes)[:-1])
     last = [batches.pop(place)]
-    drawn = keyed.permutation(keyed.key(seed, "batches", epoch), whole)
+    drawn = keyed.permutation(keyed.key(seed, "batches", epoch), full_batches)
     return [batches[i] for i in drawn] + last * (rest > 0)
 
 
 def padding(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
     """The share of padding in batches that are as long as their longest sample."""
-    found = [(lengths[rows].max() * len(rows), lengths[rows].sum()) for rows in batches]
-    positions, tokens = np.sum(found, axis=0)
+    counts = [(lengths[rows].max() * len(rows), lengths[rows].sum()) for rows in batches]
+    positions, tokens = np.sum(counts, axis=0)
     return float(1 - tokens / max(positions, 1))

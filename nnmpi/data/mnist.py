@@ -35,18 +35,18 @@ def load(name: str, request: DatasetRequest) -> Dataset:
     Files of several directories are never combined: those of MNIST and Fashion-MNIST have the same
     names, and only the directory distinguishes them.
     """
-    own = request.directory / name
-    directories = (own, request.directory / TORCHVISION[name], request.directory)
-    found = [_find(directory) for directory in directories]
-    complete = [files for files in found if files.keys() >= {*TRAIN, *TEST}]
+    directory_of_set = request.directory / name
+    directories = (directory_of_set, request.directory / TORCHVISION[name], request.directory)
+    by_directory = [_find(directory) for directory in directories]
+    complete = [files for files in by_directory if files.keys() >= {*TRAIN, *TEST}]
     if not complete and request.download:
-        fetch(name, own)
-        complete = [_find(own)]
-    pairs = [files for files in found if files.keys() == {*TEST}]
+        fetch(name, directory_of_set)
+        complete = [_find(directory_of_set)]
+    pairs = [files for files in by_directory if files.keys() == {*TEST}]
     if complete or pairs:
         files, read = (complete[0], _four) if complete else (pairs[0], _divided)
         return read(name, files)
-    best = max(found, key=len)
+    best = max(by_directory, key=len)
     missing = ", ".join(stem for stem in (*TRAIN, *TEST) if stem not in best)
     looked = ", ".join(map(shown, directories))
     raise ValueError(
@@ -108,9 +108,9 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
         header = data[: 4 * (1 + ndim)]
         expected, magic = 0x0800 + ndim, int.from_bytes(header[:4], "big")
         if len(header) < 4 * (1 + ndim) or magic != expected:
-            found = KINDS.get(magic, "neither images nor labels")
+            kind = KINDS.get(magic, "neither images nor labels")
             raise ValueError(
-                f"it begins with {len(header):,} bytes and magic number {magic} ({found}), "
+                f"it begins with {len(header):,} bytes and magic number {magic} ({kind}), "
                 f"expected {expected} ({KINDS[expected]})"
             )
         shape = tuple(int(n) for n in np.frombuffer(header, ">u4", ndim, 4))

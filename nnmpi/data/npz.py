@@ -29,7 +29,7 @@ def npz(request: DatasetRequest) -> Dataset:
     arrays = _read(path)
     x, x_test = (_inputs(arrays, key, path) for key in SAMPLES)
     y, y_test = map(arrays.get, LABELS)
-    missing = [key for key, found in (("x", x), ("y", y)) if found is None]
+    missing = [key for key, array in (("x", x), ("y", y)) if array is None]
     if missing:
         raise ValueError(
             f"{shown(path)} has no array {' and no '.join(missing)}; save it with "
@@ -42,18 +42,18 @@ def npz(request: DatasetRequest) -> Dataset:
 
 def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | None:
     """The array `key`, or several: those with a number or a name behind it."""
-    found = {name[len(key) + 1 :]: a for name, a in arrays.items() if name.startswith(f"{key}.")}
-    if not found:
+    named = {name[len(key) + 1 :]: a for name, a in arrays.items() if name.startswith(f"{key}.")}
+    if not named:
         return arrays.get(key)
-    numbers = [str(i) for i in range(len(found))]
-    is_tuple = found.keys() == {*numbers}
-    if key in arrays or (not is_tuple and any(name.isdecimal() for name in found)):
+    numbers = [str(i) for i in range(len(named))]
+    is_tuple = named.keys() == {*numbers}
+    if key in arrays or (not is_tuple and any(name.isdecimal() for name in named)):
         names = ", ".join(shown(name) for name in arrays if name.partition(".")[0] == key)
         raise ValueError(
             f"{shown(path)} has the arrays {names}; give {key} alone, or {key}.0, {key}.1 and so "
             f"on, or names such as {key}.words"
         )
-    return tuple(found[i] for i in numbers) if is_tuple else found
+    return tuple(named[i] for i in numbers) if is_tuple else named
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

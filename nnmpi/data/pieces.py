@@ -40,8 +40,8 @@ def pieces(
     while block := stream.read(min(size, left)):
         left -= len(block)
         known = behind + block
-        found = _last(cuts).match(known)
-        end = found.end() - len(behind) if found else -1
+        match = _last(cuts).match(known)
+        end = match.end() - len(behind) if match else -1
         if end > 0 or (end == 0 and held):
             yield b"".join([*held, block[:end]])
             held, block = [], block[end:]
@@ -63,8 +63,8 @@ def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int =
     behind = b""
     while block := stream.read(size):
         known = behind + block
-        if found := cuts.search(known, max(place - begin, len(behind))):
-            return begin + found.start() if place else 0
+        if match := cuts.search(known, max(place - begin, len(behind))):
+            return begin + match.start() if place else 0
         behind = known[-BEHIND:]
         begin += len(known) - len(behind)
         _check(begin - start)
@@ -93,10 +93,10 @@ def as_text(data: bytes) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        before = shown(repr(data[max(error.start - 20, 0) : error.start]))
+        preceding = shown(repr(data[max(error.start - 20, 0) : error.start]))
         raise ValueError(
-            f"the text is not UTF-8: byte 0x{data[error.start]:02x} behind {before}; convert it, "
-            "or leave the tokenizer out, so that a token is a byte"
+            f"the text is not UTF-8: byte 0x{data[error.start]:02x} behind {preceding}; convert "
+            "it, or leave the tokenizer out, so that a token is a byte"
         ) from None
 
 

@@ -49,7 +49,7 @@ class Standardiser(NamedTuple):
 
         Raises ValueError unless both are finite float32, and std is above 0.
         """
-        shapes = [None if is_index(one) else _shape(one) for one in arrays(x)]
+        shapes = [None if is_index(array) else _shape(array) for array in arrays(x)]
         pairs = [
             (None, None) if s is None else _read(np.full(s, mean), np.full(s, std)) for s in shapes
         ]
@@ -149,23 +149,23 @@ def _shaped(x: np.ndarray, mean: np.ndarray | None, std: Any) -> Pair:
         )
     shape = _shape(x)
     if mean.size != math.prod(shape):
-        what = "channels" if x.ndim > 2 else "features"
+        axes = "channels" if x.ndim > 2 else "features"
         raise ValueError(
             f"mean and std are for {mean.size} channels or features, and the samples have "
-            f"{math.prod(shape)} {what}; take samples like those that the model was trained on"
+            f"{math.prod(shape)} {axes}; take samples like those that the model was trained on"
         )
     return mean.reshape(shape), std.reshape(shape)
 
 
-def _to_json(found: Structure[np.ndarray | None]) -> Any:
-    lists = [(name[1:], None if a is None else a.tolist()) for name, a in parts(found)]
-    return dict(lists) if isinstance(found, tuple | dict) else lists[0][1]
+def _to_json(values: Structure[np.ndarray | None]) -> Any:
+    lists = [(name[1:], None if a is None else a.tolist()) for name, a in parts(values)]
+    return dict(lists) if isinstance(values, tuple | dict) else lists[0][1]
 
 
-def _from_json(found: Any) -> Any:
+def _from_json(values: Any) -> Any:
     """The lists that `_to_json` has written: an object with keys "0", "1" becomes a tuple again."""
-    is_tuple = isinstance(found, dict) and [*found] == [str(i) for i in range(len(found))]
-    return tuple(found.values()) if is_tuple else found
+    is_tuple = isinstance(values, dict) and [*values] == [str(i) for i in range(len(values))]
+    return tuple(values.values()) if is_tuple else values
 
 
 def _read(mean: Any, std: Any) -> Pair:

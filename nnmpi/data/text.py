@@ -60,8 +60,8 @@ def tokenizer_of_points(points: np.ndarray | None) -> Tokenizer:
 def tokens_of(content: bytes, tokenizer: Tokenizer) -> np.ndarray:
     """The tokens of a text, in the smallest type that holds them."""
     kind = small_type(tokenizer)
-    found = [tokenizer.encode(p).astype(kind) for p in pieces(BytesIO(content), tokenizer.cuts)]
-    return np.concatenate([np.zeros(0, kind), *found])
+    encoded = [tokenizer.encode(p).astype(kind) for p in pieces(BytesIO(content), tokenizer.cuts)]
+    return np.concatenate([np.zeros(0, kind), *encoded])
 
 
 def small_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:

@@ -175,16 +175,16 @@ def in_words(description: str) -> str:
 def _described(description: str) -> tuple[str, dict[str, Any]]:
     """The kind of a tokenizer, and the values that make it."""
     try:
-        found = parsed(json.loads, description)
-        types = KINDS[found["kind"]].types
-        values = {name: found[name] for name in types}
+        fields = parsed(json.loads, description)
+        types = KINDS[fields["kind"]].types
+        values = {name: fields[name] for name in types}
         if any(type(values[name]) is not wanted for name, wanted in types.items()):
             raise TypeError
     except (ValueError, TypeError, KeyError):
         raise ValueError(
             f"{shown(description, 80)} describes no tokenizer; give what its describe() returns"
         ) from None
-    return found["kind"], values
+    return fields["kind"], values
 
 
 def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:

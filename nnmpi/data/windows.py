@@ -131,18 +131,18 @@ def tokens(request: DatasetRequest) -> Dataset:
     path = Path(os.path.expanduser(request.argument))
     with reading(path, REMEDY):
         check_regular(path)
-        found, about = stored(path)
-    return in_windows(shown(f"tokens:{path.name}"), found, request.context, about)
+        all_tokens, about = stored(path)
+    return in_windows(shown(f"tokens:{path.name}"), all_tokens, request.context, about)
 
 
 def stored(path: Path) -> tuple[np.ndarray, About]:
     """The tokens of a file, which is mapped into memory, and what they are."""
-    found = npy.open_memmap(path, "r")
-    if found.dtype.kind != "u" or found.ndim != 1:
+    mapped = npy.open_memmap(path, "r")
+    if mapped.dtype.kind != "u" or mapped.ndim != 1:
         raise RefusedError(
-            f"{shown(path)} holds {found.dtype} of shape {found.shape}, and tokens are unsigned "
+            f"{shown(path)} holds {mapped.dtype} of shape {mapped.shape}, and tokens are unsigned "
             f"integers in one dimension; {REMEDY}"
         )
     with path.open("rb") as file:
-        file.seek(found.offset + found.nbytes)
-        return found, About.read(file.read(LONGEST))
+        file.seek(mapped.offset + mapped.nbytes)
+        return mapped, About.read(file.read(LONGEST))

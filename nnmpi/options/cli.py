@@ -43,12 +43,12 @@ class Parser(argparse.ArgumentParser):
 
         A parser of a subcommand is asked for this method too, and knows its own options.
         """
-        found, unknown = super().parse_known_args(args, namespace)
+        known, unknown = super().parse_known_args(args, namespace)
         if unknown:
             options = [word.partition("=")[0] for word in unknown if word.startswith("--")]
             hints = [nearest(option, self._option_string_actions) for option in options]
             self.error(f"unrecognized arguments: {' '.join(unknown)}{''.join(hints)}")
-        return found, unknown
+        return known, unknown
 
 
 def called(program: str) -> str:
@@ -112,8 +112,8 @@ def from_layout(path: str) -> dict[str, Any]:
 
     def made(table: dict[str, Any]) -> dict[str, Any]:
         ways = table.pop("ways", {})
-        found = _by_name(table)
-        for name in found:
+        options = _by_name(table)
+        for name in options:
             if name not in LAYOUT or name == "layout":
                 raise ValueError(f"{name} is no option of a layout; give it as a flag")
         if not isinstance(ways, dict):
@@ -127,9 +127,9 @@ def from_layout(path: str) -> dict[str, Any]:
             if ":" in layer:
                 raise ValueError(f"ways: {shown(layer)} is no path of a layer; give it by --layout")
         if ways:
-            found["layout"] = ",".join(f"{path}={how}" for path, how in ways.items())
-            terms.layout(found["layout"])
-        return found
+            options["layout"] = ",".join(f"{path}={how}" for path, how in ways.items())
+            terms.layout(options["layout"])
+        return options
 
     return _of_file("layout", path, made)
 
@@ -177,7 +177,7 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
     """The values of a TOML table by the names of the fields."""
     names = {o.name: o.name for o in options()}
     names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     spelt: dict[str, str] = {}
     tables = (  # one named after a group holds options, and another key is one
         value.items() if key in GROUPS and isinstance(value, dict) else [(key, value)]
@@ -187,11 +187,11 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
         name = names.get(key.replace("-", "_"))
         if name is None:
             raise ValueError(not_an_option(key))
-        if name in found:
+        if name in values:
             both = f" as {spelt[name]} and as {key}" if spelt[name] != key else ""
             raise ValueError(f"{name} is given twice{both}; keep one of them")
-        found[name], spelt[name] = value, key
-    return found
+        values[name], spelt[name] = value, key
+    return values
 
 
 SMALLER = "take fewer ranks, or a smaller model or batch"

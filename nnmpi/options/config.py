@@ -295,15 +295,15 @@ class Config:
     quiet: bool = _other(False, "print only the result")
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
-        known = [one.name for one in options()]
+        known = [entry.name for entry in options()]
         for name in given:
             if name not in known:
                 raise ValueError(f"Config: {not_an_option(name)}")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for one in options():
-            object.__setattr__(self, one.name, checked(one, getattr(self, one.name)))
+        for entry in options():
+            object.__setattr__(self, entry.name, checked(entry, getattr(self, entry.name)))
         dtypes.named(self.dtype)
 
     @property
@@ -322,10 +322,10 @@ TRAINED = ("model", "data", "training")
 
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
     """The options of these groups, in the order of --help."""
-    return tuple(one for one in fields(Config) if one.metadata["group"] in groups)
+    return tuple(entry for entry in fields(Config) if entry.metadata["group"] in groups)
 
 
 def not_an_option(name: str) -> str:
     """The message for a name that no option has."""
-    known = [one.name for one in options()]
+    known = [entry.name for entry in options()]
     return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"

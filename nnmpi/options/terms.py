@@ -60,14 +60,14 @@ def _term(spec: str) -> Rate:
     name, *numbers = spec.split(":")
     if len(numbers) not in NUMBERS.get(name, ()):
         raise ValueError(spec)
-    found = Rate(name)
+    rate = Rate(name)
     if numbers:
-        found = found._replace(every=int(numbers[0]))
+        rate = rate._replace(every=int(numbers[0]))
     if numbers[1:]:
-        found = found._replace(factor=float(numbers[1]))
-    if found.every < 1 or not 0 < found.factor < math.inf:
+        rate = rate._replace(factor=float(numbers[1]))
+    if rate.every < 1 or not 0 < rate.factor < math.inf:
         raise ValueError(spec)
-    return found
+    return rate
 
 
 CUTS = {
@@ -132,14 +132,14 @@ class Interval(NamedTuple):
 
 def interval(spec: str) -> Interval:
     """The value of `N` or `N steps`, `Ns`, or `N epochs`."""
-    found = re.fullmatch(r"(\d+)(s| ?steps?| ?epochs?)?", spec)
-    if found is None or not int(found[1]):
+    match = re.fullmatch(r"(\d+)(s| ?steps?| ?epochs?)?", spec)
+    if match is None or not int(match[1]):
         raise ValueError(
             f"{quoted(spec)} is none of N (steps), Ns (seconds) and 'N epochs', with N "
             "of at least 1"
         )
-    unit = (found[2] or "steps").strip()
-    return Interval(int(found[1]), "seconds" if unit == "s" else unit.rstrip("s") + "s")
+    unit = (match[2] or "steps").strip()
+    return Interval(int(match[1]), "seconds" if unit == "s" else unit.rstrip("s") + "s")
 
 
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -147,8 +147,8 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 def duration(spec: str) -> float:
     """The seconds of `90`, `90s`, `30m`, `1.5h` or `2d`."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", spec)
-    seconds = float(found[1]) * SECONDS[found[2] or "s"] if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", spec)
+    seconds = float(match[1]) * SECONDS[match[2] or "s"] if match else 0.0
     if not 0 < seconds < math.inf:
         raise ValueError(
             f"{quoted(spec)} is no duration above 0: give seconds, or a number with s, m, h or d, "
@@ -162,8 +162,8 @@ BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 def size(spec: str) -> float:
     """The bytes of `8GB`, `512 MB` or `1.5GB`, in decimal units."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(k?B|[MGT]B)", spec)
-    nbytes = float(found[1]) * BYTES[found[2]] if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(k?B|[MGT]B)", spec)
+    nbytes = float(match[1]) * BYTES[match[2]] if match else 0.0
     if not 0 < nbytes < math.inf:
         raise ValueError(
             f"{quoted(spec)} is no size above 0: give a number with B, kB, MB, GB or TB, such as "
@@ -195,19 +195,19 @@ class Augment(NamedTuple):
 
 def augment(spec: str) -> Augment:
     """The value of `crop:PIXELS`, `flip` or both, as `crop:4+flip`."""
-    found = Augment()
+    value = Augment()
     for term in spec.split("+"):
         name, _, pixels = term.partition(":")
-        if term == "flip" and not found.flip:
-            found = found._replace(flip=True)
-        elif name == "crop" and pixels.isdecimal() and not found.crop and 0 < int(pixels) < 1000:
-            found = found._replace(crop=int(pixels))
+        if term == "flip" and not value.flip:
+            value = value._replace(flip=True)
+        elif name == "crop" and pixels.isdecimal() and not value.crop and 0 < int(pixels) < 1000:
+            value = value._replace(crop=int(pixels))
         else:
             raise ValueError(
                 f"{quoted(spec)} is none of crop:PIXELS, flip and crop:PIXELS+flip; "
                 "PIXELS are 1 to 999"
             )
-    return found
+    return value
 
 
 def check_text(name: str, value: str) -> None:

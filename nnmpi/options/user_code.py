@@ -13,23 +13,23 @@ def is_named(spec: str) -> bool:
     return all(part.isidentifier() for part in (*module.split("."), name))
 
 
-def imported(spec: str, what: str) -> Any:
+def imported(spec: str, option: str) -> Any:
     """The object that `package.module:NAME` names; raises ValueError if there is no such thing."""
     module_name, _, name = spec.partition(":")
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise ValueError(
-            f"{what} {quoted(spec)}: no module named {quoted(error.name)}; "
+            f"{option} {quoted(spec)}: no module named {quoted(error.name)}; "
             "run in its directory or set PYTHONPATH"
         ) from None
     except (Exception, SystemExit) as error:
         raise ValueError(
-            f"{what} {quoted(spec)}: cannot import {shown(module_name)}: {reason_of(error)}"
+            f"{option} {quoted(spec)}: cannot import {shown(module_name)}: {reason_of(error)}"
         ) from error
     if not hasattr(module, name):
         raise ValueError(
-            f"{what} {quoted(spec)}: module {shown(module_name)} has no {quoted(name)}"
+            f"{option} {quoted(spec)}: module {shown(module_name)} has no {quoted(name)}"
         )
     return getattr(module, name)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def content(
-    path: str | os.PathLike[str], what: str, most: int, remedy: str, shorter: str = ""
+    path: str | os.PathLike[str], label: str, most: int, remedy: str, shorter: str = ""
 ) -> bytes:
     """The bytes of a file; raises ValueError if it cannot be read, or has more than `most`, and for
     a pipe that nobody writes into.
@@ -28,9 +28,9 @@ def content(
             if not data and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EPIPE, "a pipe that nobody writes into")
     except OSError as error:
-        raise ValueError(f"cannot read {what}: {error.strerror or error}; {remedy}") from None
+        raise ValueError(f"cannot read {label}: {error.strerror or error}; {remedy}") from None
     if len(data) > most:
-        raise ValueError(f"{what} is longer than {most:,} bytes; {shorter or remedy}")
+        raise ValueError(f"{label} is longer than {most:,} bytes; {shorter or remedy}")
     return data
 
 
@@ -54,9 +54,9 @@ def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:
 
 
 @contextmanager
-def refusing_others(what: str, remedy: str) -> Iterator[None]:
+def refusing_others(label: str, remedy: str) -> Iterator[None]:
     """Has ValueError raised where what was parsed has not the form that nnmpi writes."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise ValueError(f"{what}: {error!r:.100}; {remedy}") from None
+        raise ValueError(f"{label}: {error!r:.100}; {remedy}") from None

@@ -36,32 +36,36 @@ def check_callbacks(objects: Iterable[object]) -> list[object]:
     """The callbacks; raises ValueError for an object that has none of the methods."""
     if not isinstance(objects, Iterable):
         raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
-    found = list(objects)
-    for one in found:
-        if isinstance(one, type) or not any(hasattr(one, name) for name in OCCASIONS):
+    callbacks = list(objects)
+    for callback in callbacks:
+        if isinstance(callback, type) or not any(hasattr(callback, name) for name in OCCASIONS):
             raise ValueError(
-                f"callback {one!r:.60} is no object with one of the methods "
+                f"callback {callback!r:.60} is no object with one of the methods "
                 f"{', '.join(OCCASIONS)}, each of which takes (trainer, event)"
             )
-    return found
+    return callbacks
 
 
 def states_of(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
     """The names and states of the callbacks that have one."""
-    return [(type(one).__name__, one.state_dict()) for one in callbacks if _has_state(one)]
+    return [
+        (type(callback).__name__, callback.state_dict())
+        for callback in callbacks
+        if _has_state(callback)
+    ]
 
 
 def load_states(callbacks: Sequence[Any], states: Sequence[tuple[str, Any]]) -> None:
     """Gives callbacks their states; raises ValueError if these are of others."""
-    own = [one for one in callbacks if _has_state(one)]
-    here, there = [type(one).__name__ for one in own], [name for name, _ in states]
-    if here != there:
+    with_state = [callback for callback in callbacks if _has_state(callback)]
+    here, saved = [type(callback).__name__ for callback in with_state], [name for name, _ in states]
+    if here != saved:
         raise ValueError(
-            f"the checkpoint has states of the callbacks {', '.join(there) or 'none'}, and this "
+            f"the checkpoint has states of the callbacks {', '.join(saved) or 'none'}, and this "
             f"Trainer has {', '.join(here) or 'none'} with a state_dict: give it the same ones"
         )
-    for one, (_, state) in zip(own, states, strict=True):
-        one.load_state_dict(state)
+    for callback, (_, state) in zip(with_state, states, strict=True):
+        callback.load_state_dict(state)
 
 
 def _has_state(callback: Any) -> bool:
@@ -77,8 +81,8 @@ SCHEDULE = "what the schedule returns"
 
 def plain(group: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a group of an optimizer that ranks can compare, as numbers of Python."""
-    found = {name: _of_python(value) for name, value in group.items() if name != "params"}
-    return {name: value for name, value in found.items() if isinstance(value, PLAIN)}
+    options = {name: _of_python(value) for name, value in group.items() if name != "params"}
+    return {name: value for name, value in options.items() if isinstance(value, PLAIN)}
 
 
 def _of_python(value: Any) -> Any:
@@ -122,8 +126,8 @@ class Settings:
     @property
     def changes(self) -> Changes:
         """Settings that are others than at the start."""
-        (before, groups), (now, others) = self._start, self._now()
-        both = zip(self._parameters, before, now, strict=True)
+        (was, groups), (trained, others) = self._start, self._now()
+        both = zip(self._parameters, was, trained, strict=True)
         return Changes(
             tuple(
                 {name: value for name, value in b.items() if name not in a or value != a[name]}
@@ -143,8 +147,8 @@ class Settings:
         One small message tells whether they do. `when` they may change, the remedy says. `factors`
         are those of a schedule of the user's, for the next steps.
         """
-        now, added = self._now(), len(self._optimizer.parameters) - self._count
-        seen = (now, factors, added)
+        settings, added = self._now(), len(self._optimizer.parameters) - self._count
+        seen = (settings, factors, added)
         if seen != self._seen:
             self._seen, self._digest = seen, crc32(repr(seen).encode())
         digests = np.zeros(comm.size, np.uint32)
@@ -159,25 +163,25 @@ class Settings:
             return
         values = {
             f"requires_grad of {path}": repr(is_trained)
-            for path, is_trained in zip(self._parameters, now[0], strict=True)
+            for path, is_trained in zip(self._parameters, settings[0], strict=True)
             if self._held(path)
         }
-        for i, group in enumerate(now[1]):
+        for i, group in enumerate(settings[1]):
             for name, value in group.items():
                 values[f"{name} of group {i} of the optimizer"] = repr(value)
         values[SCHEDULE] = repr(factors)
         values["parameters that add_param_group has added"] = str(added)
         ranks: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for rank, found in enumerate(gather_objects(comm, values)):
-            for what, value in found.items():
-                ranks[what][value].append(rank)
-        for what, sides in ranks.items():
+        for rank, of_rank in enumerate(gather_objects(comm, values)):
+            for setting, value in of_rank.items():
+                ranks[setting][value].append(rank)
+        for setting, sides in ranks.items():
             if len(sides) > 1:
                 differing = " and ".join(map(_listed, sides.values()))
-                remedy = "return the same" if what == SCHEDULE else "set it alike"
-                where = "" if what == SCHEDULE else when
+                remedy = "return the same" if setting == SCHEDULE else "set it alike"
+                where = "" if setting == SCHEDULE else when
                 raise AgreedError(
-                    f"ranks {differing} differ in {what}: {remedy} on all ranks{where}"
+                    f"ranks {differing} differ in {setting}: {remedy} on all ranks{where}"
                 )
 
 

@@ -118,12 +118,12 @@ class Checkpoints:
 
     def _is_best(self, metrics: Event) -> bool:
         """Whether no epoch before was as good, in what --keep-best names."""
-        name, before = self._config.keep_best, self._best
+        name, best = self._config.keep_best, self._best
         if name is None:
             return False
-        values = [metrics[name]] if before is None else [before, metrics[name]]
+        values = [metrics[name]] if best is None else [best, metrics[name]]
         self._best = BETTER[name](values)
-        return self._best != before
+        return self._best != best
 
     # ---- writing
 
@@ -134,12 +134,12 @@ class Checkpoints:
         assert self._writer is not None
         self._tell(self._writer.finish())
         began, about = time.perf_counter(), self.about(session, metrics, complete)
-        now = session.snapshot(copies=False)
+        snapshot = session.snapshot(copies=False)
         self._writer.waited += time.perf_counter() - began
         self._times.begun()
         self._run.save_requested = False
-        self._writer.start(now, about, about.log and self._config.log)
-        self._under_way = now.state.step
+        self._writer.start(snapshot, about, about.log and self._config.log)
+        self._under_way = snapshot.state.step
         return self._writer
 
     def about(

@@ -68,8 +68,8 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
 def digest_of(dataset: Dataset) -> str:
     """A digest of what is compared of the samples and labels of a data set."""
     splits = (dataset.train, dataset.test)
-    found = [(_described(split.y), *map(_described, arrays(split.x))) for split in splits]
-    return f"{_digest(repr(found).encode()):016x}"
+    described = [(_described(split.y), *map(_described, arrays(split.x))) for split in splits]
+    return f"{_digest(repr(described).encode()):016x}"
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
@@ -78,8 +78,8 @@ def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[
 
     Every rank calls it before anything else that communicates depends on them.
     """
-    what = f"the snapshot (of step {state.step})"
-    item = (what, (state, known), "restore on all ranks what they had at one step")
+    label = f"the snapshot (of step {state.step})"
+    item = (label, (state, known), "restore on all ranks what they had at one step")
     check_same(comm, [*_given(_options_of(config), OPTIONS), item])
 
 
@@ -94,11 +94,11 @@ def check_weights(comm: Comm, path: str) -> None:
     check_files(comm, f"--load {shown(path)}", lambda: files_of(source_of(path)), remedy)
 
 
-def check_files(comm: Comm, what: str, files: Callable[[], list[Path]], remedy: str) -> None:
+def check_files(comm: Comm, label: str, files: Callable[[], list[Path]], remedy: str) -> None:
     """Raises on all ranks if files differ, or cannot be read on a rank: then `remedy` says what to
     do. Every rank calls it."""
     digests = all_or_none(comm, lambda: [(f.name, _file_digest(f, remedy)) for f in files()])
-    check_same(comm, [(what, digests, FILES)])
+    check_same(comm, [(label, digests, FILES)])
 
 
 def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
@@ -147,8 +147,8 @@ def check_same(comm: Comm, items: Sequence[Compared]) -> None:
     different = np.flatnonzero(rows[comm.rank] != rows[0])
     error: ValueError | None = None
     if different.size:
-        what, _, remedy = items[different[0]]
-        error = ValueError(f"rank {comm.rank} differs from rank 0 in {what}; {remedy}")
+        label, _, remedy = items[different[0]]
+        error = ValueError(f"rank {comm.rank} differs from rank 0 in {label}; {remedy}")
     comm.agree(error)
 
 
@@ -158,9 +158,9 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
     Every rank calls it (see PartTable).
     """
     error: ValueError | None = None
-    found = first_difference(PartTable(model, comm, held))
-    if found is not None:
-        path, other = found
+    difference = first_difference(PartTable(model, comm, held))
+    if difference is not None:
+        path, other = difference
         error = ValueError(
             f"rank {comm.rank} differs from rank {other} in the initial values of {path}; {MODEL}"
         )
@@ -172,9 +172,9 @@ def check_copies(parts: PartTable, step: int, buffers: bool) -> None:
 
     Every rank calls it.
     """
-    for rank, found in enumerate(gather_objects(parts.comm, first_difference(parts, buffers))):
-        if found is not None:
-            path, other = found
+    for rank, difference in enumerate(gather_objects(parts.comm, first_difference(parts, buffers))):
+        if difference is not None:
+            path, other = difference
             raise AgreedError(
                 f"after step {step} ranks {other} and {rank} differ in {path}, of which both have "
                 "a copy: change parameters alike on all ranks, and buffers too, or say how parts "

@@ -39,9 +39,9 @@ def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], 
     """
     if comm.size == 1:  # which shares nothing
         return lambda: None
-    found: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())
-    found.opened += 1
-    end = weakref.finalize(owner, found.dropped.__setitem__, found.opened, close)
+    sessions: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())
+    sessions.opened += 1
+    end = weakref.finalize(owner, sessions.dropped.__setitem__, sessions.opened, close)
     end.atexit = False
     return end.detach
 

@@ -52,16 +52,16 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
         given = config, model, dataset, setup.loss, setup.metrics
         return on_paper(uncut(*given, partial(build_model, config, setup.build, dataset)), cluster)
 
-    found = all_or_none(comm, arranged)
-    found = within_memory(found, comm, model, setup.samples, setup.on)
+    arrangement = all_or_none(comm, arranged)
+    arrangement = within_memory(arrangement, comm, model, setup.samples, setup.on)
     if config.load:
         all_or_none(comm, lambda: initialise(config, ModelPart.whole(model), setup.on))
-    if found.store.buckets:
+    if arrangement.store.buckets:
         strategies.check_micro_batches(model, setup.train, setup.steps, config.micro_batches)
     splits = dataset.train, dataset.test
     steps = len(setup.train)
     return {
-        **layout_event(found),
+        **layout_event(arrangement),
         "event": "dry-run",
         "on_paper": config.ranks is not None,
         "layers": repr(model),
@@ -112,17 +112,17 @@ def run(given: argparse.Namespace) -> Any:
     config, cluster = _asked(given)
     strategies.check(config, cluster.size)
     model, known = uncut_of(config)
-    found = on_paper(known, cluster)
+    new = on_paper(known, cluster)
     event, layouts = (
-        layout_event(found),
-        {f"{config.model} on {plural(found.ranks, 'rank')}": found},
+        layout_event(new),
+        {f"{config.model} on {plural(new.ranks, 'rank')}": new},
     )
     if given.before is not None:
         other, old_cluster = _asked(_before(given))
         strategies.check(other, old_cluster.size)
-        before = on_paper(known._replace(config=other), old_cluster)
-        event["moves"] = moves_event(before, found, model)
-        layouts = {f"{config.model} on {plural(before.ranks, 'rank')}, before": before, **layouts}
+        old = on_paper(known._replace(config=other), old_cluster)
+        event["moves"] = moves_event(old, new, model)
+        layouts = {f"{config.model} on {plural(old.ranks, 'rank')}, before": old, **layouts}
     if given.svg:
         given.svg.write_text(as_svg(layouts), encoding="utf-8")
     return event if given.json else as_text(event)
@@ -136,12 +136,12 @@ def _before(given: argparse.Namespace) -> argparse.Namespace:
     of_layouts = {"ranks", "nodes", *(option.name for option in options(MAY_CHANGE))}
     kept = {name: value for name, value in vars(given).items() if name not in of_layouts}
     try:
-        found = p.parse_args(shlex.split(given.before))
+        old = p.parse_args(shlex.split(given.before))
     except ValueError as error:
         raise ValueError(f"--from {quoted(given.before)}: {error}") from None
-    if max(found.ranks, given.ranks) > MOST_MOVED:
+    if max(old.ranks, given.ranks) > MOST_MOVED:
         raise ValueError(f"--from is for at most {MOST_MOVED} ranks: give fewer --ranks")
-    return argparse.Namespace(**{**kept, **vars(found)})
+    return argparse.Namespace(**{**kept, **vars(old)})
 
 
 def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:

@@ -46,9 +46,9 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
             "make the Trainer with more epochs or steps, or call fit(epochs=N)"
         )
     # by paths, which all ranks have, also where the parameters are elsewhere
-    now = {path for path, p in model.named_parameters() if p.requires_grad}
+    trainable = {path for path, p in model.named_parameters() if p.requires_grad}
     trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
-    if now - trained or (not made and session.settings.trains_others):
+    if trainable - trained or (not made and session.settings.trains_others):
         raise NotReadyError(
             "requires_grad of a parameter was changed after this Trainer was made; "
             "change it in `build`"
@@ -65,17 +65,17 @@ def open_reports(
     if news and not is_told and config.log and len(runs_in(config.log)) > run.told.runs:
         is_told = run.told.once(run.first, "start")  # by the first rank, which is lost
     mark = resumed.mark if resumed and not is_told else None
-    found = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
+    opened = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
     if comm.fault_tolerant and not news and not is_told:  # the log is cut by now
         run.told.runs = len(runs_in(config.log))
     if comm.rank == 0 or report:
         if run.opened is None:
-            outputs.enter_context(found)
-            page.write_at_end(outputs, config, found, writes=comm.rank == 0)
+            outputs.enter_context(opened)
+            page.write_at_end(outputs, config, opened, writes=comm.rank == 0)
             if is_told and config.log:
                 run.told.is_in_log(config.log)
-        run.opened = found
-    run.report = found
+        run.opened = opened
+    run.report = opened
     begun = resumed_event if resumed else start_event
     event = {**begun(session, run), **environment(session)}
     if run.told.once(run.first, "start"):
@@ -93,14 +93,14 @@ class DivergedError(AgreedError):
     """The loss is NaN or infinite."""
 
 
-def check_finite(session: Session, what: str, value: float, step: int) -> None:
+def check_finite(session: Session, quantity: str, value: float, step: int) -> None:
     """Raises DivergedError if a loss is NaN or infinite."""
     if not math.isfinite(value):
         base, lr = session.optimizer.param_groups[0]["lr"], session.last_lr
         remedy = f"--lr {base / 10:g}" if lr <= base else "another --lr-schedule"
         saved = "; nothing was saved" if session.config.save else ""
         raise DivergedError(
-            f"the {what} became {value} at step {step} with learning rate {lr:g}; "
+            f"the {quantity} became {value} at step {step} with learning rate {lr:g}; "
             f"try {remedy}, --clip-norm 1 or --lr-schedule warmup:100{saved}"
         )
 
@@ -166,10 +166,10 @@ def rescue(session: Session, error: Exception) -> None:
         return
     run, comm = session.run, session.comm
     if comm.size == 1:
-        whole = run.phase is not StepPhase.UPDATING
+        is_whole = run.phase is not StepPhase.UPDATING
     else:
-        whole = run.phase is StepPhase.BETWEEN_STEPS and session.first_has_all
-    if run.state.step and comm.rank == 0 and whole:
+        is_whole = run.phase is StepPhase.BETWEEN_STEPS and session.first_has_all
+    if run.state.step and comm.rank == 0 and is_whole:
         try:
             session.write(session.config.save)
         except Exception as other:

@@ -108,8 +108,8 @@ def call(trainer: Training, occasion: str, event: Event) -> None:
 def _keep_changes(trainer: Training, occasion: str) -> None:
     """Records what callbacks have changed, or changes it when a step is made again."""
     run, settings = trainer.run, trainer.session.settings
-    key, now = (run.state.step, occasion), settings.changes
+    key, changes = (run.state.step, occasion), settings.changes
     if key in run.changed:
         settings.change(run.changed[key])
-    elif now != next(reversed(run.changed.values()), settings.unchanged):
-        run.changed[key] = now
+    elif changes != next(reversed(run.changed.values()), settings.unchanged):
+        run.changed[key] = changes

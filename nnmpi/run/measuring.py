@@ -122,10 +122,10 @@ def _node(setup: Setup, comm: Comm, quantile: float) -> Machine:
     network, sizes = fitted_network(comm), _micro_batches(_samples(setup))
     near = network.link if comm.size > 1 else TYPICAL.near
     sums = {name: curve for p in _group_sizes(comm) for name, curve in _sums(comm, p, quantile)}
-    with closing(_session(setup, comm_self())) as one:
-        model = _units(comm, one, sizes)
-        speed, update = _speed(one, model), _update(comm, one, quantile)
-        step, micro_batch = _fixed(comm, setup, model, update, one)
+    with closing(_session(setup, comm_self())) as session:
+        model = _units(comm, session, sizes)
+        speed, update = _speed(session, model), _update(comm, session, quantile)
+        step, micro_batch = _fixed(comm, setup, model, update, session)
     parts = (_parts(comm, setup, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
         *(processor(), comm.size, near, TYPICAL.far, network.gamma, sums),
@@ -178,10 +178,10 @@ def _sums(comm: Comm, p: int, quantile: float) -> Iterator[tuple[str, Curve]]:
     for (collective, algorithm), call in calls.items():
         points = list[tuple[float, float]]()
         for nbytes in SIZES:
-            one = partial(call, np.zeros(nbytes // 4, np.float32))
-            if not all(gather_objects(comm, fits(one))):
+            all_reduce = partial(call, np.zeros(nbytes // 4, np.float32))
+            if not all(gather_objects(comm, fits(all_reduce))):
                 break
-            points.append((float(nbytes), _in_a_step(comm, one, quantile)))
+            points.append((float(nbytes), _in_a_step(comm, all_reduce, quantile)))
             if points[-1][1] > LONG:
                 break
         if points:
@@ -240,8 +240,8 @@ def _units(comm: Comm, session: Session, sizes: Sequence[int]) -> MeasuredModel:
     graph, config = session.arrangement.graph, session.config
     rounds = [[_mean_units(comm, session, n) for n in sizes] for _ in range(ROUNDS)]
     least = [np.min(of_size, axis=0).tolist() for of_size in zip(*rounds, strict=True)]
-    found = {n: [UnitTimes(*row) for row in rows] for n, rows in zip(sizes, least, strict=True)}
-    return MeasuredModel(signature(graph), config.tp, config.dtype, found)
+    times = {n: [UnitTimes(*row) for row in rows] for n, rows in zip(sizes, least, strict=True)}
+    return MeasuredModel(signature(graph), config.tp, config.dtype, times)
 
 
 def _mean_units(comm: Comm, session: Session, samples: int) -> list[list[float]]:
@@ -258,13 +258,13 @@ def _mean_units(comm: Comm, session: Session, samples: int) -> list[list[float]]
     )
     current_recorder.reset(token)
     rows = [[cost.forward, cost.input_gradient, cost.weight_gradient] for cost in costs]
-    found: list[list[float]] = np.mean(gather_objects(comm, rows), axis=0).tolist()
-    return found
+    means: list[list[float]] = np.mean(gather_objects(comm, rows), axis=0).tolist()
+    return means
 
 
-def _speed(one: Session, measured: MeasuredModel) -> float:
+def _speed(session: Session, measured: MeasuredModel) -> float:
     """Multiplications and additions a second, in forward passes of all units."""
-    graph, n = one.arrangement.graph, max(measured.units)
+    graph, n = session.arrangement.graph, max(measured.units)
     seconds = sum(unit.forward for unit in measured.units[n])
     multiplied = n * sum(work(graph, node) for node in graph.nodes)
     return multiplied / seconds
@@ -273,9 +273,9 @@ def _speed(one: Session, measured: MeasuredModel) -> float:
 # ---- the rest of a step
 
 
-def _update(comm: Comm, one: Session, quantile: float) -> float:
+def _update(comm: Comm, session: Session, quantile: float) -> float:
     """Seconds of the optimizer a number."""
-    optimizer = one.optimizer
+    optimizer = session.optimizer
     for p in optimizer.parameters:
         p.has_grad = True
     numbers: int = sum(p.size for p in optimizer.parameters)
@@ -283,10 +283,10 @@ def _update(comm: Comm, one: Session, quantile: float) -> float:
 
 
 def _fixed(
-    comm: Comm, setup: Setup, measured: MeasuredModel, update: float, one: Session
+    comm: Comm, setup: Setup, measured: MeasuredModel, update: float, session: Session
 ) -> tuple[float, float]:
     """Seconds of a step, and of each of its micro-batches, besides units and the update."""
-    n, numbers = _samples(setup), sum(p.size for p in one.optimizer.parameters)
+    n, numbers = _samples(setup), sum(p.size for p in session.optimizer.parameters)
     left, many = dict[int, float](), max(min(MANY, n // 2), 1)
     with ExitStack() as stack:
         sessions = {
@@ -296,7 +296,7 @@ def _fixed(
         rounds = [{k: _step(comm, s) for k, s in sessions.items()} for _ in range(ROUNDS)]
     for count in sessions:
         of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
-        step = min(found[count] for found in rounds)
+        step = min(times[count] for times in rounds)
         left[count] = step - count * of_units - numbers * update
     micro_batch = max((left[many] - left[1]) / max(many - 1, 1), 0.0)
     return max(left[1] - micro_batch, 0.0), micro_batch
@@ -305,14 +305,14 @@ def _fixed(
 def _step(comm: Comm, session: Session) -> float:
     """Seconds of a step of one rank over a whole batch, of the slowest of ranks that begin it at
     one time: those of a layout wait for each other in every step."""
-    times, whole = list[float](), _samples(session.setup)
+    times, batch = list[float](), _samples(session.setup)
     session.model.train()
     while len(times) < STEPS:
         with closing(session.strategy.steps(session.setup.train, StepState())) as steps:
             comm.barrier()
             began = time.perf_counter()
             for result in islice(steps, STEPS):
-                times += [time.perf_counter() - began] * (result.samples == whole)
+                times += [time.perf_counter() - began] * (result.samples == batch)
                 comm.barrier()
                 began = time.perf_counter()
     return float(np.quantile(np.max(gather_objects(comm, times), axis=0), QUANTILE))

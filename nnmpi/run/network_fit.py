@@ -59,10 +59,10 @@ def fitted_network(comm: Comm) -> Network:
     if comm.size > 1 and comm.size % 2:
         pairs = comm.split(int(comm.rank == comm.size - 1))
         assert pairs is not None
-        found = gather_objects(comm, fitted_network(pairs) if pairs.size > 1 else None)[0]
+        network = gather_objects(comm, fitted_network(pairs) if pairs.size > 1 else None)[0]
         pairs.free()
-        assert found is not None
-        return found
+        assert network is not None
+        return network
     times: list[float] = []
     for nbytes in SIZES:
         times.append(ping_pong(comm, nbytes))

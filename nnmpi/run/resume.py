@@ -66,39 +66,41 @@ def goes_on(
     Raises ValueError, on all ranks, if there is none to go on from, or if the run would write
     beside checkpoints of another one.
     """
-    found, own = None, config.checkpoint_dir
+    checkpoint, directory_of_run = None, config.checkpoint_dir
     if directory and (config.resume or config.elastic):
-        found = use_newest(directory, comm, use)
-        if found is None and config.resume:
+        checkpoint = use_newest(directory, comm, use)
+        if checkpoint is None and config.resume:
             message = (
                 f"there is no checkpoint in {shown(directory)} to resume from: name another "
                 "directory, or begin without --resume"
             )
             comm.agree(ValueError(message))
-    is_its_own = found and own and os.path.realpath(own) == os.path.realpath(directory or "")
-    if own and not is_its_own:
-        all_or_none(comm, lambda: check_empty(own))
-    return found is not None
+    is_its_own = (
+        checkpoint
+        and directory_of_run
+        and os.path.realpath(directory_of_run) == os.path.realpath(directory or "")
+    )
+    if directory_of_run and not is_its_own:
+        all_or_none(comm, lambda: check_empty(directory_of_run))
+    return checkpoint is not None
 
 
-def resumed_from(found: Found, setup: Setup) -> Resumed:
+def resumed_from(checkpoint: Found, setup: Setup) -> Resumed:
     """The state that a run goes on from; raises ValueError if this run cannot go on from it."""
-    about, snapshot = found.about(), found.snapshot()
-    before = {**vars(snapshot.config), **about.facts}
+    about, snapshot = checkpoint.about(), checkpoint.snapshot()
+    old = {**vars(snapshot.config), **about.facts}
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks
-    now = {**vars(setup.config), **facts_of(setup)}
-    check_may_change(before, now, f"the checkpoint {shown(found.folder)}")
-    lines = *found.passed_over, *warnings(before, now), *_software(found)
-    return Resumed(str(found.folder), lines, found.passed_over, snapshot, *rest)
+    new = {**vars(setup.config), **facts_of(setup)}
+    check_may_change(old, new, f"the checkpoint {shown(checkpoint.folder)}")
+    lines = *checkpoint.passed_over, *warnings(old, new), *_software(checkpoint)
+    return Resumed(str(checkpoint.folder), lines, checkpoint.passed_over, snapshot, *rest)
 
 
-def _software(found: Found) -> Iterator[str]:
+def _software(checkpoint: Found) -> Iterator[str]:
     """One line on versions and kernels that are others now."""
-    before, now = found.manifest.versions, with_kernels()
+    old, new = checkpoint.manifest.versions, with_kernels()
     others = [
-        f"{k} {now.get(k) or 'none'} (was {v or 'none'})"
-        for k, v in before.items()
-        if now.get(k) != v
+        f"{k} {new.get(k) or 'none'} (was {v or 'none'})" for k, v in old.items() if new.get(k) != v
     ]
     if others:
         yield f"sums may be added in another order than before, with {', '.join(others)}"

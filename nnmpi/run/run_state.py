@@ -179,8 +179,8 @@ class RunState:
     def counters(self) -> Counters:
         """The counters that other ranks need to go on from here."""
         sums = self.sums._replace(metrics={})  # which steps do not measure, and is not to be sent
-        now = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stopping)
-        return Counters(*now, self.metrics, self.pace.counts, dict(self.changed), self.last)
+        progress = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stopping)
+        return Counters(*progress, self.metrics, self.pace.counts, dict(self.changed), self.last)
 
     def counters_of(self, snapshot: Snapshot) -> Counters:
         """The counters of a snapshot of this run."""
@@ -192,16 +192,20 @@ class RunState:
             last=self.last if snapshot.state == self.state else None,
         )
 
-    def take(self, now: Counters) -> None:
+    def take(self, counters: Counters) -> None:
         """The run has come so far."""
-        if now.runs != self.runs:  # this rank has not begun the run of the others
+        if counters.runs != self.runs:  # this rank has not begun the run of the others
             self.told = Told()
-        elif now.first != self.first:  # a restore that this rank has not completed
-            self.told.go_back(now.state.step)
-        self.set_span(now.span)
-        _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = now
-        self.stopping, self.metrics, self.changed = now.stopping, now.metrics, {**now.changed}
-        self.pace, self.last = self.pace.again(now.pace), now.last
+        elif counters.first != self.first:  # a restore that this rank has not completed
+            self.told.go_back(counters.state.step)
+        self.set_span(counters.span)
+        _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = counters
+        self.stopping, self.metrics, self.changed = (
+            counters.stopping,
+            counters.metrics,
+            {**counters.changed},
+        )
+        self.pace, self.last = self.pace.again(counters.pace), counters.last
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
 
     def go_on_from(self, snapshot: Snapshot) -> None:
@@ -223,8 +227,8 @@ class RunState:
 
     def go_back(self, resumed: Resumed) -> None:
         """Steps are made again from a checkpoint on, which was told before."""
-        now = self.counters_of(resumed.snapshot)
-        self.take(now._replace(pace=resumed.pace, stopping=False, last=None))
+        counters = self.counters_of(resumed.snapshot)
+        self.take(counters._replace(pace=resumed.pace, stopping=False, last=None))
         self.told.once(self.first, "start")
 
     # ---- how far it is

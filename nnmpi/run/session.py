@@ -175,8 +175,8 @@ class Session:
             initialise(self._initial, part, self.setup.on)
             return part
 
-        one = all_or_none(self.comm, lambda: alone(arrangement))
-        return self._spec(all_or_none(self.comm, another), one, Layout.of_one_rank())
+        single = all_or_none(self.comm, lambda: alone(arrangement))
+        return self._spec(all_or_none(self.comm, another), single, Layout.of_one_rank())
 
     # ---- between two steps
 
@@ -240,8 +240,8 @@ class Session:
     @property
     def first_has_all(self) -> bool:
         """Whether the first rank can write the model now without a message."""
-        whole = self.arrangement.store.is_whole or self.rests
-        return whole and self.strategy.entries.writer_has_all
+        has_all = self.arrangement.store.is_whole or self.rests
+        return has_all and self.strategy.entries.writer_has_all
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -270,9 +270,9 @@ class Session:
     def snapshot(self, copies: bool = True) -> Snapshot:
         """The snapshot that this rank needs to go on from here; no message is sent. Without copies,
         the next step changes it."""
-        whole = not self.strategy.layout.serves
-        found = (saved if copies else owned)(self.part, self.optimizer, whole)
-        return self._head()._replace(owned=tuple(found))
+        is_worker = not self.strategy.layout.serves
+        ranges = (saved if copies else owned)(self.part, self.optimizer, is_worker)
+        return self._head()._replace(owned=tuple(ranges))
 
     def back_up(self) -> None:
         """A backup, if one is due; every rank calls it before the first step and after each."""

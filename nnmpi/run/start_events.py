@@ -73,7 +73,7 @@ def layout_event(a: Arrangement) -> Event:
 def arranged_event(a: Arrangement) -> Event:
     """The bytes that ranks hold and send, and who has which layers."""
     return {
-        "kinds": [_figures(one) for one in alike_ranks(a, a.config.batch_size)],
+        "kinds": [_figures(kind) for kind in alike_ranks(a, a.config.batch_size)],
         "blocks": [
             {"ranks": ranks, "layers": [layer._asdict() for layer in layers]}
             for ranks, layers in blocks(a)
@@ -83,13 +83,13 @@ def arranged_event(a: Arrangement) -> Event:
 
 def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event:
     """The bytes that ranks move when they are arranged anew: values, running sums and buffers."""
-    ranks, found = max(before.ranks, after.ranks), rearranged(before, after, axes_of(model))
+    ranks, plans = max(before.ranks, after.ranks), rearranged(before, after, axes_of(model))
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
-    for plan in found:
+    for plan in plans:
         for (holder, rank), moves in plan.between().items():
             nbytes = sum(move.size * plan.tensors[move.need.tensor].itemsize for move in moves)
             sources[rank][int(holder)] += nbytes
-    both = zip(*(plan.moved(ranks) for plan in found), strict=True)
+    both = zip(*(plan.moved(ranks) for plan in plans), strict=True)
     return {
         "before": before.mesh.axes,
         "before_ranks": before.ranks,
@@ -97,10 +97,10 @@ def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event
         "ranks": [
             {
                 "rank": rank,
-                "needed_bytes": sum(one.needed for one in of_rank),
-                "kept_bytes": sum(one.kept for one in of_rank),
-                "received": sum((one.received for one in of_rank), Sent())._asdict(),
-                "sent": sum((one.sent for one in of_rank), Sent())._asdict(),
+                "needed_bytes": sum(moved.needed for moved in of_rank),
+                "kept_bytes": sum(moved.kept for moved in of_rank),
+                "received": sum((moved.received for moved in of_rank), Sent())._asdict(),
+                "sent": sum((moved.sent for moved in of_rank), Sent())._asdict(),
                 "from": dict(sorted(sources[rank].items())),
             }
             for rank, of_rank in enumerate(both)
@@ -115,20 +115,20 @@ def devices(a: Arrangement) -> Event:
 
 def residences(a: Arrangement) -> Event:
     """Where activations of each unit are, if they are more than the memory for them."""
-    found = a.residences
-    if found is None:
+    known = a.residences
+    if known is None:
         return {}
-    units = zip(found.names, found.choice, found.loads, strict=True)
+    units = zip(known.names, known.choice, known.loads, strict=True)
     return {
         "residences": {
             "memory": a.config.memory,
-            "for_activations": round(found.memory),
-            "swapped_state": round(found.state),
-            "model_on_disk": round(found.model.nbytes) if found.model else 0,
-            "disk_write": round(found.disk.write),
-            "disk_read": round(found.disk.read),
-            "seconds": found.seconds,
-            "seconds_kept": found.seconds_kept,
+            "for_activations": round(known.memory),
+            "swapped_state": round(known.state),
+            "model_on_disk": round(known.model.nbytes) if known.model else 0,
+            "disk_write": round(known.disk.write),
+            "disk_read": round(known.disk.read),
+            "seconds": known.seconds,
+            "seconds_kept": known.seconds_kept,
             "units": [
                 {
                     "unit": name,
@@ -142,19 +142,19 @@ def residences(a: Arrangement) -> Event:
     }
 
 
-def _figures(one: AlikeRanks) -> Event:
+def _figures(kind: AlikeRanks) -> Event:
     """The figures of ranks that are alike."""
-    sent = {axis: there._asdict() for axis, there in one.traffic.items()}
+    sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
     return {
-        "ranks": list(one.ranks),
-        "stages": list(one.stages),
-        **{f"{name}_bytes": value for name, value in one.memory._asdict().items()},
-        "activation_bytes": one.activations,
-        "backups_bytes": one.backup.held,
-        "sole_bytes": one.sole,
+        "ranks": list(kind.ranks),
+        "stages": list(kind.stages),
+        **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
+        "activation_bytes": kind.activations,
+        "backups_bytes": kind.backup.held,
+        "sole_bytes": kind.sole,
         "sent": sent,
-        "parameters_sent": one.parameters_sent._asdict(),
-        "backup_sent": one.backup.sent._asdict(),
+        "parameters_sent": kind.parameters_sent._asdict(),
+        "backup_sent": kind.backup.sent._asdict(),
     }
 
 
@@ -196,16 +196,16 @@ def resumed_event(session: Session, run: RunState) -> Event:
     """The first event of a run that goes on from a checkpoint."""
     assert run.resumed is not None
     resumed = run.resumed
-    there = {"step": run.state.step, "checkpoint": resumed.path, "notes": resumed.lines}
-    there |= {"passed_over": resumed.passed_over} if resumed.passed_over else {}
-    return {**start_event(session, run), "event": "resumed", **there}
+    facts = {"step": run.state.step, "checkpoint": resumed.path, "notes": resumed.lines}
+    facts |= {"passed_over": resumed.passed_over} if resumed.passed_over else {}
+    return {**start_event(session, run), "event": "resumed", **facts}
 
 
 def complete_event(resumed: Resumed, digest: str) -> Event:
     """The only event of a run that was complete before; the digest is of its parameters."""
     steps = resumed.snapshot.state.step
-    there = {"checkpoint": resumed.path, "notes": resumed.passed_over}
-    return {"event": "complete", "steps": steps, **there, "parameters_sha256": digest}
+    facts = {"checkpoint": resumed.path, "notes": resumed.passed_over}
+    return {"event": "complete", "steps": steps, **facts, "parameters_sha256": digest}
 
 
 def _padding(setup: Setup) -> Event:
@@ -215,7 +215,7 @@ def _padding(setup: Setup) -> Event:
         return {}
     plain = copy.copy(loader)
     plain.lengths = None
-    shares = [padding(loader.lengths, one.batches(0)) for one in (loader, plain)]
+    shares = [padding(loader.lengths, order.batches(0)) for order in (loader, plain)]
     return dict(zip(("padding", "padding_unsorted"), shares, strict=True))
 
 
@@ -225,11 +225,11 @@ def environment(session: Session) -> Event:
     comm, a = session.comm, session.arrangement
     pay, cores = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
     halves = native.cost_of_halves(session.config.dtype) if session.config.device == "cpu" else ""
-    found = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, cores)}
+    facts = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, cores)}
     return {
         "options": asdict(session.config),
         "versions": versions(),
-        "blas": found,
+        "blas": facts,
         "native": native.INSTRUCTIONS,
         "hosts": hosts(comm),
         "advice": [*filter(None, (native.lack(), halves, threads.advice(a, pay)))],
@@ -238,7 +238,7 @@ def environment(session: Session) -> Event:
 
 def hosts(comm: Comm) -> dict[str, list[int]]:
     """The ranks of each host; every rank calls it."""
-    found: dict[str, list[int]] = {}
+    ranks_of: dict[str, list[int]] = {}
     for rank, name in enumerate(gather_objects(comm, platform.node())):
-        found.setdefault(name, []).append(rank)
-    return found
+        ranks_of.setdefault(name, []).append(rank)
+    return ranks_of

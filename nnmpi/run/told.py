@@ -55,9 +55,9 @@ class Told:
 
     def once(self, step: int, kind: str) -> bool:
         """Whether an event is new, which is told from now on."""
-        here, before = place(step, kind), self.events
-        self.events = max(here, before)
-        return here > before
+        here, last = place(step, kind), self.events
+        self.events = max(here, last)
+        return here > last
 
     @contextmanager
     def call(self, here: Place) -> Iterator[None]:
@@ -88,8 +88,8 @@ class Told:
         if len(runs) <= self.runs:  # it was lost before it told of the start
             self.events = NOTHING
             return
-        before = min(self.events, place(self.events[0], "progress"))
-        self.events = max([before, *_places_of(runs[-1])])
+        earlier = min(self.events, place(self.events[0], "progress"))
+        self.events = max([earlier, *_places_of(runs[-1])])
 
     def take(self, others: "Told | None", again: frozenset[Place]) -> None:
         """Where this rank was spare, it has told what another one has; calls that were interrupted

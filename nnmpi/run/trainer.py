@@ -138,11 +138,11 @@ class Trainer:
         """The run from where it is: its begin, or what is left of it after a loss."""
         if self._recovery.stage != RunStage.RUNNING:
             ends.check_ready(self.run, self.session, epochs)
-            before = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
+            earlier_runs = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self.session.wake()
             self.run.begin(epochs)
-            self.run.told.runs = before
+            self.run.told.runs = earlier_runs
             self.checkpoints.go_back(-1)  # this run has told of none
             self._recovery.stage = RunStage.RUNNING
         ends.open_reports(self, self._recovery.news, outputs, report)
@@ -308,17 +308,17 @@ class Trainer:
         if kind is None:  # other ranks may know nothing of an exception
             self.close()
 
-    def _meet(self, what: str) -> None:
+    def _meet(self, call: str) -> None:
         """Waits for all ranks; raises ValueError unless all can do it now (see roll_call)."""
-        self._check_together(what, self.session.is_closed and self.comm.size > 1)
-        self.comm.meet(what)
+        self._check_together(call, self.session.is_closed and self.comm.size > 1)
+        self.comm.meet(call)
 
-    def _check_together(self, what: str, is_over: bool = False) -> None:
+    def _check_together(self, call: str, is_over: bool = False) -> None:
         """Raises ValueError unless all ranks can do it now, between the same two steps."""
         together = self.arrangement.steps_together  # there is none after a restore that failed
         if is_over:
             raise ValueError(
-                f"this Trainer is closed, by close() or since its run failed: call {what} before"
+                f"this Trainer is closed, by close() or since its run failed: call {call} before"
             )
         if self.run.in_epoch and not together:
-            raise ValueError(f"ranks make their steps at different times: call {what} in on_epoch")
+            raise ValueError(f"ranks make their steps at different times: call {call} in on_epoch")

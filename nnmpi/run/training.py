@@ -111,7 +111,7 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.setup = set_up(config, comm, trainer.given, ranks)
     config, given = trainer.setup.config, trainer.given.callbacks
     trainer.callbacks = all_or_none(comm, lambda: [*check_callbacks(given), *loggers_of(config)])
-    hears_steps = any(hasattr(one, "on_step") for one in trainer.callbacks)
+    hears_steps = any(hasattr(callback, "on_step") for callback in trainer.callbacks)
     trainer.hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
     trainer.sampler = samples.agreed_sampler(comm, config, trainer.setup.dataset)
     trainer.run, trainer.comm = RunState(trainer.setup), comm
@@ -143,8 +143,8 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
         given = trainer.given.resume
         directory = config.checkpoint_dir if given is None else os.fspath(given)
 
-        def resume(one: Found) -> None:
-            trainer.run.resume(_open_on(trainer, config, comm, one))
+        def resume(checkpoint: Found) -> None:
+            trainer.run.resume(_open_on(trainer, config, comm, checkpoint))
 
         if goes_on(config, directory, comm, resume):
             return
@@ -158,8 +158,8 @@ def go_back(trainer: Training, config: Config, comm: Comm, lacks: str, were_spar
     Raises ValueError, with what memory `lacks`, where there is no checkpoint.
     """
 
-    def use(one: Found) -> None:
-        resumed = _open_on(trainer, config, comm, one)
+    def use(checkpoint: Found) -> None:
+        resumed = _open_on(trainer, config, comm, checkpoint)
         trainer.run.go_back(resumed)
         trainer.checkpoints.go_back(trainer.run.state.step)
         if were_spare:
@@ -188,9 +188,9 @@ def load_callbacks(trainer: Training, comm: Comm, spare: int) -> None:
         all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 
 
-def _open_on(trainer: Training, config: Config, comm: Comm, one: Found) -> Resumed:
+def _open_on(trainer: Training, config: Config, comm: Comm, checkpoint: Found) -> Resumed:
     """Opens a session on a checkpoint."""
-    resumed = all_or_none(comm, lambda: resumed_from(one, trainer.setup))
+    resumed = all_or_none(comm, lambda: resumed_from(checkpoint, trainer.setup))
     _open(trainer, config, comm, resumed.snapshot)
     return resumed
 

@@ -88,13 +88,13 @@ def _with_update(ops: list[Op]) -> Iterator[Op]:
 
 def _with_recompute(ops: list[Op]) -> Iterator[Op]:
     """RECOMPUTE right before each backward pass, unless its F is the computation just before it."""
-    before = None
+    last = None
     for op in ops:
-        if op.kind in (Kind.B, Kind.I) and before != op._replace(kind=Kind.F):
+        if op.kind in (Kind.B, Kind.I) and last != op._replace(kind=Kind.F):
             yield op._replace(kind=Kind.RECOMPUTE)
         yield op
         if op.kind in COMPUTE:
-            before = op
+            last = op
 
 
 # ---- PipeDream, one op at a time

@@ -68,10 +68,10 @@ def slice_by_slice(slices: int) -> list[Op]:
 def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[Op]:
     """Each micro-batch goes through all stages of one rank and back, some of which are computed
     again."""
-    found = list[Op]()
+    ops = list[Op]()
     for m in range(micro):
-        found += [Op(Kind.F, m, s) for s in range(len(recomputed))]
-        found += [Op(Kind.REDUCE)] * (m == micro - 1)
+        ops += [Op(Kind.F, m, s) for s in range(len(recomputed))]
+        ops += [Op(Kind.REDUCE)] * (m == micro - 1)
         for s in reversed(range(len(recomputed))):
-            found += [Op(Kind.RECOMPUTE, m, s)] * recomputed[s] + [Op(Kind.B, m, s)]
-    return [*found, Op(Kind.UPDATE)]
+            ops += [Op(Kind.RECOMPUTE, m, s)] * recomputed[s] + [Op(Kind.B, m, s)]
+    return [*ops, Op(Kind.UPDATE)]

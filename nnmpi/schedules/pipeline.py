@@ -29,9 +29,9 @@ def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
     The last one is then still in memory where activations are recomputed (GPipe, 2019).
     """
-    there = [(Kind.F, i) for i in range(m)]
+    forward = [(Kind.F, i) for i in range(m)]
     back = [(Kind.B, i) for i in reversed(range(m))]
-    return [[Op(k, i, r) for k, i in there + back] for r in range(p)]
+    return [[Op(k, i, r) for k, i in forward + back] for r in range(p)]
 
 
 def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
@@ -58,9 +58,9 @@ def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
 
     def rank(r: int) -> list[Op]:
         stages = range(r, p * v, p)
-        there = [(i, s) for group in groups for s in stages for i in group]
+        forward = [(i, s) for group in groups for s in stages for i in group]
         back = [(i, s) for group in groups for s in reversed(stages) for i in group]
-        ops = _in_turn(there, back, ahead=2 * (p - 1 - r) + (v - 1) * p)
+        ops = _in_turn(forward, back, ahead=2 * (p - 1 - r) + (v - 1) * p)
         return [op for op in ops if op.micro < m]
 
     return [rank(r) for r in range(p)]
@@ -75,9 +75,9 @@ def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
     return [_split(ops, delay=r) for r, ops in enumerate(one_f_one_b(p, m))]
 
 
-def _in_turn(there: list[tuple[int, int]], back: list[tuple[int, int]], ahead: int) -> list[Op]:
+def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: int) -> list[Op]:
     """Forward passes (micro, stage), `ahead` of them first, and backward passes in turn."""
-    forward = [Op(Kind.F, *at) for at in there]
+    forward = [Op(Kind.F, *at) for at in passes]
     ops = forward[:ahead]
     for k, at in enumerate(back):
         ops += forward[ahead + k : ahead + k + 1]

@@ -45,8 +45,8 @@ def prove(
     backward   False: the programs are those of an evaluation
     """
     for r, ops in enumerate(programs):
-        own = range(r, stages, len(programs))
-        have: Have = {(s, i): set() for s in own for i in range(micro_batches)}
+        stages_here = range(r, stages, len(programs))
+        have: Have = {(s, i): set() for s in stages_here for i in range(micro_batches)}
         _check_rank(r, ops, have, len(programs), stages, UPDATE if backward else F)
     for _ in in_order(programs, stages):
         pass
@@ -83,8 +83,8 @@ def _fault(op: Op, have: Have, ranks: int, stages: int) -> str:
     kinds = have.get((op.stage, op.micro))
     if kinds is None:
         return "it has no such stage, or there is no such micro-batch"
-    if before := kinds.intersection(EXCLUDES.get(op.kind, (op.kind,))):
-        return f"{Op(before.pop(), op.micro)} has run before it"
+    if excluded := kinds.intersection(EXCLUDES.get(op.kind, (op.kind,))):
+        return f"{Op(excluded.pop(), op.micro)} has run before it"
     received = message(op, RECEIVES, ranks, stages)
     for needed in (NEEDS.get(op.kind), (received.kind,) if received else None):
         if needed and kinds.isdisjoint(needed):

@@ -78,13 +78,13 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
     """
     check_count("ranks", ranks)
     check_number("bytes", nbytes)
-    found = plan(operation, algorithm, on)
+    chosen = plan(operation, algorithm, on)
     if user_code.is_named(algorithm):  # it is proved on fewer ranks
         with verify.naming(algorithm, operation, ranks):
-            verify.check_sizes(found, ranks)
-            paid = price(found, ranks, nbytes, on)
+            verify.check_sizes(chosen, ranks)
+            paid = price(chosen, ranks, nbytes, on)
     else:
-        paid = price(found, ranks, nbytes, on)
+        paid = price(chosen, ranks, nbytes, on)
     cost = {
         "operation": operation,
         "algorithm": algorithm,

@@ -41,12 +41,12 @@ def graph(g: Graph) -> str:
 
 def _skips(g: Graph) -> list[tuple[int, int]]:
     """From which row to which one tensors go past others; an input comes from above the first."""
-    users, found = g.users(), list[tuple[int, int]]()
+    users, skips = g.users(), list[tuple[int, int]]()
     made = {e: k for k, node in enumerate(g.nodes) for e in node.outputs}
     for e, rows in users.items():
         start = made.get(e, -1)
-        found += [(start, row) for row in rows if row > start + 1 and row < min(len(g.nodes), MOST)]
-    return sorted(found)
+        skips += [(start, row) for row in rows if row > start + 1 and row < min(len(g.nodes), MOST)]
+    return sorted(skips)
 
 
 def _middle(row: int) -> float:

@@ -48,8 +48,8 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
 def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES) -> str:
     """A step: backward passes take twice as long as forward passes, messages nothing."""
     stages = STAGES if s.virtual else 1
-    found = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
-    return simulation(found, f"{s.about}; ")
+    simulated = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
+    return simulation(simulated, f"{s.about}; ")
 
 
 def simulation(s: Simulation, title: str = "") -> str:

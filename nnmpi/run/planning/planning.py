@@ -100,44 +100,46 @@ def basis(asked: Asked, uncut: Uncut, cluster: Cluster, machine: Machine) -> Bas
 
 def search(asked: Asked, by: Basis) -> FoundLayouts:
     """The fastest layouts; raises ValueError where there is none, or none that fits."""
-    found = Searcher(by.paper, by.costs, asked.memory or float("inf")).search()
-    _refuse_none(by.paper.plain, asked, found)
-    found, notes = _certain(found, asked.memory or float("inf"), by.costs.machine.spread)
+    result = Searcher(by.paper, by.costs, asked.memory or float("inf")).search()
+    _refuse_none(by.paper.plain, asked, result)
+    result, notes = _certain(result, asked.memory or float("inf"), by.costs.machine.spread)
     notes = [*by.notes, *notes]
-    return FoundLayouts(by.paper.plain, asked, found, notes, by.costs.model.is_measured)
+    return FoundLayouts(by.paper.plain, asked, result, notes, by.costs.model.is_measured)
 
 
-def _certain(found: Search, most: float, spread: float) -> tuple[Search, list[str]]:
+def _certain(result: Search, most: float, spread: float) -> tuple[Search, list[str]]:
     """The search with plain data parallelism first, where the fastest layout leads by less than the
     spread of measurements; and a note of that."""
-    best, plain = found.best[0], found.pure.get("dp")
+    best, plain = result.best[0], result.pure.get("dp")
     if plain is None or plain == best or plain.nbytes > most:
-        return found, []
+        return result, []
     lead = plain.time.seconds / best.time.seconds - 1
     if lead >= spread:
-        return found, []
-    best_ones = [plain, *(one for one in found.best if one != plain)][: len(found.best)]
+        return result, []
+    best_ones = [plain, *(planned for planned in result.best if planned != plain)][
+        : len(result.best)
+    ]
     note = (
         f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, which is within "
         f"the {spread:.0%} by which two measurements differ: {plain.flags} is taken; measure while "
         "no other program computes"
     )
-    return found._replace(best=best_ones), [note]
+    return result._replace(best=best_ones), [note]
 
 
-def _refuse_none(config: Config, asked: Asked, found: Search) -> None:
+def _refuse_none(config: Config, asked: Asked, result: Search) -> None:
     """Raises ValueError where no layout was found."""
-    if found.best:
+    if result.best:
         return
-    if found.least and asked.memory:
-        least = found.least
+    if result.least and asked.memory:
+        least = result.least
         raise NoneFitsError(
             f"no layout of {plural(asked.ranks, 'rank')} fits into {amount(asked.memory)} a rank: "
             f"{least.layout.flags} takes least, {amount(least.nbytes)}; use --memory "
             f"{amount(least.nbytes * 1.01).replace(' ', '')} if there is so much, more --ranks, or "
             f"a smaller --batch-size than {config.batch_size}"
         )
-    reasons = "".join(f" ({why})" for why in [*found.refused][:1])
+    reasons = "".join(f" ({why})" for why in [*result.refused][:1])
     raise ValueError(
         f"{config.model} can be divided among {plural(asked.ranks, 'rank')} in no way that leaves "
         f"each a sample of a batch of {config.batch_size}{reasons}; use fewer --ranks, a number "
@@ -206,9 +208,9 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
         asked = Asked(comm.size, len({*cluster.nodes}), limit, path)
         uncut = Uncut(plain, graph, setup.loss, dataset, setup.metrics)
         try:
-            found = search(asked, basis(asked, uncut, cluster, machine))
+            layouts = search(asked, basis(asked, uncut, cluster, machine))
         except NoneFitsError:
             return None
-        return RunPlan(found.search.best[0], found.search.counts.looked, found.notes)
+        return RunPlan(layouts.search.best[0], layouts.search.counts.looked, layouts.notes)
 
     return gather_objects(comm, all_or_none(comm, first))[0]

@@ -17,58 +17,60 @@ from nnmpi.sim.drawing.tables import amount, columns, plural
 TERMS = StepTime._fields
 
 
-def as_event(found: FoundLayouts, file: str | None = None) -> Event:
+def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
     """The plan, its best layouts first; of the first one there may be a file."""
-    best, asked = found.search.best[0], found.asked
+    best, asked = layouts.search.best[0], layouts.asked
     return {
         "event": "plan",
-        "title": found.title,
-        "batch_size": found.config.batch_size,
+        "title": layouts.title,
+        "batch_size": layouts.config.batch_size,
         **asked._asdict(),
-        "notes": found.notes,
-        "counts": found.search.counts._asdict(),
-        "refused": dict(found.search.refused),
-        "best": [_row(found, one, best) for one in found.search.best],
-        "pure": {name: _row(found, one, best) for name, one in found.search.pure.items()},
-        "command": " ".join(command(found, best, file)),
+        "notes": layouts.notes,
+        "counts": layouts.search.counts._asdict(),
+        "refused": dict(layouts.search.refused),
+        "best": [_row(layouts, planned, best) for planned in layouts.search.best],
+        "pure": {
+            name: _row(layouts, planned, best) for name, planned in layouts.search.pure.items()
+        },
+        "command": " ".join(command(layouts, best, file)),
     }
 
 
-def _row(found: FoundLayouts, one: Planned, best: Planned) -> Event:
+def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
     """One layout, and why it is not the best one."""
     return {
-        "layout": one.options,
-        "flags": one.flags,
-        "seconds": one.time.seconds,
-        "samples_per_second": found.config.batch_size / one.time.seconds,
-        "bytes": one.nbytes,
-        "fits": one.nbytes <= (found.asked.memory or float("inf")),
-        **one.time._asdict(),
-        "why": why(one, best, found.asked.memory),
+        "layout": planned.options,
+        "flags": planned.flags,
+        "seconds": planned.time.seconds,
+        "samples_per_second": layouts.config.batch_size / planned.time.seconds,
+        "bytes": planned.nbytes,
+        "fits": planned.nbytes <= (layouts.asked.memory or float("inf")),
+        **planned.time._asdict(),
+        "why": why(planned, best, layouts.asked.memory),
     }
 
 
-def why(one: Planned, best: Planned, memory: float | None) -> str:
+def why(planned: Planned, best: Planned, memory: float | None) -> str:
     """Why a layout loses: its memory, or the term by which it is slower most; it may be faster, by
     less than the spread of measurements."""
-    if memory and one.nbytes > memory:
-        return f"memory: {amount(one.nbytes - memory)} too much"
-    if one.time.seconds < best.time.seconds:
+    if memory and planned.nbytes > memory:
+        return f"memory: {amount(planned.nbytes - memory)} too much"
+    if planned.time.seconds < best.time.seconds:
         return "within the spread"
-    slower = [(b - a, name) for name, a, b in zip(TERMS, best.time, one.time, strict=True)]
+    slower = [(b - a, name) for name, a, b in zip(TERMS, best.time, planned.time, strict=True)]
     more, name = max(slower)
-    return f"{name} +{_number(1e3 * more)} ms" if one.layout != best.layout and more > 0 else ""
+    return f"{name} +{_number(1e3 * more)} ms" if planned.layout != best.layout and more > 0 else ""
 
 
 GIVEN = (*options(TRAINED), *SUMS)
 """The options of a plan that a run gets as they are."""
 
 
-def command(found: FoundLayouts, one: Planned, file: str | None = None) -> Iterator[str]:
+def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) -> Iterator[str]:
     """The words of the command that runs a layout, which may be in a file. It cuts by its own
     measurements, unless the plan has some."""
-    yield f"mpirun -n {found.asked.ranks} python -m nnmpi.train"
-    config, plain = found.config, Config()
+    yield f"mpirun -n {layouts.asked.ranks} python -m nnmpi.train"
+    config, plain = layouts.config, Config()
     for option in GIVEN:
         value = getattr(config, option.name)
         if value != getattr(plain, option.name) or option.name in ("model", "data"):
@@ -80,16 +82,16 @@ def command(found: FoundLayouts, one: Planned, file: str | None = None) -> Itera
     if file is not None:
         yield f"--layout {quote(file)}"
         return
-    yield one.flags
-    if one.cut and found.is_measured:
-        yield f"--cut {one.cut}"
+    yield planned.flags
+    if planned.cut and layouts.is_measured:
+        yield f"--cut {planned.cut}"
 
 
-def as_toml(found: FoundLayouts, one: Planned) -> str:
+def as_toml(layouts: FoundLayouts, planned: Planned) -> str:
     """A layout as a file of --layout."""
-    cut = one.cut if found.is_measured else None
-    ways = terms.layout(one.layout.layout).ways if one.layout.layout else {}
-    return layout_file(Config(**{**one.options, "cut": cut, "layout": None}), ways)
+    cut = planned.cut if layouts.is_measured else None
+    ways = terms.layout(planned.layout.layout).ways if planned.layout.layout else {}
+    return layout_file(Config(**{**planned.options, "cut": cut, "layout": None}), ways)
 
 
 SMALL = 1e-6

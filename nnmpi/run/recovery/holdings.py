@@ -44,33 +44,33 @@ def tensors_of(model: Module) -> tuple[MovedTensor, ...]:
     )
 
 
-def progress(one: Holding) -> tuple[int, bool, bool]:
+def progress(holding: Holding) -> tuple[int, bool, bool]:
     """How far its run is, of those that have begun it: the end of an epoch clears its sums."""
-    counters = one.facts.counters
-    is_followed = counters.last is None and counters.state.step == one.version
+    counters = holding.facts.counters
+    is_followed = counters.last is None and counters.state.step == holding.version
     return -counters.runs, is_followed, counters.sums.samples == 0
 
 
 def newest(holdings: Iterable[Holding]) -> tuple[Holding | None, str]:
     """The one with the least progress of the newest that have everything together, or what those
     of the newest version lack."""
-    found, lacks = [*holdings], ""
-    for key in sorted({one.key for one in found}, reverse=True):
-        there = [one for one in found if one.key == key]
+    known, lacks = [*holdings], ""
+    for key in sorted({holding.key for holding in known}, reverse=True):
+        of_key = [holding for holding in known if holding.key == key]
         try:
-            _check(there)
+            _check(of_key)
         except ValueError as error:
             lacks = lacks or str(error)
         else:
-            return min(there, key=progress), ""
+            return min(of_key, key=progress), ""
     return None, lacks
 
 
 def _check(holdings: Sequence[Holding]) -> None:
     """Raises ValueError unless they make up the model, each number at least once."""
     tensors = holdings[0].tensors
-    have = [(0, one) for there in holdings for one in there.ranges]
-    need = [(0, Place.of_whole(one.path, one.shape).range()) for one in tensors]
+    have = [(0, item) for holding in holdings for item in holding.ranges]
+    need = [(0, Place.of_whole(item.path, item.shape).range()) for item in tensors]
     plan_moves(tensors, have, need, [0])
 
 
@@ -86,12 +86,14 @@ def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working:
     """The gifts of spare ranks, the last ones, from what each rank has of `source`: ranges that no
     rank before them has."""
     owned = [
-        frozenset(own for one in there if one.key == source.key for own in one.ranges)
-        for there in holdings
+        frozenset(
+            held for holding in of_rank if holding.key == source.key for held in holding.ranges
+        )
+        for of_rank in holdings
     ]
     known, gifts = frozenset[Range]().union(*owned[:working]), []
-    for rank, own in enumerate(owned[working:], working):
-        if new := own - known:
+    for rank, held in enumerate(owned[working:], working):
+        if new := held - known:
             gifts.append(Gift(rank, rank % working, new))
             known |= new
     return gifts

@@ -57,8 +57,8 @@ class RanksLeft:
         got: list[SavedRange] = []
         for gift in gifts:
             if gift.source == self.all.rank:
-                own = [one for one in owned if one.range in gift.ranges]
-                send_object(self.all, own, gift.to)
+                given = [held for held in owned if held.range in gift.ranges]
+                send_object(self.all, given, gift.to)
             elif gift.to == self.all.rank:
                 got += receive_object(self.all, gift.source)
         return got
@@ -100,5 +100,5 @@ class RanksLeft:
         if self.all.rank == 0:
             waiting = range(self.all.size - self.spare, self.all.size)
             works = [self.all.isend(np.zeros(1), rank) for rank in waiting]
-            for one in works:
-                one.wait()
+            for work in works:
+                work.wait()

@@ -142,7 +142,7 @@ class Recovery:
         wait(trainer, self.survivors.all)
         fewer = self._fewer(trainer)
         self._arrange_all(trainer, course, fewer, standings)
-        made, step = max(one.step for one in standings), trainer.run.state.step
+        made, step = max(standing.step for standing in standings), trainer.run.state.step
         event = {
             "event": "recovered",
             "step": step,
@@ -164,12 +164,12 @@ class Recovery:
             if source and course.makes and course.decision and source.version == last.may_make:
                 last.make(course.decision[1])
             last.put_back()
-        for one in versions(session, copies=True):
-            key = one.version, self._number
-            before = self._kept.setdefault(key, one)
-            if before is not one:  # a backup, which has parts of others too
-                more = {have.range: have for have in (*one.ranges, *before.ranges)}
-                self._kept[key] = before._replace(ranges=[*more.values()])
+        for version in versions(session, copies=True):
+            key = version.version, self._number
+            known = self._kept.setdefault(key, version)
+            if known is not version:  # a backup, which has parts of others too
+                more = {have.range: have for have in (*version.ranges, *known.ranges)}
+                self._kept[key] = known._replace(ranges=[*more.values()])
         session.leave()
 
     def _arrange_all(
@@ -184,7 +184,7 @@ class Recovery:
             wait(trainer, survivors.all)
         snapshot = self._snapshot(course, standings, fewer.ranks)
         self._take(trainer, course)
-        self._number = max((1 + one.number for one in standings), default=0)
+        self._number = max((1 + standing.number for standing in standings), default=0)
         survivors.arrange(lambda work: self._open(trainer, course, fewer.config, work, snapshot))
         if snapshot is None and not course.lacks:
             load_callbacks(trainer, survivors.all, survivors.spare)
@@ -238,25 +238,27 @@ class Recovery:
         step, and what spare ranks have that no other one has."""
         if (source := course.source) is None:
             return None
-        own = self._kept.get(source.key)
-        owned = tuple(own.ranges) if own else ()
+        kept = self._kept.get(source.key)
+        owned = tuple(kept.ranges) if kept else ()
         decision = course.decision if course.makes else None
-        holds = [one.can_hold(decision) for one in standings]
+        holds = [standing.can_hold(decision) for standing in standings]
         gifts = handed_over(holds, source, working)
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
 
     def _check_initial(self, session: Session) -> None:
         """Raises ValueError if a run that begins again had other values at its start."""
-        now = {one.range: one.values for one in session.snapshot().owned}
+        initial = {held.range: held.values for held in session.snapshot().owned}
 
         def check() -> None:
-            for kept in (one for one in self._kept.values() if not one.version):
-                for one in kept.ranges:
-                    own = slice(0, one.hi - one.lo)
-                    values = now.get(one.range)
-                    if values is not None and not np.array_equal(values[own], one.values[own]):
+            for kept in (held for held in self._kept.values() if not held.version):
+                for held in kept.ranges:
+                    numbers = slice(0, held.hi - held.lo)
+                    values = initial.get(held.range)
+                    if values is not None and not np.array_equal(
+                        values[numbers], held.values[numbers]
+                    ):
                         raise ValueError(
-                            f"{one.path} was changed before the first step, and a rank was "
+                            f"{held.path} was changed before the first step, and a rank was "
                             "lost that had a part of the model"
                         )
 
@@ -273,8 +275,8 @@ class Recovery:
             with suppress(RankLost):  # where parameters are gathered again for steps
                 session.wake()
             self._tensors = tensors_of(session.model)
-            holds += [self._holding(one, self._number) for one in versions(session)]
-        holds += [self._holding(one, number) for (_, number), one in self._kept.items()]
+            holds += [self._holding(version, self._number) for version in versions(session)]
+        holds += [self._holding(version, number) for (_, number), version in self._kept.items()]
         return Standing(
             self.stage,
             self._number,
@@ -287,9 +289,9 @@ class Recovery:
             tuple(states_of(trainer.callbacks)) if self._had_spare else (),
         )
 
-    def _holding(self, own: HeldVersion, session: int) -> Holding:
-        ranges = tuple(one.range for one in own.ranges)
-        return Holding(own.version, session, self._tensors, ranges, own.about)
+    def _holding(self, version: HeldVersion, session: int) -> Holding:
+        ranges = tuple(held.range for held in version.ranges)
+        return Holding(version.version, session, self._tensors, ranges, version.about)
 
 
 def _result(loader: Loader, state: StepState, decision: Sequence[float]) -> StepResult:

@@ -63,9 +63,9 @@ class Standing(NamedTuple):
         """Versions of which it has something, or will have when it has made what was decided."""
         if decision is None or self.may_make != decision[0]:
             return self.holds
-        now, counters = self.holds[0].facts
-        scale = now.loss_scale and now.loss_scale.after(Outcome.of(decision[1]).updated)
-        facts = VersionFacts(now._replace(loss_scale=scale), counters)
+        head, counters = self.holds[0].facts
+        scale = head.loss_scale and head.loss_scale.after(Outcome.of(decision[1]).updated)
+        facts = VersionFacts(head._replace(loss_scale=scale), counters)
         return (*self.holds, self.holds[0]._replace(version=decision[0], facts=facts))
 
 
@@ -98,8 +98,8 @@ class Course(NamedTuple):
 
 def agreed(standings: Sequence[Standing]) -> Course:
     """The course of all ranks: on from the newest version that they have all of, or can have."""
-    stages = [one.stage for one in standings]
-    workers = [one for one in standings if one.holds]
+    stages = [standing.stage for standing in standings]
+    workers = [standing for standing in standings if standing.holds]
     if RunStage.SETTING_UP in stages:
         return Course(RunStage.SETTING_UP)
     if not workers:
@@ -109,33 +109,33 @@ def agreed(standings: Sequence[Standing]) -> Course:
     made, lacks = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
     makes = made is not None and (source is None or made.version > source.version)
     source = made if makes else source  # a version that a rank has is not given up without need
-    checkpoint = max(one.checkpoint for one in workers)
+    checkpoint = max(standing.checkpoint for standing in workers)
     if source and source.version < checkpoint:
         lacks, source, makes = f"memory has that of step {source.version}", None, False
-    elif not any(one.step for one in workers):  # it begins again
+    elif not any(standing.step for standing in workers):  # it begins again
         lacks = ""
     first = min(workers, key=_progress)
-    known = [one.counters for one in workers if one.counters]
+    known = [standing.counters for standing in workers if standing.counters]
     counters = source.facts.counters if source else first.counters
     assert counters is not None
     return Course(
-        max(one.stage for one in workers),
+        max(standing.stage for standing in workers),
         source,
         counters._replace(
-            changed=max((one.changed for one in known), key=len),
+            changed=max((standing.changed for standing in known), key=len),
             last=counters.last if source else None,
         ),
         decision,
         makes,
         first.told,
         first.callbacks,
-        frozenset[Place]().union(*(one.told.interrupted for one in workers)),
+        frozenset[Place]().union(*(standing.told.interrupted for standing in workers)),
         lacks,
         checkpoint,
     )
 
 
-def _progress(one: Standing) -> tuple[int, Place, Place]:
+def _progress(standing: Standing) -> tuple[int, Place, Place]:
     """How far a rank is, of those that have begun the run."""
-    assert one.counters is not None
-    return -one.counters.runs, one.told.events, one.told.calls
+    assert standing.counters is not None
+    return -standing.counters.runs, standing.told.events, standing.told.calls

@@ -78,9 +78,9 @@ def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
             "such as --data text, or --dp"
         )
     if metrics or not isinstance(loss, ClassLoss):
-        what = f"metric {min(metrics)}" if metrics else f"loss {type(loss).__name__}"
+        reason = f"metric {min(metrics)}" if metrics else f"loss {type(loss).__name__}"
         raise ValueError(
-            f"cp {config.cp} leaves each rank some positions of a sequence, and {what} is a "
+            f"cp {config.cp} leaves each rank some positions of a sequence, and {reason} is a "
             "function of whole ones: use nn.CrossEntropyLoss without metrics, or --dp"
         )
     try:
@@ -111,13 +111,13 @@ def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
     """How layers are divided; logits only if the loss can be computed from its parts."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
     try:
-        found = shard(
+        cut = shard(
             *(uncut.graph, config.tp, not takes_parts, config.cuts_positions),
             constraints=_constraints(config, uncut.price),
         )
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
-    return found._replace(sequences=sharding.sequences)
+    return cut._replace(sequences=sharding.sequences)
 
 
 def _on_positions(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:

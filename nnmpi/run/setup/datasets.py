@@ -78,9 +78,9 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
     if given is not None:
         is_tuple = isinstance(given, tuple | list)
         if not is_tuple or len(given) not in (2, 4):
-            what = f"{len(given)} arrays" if is_tuple else f"type {type(given).__name__}"
+            kind = f"{len(given)} arrays" if is_tuple else f"type {type(given).__name__}"
             raise ValueError(
-                f"data has {what}; give (x, y) or (x, y, x_test, y_test), or name a data set in "
+                f"data has {kind}; give (x, y) or (x, y, x_test, y_test), or name a data set in "
                 "Config"
             )
         x, y, *test = given

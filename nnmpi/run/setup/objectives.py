@@ -55,7 +55,7 @@ def criterion(loss: Any) -> Criterion:
 
 def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
     """The criterion; raises ValueError unless it is a loss, and metrics are functions by name."""
-    found = criterion(loss)
+    known = criterion(loss)
     if not isinstance(metrics, Mapping):
         raise ValueError(
             f"metrics is a {type(metrics).__name__}: give a dict of functions by name, such as "
@@ -67,7 +67,7 @@ def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
                 f"metric {name} is {metric!r:.60}: give a function of scores and labels that "
                 "returns a sum over the samples and their number"
             )
-    return found
+    return known
 
 
 def described(loss: Criterion) -> str:
@@ -123,13 +123,13 @@ def check_best(keep_best: str | None, loss: Criterion, metrics: Mapping[str, Met
         )
 
 
-def check_scores(loss: Criterion, data: Dataset, scores: Any, what: str) -> None:
+def check_scores(loss: Criterion, data: Dataset, scores: Any, label: str) -> None:
     """Raises MisfitError unless what a model returned for two samples fits the labels."""
     if not isinstance(scores, Tensor):
         name = type(scores).__name__
-        raise MisfitError(f"{what}: the model must return a tensor, not a {name}")
+        raise MisfitError(f"{label}: the model must return a tensor, not a {name}")
     if isinstance(loss, ClassLoss):
-        _check_classes(loss, data, scores.shape[1:], what)
+        _check_classes(loss, data, scores.shape[1:], label)
         return
     targets = np.repeat(data.train.y[:1], 2, axis=0)
     try:
@@ -137,21 +137,21 @@ def check_scores(loss: Criterion, data: Dataset, scores: Any, what: str) -> None
             loss(scores, targets)
     except ValueError as error:
         raise MisfitError(
-            f"{what}: the loss refuses scores of shape {scores.shape} and targets of "
+            f"{label}: the loss refuses scores of shape {scores.shape} and targets of "
             f"{targets.shape}: {error}"
         ) from error
 
 
-def _check_classes(loss: ClassLoss, data: Dataset, shape: tuple[int, ...], what: str) -> None:
+def _check_classes(loss: ClassLoss, data: Dataset, shape: tuple[int, ...], label: str) -> None:
     y = data.train.y
     if not shape or shape[1:] != y.shape[1:] or shape[0] < data.classes:
         raise MisfitError(
-            f"{what}: the model returns scores of shape {shape} for a sample, "
+            f"{label}: the model returns scores of shape {shape} for a sample, "
             f"and there are {data.classes} classes{_of_positions(y, shape)}"
         )
     if loss.weight is not None and len(loss.weight) != shape[0]:
         raise MisfitError(
-            f"{what}: the model returns scores of {shape[0]} classes, and the loss has weights "
+            f"{label}: the model returns scores of {shape[0]} classes, and the loss has weights "
             f"of {len(loss.weight)}"
         )
 
@@ -181,7 +181,7 @@ def model_graph(
     Raises ValueError if model, data and loss do not fit, and MemoryError if the passes that record
     it need numbers and do not fit in memory.
     """
-    what = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
+    label = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     x = dataset.train.x
 
     def arguments(n: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -191,7 +191,7 @@ def model_graph(
         return given if isinstance(given, tuple) else (given,), {}
 
     def check(y: Any) -> None:
-        check_scores(loss, dataset, widened(y) if isinstance(y, Tensor) else y, what)
+        check_scores(loss, dataset, widened(y) if isinstance(y, Tensor) else y, label)
 
     def labels(n: int) -> np.ndarray:
         return np.resize(dataset.train.y[:n], (n, *dataset.train.y.shape[1:]))
@@ -207,7 +207,7 @@ def model_graph(
     except MisfitError:
         raise
     except ValueError as error:
-        raise ValueError(f"{what}: samples are {_shapes(x)}; {error}") from None
+        raise ValueError(f"{label}: samples are {_shapes(x)}; {error}") from None
     if not any(v.is_trained for v in graph.variables):
         raise ValueError(f"model {config.model} has no parameter with requires_grad")
     return graph
@@ -226,9 +226,9 @@ def _check_call(model: Module, x: Inputs) -> None:
 
 def _shapes(x: Inputs) -> str:
     """The shape of a sample of each input, and the type of indices, which explains most errors."""
-    found = []
+    described = []
     for name, array in parts(x):
         shape = "x".join(map(str, array.shape[1:])) or "() (x[:, None] has one feature)"
         kind = f"indices ({array.dtype}) " if is_index(array) else ""
-        found.append(f"{kind}of shape {shape}{f' (x{name})' if name else ''}")
-    return ", ".join(found)
+        described.append(f"{kind}of shape {shape}{f' (x{name})' if name else ''}")
+    return ", ".join(described)

@@ -57,11 +57,11 @@ def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
     except Exception as error:  # of one rank, perhaps: all ranks raise
         is_text, cause = isinstance(error, ValueError), error
         problem = str(error) if is_text else f"raised {type(error).__name__}: {error}"
-    found = gather_objects(comm, (problem, repr(groups)))
-    for rank, (text, theirs) in enumerate(found):
+    of_ranks = gather_objects(comm, (problem, repr(groups)))
+    for rank, (text, theirs) in enumerate(of_ranks):
         if text:
             raise ValueError(f"optimizer of the Trainer: {text}") from cause
-        if theirs != found[0][1]:
+        if theirs != of_ranks[0][1]:
             raise ValueError(
                 f"optimizer of the Trainer: rank {rank} has other groups than rank 0; return as "
                 "many with the same options on all ranks, empty ones where parameters are elsewhere"
@@ -70,12 +70,12 @@ def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
 
 
 def _factor(function: Callable[[int], Any], step: int) -> float:
-    factor, found = function(step), math.nan
+    factor, number = function(step), math.nan
     with suppress(TypeError, ValueError):
-        found = float(factor)
-    if not 0 <= found < math.inf:
+        number = float(factor)
+    if not 0 <= number < math.inf:
         raise ValueError(
             f"schedule of the Trainer returned {factor!r:.60} for step {step}: return a number of "
             "at least 0, which multiplies the learning rates"
         )
-    return found
+    return number

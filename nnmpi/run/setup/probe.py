@@ -58,10 +58,10 @@ def warning(
     if not (is_own and (_cuts(arrangement) or arrangement.recomputes)):  # the same on all ranks
         return ""
     rows, want = np.arange(min(SAMPLES, len(train.split.y))), part.fields._replace(x=True, y=True)
-    found = all_or_none(
+    message = all_or_none(
         layout.all, lambda: probe(part, task, arrangement, train.gather(rows, want))
     )
-    of_all = gather_objects(layout.all, found)
+    of_all = gather_objects(layout.all, message)
     layout.axis["tp"].free_sums()  # of the layers of a few samples
     return next(filter(None, of_all), "")
 
@@ -88,12 +88,14 @@ def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -
 
     Ranks along tp call it together. The model is left as it was.
     """
-    n, found = len(batch.y), ""
+    n, message = len(batch.y), ""
     for number, stage in part.stages.items() if n > 1 else ():
         edges = part.boundaries[number - 1] if number else ()
         try:
             passes = _passes(part, stage, task, arrangement, _inputs(batch.x, edges, n), n)
-            found = found or (_difference(passes, f"stage {number}") if _cuts(arrangement) else "")
+            message = message or (
+                _difference(passes, f"stage {number}") if _cuts(arrangement) else ""
+            )
         except (BufferChangeError, RankLost):
             raise
         except Exception:
@@ -102,7 +104,7 @@ def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -
             continue  # a module may not take the activations that were made up for it
         if number == len(part.boundaries) and _cuts(arrangement):
             _check_loss(task.objective.loss, passes[-1][0][-1].arrays[0], batch.y)
-    return found
+    return message
 
 
 def _passes(
@@ -114,7 +116,7 @@ def _passes(
     n: int,
 ) -> list[list[list[Output]]]:
     """The outputs for all samples, for a quarter and for the rest; in both modes."""
-    twice, found = arrangement.recomputes or _runs_on_parts(arrangement), []
+    twice, all_passes = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
             part.model.train(training)
@@ -129,8 +131,8 @@ def _passes(
                 if twice and hi - lo == n:
                     _check_buffers(part.model, buffers)
                 stats.again()
-            found.append(passes)
-    return found
+            all_passes.append(passes)
+    return all_passes
 
 
 def cut_of(n: int) -> int:
@@ -153,8 +155,8 @@ def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], In
         return _widened(array[(*ends,)].astype(edge.dtype))
 
     def some(lo: int, hi: int) -> Inputs:
-        found = tuple(rows(e, array, lo, hi) for e, array in zip(edges, made, strict=True))
-        return found if len(found) > 1 else found[0]
+        inputs = tuple(rows(e, array, lo, hi) for e, array in zip(edges, made, strict=True))
+        return inputs if len(inputs) > 1 else inputs[0]
 
     return some
 
@@ -166,14 +168,14 @@ def _widened(array: np.ndarray) -> np.ndarray:
 
 def _listen(model: Module) -> list[Output]:
     """A list to which each module of the user's own adds what it returns."""
-    found: list[Output] = []
+    outputs: list[Output] = []
 
-    def note(what: str, module: Module, args: Any, result: Any) -> None:
-        found.append(Output(what, _arrays(result)))
+    def note(name: str, module: Module, args: Any, result: Any) -> None:
+        outputs.append(Output(name, _arrays(result)))
 
     for path, m in [*own_modules(model)]:
         m.register_forward_hook(partial(note, f"{path or 'the model'} ({type(m).__name__})"))
-    return found
+    return outputs
 
 
 def _arrays(result: Any) -> list[np.ndarray]:
@@ -190,10 +192,10 @@ def _unknown_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
     ]
 
 
-def _check_buffers(model: Module, before: Sequence[np.ndarray]) -> None:
+def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
     """Raises ValueError if `forward` has changed a buffer that does not say how parts combine."""
-    for (name, now), old in zip(_unknown_buffers(model), before, strict=True):
-        if not np.array_equal(now, old, equal_nan=now.dtype.kind == "f"):
+    for (name, value), old in zip(_unknown_buffers(model), old_values, strict=True):
+        if not np.array_equal(value, old, equal_nan=value.dtype.kind == "f"):
             raise BufferChangeError(
                 f"{name}: `forward` changes this buffer, and a batch is cut or computed twice: say "
                 "how parts of a batch change it, register_buffer(..., combine='mean') or 'sum'"
@@ -214,22 +216,22 @@ def _difference(modes: Sequence[Sequence[Sequence[Output]]], stage: str) -> str:
     return ""
 
 
-def _equal(whole: Output, *parts: Output) -> bool:
+def _equal(full: Output, *parts: Output) -> bool:
     return all(
         _agree(array, others)
-        for array, *others in zip(whole.arrays, *(p.arrays for p in parts), strict=False)
+        for array, *others in zip(full.arrays, *(p.arrays for p in parts), strict=False)
     )
 
 
-def _agree(whole: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
+def _agree(full: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
     """True if outputs agree up to rounding; arrays without a row a sample are not compared."""
-    if not whole.ndim or any(part.shape[:1] == whole.shape[:1] for part in parts):
+    if not full.ndim or any(part.shape[:1] == full.shape[:1] for part in parts):
         return True
     joined = np.concatenate(parts)
-    if joined.shape != whole.shape:
+    if joined.shape != full.shape:
         return False
-    a, b = joined.astype(float), whole.astype(float)
-    bound = 0.1 if whole.dtype.itemsize == 2 else 1e-3  # of float16 and bfloat16, and of float32
+    a, b = joined.astype(float), full.astype(float)
+    bound = 0.1 if full.dtype.itemsize == 2 else 1e-3  # of float16 and bfloat16, and of float32
     scale = np.abs(b[np.isfinite(b)]).max(initial=0)
     return bool(np.allclose(a, b, rtol=0, atol=bound * scale, equal_nan=True))
 
@@ -240,14 +242,14 @@ def _check_loss(loss: Any, scores: np.ndarray, y: np.ndarray) -> None:
         return
     cut = cut_of(len(y))
     with no_grad():
-        whole, *sums = (
+        full, *sums = (
             loss(Tensor(scores[part]), y[part]).item()
             for part in (slice(None), slice(cut), slice(cut, None))
         )
-    scale = max(map(abs, (whole, *sums))) + 1e-4 * len(y) * float(np.abs(scores).max(initial=0))
-    if abs(whole - sum(sums)) > 1e-3 * scale:
+    scale = max(map(abs, (full, *sums))) + 1e-4 * len(y) * float(np.abs(scores).max(initial=0))
+    if abs(full - sum(sums)) > 1e-3 * scale:
         raise ValueError(
-            f"the loss of {len(y)} samples is {whole / len(y):.4g}, and the mean of the losses of "
+            f"the loss of {len(y)} samples is {full / len(y):.4g}, and the mean of the losses of "
             f"its parts {sum(sums) / len(y):.4g}: return the mean over the samples, so that it "
             "does not depend on how ranks and micro-batches cut a batch (divide a sum by "
             "len(labels))"

@@ -111,8 +111,8 @@ def set_up(
         criterion = objectives.checked(given.loss, metrics)
         return on, criterion, dataset_of(config, given.data, criterion) if is_first else None
 
-    found, criterion, downloaded = all_or_none(comm, checked)
-    on = chosen(comm, found)
+    device, criterion, downloaded = all_or_none(comm, checked)
+    on = chosen(comm, device)
     dataset = all_or_none(comm, lambda: downloaded or dataset_of(config, given.data, criterion))
     consistency.check_inputs(comm, config, dataset)
 
@@ -129,10 +129,12 @@ def set_up(
         make = partial(optimizer_of, config, given.optimizer)
         make(comm)  # raises ValueError for what is no function
         both = {"optimizer": given.optimizer, "lr_schedule": given.schedule}
-        own = {name: _name_of(function) for name, function in both.items() if function is not None}
+        names = {
+            name: _name_of(function) for name, function in both.items() if function is not None
+        }
         return Setup(
             *(config, build, on, criterion, metrics, dataset, standardiser, train, test),
-            *(steps, schedules, make, own),
+            *(steps, schedules, make, names),
         )
 
     setup = all_or_none(comm, rest)
@@ -191,19 +193,19 @@ def total_steps(config: Config, batches: int) -> int:
 
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
     """The model, whose weights are not drawn yet."""
-    what = f"model {shown(config.model)}"
+    label = f"model {shown(config.model)}"
     make = build or models.builder(config, dataset)  # may import what makes modules
     if isinstance(make, Module):
-        raise ValueError(f"{what} is an nn.Module; give the function or class that makes it")
+        raise ValueError(f"{label} is an nn.Module; give the function or class that makes it")
     with seeded(config.seed):
         try:
             made = make()
         except TypeError as error:
             if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                 raise  # from inside `make`: the user needs its traceback
-            raise ValueError(f"{what} cannot be called without arguments: {error}") from None
+            raise ValueError(f"{label} cannot be called without arguments: {error}") from None
     if not isinstance(made, Module):
-        raise ValueError(f"{what} must return an nn.Module, not {shown(repr(made), 60)}")
+        raise ValueError(f"{label} must return an nn.Module, not {shown(repr(made), 60)}")
     try:
         models.check_tokens(made, config, dataset)
         if config.sample_every is not None:
@@ -212,7 +214,7 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
         refuse_untracked(made)
         made.seed = config.seed
     except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
+        raise ValueError(f"{label}: {error}") from None
     for m in made.modules():
         if isinstance(m, Conv2d) and config.convolution != "auto":
             m.algorithm = config.convolution
@@ -256,9 +258,9 @@ def arranged(
     )
     cluster, measured = discover(comm, setup.on), {**known, **of_stages}
     arrangement = partial(arrange, config, cluster, graph, sharding, division, measured)
-    found = all_or_none(comm, arrangement)
-    if found.has_to_be_measured and "allreduce" not in measured:
-        fastest = layout.replicas.fastest(found.longest_sum)
+    arrangement_now = all_or_none(comm, arrangement)
+    if arrangement_now.has_to_be_measured and "allreduce" not in measured:
+        fastest = layout.replicas.fastest(arrangement_now.longest_sum)
         measured["allreduce"] = gather_objects(comm, fastest)[0]
-        found = arrangement()
-    return within_memory(found, comm, model, samples, setup.on), facts
+        arrangement_now = arrangement()
+    return within_memory(arrangement_now, comm, model, samples, setup.on), facts

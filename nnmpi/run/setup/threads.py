@@ -31,11 +31,11 @@ def paying(a: Arrangement, cores: int) -> int:
     rows = a.config.batch_size / min(a.config.micro_batches, a.config.batch_size)
     rows /= a.mesh.count(*REPLICAS, "tp")
     works = [(node.layer is Linear, rows * work(a.graph, node)) for node in a.graph.nodes]
-    whole = sum(size for _, size in works)
+    total = sum(size for _, size in works)
 
     def pay(n: int) -> bool:
         large = (size for is_linear, size in works if is_linear and size >= n * LEAST)
-        return sum(large) > whole / 2
+        return sum(large) > total / 2
 
     return next((n for n in range(cores, 1, -1) if pay(n)), 1)
 

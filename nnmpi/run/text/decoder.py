@@ -92,26 +92,26 @@ class Decoder:
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def _scores(self, new: np.ndarray) -> np.ndarray | None:
         """The scores behind the last one, on the ranks of the last stage."""
-        last, found = len(self._part.boundaries), None
+        last, scores = len(self._part.boundaries), None
         with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
             for number, stage in sorted(self._part.stages.items()):
                 given = tuple(self._received(number)) if number else (tensor(new, on=self._on),)
                 y = stage(*given)
                 if number == last:
-                    found = self._whole(y[:, :, -1:])[0, :, 0]
+                    scores = self._whole(y[:, :, -1:])[0, :, 0]
                 else:
                     self._send(y, number)
-        return found
+        return scores
 
     def _send(self, y: Any, number: int) -> None:
         """Sends what a stage has returned to the rank of the next one."""
         pp = self._layout.axis["pp"]
         to = (number + 1) % pp.size
-        for one in y if isinstance(y, tuple) else (y,):
+        for output in y if isinstance(y, tuple) else (y,):
             shape = np.zeros(AXES, np.int64)
-            shape[: one.ndim] = one.shape
+            shape[: output.ndim] = output.shape
             pp.isend(shape, to, TOKEN).wait()
-            pp.isend(np.ascontiguousarray(backend.to_host(one.data)), to, TOKEN).wait()
+            pp.isend(np.ascontiguousarray(backend.to_host(output.data)), to, TOKEN).wait()
 
     def _received(self, number: int) -> Iterator[Tensor]:
         """The tensors of the stage before, of this many positions."""
@@ -143,10 +143,10 @@ def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
             )
         )
     layout = Layout.of(config, comm)
-    part, whole = _own_part(config, sizes, layout, on)
+    part, gathered = _own_part(config, sizes, layout, on)
     for stage in part.stages.values():
         stage.eval()
-    return Decoder(part, layout, sizes.positions, on, whole)
+    return Decoder(part, layout, sizes.positions, on, gathered)
 
 
 def _own_part(

@@ -142,16 +142,16 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
         )
     if not isinstance(count, int | np.integer) or count < 1:
         raise ValueError(f"max_new_tokens {count!r:.60} must be a whole number of at least 1")
-    found: list[int] = array.tolist()
+    prompt: list[int] = array.tolist()
     if not isinstance(model, GPT):
-        return found
+        return prompt
     size = sizes_of(model).vocabulary
     if not 0 <= array.min() <= array.max() < size:
         raise ValueError(
             f"tokens from {array.min():,} to {array.max():,}: the model has those from 0 to "
             f"{size - 1:,}; give these alone"
         )
-    return found
+    return prompt
 
 
 def special(model: Module, key: str) -> list[int]:
@@ -187,11 +187,11 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
     for token in tokens:
         pending.append(token)
         text = tokenizer.decode(pending)
-        whole = text.removesuffix(INCOMPLETE)
-        if len(whole) > done:
-            yield whole[done:]
-        done = len(whole)
-        if whole == text:
+        complete = text.removesuffix(INCOMPLETE)
+        if len(complete) > done:
+            yield complete[done:]
+        done = len(complete)
+        if complete == text:
             pending, done = [], 0
     yield tokenizer.decode(pending)[done:]
 
@@ -218,15 +218,15 @@ def tokens_of_prompt(
 
 def tokenizer_for(path: str, given: str | None, sizes: Sizes) -> Tokenizer:
     """The tokenizer that is given, or else that of the model: in its metadata, or in its folder."""
-    found = BPETokenizer(given) if given else own_tokenizer(path)
-    if found is None:
+    tokenizer = BPETokenizer(given) if given else own_tokenizer(path)
+    if tokenizer is None:
         raise ValueError(
             f"{shown(path)} does not say what its tokens are; give --tokenizer, a folder with "
             "vocab.json and merges.txt, or a tokenizer.json"
         )
-    if found.size > sizes.vocabulary:
+    if tokenizer.size > sizes.vocabulary:
         raise ValueError(
-            f"the tokenizer has {found.size:,} tokens, and the model of {shown(path)} only "
+            f"the tokenizer has {tokenizer.size:,} tokens, and the model of {shown(path)} only "
             f"{sizes.vocabulary:,}; give the one that it was trained with, as --tokenizer"
         )
-    return found
+    return tokenizer

@@ -53,10 +53,13 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler | No
     every = config.sample_every
     if every is None:
         return None
-    found = all_or_none(comm, lambda: _sampler(every, config, dataset))
-    facts = {"the vocabulary": vocabulary_of(found.tokenizer.describe()), "prompt": found.prompt}
+    sampler = all_or_none(comm, lambda: _sampler(every, config, dataset))
+    facts = {
+        "the vocabulary": vocabulary_of(sampler.tokenizer.describe()),
+        "prompt": sampler.prompt,
+    }
     consistency.check_given(comm, facts, consistency.FILES)
-    return found
+    return sampler
 
 
 def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:

@@ -91,13 +91,13 @@ def run(options: argparse.Namespace) -> Any:
         plans = {title: plan for title, (plan, _) in drawn.items()}
         claim = OPERATIONS[options.operation].claim
         options.svg.write_text(as_svg(plans, options.ranks, claim), encoding="utf-8")
-    found = [
+    records = [
         collective.simulate(options.operation, name, options.ranks, options.bytes, network)
         for name in names
     ]
     if options.json:
-        return found if several else found[0]
-    figures = table(found) if several else report(found[0])
+        return records if several else records[0]
+    figures = table(records) if several else report(records[0])
     texts = (f"{title}\n" * (len(drawn) > 1) + text for title, (_, text) in drawn.items())
     return "\n\n".join([figures, *texts, LEGEND]) if options.draw else figures
 
@@ -106,12 +106,12 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> A
     """The output of a sweep."""
     if options.plot and (problem := cli.picture_problem(options.plot)):
         raise ValueError(f"{problem}, or leave out --plot")
-    found = sweep.sweep(
+    swept = sweep.sweep(
         options.sweep, options.operation, names, options.ranks, options.bytes, network
     )
     if options.plot:
-        sweep.plot(options.sweep, found, options.plot)
-    return sweep.records(found) if options.json else sweep.table(options.sweep, found)
+        sweep.plot(options.sweep, swept, options.plot)
+    return sweep.records(swept) if options.json else sweep.table(options.sweep, swept)
 
 
 def _drawn(
@@ -156,9 +156,9 @@ def report(c: Record) -> str:
     return "\n".join(lines)
 
 
-def _heading(what: str, c: Record) -> str:
+def _heading(title: str, c: Record) -> str:
     """The operation, the size and the network."""
-    return f"{what}: {plural(c['ranks'], 'rank')}, {amount(c['bytes'])}\n{net.as_text(c)}"
+    return f"{title}: {plural(c['ranks'], 'rank')}, {amount(c['bytes'])}\n{net.as_text(c)}"
 
 
 def _count(x: float) -> str:
@@ -171,9 +171,9 @@ def _spread(s: Record, show: Callable[[float], str]) -> str:
     return f"{show(s['most'])} at most, {show(s['mean'])} on average, {show(s['least'])} at least"
 
 
-def table(found: list[Record]) -> str:
+def table(records: list[Record]) -> str:
     """Several plans of one operation, side by side."""
-    best = min(c["seconds"] for c in found)
+    best = min(c["seconds"] for c in records)
 
     def to_fastest(seconds: float) -> str:
         return f"{seconds / best:.2f}" if best else "-" if seconds else "1.00"
@@ -187,4 +187,4 @@ def table(found: list[Record]) -> str:
         "messages": lambda c: _count(c["messages"]["most"]),
         "textbook": lambda c: duration(c["textbook"]["seconds"]) if c["textbook"] else "-",
     }
-    return f"{_heading(found[0]['operation'], found[0])}\n{tables.table(cells, found)}"
+    return f"{_heading(records[0]['operation'], records[0])}\n{tables.table(cells, records)}"

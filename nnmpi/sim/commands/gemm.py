@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> Any:
     parts = []
     for layers, family in FAMILIES.items():
         point = gemm.turning_point(family, g)
-        found = [
+        of_family = [
             {
                 "layers": layers,
                 "layout": name,
@@ -58,8 +58,8 @@ def run(options: argparse.Namespace) -> Any:
             }
             for name, plan in gemm.plans(family, g, grids, options.panel).items()
         ]
-        records += found
-        parts.append("\n".join([_table(family, found), *_verdict(family, found)]))
+        records += of_family
+        parts.append("\n".join([_table(family, of_family), *_verdict(family, of_family)]))
     return records if options.json else "\n\n".join([_heading(records[0]), *parts])
 
 
@@ -98,9 +98,9 @@ def _heading(r: Record) -> str:
     )
 
 
-def _table(family: PlanFamily, found: list[Record]) -> str:
+def _table(family: PlanFamily, records: list[Record]) -> str:
     """The layouts side by side."""
-    fastest = min(r["seconds"] for r in found)
+    fastest = min(r["seconds"] for r in records)
     cells = {
         family.about: lambda r: r["layout"],
         "time": lambda r: duration(r["seconds"]),
@@ -112,14 +112,14 @@ def _table(family: PlanFamily, found: list[Record]) -> str:
         "activations": lambda r: amount(r["activations"]),
         "memory": lambda r: amount(r["memory"]),
     }
-    return table(cells, found)
+    return table(cells, records)
 
 
-def _verdict(family: PlanFamily, found: list[Record]) -> list[str]:
+def _verdict(family: PlanFamily, records: list[Record]) -> list[str]:
     """Which layouts are best, and from how many ranks on a grid of two dimensions is."""
     goals = {"fastest": "seconds", "least received": "received", "least memory": "memory"}
-    best = [f"{what}: {min(found, key=itemgetter(key))['layout']}" for what, key in goals.items()]
-    point = found[0]["two_dimensions_receive_least_from_ranks"]
+    best = [f"{goal}: {min(records, key=itemgetter(key))['layout']}" for goal, key in goals.items()]
+    point = records[0]["two_dimensions_receive_least_from_ranks"]
     others = ", ".join([*family.lines, "1xP", "Px1"])
     where = f"not up to {gemm.MOST_RANKS:,} ranks"
     if point:

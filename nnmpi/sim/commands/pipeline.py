@@ -63,13 +63,13 @@ def run(options: argparse.Namespace) -> Any:
     if bool(options.schedule) == options.compare:
         raise ValueError("give one of --schedule and --compare")
     names = list(SCHEDULES) if options.compare else [options.schedule]
-    found = [_simulated(name, options) for name in names]
+    simulated = [_simulated(name, options) for name in names]
     if options.svg:
-        options.svg.write_text(_picture(found, options), encoding="utf-8")
+        options.svg.write_text(_picture(simulated, options), encoding="utf-8")
     if options.json:
-        records = [_record(s, options) for s in found]
+        records = [_record(s, options) for s in simulated]
         return records if options.compare else records[0]
-    return _table(found, options) if options.compare else _report(found[0], options)
+    return _table(simulated, options) if options.compare else _report(simulated[0], options)
 
 
 def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
@@ -81,10 +81,10 @@ def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
 
 def _check(o: argparse.Namespace, v: int) -> None:
     """Raises ValueError for numbers out of range of a simulation, with v stages a rank."""
-    for what, value in (("forward", o.forward), ("backward", o.backward), ("send", o.send)):
+    for name, value in (("forward", o.forward), ("backward", o.backward), ("send", o.send)):
         if value and not MIN_VALUE <= value <= MAX_VALUE:
             raise ValueError(
-                f"{what} {value} must be 0, or a number from {MIN_VALUE:g} to {MAX_VALUE:g}"
+                f"{name} {value} must be 0, or a number from {MIN_VALUE:g} to {MAX_VALUE:g}"
             )
     if not o.forward + o.backward:
         raise ValueError("forward and backward are both 0: give one of them a time")
@@ -109,21 +109,21 @@ def _simulated(name: str, o: argparse.Namespace) -> SimulatedSchedule:
     return SimulatedSchedule(name, schedule, v, result, None if bubble is None else float(bubble))
 
 
-def _heading(what: str, o: argparse.Namespace) -> str:
+def _heading(title: str, o: argparse.Namespace) -> str:
     ranks = "1 rank" if o.stages == 1 else f"{o.stages} ranks"
     micro = "1 micro-batch" if o.micro_batches == 1 else f"{o.micro_batches} micro-batches"
     again = ", recomputed" if o.recompute else ""
     times = f"forward {o.forward:g}, backward {o.backward:g}, send {o.send:g}"
-    return f"{what}: {ranks}, {micro}\n{times}{again}"
+    return f"{title}: {ranks}, {micro}\n{times}{again}"
 
 
-def _picture(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
+def _picture(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
     """All timelines in one SVG document, on one scale."""
     timelines = [
         s.result.timeline._replace(
             title=f"{s.label}: {s.schedule.about}; bubble {s.result.bubble:.1%}"
         )
-        for s in found
+        for s in simulated
     ]
     ends = sorted(timeline.end for timeline in timelines)
     until = ends[-2] if len(ends) > 1 and ends[-1] > CUT * ends[-2] else None
@@ -151,7 +151,7 @@ def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
     return "\n\n".join(["\n".join(figures), ranks, draw([result.timeline])])
 
 
-def _table(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
+def _table(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
     """Several schedules side by side; what ranks hold is that of the rank with most."""
     cells = {
         "schedule": lambda s: s.label,
@@ -162,7 +162,7 @@ def _table(found: list[SimulatedSchedule], o: argparse.Namespace) -> str:
         "micro-batches held": lambda s: f"{max(s.result.live)}",
         "activations held": lambda s: f"{max(s.result.memory):.4g}",
     }
-    return f"{_heading('pipelines', o)}\n{table(cells, found)}"
+    return f"{_heading('pipelines', o)}\n{table(cells, simulated)}"
 
 
 def _record(s: SimulatedSchedule, o: argparse.Namespace) -> dict[str, Any]:

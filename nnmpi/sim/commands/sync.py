@@ -148,8 +148,8 @@ def run(options: argparse.Namespace) -> Any:
         raise ValueError(f"--staleness {staleness} must be at least 0")
     delays = [Delay.of(options.slow_rank, options.jitter, options.seed, w, p) for w in range(p)]
     modes = MODES if options.sync is None else (options.sync,)
-    found = _simulated(staleness, delays, steps)
-    records, timelines = zip(*(x for x in found if x[0]["sync"] in modes), strict=True)
+    simulated = _simulated(staleness, delays, steps)
+    records, timelines = zip(*(x for x in simulated if x[0]["sync"] in modes), strict=True)
     slow = [f"--slow-rank {options.slow_rank}"] * bool(options.slow_rank)
     slow += [f"--jitter {options.jitter}"] * bool(options.jitter)
     who = " and ".join(slow) or "all alike"
@@ -159,7 +159,7 @@ def run(options: argparse.Namespace) -> Any:
     if options.json:
         return records
     drawn = f"A drawing of {steps} steps has no room as text: take fewer --steps, or --svg FILE."
-    if max(one.end for one in timelines) <= WIDTH:
+    if max(timeline.end for timeline in timelines) <= WIDTH:
         drawn = draw(timelines)
     return f"{heading}\n{_table(records, timelines)}\n\n{drawn}"
 

@@ -60,10 +60,10 @@ class TraceFile(NamedTuple):
         name = shown(path)
         fewer = "trace fewer steps or fewer ranks"
         text = content(path, name, LONGEST_FILE, "name another file", fewer)
-        what = f"{name} is not a trace of nnmpi"
-        with refusing_others(what, "name a file of python -m nnmpi.train --trace"):
-            found = parsed(json.loads, text.decode())
-            events, about = found["traceEvents"], found.get("otherData", {})
+        problem = f"{name} is not a trace of nnmpi"
+        with refusing_others(problem, "name a file of python -m nnmpi.train --trace"):
+            parsed_file = parsed(json.loads, text.decode())
+            events, about = parsed_file["traceEvents"], parsed_file.get("otherData", {})
             steps = defaultdict[int, list[Span]](list)
             background = defaultdict[int, list[Span]](list)
             for event in events:
@@ -110,8 +110,8 @@ class TraceFile(NamedTuple):
         spans = [span for events in of_ranks for span in _flat(events, start)]
         for event in (event for step in wanted for event in self.background.get(step, ())):
             spans += _cut(event, max(event.start, start), min(event.end, end), start)
-        what = f"step {first}" if count == 1 else f"{count} steps from step {first}"
-        return Timeline(tuple(spans), self.ranks, f"{what} of {shown(self.path.name)}", "ms")
+        title = f"step {first}" if count == 1 else f"{count} steps from step {first}"
+        return Timeline(tuple(spans), self.ranks, f"{title} of {shown(self.path.name)}", "ms")
 
 
 def _span(event: dict[str, Any]) -> Span:
@@ -126,13 +126,13 @@ def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
     operations = sorted((e for e in events if e.kind not in BETWEEN), key=lambda e: e.start)
     waits = deque(sorted((e for e in events if e.kind in BETWEEN), key=lambda e: e.start))
     for operation in operations:
-        now = operation.start
+        since = operation.start
         while waits and waits[0].start < operation.end:
             wait = waits.popleft()
-            yield from _cut(operation, now, wait.start, start)
-            now = wait.end
-            yield from _cut(wait, wait.start, now, start)
-        yield from _cut(operation, now, operation.end, start)
+            yield from _cut(operation, since, wait.start, start)
+            since = wait.end
+            yield from _cut(wait, wait.start, since, start)
+        yield from _cut(operation, since, operation.end, start)
 
 
 def _cut(event: Span, begin: float, end: float, start: float) -> Iterator[Span]:

@@ -40,6 +40,6 @@ def table(cells: Mapping[str, Callable[[Any], str]], things: Iterable[Any]) -> s
     return columns([[*cells], *([text(thing) for text in cells.values()] for thing in things)])
 
 
-def plural(n: int, what: str, ending: str = "s") -> str:
+def plural(n: int, noun: str, ending: str = "s") -> str:
     """`1 rank`, `1,024 ranks`."""
-    return f"{n:,} {what}{ending * (n != 1)}"
+    return f"{n:,} {noun}{ending * (n != 1)}"

@@ -101,15 +101,15 @@ def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
     ]
     margin = len(f"rank {max(t.ranks for t in timelines) - 1}  ")
     scale = _scale(timelines, width - margin)
-    whole = shortest(timelines) * scale >= 1
+    has_whole_cells = shortest(timelines) * scale >= 1
     timelines = [t._replace(spans=tuple(s for s in t.spans if s.end > s.start)) for t in timelines]
     parts = []
     for timeline in timelines:
-        rows = _rows(timeline, scale, _cell if whole else _fill)
+        rows = _rows(timeline, scale, _cell if has_whole_cells else _fill)
         text = [f"rank {r}".ljust(margin) + row.rstrip() for r, row in enumerate(rows)]
         parts.append("\n".join([timeline.title, *text] if timeline.title else text))
-    legend = [_meaning(kind, whole) for kind in kinds(timelines)]
-    if whole and any(_is_cut(s, scale) for t in timelines for s in t.spans):
+    legend = [_meaning(kind, has_whole_cells) for kind in kinds(timelines)]
+    if has_whole_cells and any(_is_cut(s, scale) for t in timelines for s in t.spans):
         legend.append("a number without room: its last digits")
     return "\n\n".join([*parts, "   ".join([*legend, f"{IDLE} idle"])])
 
@@ -153,6 +153,6 @@ def _fill(span: Span, width: int) -> str:
     return (str(span.micro)[-1] if letter == "F" else letter.lower()) * width
 
 
-def _meaning(kind: str, whole: bool) -> str:
+def _meaning(kind: str, has_whole_cells: bool) -> str:
     name, letter, _ = style(kind)
-    return f"{letter if whole else '0-9' if letter == 'F' else letter.lower()} {name}"
+    return f"{letter if has_whole_cells else '0-9' if letter == 'F' else letter.lower()} {name}"
