@@ -116,7 +116,7 @@ class ClassLoss(Loss):
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)
-        return self.of_checked(scores, *self.checked(scores.shape, labels))
+        return self.of_checked(scores, *self.checked(scores.data.shape, labels))
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         """The loss of labels that fit."""
@@ -128,7 +128,9 @@ class ClassLoss(Loss):
         Raises ValueError unless they fit. Their values are checked only on the host, without a
         wait for a device.
         """
-        name, labels = type(self).__name__, array_of(labels)
+        name = type(self).__name__
+        if not isinstance(labels, np.ndarray):
+            labels = array_of(labels)
         if labels.dtype.kind == "f" and labels.shape == shape:
             raise ValueError(
                 f"{name}: it takes labels, and {labels.dtype} targets in the shape of the scores, "

@@ -36,7 +36,7 @@ from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.replicas.replicas import check_micro_batches
 from nnmpi.parallel.step.channels import Channels
-from nnmpi.parallel.step.executor import NO_SYNC, StepPlan, StepResult, StepState
+from nnmpi.parallel.step.executor import NO_SYNC, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
@@ -233,7 +233,7 @@ class OverlappingSteps:
         count = min(batches - start.batch, self._control.steps() - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
         self._batches, self._reports = InFlight(loads, count), dict[int, StageReport]()
-        self._executor.start(self._batches.load(0), StepPlan.of([], {}))
+        self._executor.begin(self._batches.load(0))
         for micro in range(min(self._count, count) if self._vertical else 0):
             self._store.retain(micro, self._store.newest)
         ops = stream(self._count, self._number, lambda: self._last)
@@ -286,7 +286,7 @@ class OverlappingSteps:
         """Makes the next version of the weights, by the gradient of one micro-batch."""
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
-        squares = number(store.squares([(0, len(store.flat_grad))]))
+        squares = number(store.squares(store.shards, [(0, len(store.flat_grad))]))
         self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
             self._optimizer.step(self._control.lr_factor(step))

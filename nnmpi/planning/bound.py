@@ -68,7 +68,6 @@ class LowerBounds:
     def __init__(self, paper: Paper, costs: CostModel) -> None:
         self._paper, self._costs = paper, costs
         self._itemsize = np.dtype(paper.plain.dtype).itemsize
-        self._trained = [v.size if v.is_trained else 0 for v in paper.graph.variables]
         self._passes = dict[tuple[Any, ...], np.ndarray]()
         self._ends = dict[Candidate, float]()
         self._modules = dict[tuple[int, int, bool], list[_RankNumbers]]()
@@ -184,21 +183,16 @@ class LowerBounds:
 
     def _modules_of(self, one: Candidate) -> list[_RankNumbers]:
         """The trained numbers of each rank along pp."""
-        division, variables = self._paper.division(one), self._paper.graph.variables
+        division, graph = self._paper.division(one), self._paper.graph
         key = self._paper.cut_key(one)
         if key not in self._modules:
-            of_ranks = [
-                {v for stage in division.of_rank(r).values() for v in stage.variables}
-                for r in range(one.pp)
-            ]
-            self._modules[key] = []
-            for held in of_ranks:
+            self._modules[key], tied = [], division.tied(graph)
+            for r in range(one.pp):
+                trained = [graph.variables[v] for v in division.trained(graph, r)]
                 modules = Counter[str]()
-                for v in held:
-                    modules[variables[v].path.rpartition(".")[0]] += self._trained[v]
-                first = min(v for v in held if self._trained[v])
-                is_alone = sum(first in other for other in of_ranks) == 1
-                last = self._trained[first] * is_alone
+                for variable in trained:
+                    modules[variable.path.rpartition(".")[0]] += variable.size
+                last = 0 if trained[0].path in tied else trained[0].size
                 found = _RankNumbers(sorted(modules.values(), reverse=True), last)
                 self._modules[key].append(found)
         return self._modules[key]

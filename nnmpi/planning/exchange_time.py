@@ -78,6 +78,10 @@ class ExchangeTimes:
         """Whether some of its ranks share no memory."""
         return self.links(one.group).spans > 1
 
+    def between_nodes(self, one: Exchange) -> float:
+        """The seconds of an exchange on links between nodes: all of it, or none."""
+        return self.is_between_nodes(one) * self.seconds(one)
+
     def _once(self, one: Exchange, links: Network) -> float:
         """The seconds of an exchange that happens once."""
         p, nbytes = len(links.nodes), one.travelling

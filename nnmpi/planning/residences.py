@@ -14,9 +14,11 @@ from nnmpi.data import Inputs
 from nnmpi.nn import Module
 from nnmpi.options.terms import size
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.partition import Unit, joined, nodes_of, units
+from nnmpi.parallel.arrangement.division import divide
+from nnmpi.parallel.arrangement.partition import Unit, joined
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.residence import (
@@ -33,7 +35,7 @@ from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
 from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes
-from nnmpi.planning.paper.activations import activations, divided, kept_by_units, pass_bytes
+from nnmpi.planning.paper.activations import activations, kept_by_units, pass_bytes
 from nnmpi.planning.paper.rank import memory
 from nnmpi.sim.drawing.tables import amount, plural
 
@@ -66,8 +68,8 @@ def within_memory(
     needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
     if max(gather_objects(comm, needed)) <= limit:
         return a
-    groups = joined(a.graph, units(a.graph))
-    found = all_or_none(comm, lambda: _needs(a, rank, groups))
+    units = joined(a.graph, partition.units(a.graph))
+    found = all_or_none(comm, lambda: _needs(a, rank, units))
     of_all = gather_objects(comm, found)
     fixed = max(one.fixed + one.samples for one in of_all)
     nbytes = np.max([one.units for one in of_all], axis=0).tolist()
@@ -90,17 +92,17 @@ def within_memory(
     all_or_none(comm, check)
     longest_file = min(gather_objects(comm, _longest_file(a)))
     _check_disk(a, longest_file, max(file_bytes(sum(own for own, _ in nbytes), 0), arena.MEASURED))
-    loads, disk = _measured(a, comm, model, gather, on, groups, nbytes)
+    loads, disk = _measured(a, comm, model, gather, on, units, nbytes)
 
     def cut() -> Arrangement:
         room = limit - fixed
-        kept = _choices(groups, loads, room, disk, state)
-        streamed = _with_model(groups, loads, room, disk, of_all[0])
+        kept = _choices(units, loads, room, disk, state)
+        streamed = _with_model(units, loads, room, disk, of_all[0])
         by_file = {r: file_bytes(r.activations, r.in_file) for r in (*kept, *streamed)}
         _check_disk(a, longest_file, min(by_file.values()))
         fitting = (r for r, nbytes in by_file.items() if nbytes <= longest_file)
         found = min(fitting, key=lambda r: r.seconds)
-        division = divided(a.graph, groups)
+        division = divide(a.graph, units, range(1, len(units)), 1)
         whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
         return replace(whole, residences=found)
 
@@ -108,14 +110,14 @@ def within_memory(
 
 
 def _choices(
-    groups: Sequence[Sequence[Unit]],
+    units: Sequence[Unit],
     loads: tuple[UnitLoad, ...],
     memory: float,
     disk: Disk,
     state: float,
 ) -> Iterator[Residences]:
     """The best choices with running sums in memory, and with them on disk between updates."""
-    names = tuple(group[0].path or str(group[0]) for group in groups)
+    names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
         if max(least_memory(loads), swapped) <= room:
@@ -124,7 +126,7 @@ def _choices(
 
 
 def _with_model(
-    groups: Sequence[Sequence[Unit]],
+    units: Sequence[Unit],
     loads: Sequence[UnitLoad],
     memory: float,
     disk: Disk,
@@ -137,16 +139,16 @@ def _with_model(
         load._replace(values=values, gradients=values * (model.gradients > 0))
         for load, values in zip(loads, needs.values, strict=True)
     )
-    for one in _choices(groups, moving, memory + model.saved, disk, 0):
+    for one in _choices(units, moving, memory + model.saved, disk, 0):
         yield one._replace(model=model)
 
 
-def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs:
+def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> Needs:
     samples = max(micro_batches(a, rank, a.config.batch_size))
-    found = kept_by_units(a, groups, samples, rank)
+    found = kept_by_units(a, units, samples, rank)
     held = memory(a, rank, a.config.batch_size)
     own = not (a.is_mixed or a.cluster.survives)  # else they are with masters, or with other ranks
-    values = _values(a, rank, groups)
+    values = _values(a, rank, units)
     return Needs(
         held.total,
         held.optimizer * own,
@@ -157,11 +159,12 @@ def _needs(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> Needs
     )
 
 
-def _values(a: Arrangement, rank: int, groups: Sequence[Sequence[Unit]]) -> tuple[float, ...]:
+def _values(a: Arrangement, rank: int, units: Sequence[Unit]) -> tuple[float, ...]:
     """The bytes of trained parameters that each unit uses."""
-    used = [frozenset[int]().union(*(unit.variables for unit in group)) for group in groups]
     trained, size = a.model_on(rank).trained, a.dtype.itemsize
-    return tuple(sum(one.size * size for one in trained if one.variable in own) for own in used)
+    return tuple(
+        sum(one.size * size for one in trained if one.variable in unit.variables) for unit in units
+    )
 
 
 def _model(
@@ -184,18 +187,17 @@ def _measured(
     model: Module,
     gather: Callable[[int], Inputs],
     on: Backend,
-    groups: Sequence[Sequence[Unit]],
+    units: Sequence[Unit],
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitLoad, ...], Disk]:
     """The loads of units and the speed of the disk, measured on all ranks at a time: the slowest
     counts."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
-    merged = [_merged(group) for group in groups]
 
     def measure() -> tuple[Disk, list[tuple[float, float]]]:
         disk = arena.measured_disk()
-        costs = profile(model, a.graph, merged, gather(few), on, dtype=a.config.dtype)
+        costs = profile(model, a.graph, units, gather(few), on, dtype=a.config.dtype)
         costs = [cost.scaled(samples / few) for cost in costs]
         return disk, [(c.forward, c.input_gradient + c.weight_gradient) for c in costs]
 
@@ -208,16 +210,6 @@ def _measured(
     )
     paging, touch = (max(getattr(disk, name) for disk in disks) for name in ("paging", "touch"))
     return tuple(loads), Disk(write, read, paging, touch)
-
-
-def _merged(group: Sequence[Unit]) -> Unit:
-    """Units that stay together, as one."""
-    return group[0]._replace(
-        nodes=nodes_of(group),
-        layers=tuple(layer for unit in group for layer in unit.layers),
-        variables=frozenset[int]().union(*(unit.variables for unit in group)),
-        is_trained=any(unit.is_trained for unit in group),
-    )
 
 
 def _longest_file(a: Arrangement) -> float:

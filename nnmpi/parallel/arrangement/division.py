@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
+from nnmpi.parallel.arrangement.partition import Unit, bounds
 from nnmpi.schedules import proof
 
 
@@ -62,7 +62,7 @@ class Division(NamedTuple):
         return [*(v for v in sorted(held - {*used}) if graph.variables[v].is_trained), *used]
 
 
-def divide(graph: Graph, units: Sequence[Unit], cut: SplitPoints, pp: int) -> Division:
+def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> Division:
     """The stages of a cut over pp ranks; raises ValueError if a buffer would be in two of them.
 
     Running statistics would be updated in another order than on one rank, or in two copies.

@@ -52,6 +52,15 @@ class Unit(NamedTuple):
     def __str__(self) -> str:
         return " + ".join(self.layers)
 
+    def with_following(self, following: "Unit") -> "Unit":
+        """This unit and the one behind it, as one."""
+        return self._replace(
+            nodes=range(self.nodes.start, following.nodes.stop),
+            layers=self.layers + following.layers,
+            variables=self.variables | following.variables,
+            is_trained=self.is_trained or following.is_trained,
+        )
+
 
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
     """The units of a graph; one begins with each of the layers `begins`, whatever it runs with."""
@@ -90,23 +99,19 @@ def layers(graph: Graph) -> list[Unit]:
     return units(graph, range(len(_places(graph))))
 
 
-def joined(graph: Graph, units: Sequence[Unit]) -> list[list[Unit]]:
-    """Units that stay together: between others one tensor crosses, and no buffer is in both."""
+def joined(graph: Graph, units: Sequence[Unit]) -> list[Unit]:
+    """Units, those that stay together as one: between others one tensor crosses, and no buffer is
+    in both."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
-    last = {v: i for i, held in enumerate(buffers) for v in held}
-    groups, together = list[list[Unit]](), 0  # up to this unit a buffer is used again
+    last = {v: i for i, own in enumerate(buffers) for v in own}
+    found, together = list[Unit](), 0  # up to this unit a buffer is used again
     for i, unit in enumerate(units):
-        if groups and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
-            groups[-1].append(unit)
+        if found and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
+            found[-1] = found[-1].with_following(unit)
         else:
-            groups.append([unit])
+            found.append(unit)
         together = max([together, *(last[v] for v in buffers[i])])
-    return groups
-
-
-def nodes_of(units: Sequence[Unit]) -> range:
-    """The nodes of units that stay together."""
-    return range(units[0].nodes.start, units[-1].nodes.stop)
+    return found
 
 
 def _places(graph: Graph) -> list[int]:
@@ -126,7 +131,7 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
     return homes
 
 
-def bounds(cut: SplitPoints, n: int) -> list[tuple[int, int]]:
+def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
     """(start, end) of the units of each stage; n is the number of units."""
     return list(pairwise((0, *cut, n)))
 

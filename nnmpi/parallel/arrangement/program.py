@@ -1,8 +1,6 @@
 """The program of a rank in a step, its micro-batches, and when ZeRO 3 gathers which parameters."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,24 +53,6 @@ def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
     group = a.mesh.group(rank, *BATCH)
     split = BatchSplit(a.config.micro_batches, len(group), group.index(rank))
     return [len(part) for part in split(rows)]
-
-
-Passes: TypeAlias = Mapping[tuple[int, Kind], Sequence[int]]
-"""The samples of each pass of a rank, by stage and kind."""
-
-
-def passes_of(a: Arrangement, rank: int, micro: Sequence[int]) -> Passes:
-    """The passes of a step over micro-batches of so many samples."""
-    passes = defaultdict[tuple[int, Kind], list[int]](list)
-    for op in ops(a, rank, len(micro)):
-        if op.micro >= 0:
-            passes[op.stage, op.kind].append(micro[op.micro])
-    return passes
-
-
-def forward(passes: Passes, stage: int) -> list[int]:
-    """The samples of each forward pass; one that is computed again is there twice."""
-    return [*passes[stage, Kind.F], *passes[stage, Kind.RECOMPUTE]]
 
 
 def measured_samples(config: Config, parts: int) -> int:

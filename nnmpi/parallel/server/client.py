@@ -93,7 +93,9 @@ class ServerClient(ServerStrategy):
             at = start if self.position is None else self.position.next
             self._batches = _endless(loader, at, self._cut)
         try:
-            yield from self.traffic.counted(self._epoch(self._batches, loader, start))
+            with closing(self._epoch(self._batches, loader, start)) as steps:
+                yield from self.traffic.counted(steps, loader)
+                yield from steps
         except Exception:  # after an error of one rank, `close` is not called
             self._batches.close()
             raise

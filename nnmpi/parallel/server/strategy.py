@@ -7,10 +7,11 @@ from itertools import pairwise
 from operator import sub
 from typing import Any
 
+from nnmpi.arrays.backend import Array
 from nnmpi.collectives.step import chunk_start
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
-from nnmpi.nn.store import spans_of
+from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
@@ -21,8 +22,7 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.last import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.step_traffic import StepTraffic
-from nnmpi.parallel.stores.local import StoreSpec
-from nnmpi.parallel.stores.served import ServedStore
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
 from nnmpi.parallel.wire import wire_of
 
@@ -30,6 +30,30 @@ from nnmpi.parallel.wire import wire_of
 def steps_ahead(config: Config) -> float:
     """How many steps a worker may be ahead of the slowest one; 0: they make each step together."""
     return {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
+
+
+class ServedStore(LocalStore):
+    """Whole buffers, of which the optimizer updates `own`: a server's slice; for a worker, nothing.
+
+    `gradient` is the gradient of that slice for the next step.
+    """
+
+    def __init__(self, spec: StoreSpec, own: slice) -> None:
+        super().__init__(spec)
+        self.own, self.shards = own, shards_of([(own.start, own.stop)])
+        self.gradient = self.flat_grad[own]
+
+    def shard_gradient(self, shard: Shard) -> Array:
+        return self.gradient[shard.packed]
+
+    def gradient_bytes(self) -> int:
+        """The whole gradient of a worker, or the gradient of a server's slice."""
+        return self.gradient.nbytes or super().gradient_bytes()
+
+    def close(self) -> None:
+        """Parameters move to a store of which any optimizer updates all."""
+        self.begin()
+        FlatStore(self.parameters, self.flat.dtype, self.on)
 
 
 def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:

@@ -5,11 +5,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from itertools import accumulate, chain
+from itertools import chain
 
-from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.division import Division, divide
+from nnmpi.parallel.arrangement.division import divide
 from nnmpi.parallel.arrangement.exchanges import received
 from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.arrangement.program import SLOTS, micro_batches, ops
@@ -132,19 +131,13 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
     return nbytes
 
 
-def divided(graph: Graph, groups: Sequence[Sequence[Unit]]) -> Division:
-    """The model in stages of units that stay together, all on one rank."""
-    ends = (*accumulate(map(len, groups)),)[:-1]
-    return divide(graph, [unit for group in groups for unit in group], ends, 1)
-
-
 def kept_by_units(
-    a: Arrangement, groups: Sequence[Sequence[Unit]], samples: int, rank: int
+    a: Arrangement, units: Sequence[Unit], samples: int, rank: int
 ) -> list[tuple[int, int]]:
     """(all that a unit keeps, of it its input) for each; the samples count nowhere."""
-    in_units = replace(a, division=divided(a.graph, groups))
+    in_units = replace(a, division=divide(a.graph, units, range(1, len(units)), 1))
     kept, out_read = list[tuple[int, int]](), 0
-    for i in range(len(groups)):
+    for i in range(len(units)):
         unit = pass_bytes(in_units, rank, i, samples)
         enters = unit.enters if i else 0
         kept.append((max(unit.inside + (max(unit.read, out_read) if i else 0), enters), enters))

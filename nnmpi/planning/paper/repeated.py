@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from nnmpi.nn.graph import Use, Value, mapped
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.division import Division, StagePart
-from nnmpi.parallel.arrangement.partition import joined, nodes_of, units
+from nnmpi.parallel.arrangement.partition import joined, units
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.planning.paper.stage import Events, PaperStage, PassBytes, PassEvents
 from nnmpi.schedules.op import Kind
@@ -39,7 +39,7 @@ def in_sections(a: Arrangement) -> Arrangement:
     """The arrangement with a stage for each section."""
     graph, cache = a.graph, a.graph.source.cache
     if "sections" not in cache:
-        cache["sections"] = {nodes_of(group).start for group in joined(graph, units(graph))}
+        cache["sections"] = {unit.nodes.start for unit in joined(graph, units(graph))}
     begins = {stage.nodes.start for stage in a.division.stages} | cache["sections"]
     edges = [*sorted(begins), len(graph.nodes)]
     homes = {v: s for s, stage in enumerate(a.division.stages) for v in stage.variables}

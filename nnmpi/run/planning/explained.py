@@ -8,7 +8,6 @@ import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import ExchangeTimes, with_fastest_sum
 from nnmpi.planning.step_time import (
     CostModel,
-    RankTimes,
+    RankStep,
     StepModel,
     stage_passes,
     step_model,
@@ -90,14 +89,13 @@ SHOWN = 12
 def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
     """The time of a step, and its parts, the longest of each term first."""
     step = step_model(a, costs)
-    busiest, last = step.ranks[step.busiest], step.ranks[step.last]
-    updated = max(step.ranks, key=attrgetter("update"))
+    summed = (*step.last.exchanges["gathers"], *step.last.exchanges["sums"])
     parts = [
         *_of_units(a, costs, step),
-        *_of_exchanges("tensor", busiest.inside, costs.exchanges),
+        *_of_exchanges("tensor", step.busiest.exchanges["tensor"], costs.exchanges),
         StepPart("bubble", "waiting for other stages", 1, step.time.bubble),
-        *_of_exchanges("sums", (*last.gathers, *last.sums), costs.exchanges),
-        *_of_update(a, costs, updated),
+        *_of_exchanges("sums", summed, costs.exchanges),
+        *_of_update(a, costs, step.updated),
         *_of_others(costs, step),
     ]
     sums = sum(part.seconds for part in parts if part.term == "sums")
@@ -120,12 +118,11 @@ def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 
 def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     """Units of the rank that computes longest; those of one kind together."""
-    rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
-    counts = Counter((op.stage, op.kind) for op in step.programs[step.busiest] if op.micro >= 0)
+    counts = Counter((op.stage, op.kind) for op in step.busiest.program if op.micro >= 0)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()
     for unit, times in zip(costs.model.units, of_units, strict=True):
-        for s in a.model_on(rank).stages:
+        for s in step.busiest.compute:
             if unit.nodes.start in a.stages[s]:
                 passes = stage_passes(times[None], is_first=s == 0)
                 rows.append((str(unit), 1, sum(counts[s, k] * t for k, t in passes.items())))
@@ -147,11 +144,12 @@ def _of_exchanges(
     return _together(term, rows)
 
 
-def _of_update(a: Arrangement, costs: CostModel, rank: RankTimes) -> Iterator[StepPart]:
-    seconds = rank.update - costs.exchanges.total(rank.around)
+def _of_update(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[StepPart]:
+    around = rank.exchanges["update"]
+    seconds = rank.update(a, costs) - costs.exchanges.total(around)
     text = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
     yield StepPart("update", text, 1, seconds)
-    yield from _of_exchanges("update", rank.around, costs.exchanges)
+    yield from _of_exchanges("update", around, costs.exchanges)
 
 
 def _of_others(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
@@ -174,14 +172,12 @@ LABELS = {
 
 def spans_of_step(costs: CostModel, step: StepModel) -> Iterator[Span]:
     """The step of the rank that computes longest, as a trace has it; all its waits are one span."""
-    rank = step.ranks[step.busiest]
-    updated = max(step.ranks, key=attrgetter("update"))
-    around = costs.exchanges.total(updated.around)
+    rank, around = step.busiest, costs.exchanges.total(step.updated.exchanges["update"])
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
-    for op in step.programs[step.busiest]:
+    for op in rank.program:
         if op.micro >= 0 and op.kind.value in LABELS:
             yield _span(op.kind.value, rank.compute[op.stage].get(op.kind, 0.0), op.stage, op.micro)
-    yield _span("UPDATE", updated.update - around)
+    yield _span("UPDATE", step.time.update - around)
 
 
 def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
@@ -199,7 +195,7 @@ def by_part(spans: Iterable[Span], total: float) -> dict[str, float]:
 
 def _beside(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
     """The parts of the step by spans, predicted and measured, the largest difference first."""
-    rank = a.mesh.group(a.mesh.size - 1, "pp")[step.busiest]
+    rank = a.mesh.group(a.mesh.size - 1, "pp")[step.ranks.index(step.busiest)]
     predicted = by_part(spans_of_step(costs, step), step.time.seconds)
     traced = measured(trace, rank, a.ranks)
     rows = [
