@@ -63,7 +63,7 @@ class ModelSource(NamedTuple):
 
 
 FEW, MORE = 2, 3
-"""The samples of the passes, of which one is in memory at a time."""
+"""The samples of the passes, in evaluation and in training; one is in memory at a time."""
 
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 
@@ -90,7 +90,7 @@ def trace(
         run = partial(_pass, model, zeros, dtype, notes, on)
         try:
             few = run(FEW, _room_check(on), check)
-            more = run(MORE, training=True)
+            more = run(MORE)
             source = ModelSource(_maker(model, build), zeros, labels, objective, {})
             return merged(few, more, notes)._replace(source=source)
         except ConflictError as found:
@@ -133,14 +133,13 @@ def _pass(
     n: int,
     grown: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
-    training: bool = False,
 ) -> GraphRecorder:
-    """Record one pass over the model with n samples."""
+    """Record one pass over the model with n samples: with MORE in training, with FEW not."""
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):
         for p in model.parameters():
             p.move(Zeros(p, dtype, on), 0)
-        model.train(training)
+        model.train(n == MORE)
         recorder = GraphRecorder(model, notes, grown)
         forget_steps(model)
         watched = _Watched(0, None, UNTRACKED, around=recorder.forward)
