@@ -3,7 +3,7 @@
     python scripts/step_path.py 2 --model digits-cnn --data digits --pp 2
 
 The arguments are the number of ranks, which are threads, and those of nnmpi.train. It follows the
-first rank in its third step.
+first rank in its fourth step: what is measured once is measured before.
 """
 
 import sys
@@ -28,7 +28,7 @@ Calls = dict[tuple[str, str], int]
 
 
 def calls_of_a_step(comm: Comm, config: Config) -> Calls:
-    """The calls of functions of nnmpi in the third step of this rank."""
+    """The calls of functions of nnmpi in the fourth step of this rank."""
     calls: Calls = defaultdict(int)
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -37,11 +37,11 @@ def calls_of_a_step(comm: Comm, config: Config) -> Calls:
             calls[path.removeprefix(PACKAGE), frame.f_code.co_name] += 1
 
     trainer = Trainer(config, comm=comm)
-    batches = len(trainer.train)
-    epochs = (StepState(epoch * batches, epoch) for epoch in range(3))  # each has a step or more
-    steps = chain.from_iterable(trainer.strategy.steps(trainer.train, start) for start in epochs)
-    next(steps)
-    next(steps)
+    strategy, loader = trainer.strategy, trainer.train
+    epochs = (StepState(epoch * len(loader), epoch) for epoch in range(4))  # of a step or more
+    steps = chain.from_iterable(strategy.steps(loader, start) for start in epochs)
+    for _ in range(3):
+        next(steps)
     sys.setprofile(note)
     next(steps)
     sys.setprofile(None)

@@ -23,16 +23,14 @@ class Backend(NamedTuple):
     """An array library `xp`, and the number of bytes that a kernel should process at a time.
 
     On a CPU that is what fits into the cache of a core; a GPU processes everything at once.
+
+    is_host   whether arrays are in the memory of the host, or would be if they had numbers
     """
 
     name: str
     xp: Any
     chunk_bytes: int = 1 << 30
-
-    @property
-    def is_host(self) -> bool:
-        """Whether arrays are in the memory of the host, or would be if they had numbers."""
-        return self.xp in (np, meta.xp)
+    is_host: bool = False
 
     @property
     def type(self) -> str:
@@ -49,7 +47,7 @@ class Backend(NamedTuple):
         return meta.xp.asarray(to_host(array), dtype)
 
 
-CPU = Backend("cpu", np, chunk_bytes=5 << 19)
+CPU = Backend("cpu", np, chunk_bytes=5 << 19, is_host=True)
 META = CPU._replace(xp=meta.xp)
 """What computes on the host would do, without numbers."""
 
@@ -157,7 +155,7 @@ def numbers(row: Array) -> list[float]:
     and all that it computes is finite."""
     if isinstance(row, meta.MetaArray):
         return [1.0] * row.size
-    listed: list[float] = to_host(row).tolist()
+    listed: list[float] = (row if type(row) is np.ndarray else to_host(row)).tolist()
     return listed
 
 

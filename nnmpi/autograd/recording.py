@@ -63,7 +63,7 @@ tick = count(1).__next__
 
 AnyTensor: TypeAlias = Any
 """A Tensor, which is made with this file. The tape asks for `operand`, `requires_grad`, `node`,
-`storage`, and calls `receive` and `refresh`."""
+`storage`, and calls `receive`, and `refresh` where it `is_refreshed`."""
 
 
 class Storage:
@@ -75,6 +75,7 @@ class Storage:
     """
 
     __slots__ = ("is_copy", "written")
+    is_refreshed = False
 
     def __init__(self, is_copy: bool = False) -> None:
         self.is_copy, self.written = is_copy, 0
@@ -83,9 +84,6 @@ class Storage:
     def storage(self) -> "Storage":
         """This object itself; the tape asks every parent for its storage."""
         return self
-
-    def refresh(self, made: int) -> None:
-        """As of a tensor."""
 
 
 class TapeNode:
@@ -99,6 +97,7 @@ class TapeNode:
     """
 
     __slots__ = ("dtype", "made", "needs", "parents", "prepare", "shape", "storage", "vjps")
+    is_refreshed = False
 
     def __init__(
         self,
@@ -113,9 +112,6 @@ class TapeNode:
         self.parents, self.needs, self.made = parents, needs, tick()
         self.vjps: Sequence[Any] | None = vjps
         self.prepare = prepare
-
-    def refresh(self, made: int) -> None:
-        """As of a tensor."""
 
     def clear(self) -> None:
         """A backward pass has used it: frees what its vjps hold."""

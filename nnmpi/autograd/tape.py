@@ -42,20 +42,21 @@ def seed(root: AnyTensor, gradient: Array | None) -> Array:
     """The gradient that a backward pass starts from: the one given, or 1 for a scalar root."""
     if not root.requires_grad:
         raise RuntimeError("backward: nothing under this tensor requires a gradient")
-    xp = xp_of(root.data)
+    value = root.data
+    xp, shape = xp_of(value), tuple(value.shape)
     if gradient is not None:
-        given = xp.asarray(gradient, root.dtype)
-        if given.shape != root.shape:
+        given = xp.asarray(gradient, value.dtype)
+        if given.shape != shape:
             raise ValueError(
-                f"backward: gradient of shape {given.shape} for a tensor of shape {root.shape}"
+                f"backward: gradient of shape {given.shape} for a tensor of shape {shape}"
             )
         return given
-    if root.data.size != 1:
+    if value.size != 1:
         raise ValueError(
-            f"backward: a tensor of shape {root.shape} is not a scalar: "
+            f"backward: a tensor of shape {shape} is not a scalar: "
             "pass a gradient of that shape, or reduce it first, as by .sum()"
         )
-    return xp.array(1, root.dtype).reshape(root.shape)
+    return xp.array(1, value.dtype).reshape(shape)
 
 
 def backward(
@@ -74,12 +75,13 @@ def backward(
     computes the others. Of several tensors each gets its gradient, if one reaches it; none of them
     lies under another.
     """
-    several = until if isinstance(until, Sequence) else () if until is None else (until,)
-    ends = {end.node or end: end for end in several}
-    path = None if until is None else _path(root, ends)
-    if path is not None and not isinstance(until, Sequence):
-        _check_reached(root, path, several[0])
-    node = root.node
+    node, ends, path = root.node, dict[Any, AnyTensor](), None
+    if until is not None:
+        several = until if isinstance(until, Sequence) else (until,)
+        ends = {end.node or end: end for end in several}
+        path = _path(root, ends)
+        if several is not until:
+            _check_reached(root, path, several[0])
     if node is None:
         root.receive(_same, seed)
         if on_leaf is not None:
@@ -184,7 +186,8 @@ def _pass_on(
         if parent is not None:
             if parent.storage.written > made:
                 _refuse_written(node)
-            parent.refresh(made)
+            if parent.is_refreshed:
+                parent.refresh(made)
     if node.prepare is not None:
         g = node.prepare(g, needs)
     for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
@@ -241,15 +244,15 @@ def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
     the last one."""
     left: dict[AnyTensor, int] = {}
     seen: set[TapeNode] = set()
-    stack = [(node, needs) for _, node, needs in visits]
+    stack = [*visits]
     while stack:
-        node, needs = stack.pop()
+        _, node, needs = stack.pop()
         for parent, need in zip(node.parents, needs, strict=True):
             if need and not isinstance(parent, TapeNode):
                 left[parent] = left.get(parent, 0) + 1
             elif need and parent not in seen:
                 seen.add(parent)
-                stack.append((parent, parent.needs))
+                stack.append((-parent.made, parent, parent.needs))
 
     def contributed(leaf: AnyTensor) -> None:
         left[leaf] -= 1

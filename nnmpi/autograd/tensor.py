@@ -54,7 +54,9 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
         if True in needs and vjps:
             y.requires_grad = True
             if False in needs:
-                vjps = [vjp if need else None for vjp, need in zip(vjps, needs, strict=False)]
+                vjps = [*vjps]
+                for k in range(len(vjps)):
+                    vjps[k] = vjps[k] if needs[k] else None
             y.node = TapeNode(y, parents, needs, vjps, result.prepare)
         if record is not True:
             record(op, args, options, y)
@@ -165,9 +167,6 @@ class Tensor(TorchNames):
         new = vjp(g, None)
         total = new if self.grad is None else precision.added(self.grad, new)
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
-
-    def refresh(self, made: int) -> None:
-        """Before the vjps of the node number `made` run: the values are where it has seen them."""
 
     def lend(self, view: Tensor) -> None:
         """`view` lies in the memory of this tensor."""
@@ -307,7 +306,7 @@ def array_of(value: Any) -> Array:
 
 def on_host(value: Any) -> np.ndarray:
     """The values of a tensor, an array of any backend, or nested lists of numbers."""
-    return backend.to_host(array_of(value))
+    return value if type(value) is np.ndarray else backend.to_host(array_of(value))
 
 
 def constant(value: Any, others: Sequence[Any]) -> Any:

@@ -7,12 +7,11 @@ from typing import Any, TypeAlias
 from zlib import crc32
 
 import numpy as np
-from numpy import ndarray
 from numpy.typing import NDArray
 
 from nnmpi.collectives.algorithms import ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS, REDUCES
 from nnmpi.collectives.step import Algorithm, bounds
-from nnmpi.comm.steps import Steps, then
+from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS
 
 Array: TypeAlias = NDArray[Any]
@@ -62,30 +61,19 @@ def flat(array: Any, call: str) -> Array:
     In order is what is contiguous and aligned: MPI knows no types of unaligned numbers.
     """
     check_array(array, call)
-    return row_of(array, call)
-
-
-def row_of(array: Any, call: str) -> Array:
-    """A flat array, whose type callers have checked once before."""
-    if type(array) is not ndarray or not array.flags.carray:  # contiguous, aligned, writeable
-        array = _in_order(array, call)
-    row: Array = array if array.ndim == 1 else array.reshape(-1)
-    return row
-
-
-def _in_order(array: Any, call: str) -> Array:
-    check_array(array, call)
-    array = np.asarray(array)  # subclasses (matrix, masked array) index and reshape otherwise
-    if not array.flags.writeable:
+    row: Array = np.asarray(array)  # subclasses (matrix, masked array) index and reshape otherwise
+    if not row.flags.writeable:
         raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
-    return array if array.flags.carray else np.array(array, order="C")
+    if not row.flags.carray:  # contiguous, aligned, writeable
+        row = np.array(row, order="C")
+    return row if row.ndim == 1 else row.reshape(-1)
 
 
 def put_back(steps: Steps, row: Array, array: Array) -> Steps:
     """The steps, and then, where `flat` has made a copy, its values in the user's array."""
-    if array.flags.carray:
-        return steps
-    return then(steps, lambda: array.__setitem__(..., row.reshape(array.shape)))
+    yield from steps
+    if not array.flags.carray:
+        array[...] = row.reshape(array.shape)
 
 
 def check_array(array: Any, call: str) -> None:

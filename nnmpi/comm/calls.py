@@ -29,7 +29,7 @@ from nnmpi.comm.arguments import (
 from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.debug.compare import CallComparison
 from nnmpi.comm.progress import Progress, Work
-from nnmpi.comm.steps import Copies, Steps, between
+from nnmpi.comm.steps import Copies, Steps
 from nnmpi.comm.transport.base import TAGS, AbortedError, Bytes, OtherRankError, Transport
 
 PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
@@ -71,13 +71,14 @@ class Calls:
 
     def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
         """The steps of a call, behind those that compare it with the calls of the other ranks."""
-        if self.comparison is None:
-            return steps
+        assert self.comparison is not None
         return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
     def add_up(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
         """Carries out a sum in one call, if it is such a one; called two frames up."""
-        if type(array) is not ndarray or not array.flags.carray or not self.progress.is_free():
+        if type(array) is not ndarray or not array.flags.carray:
+            return False
+        if self.progress.works or self.progress.error is not None:
             return False
         found = prepared.get((algorithm, array.size, array.dtype))
         if found is None or found.short is None or self.comparison is not None:
@@ -97,13 +98,15 @@ class Calls:
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
         """Carries out a whole collective."""
-        compared = self.compared(steps, call, not self.progress.works)
-        self.progress.finish(compared, call, self.transport)
+        if self.comparison is not None:
+            steps = self.compared(steps, call, not self.progress.works)
+        self.progress.finish(steps, call, self.transport)
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
         """Starts a collective."""
-        steps = between(self.compared(steps, call, blocks=False), copies)
-        return Work(steps, self.transport, self.progress, call)
+        if self.comparison is not None:
+            steps = self.compared(steps, call, blocks=False)
+        return Work(steps, self.transport, self.progress, call, copies)
 
     def planned(
         self,
@@ -124,12 +127,13 @@ class Calls:
         if parts is not None:
             bounds = bounds_of(parts, row.size, self.transport.size, operation)
             name = f"{name}, {parts_text(parts)}"
-        call = self.log(operation, name, row.size, row.dtype, root)
+        what = CallSignature(self.comm, operation, name, row.dtype, row.size, root)
+        call = self.record(what)
         data = as_integers(row) if operation in MOVES_ONLY else row
         blocks = not starts and not self.progress.works
         plan = plan if root < 0 else rooted(plan, root)
         steps = interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
-        return put_back(steps, row, array), call
+        return steps if row is array else put_back(steps, row, array), call
 
     def agree(
         self, error: BaseException | None, gather: Callable[[Bytes], tuple[Steps, CallRecord]]

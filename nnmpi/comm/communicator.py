@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, cast
 
 import numpy as np
+from numpy import ndarray
 
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm.allreduce import autotune
@@ -23,7 +24,6 @@ from nnmpi.comm.arguments import (
     checked_tag,
     flat,
     put_back,
-    row_of,
     unknown,
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
@@ -31,7 +31,7 @@ from nnmpi.comm.calls import Calls, Freed, PreparedSums, record_of
 from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
-from nnmpi.comm.steps import Copies, Steps, between
+from nnmpi.comm.steps import Copies, Steps
 from nnmpi.comm.transport.base import TAGS, Ledger, NoRoomError, Request, Transport, pieces
 from nnmpi.options import user_code
 
@@ -167,8 +167,8 @@ class Comm:
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         what = CallSignature(self.name, "isend", "", array.dtype, array.size, to)
-        steps = between(self._posted(partial(self._p2p.isend, to=to, tag=tag), data), copies)
-        return Work(steps, self._transport, self._progress, record_of(what, -1, 1))
+        steps = self._posted(partial(self._p2p.isend, to=to, tag=tag), data)
+        return Work(steps, self._transport, self._progress, record_of(what, -1, 1), copies)
 
     def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to receive into the array. Where more or fewer bytes are sent, the work raises
@@ -177,12 +177,14 @@ class Comm:
         row = flat(array, "irecv")
         what = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
         steps = self._posted(partial(self._receiver.irecv, source=source, tag=tag), row)
-        steps = between(put_back(steps, row, array), copies)
-        return Work(steps, self._receiver, self._progress, record_of(what, -1, 1))
+        if row is not array:
+            steps = put_back(steps, row, array)
+        return Work(steps, self._receiver, self._progress, record_of(what, -1, 1), copies)
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
         """Posts the messages of an array when the work begins, under the lock of the progress."""
-        yield [post(part) for part in pieces(row.view(np.uint8), self._p2p.message_limit)]
+        data, most = row.view(np.uint8), self._p2p.message_limit
+        yield [post(data)] if data.size <= most else [post(part) for part in pieces(data, most)]
 
     def poll(self) -> None:
         """Moves all operations of this rank that are under way."""
@@ -291,13 +293,15 @@ class Comm:
         self._transport.abort(message, status)
 
     def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, CallRecord]:
-        row, calls = row_of(array, "all_reduce"), self._calls
+        row, calls = array, self._calls
+        if type(row) is not ndarray or not row.flags.carray or row.ndim != 1:
+            row = flat(array, "all_reduce")
         key = algorithm, row.size, row.dtype
-        what, steps_of, _ = self._prepared.get(key) or self._prepare(*key)
+        what, now, later, _ = self._prepared.get(key) or self._prepare(*key)
         call = calls.record(what)
         blocks = not starts and not self._progress.works
-        steps = steps_of(row, call[1] % TAGS, starts, blocks)
-        if not starts:  # `Calls.start` has it compared too
+        steps = (later if starts else now)(row, call[1] % TAGS, blocks)
+        if calls.comparison is not None and not starts:  # `Calls.start` has it compared too
             steps = calls.compared(steps, call, blocks)
         return steps if row is array else put_back(steps, row, array), call
 

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakSet
 
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, LoggedCall
-from nnmpi.comm.steps import NOT_YET, Steps
+from nnmpi.comm.steps import NOT_YET, Copies, Steps, between
 from nnmpi.comm.transport.base import RankLost, Receiver, Request, Transport, TransportFamily
 
 LONGEST_PAUSE = 1.0  # seconds between two polls; the end of the context may have to wait that long
@@ -43,16 +43,12 @@ class Progress:
         self.lock = threading.RLock()
         self.family = TransportFamily()  # the last one of this rank's Comms
         self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
-        self._wakes = list[threading.Event]()  # of helper threads, set whenever a work starts
-        self._error: BaseException | None = None  # raised in a helper thread
-
-    def is_free(self) -> bool:
-        """Whether nothing is under way, and no helper thread has failed."""
-        return not self.works and self._error is None
+        self.wakes = list[threading.Event]()  # of helper threads, set whenever a work starts
+        self.error: BaseException | None = None  # raised in a helper thread
 
     def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
         """Carries out a whole operation."""
-        if self._error is not None:
+        if self.error is not None:
             self.raise_error()
         if self.works:
             Work(steps, transport, self, call).wait()
@@ -65,12 +61,6 @@ class Progress:
                     transport.wait(needs)
         finally:
             log.waits = None
-
-    def add(self, work: "Work") -> None:
-        """Adds a work that has started."""
-        self.works.append(work)
-        for wake in self._wakes:
-            wake.set()
 
     @contextmanager
     def works_in(self, works: "list[Work]") -> Iterator[None]:
@@ -85,17 +75,32 @@ class Progress:
                 self.works = before
                 before[:] = works
 
-    def poll(self) -> None:
-        """Moves every work as far as it goes without waiting, unless a helper is doing so."""
-        self.raise_error()
-        if not self._advance_all():
-            time.sleep(0)  # or the helper could not go on
+    def poll(self, keeps_error: bool = False) -> None:
+        """Moves every work as far as it goes without waiting, unless another thread is doing so.
+
+        With `keeps_error` an error is kept for the rank's own thread, which else raises it.
+        """
+        if self.error is not None and not keeps_error:
+            self.raise_error()
+        if not self.lock.acquire(blocking=False):
+            time.sleep(0)  # or the other one could not go on
+            return
+        try:
+            for work in tuple(self.works):
+                while not work.done and work.step():
+                    pass
+        except BaseException as error:
+            if not keeps_error:
+                raise
+            self.error = self.error or error
+        finally:
+            self.lock.release()
 
     def raise_error(self) -> None:
         """Raises the error of a helper thread, if there was one."""
-        if self._error is not None:
-            with self.lock:
-                error, self._error = self._error, None
+        with self.lock:
+            error, self.error = self.error, None
+        if error is not None:
             raise error
 
     def abandon(self) -> None:
@@ -106,7 +111,7 @@ class Progress:
         self.family.abandon()
         self._abandoned.add(self.family)
         with self.lock:  # a helper thread that was in an operation has left it: it was revoked
-            self._error = None
+            self.error = None
             for work in tuple(self.works):
                 work.drop()
 
@@ -121,12 +126,6 @@ class Progress:
         self.family = left.family
         return left
 
-    def forget(self, error: BaseException) -> None:
-        """Drops the error of a helper thread: the work that failed raises it."""
-        with self.lock:  # a helper that has ended the work has kept the error too by then
-            if self._error is error:
-                self._error = None
-
     @contextmanager
     def thread(self, pause: float) -> Iterator[None]:
         """Runs a thread that polls every `pause` seconds, and sleeps while there are no works.
@@ -137,13 +136,13 @@ class Progress:
         if not 0 <= pause <= LONGEST_PAUSE:
             raise ValueError(f"a pause of {pause} s between two polls: use 0 to {LONGEST_PAUSE:g}")
         ended, wake = threading.Event(), threading.Event()
-        self._wakes.append(wake)
+        self.wakes.append(wake)
 
         def run() -> None:
             while not ended.is_set():
                 wake.clear()
                 if self.works:
-                    self._advance_all(keeps_error=True)
+                    self.poll(keeps_error=True)
                     time.sleep(pause)
                 elif not ended.is_set():
                     wake.wait()
@@ -158,26 +157,8 @@ class Progress:
             ended.set()
             wake.set()
             helper.join()
-            self._wakes.remove(wake)
+            self.wakes.remove(wake)
         self.raise_error()
-
-    def _advance_all(self, keeps_error: bool = False) -> bool:
-        """Moves every work, unless another thread is doing so; returns whether it did.
-
-        With `keeps_error` an error is kept for the rank's own thread.
-        """
-        if not self.lock.acquire(blocking=False):
-            return False
-        try:
-            for work in tuple(self.works):
-                work.advance()
-        except BaseException as error:
-            if not keeps_error:
-                raise
-            self._error = self._error or error
-        finally:
-            self.lock.release()
-        return True
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
         """The call or the polled work that this rank waits for, and for how many seconds."""
@@ -196,10 +177,16 @@ class Work:
     """
 
     def __init__(
-        self, steps: Steps, transport: Transport | Receiver, progress: Progress, call: CallRecord
+        self,
+        steps: Steps,
+        transport: Transport | Receiver,
+        progress: Progress,
+        call: CallRecord,
+        copies: Copies = None,
     ) -> None:
         self._record = call
-        self._steps, self._transport, self._progress = steps, transport, progress
+        self._steps = steps if copies is None else between(steps, copies)
+        self._transport, self._progress = transport, progress
         self._needs: list[Request] | None = None
         self._error: BaseException | None = None
         self.done = False
@@ -208,8 +195,10 @@ class Work:
         progress.log.waits = call, monotonic()
         try:
             with progress.lock:
-                progress.add(self)
-                self._step()
+                progress.works.append(self)
+                for wake in progress.wakes:
+                    wake.set()
+                self.step()
         finally:
             progress.log.waits = None
 
@@ -229,60 +218,48 @@ class Work:
         if not self.done:
             self.last_poll = time.monotonic()
             self.first_poll = min(self.first_poll, self.last_poll)
-        self._raise()
+        if self._error is not None:
+            self._raise(self._error)
         return self.done
 
-    def advance(self) -> None:
-        """Goes on as far as it can without waiting. The caller holds the lock of the progress."""
-        while not self.done and not (self._needs and not self._test()):
-            self._step()
-            if self._needs is NOT_YET:
-                return
-
     def wait(self) -> None:
-        """Returns when it is complete."""
-        log = self._progress.log
-        log.waits = self._record, monotonic()
+        """Returns when it is complete: moves everything, or waits for this work alone if there is
+        nothing else."""
+        progress = self._progress
+        progress.log.waits = self._record, monotonic()
         try:
             while not self.done:
-                if not self._waited():
-                    time.sleep(0)  # lets other ranks and threads use this core
+                with progress.lock:  # keeps helper threads out meanwhile
+                    is_alone = self._needs and len(progress.works) == 1
+                    if is_alone and progress.error is None:
+                        self.step(blocks=True)
+                        continue
+                    progress.poll()
+                time.sleep(0)  # lets other ranks and threads use this core
         finally:
-            log.waits = None
-        self._raise()
-
-    def _waited(self) -> bool:
-        """Moves everything, or waits for one step of this work if there is nothing else."""
-        progress = self._progress
-        with progress.lock:  # keeps helper threads out meanwhile
-            if self._needs and len(progress.works) == 1:
-                progress.raise_error()
-                self._step(blocks=True)
-                return True
-            progress.poll()
-            return False
+            progress.log.waits = None
+        if self._error is not None:
+            self._raise(self._error)
 
     def drop(self) -> None:
         """Ends it without its result. The caller holds the lock of the progress."""
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            self._progress.forget(self._error)
-            raise self._error
+    def _raise(self, error: BaseException) -> NoReturn:
+        """Raises the error of this work, which a helper thread need not raise again."""
+        with self._progress.lock:  # a helper that has ended the work has kept the error by then
+            if self._progress.error is error:
+                self._progress.error = None
+        raise error
 
-    def _test(self) -> bool:
+    def step(self, blocks: bool = False) -> bool:
+        """Takes one step if its requests are complete, or when they are; returns whether another
+        may follow. The caller holds the lock of the progress."""
         try:
-            return self._transport.test(self._needs or ())
-        except BaseException as error:
-            self._end(error)
-            raise
-
-    def _step(self, blocks: bool = False) -> None:
-        """Takes one step, whose requests are complete, or are waited for."""
-        try:
-            if blocks:
-                self._transport.wait(self._needs or ())
+            if self._needs and blocks:
+                self._transport.wait(self._needs)
+            elif self._needs and not self._transport.test(self._needs):
+                return False
             self._needs = next(self._steps)
             self.first_poll = math.inf
         except StopIteration:
@@ -290,6 +267,7 @@ class Work:
         except BaseException as error:
             self._end(error)
             raise
+        return self._needs is not NOT_YET
 
     def _end(self, error: BaseException | None = None) -> None:
         self._needs, self._error = NOT_YET, error

@@ -1,6 +1,6 @@
 """Steps: what an operation of a communicator is made of, a generator of what it waits for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol, TypeAlias
 
 from nnmpi.comm.transport.base import Request
@@ -9,12 +9,6 @@ Steps: TypeAlias = Iterator[list[Request] | None]
 
 NOT_YET = None
 """In place of requests: another operation of this rank has to be complete first."""
-
-
-def then(steps: Steps, f: Callable[[], None]) -> Steps:
-    """The steps, and after the last of them a call of f."""
-    yield from steps
-    f()
 
 
 class DeviceCopies(Protocol):
@@ -34,12 +28,8 @@ Copies: TypeAlias = DeviceCopies | None
 """None stands for an array of the host, which is filled when the work starts."""
 
 
-def between(steps: Steps, copies: Copies) -> Steps:
+def between(steps: Steps, copies: DeviceCopies) -> Steps:
     """The steps, which begin when their array is filled, and at whose end the result is taken."""
-    return steps if copies is None else _between(steps, copies)
-
-
-def _between(steps: Steps, copies: DeviceCopies) -> Steps:
     while not copies.ready():
         yield NOT_YET
     yield from steps

@@ -88,8 +88,10 @@ class BatchSplit:
     rank: int
 
     def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
-        parts = min(self.micro_batches, len(rows))  # none is empty
-        return [part_of(part_of(rows, parts, m), self.ranks, self.rank) for m in range(parts)]
+        parts, found = min(self.micro_batches, len(rows)), []  # none is empty
+        for m in range(parts):
+            found.append(part_of(part_of(rows, parts, m), self.ranks, self.rank))
+        return found
 
 
 def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
@@ -138,7 +140,11 @@ class Loader:
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
-        self._ready = self.standardiser.apply(x, self.dtype) if small else None
+        self._ready: Callable[[np.ndarray], Inputs] | None = None  # takes rows of such a copy
+        if small:
+            ready = self.standardiser.apply(x, self.dtype)
+            one = partial(ready.take, axis=0) if isinstance(ready, np.ndarray) else None
+            self._ready = one or partial(take, ready)
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:
@@ -158,7 +164,7 @@ class Loader:
         """The batch of these rows, in new arrays, as they are or as augmented in an epoch."""
         wanted = rows if want.x else rows[:0]
         if self._ready is not None:
-            x = take(self._ready, wanted)
+            x = self._ready(wanted)
         else:
             x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
         if self.augment and epoch is not None and isinstance(x, np.ndarray):
@@ -178,15 +184,15 @@ class Loader:
         self, epoch: int, cut: BatchCut, first: int = 0, want: Fields = X_AND_Y
     ) -> Generator[Load, None, None]:
         """The batches from `first` on; only the micro-batches chosen by `cut` are gathered."""
-        batches = islice(self.batches(epoch), first, None)
-        loads = (self._load(rows, cut(rows), want, epoch) for rows in batches)
+        loads = self._loads(epoch, cut, first, want)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 
-    def _load(
-        self, rows: np.ndarray, parts: Sequence[np.ndarray], want: Fields, epoch: int
-    ) -> Load:
-        micro = [self.gather(part, want, epoch) for part in parts]
-        return Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
+    def _loads(
+        self, epoch: int, cut: BatchCut, first: int, want: Fields
+    ) -> Generator[Load, None, None]:
+        for rows in islice(self.batches(epoch), first, None):
+            micro = [*map(partial(self.gather, want=want, epoch=epoch), cut(rows))]
+            yield Load(rows, micro, self.divisor(self.split.y.take(rows, axis=0)))
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:

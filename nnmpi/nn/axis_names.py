@@ -31,19 +31,19 @@ LAST: Mapping[type[Module], str] = {
 
 def with_names(graph: Graph) -> Graph:
     """The graph whose axes have names; one that no rule names has none."""
-    found: dict[int, tuple[str, ...]] = {}
+    names_of: dict[int, tuple[str, ...]] = {}
     for e in graph.inputs:
         edge = graph.edges[e]
         tokens = SEQUENCES[: len(edge.axes)] if edge.dtype.startswith(("int", "uint")) else ()
-        found[e] = tokens or _by_number(edge)
+        names_of[e] = tokens or _by_number(edge)
     for node in graph.nodes:
         for e in node.outputs:
-            found[e] = _behind(node, [found[i] for i in node.inputs], graph.edges[e])
+            names_of[e] = _behind(node, [names_of[i] for i in node.inputs], graph.edges[e])
     for node in graph.nodes:
         if node.layer is SelfAttention:  # of its heads are the query, the key and the value
-            found[node.inputs[0]] = (*found[node.inputs[0]][:-1], "heads")
-    _name_scores(graph, found)
-    edges = (_named(edge, found.get(e, ())) for e, edge in enumerate(graph.edges))
+            names_of[node.inputs[0]] = (*names_of[node.inputs[0]][:-1], "heads")
+    _name_scores(graph, names_of)
+    edges = (_named(edge, names_of.get(e, ())) for e, edge in enumerate(graph.edges))
     return graph._replace(edges=tuple(edges))
 
 
@@ -66,14 +66,14 @@ def _behind(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[
     return x if len(x) == len(edge.axes) else _by_number(edge)
 
 
-def _name_scores(graph: Graph, found: dict[int, tuple[str, ...]]) -> None:
+def _name_scores(graph: Graph, names_of: dict[int, tuple[str, ...]]) -> None:
     """Names the classes of scores, behind the last product and the layers that follow it."""
     makers = {e: node for node in graph.nodes for e in node.outputs}
     e, axis = graph.outputs[0], 1
-    while len(found.get(e, ())) > 1:
-        names = [*found[e]]
+    while len(names_of.get(e, ())) > 1:
+        names = [*names_of[e]]
         names[axis] = "vocabulary"
-        found[e] = tuple(names)
+        names_of[e] = tuple(names)
         node = makers.get(e)
         if node is None or node.variables or len(node.inputs) != 1:
             return

@@ -49,11 +49,11 @@ M = TypeVar("M", bound=Module)
 
 def _made(layer: Callable[..., M], *args: Any, **options: Any) -> M:
     """A layer for one call, which does not count as constructed."""
-    before = construction.get()
+    saved = construction.get()
     try:
         return layer(*args, **options)
     finally:
-        construction.set(before)
+        construction.set(saved)
 
 
 def _of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:

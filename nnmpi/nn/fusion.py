@@ -1,4 +1,10 @@
-"""Which neighbouring layers of a Sequential run as one op."""
+"""Which neighbouring layers of a Sequential run as one op.
+
+    Conv2d + ReLU + MaxPool2d(2)    Conv2d + MaxPool2d(2)    Conv2d + ReLU    Linear + ReLU
+    Linear layers in a row with at most 16,384 weights together
+
+Values and gradients are those of separate layers. A layer that has hooks runs alone.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

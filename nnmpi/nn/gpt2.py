@@ -87,16 +87,16 @@ class Published(Form):
 
     def found(self, names: Iterable[str]) -> dict[str, str]:
         """The names in a file by those here."""
-        found = {n.removeprefix(PREFIX): n for n in names if not n.endswith(NO_PARAMETERS)}
-        if EMBEDDING in found:
-            found[HEAD] = found[EMBEDDING]
-        return found
+        names_in_file = {n.removeprefix(PREFIX): n for n in names if not n.endswith(NO_PARAMETERS)}
+        if EMBEDDING in names_in_file:
+            names_in_file[HEAD] = names_in_file[EMBEDDING]
+        return names_in_file
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """The embedding and the output layer, of a file that has both."""
-        found = {n.removeprefix(PREFIX): n for n in names}
-        has_both = {EMBEDDING, LM_HEAD} <= found.keys()
-        return [(found[EMBEDDING], found[LM_HEAD])] if has_both else []
+        names_in_file = {n.removeprefix(PREFIX): n for n in names}
+        has_both = {EMBEDDING, LM_HEAD} <= names_in_file.keys()
+        return [(names_in_file[EMBEDDING], names_in_file[LM_HEAD])] if has_both else []
 
     def name(self, path: str) -> str | None:
         """The name in a file that is written; None for the tied weight, under its second name."""
@@ -130,8 +130,8 @@ def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
 
 def weights_in(folder: str | os.PathLike[str]) -> Path:
     """The file of the tensors of a folder, or the index of its shards if it has no such file."""
-    one, index = Path(folder, WEIGHTS), Path(folder, SHARDED)
-    return index if os.path.lexists(index) and not os.path.lexists(one) else one
+    whole_file, index = Path(folder, WEIGHTS), Path(folder, SHARDED)
+    return index if os.path.lexists(index) and not os.path.lexists(whole_file) else whole_file
 
 
 def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
@@ -249,6 +249,6 @@ def _read_config(path: Path) -> dict[str, Any]:
         if config.get(key, value) not in (value, *EQUAL.get(key, ()))
     ]
     if missing or others:
-        found = ", ".join(f"{key} {shown(str(config[key]))}" for key in (*missing, *others))
-        raise ValueError(f"{shown(path)} has {found}, which GPT-2 does not have")
+        values = ", ".join(f"{key} {shown(str(config[key]))}" for key in (*missing, *others))
+        raise ValueError(f"{shown(path)} has {values}, which GPT-2 does not have")
     return config

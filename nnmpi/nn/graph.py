@@ -216,19 +216,19 @@ class Graph(NamedTuple):
 
     def users(self) -> dict[int, list[int]]:
         """The nodes that take each edge; the number of nodes stands for the end of the model."""
-        found: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
+        users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:
-                found[e].append(k)
+                users[e].append(k)
         for e in self.outputs:
-            found[e].append(len(self.nodes))
-        return found
+            users[e].append(len(self.nodes))
+        return users
 
     def crossing(self, k: int) -> tuple[int, ...]:
         """The edges that nodes from k on need of the nodes before, or of the inputs."""
-        before = {*self.inputs, *(e for node in self.nodes[:k] for e in node.outputs)}
+        made = {*self.inputs, *(e for node in self.nodes[:k] for e in node.outputs)}
         needed = [e for node in self.nodes[k:] for e in node.inputs]
-        return tuple(e for e in dict.fromkeys([*needed, *self.outputs]) if e in before)
+        return tuple(e for e in dict.fromkeys([*needed, *self.outputs]) if e in made)
 
 
 def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
@@ -248,9 +248,9 @@ def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 def leaves(tree: Any) -> list[Any]:
     """The leaves of nested tuples, lists and dicts."""
-    found: list[Any] = []
-    mapped(found.append, tree)
-    return found
+    flat: list[Any] = []
+    mapped(flat.append, tree)
+    return flat
 
 
 def edges_of(tree: Any) -> tuple[int, ...]:
@@ -260,14 +260,14 @@ def edges_of(tree: Any) -> tuple[int, ...]:
 
 def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:
     """The entries of the state dict, and the number of each tensor by its id."""
-    found: dict[int, Variable] = {}
+    by_id: dict[int, Variable] = {}
     for place, tensor in model.tensors():
-        other = found.get(id(tensor))
-        found[id(tensor)] = Variable(
+        other = by_id.get(id(tensor))
+        by_id[id(tensor)] = Variable(
             (*(other.names if other else ()), place.path),
             place.shape,
             str(tensor.dtype),
             isinstance(tensor, Parameter),
             isinstance(tensor, Parameter) and tensor.requires_grad,
         )
-    return list(found.values()), {key: k for k, key in enumerate(found)}
+    return list(by_id.values()), {key: k for k, key in enumerate(by_id)}

@@ -123,10 +123,10 @@ class GraphRecorder:
         self._memory.clear()
         self.returned = None
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, reason: str) -> None:
         """The forward of a module does this: it is taken whole, if it is looked into."""
         if self._unit is None and self._within:
-            raise ConflictError(self._within[-1], what)
+            raise ConflictError(self._within[-1], reason)
 
     def enter_no_grad(self) -> None:
         """Called before no_grad (see `nnmpi.autograd.recording`)."""
@@ -166,9 +166,9 @@ class GraphRecorder:
         if in_sequence:  # which would run some of them as one op
             result = self._in_sequence([*module._modules.values()], *args, **named)
         else:
-            start, before = len(self.nodes), _plain(module)
+            start, attributes = len(self.nodes), _plain(module)
             result = forward(*args, **named)
-            if before | _plain(module) != before:
+            if attributes | _plain(module) != attributes:
                 self.refuse(CHANGES)
             returned = self._templates(result)  # raises if the module has made it itself
             nodes = range(start, len(self.nodes))
@@ -257,11 +257,11 @@ class GraphRecorder:
             )
 
 
-def tell(what: str) -> None:
+def tell(reason: str) -> None:
     """A `forward` does this, which a graph does not show: the pass under way is told."""
     record = recording.get()
     if isinstance(record, GraphRecorder):
-        record.refuse(what)
+        record.refuse(reason)
 
 
 def _is_of_class(module: Module, forward: Callable[..., Any]) -> bool:

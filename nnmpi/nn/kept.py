@@ -20,7 +20,7 @@ from nnmpi.nn.parameter import Parameter
 def kept(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, Array]:
     """The memory that results hold for a backward pass down to these tensors, by id; without that
     of parameters."""
-    seen, found, weights = {id(t.node) for t in until}, dict[int, Array](), set[int]()
+    seen, memory_of, weights = {id(t.node) for t in until}, dict[int, Array](), set[int]()
     nodes = [t.node for t in results if t.node is not None]
     while nodes:
         node = nodes.pop()
@@ -34,8 +34,8 @@ def kept(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, A
                 weights.add(id(owner(parent.operand)))
         for array in _arrays([node.vjps, node.prepare], set()):
             memory = owner(array)
-            found[id(memory)] = memory
-    return {key: array for key, array in found.items() if key not in weights}
+            memory_of[id(memory)] = memory
+    return {key: array for key, array in memory_of.items() if key not in weights}
 
 
 def nbytes(arrays: Iterable[Array]) -> int:

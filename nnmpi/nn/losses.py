@@ -35,8 +35,8 @@ class Loss(Module):
 
     def __call__(self, *args: Any) -> Tensor:
         """Unlike a module's, it is not counted as a forward pass: nothing in a loss is random."""
-        now = current_pass.get()
-        around = None if now is None else now.around
+        current = current_pass.get()
+        around = None if current is None else current.around
         loss: Tensor = around(self, self.forward, *args) if around else self.forward(*args)
         return loss
 
@@ -52,17 +52,17 @@ class Loss(Module):
         return total
 
 
-def weights(name: str, what: str, weight: Any) -> np.ndarray | None:
+def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
     """Weights on the host; raises ValueError for what is none."""
     if weight is None:
         return None
     if isinstance(weight, str):
-        raise ValueError(f"{name}: {what} {weight!r}: write {name}(reduction={weight!r})")
-    found = on_host(weight)
-    is_number = found.dtype.kind in "biu" or is_float(found.dtype)
-    if not is_number or not np.isfinite(found).all():
-        raise ValueError(f"{name}: {what} {weight!r:.60} holds other than finite numbers")
-    return found.astype("float64")
+        raise ValueError(f"{name}: {label} {weight!r}: write {name}(reduction={weight!r})")
+    values = on_host(weight)
+    is_number = values.dtype.kind in "biu" or is_float(values.dtype)
+    if not is_number or not np.isfinite(values).all():
+        raise ValueError(f"{name}: {label} {weight!r:.60} holds other than finite numbers")
+    return values.astype("float64")
 
 
 # ---- losses of classes: scores (N, C, ...), and integer labels (N, ...)
@@ -116,7 +116,7 @@ class ClassLoss(Loss):
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)
-        return self.of_checked(scores, *self.checked(scores.shape, labels))
+        return self.of_checked(scores, *self.checked(scores.data.shape, labels))
 
     def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         """The loss of labels that fit."""
@@ -128,7 +128,9 @@ class ClassLoss(Loss):
         Raises ValueError unless they fit. Their values are checked only on the host, without a
         wait for a device.
         """
-        name, labels = type(self).__name__, array_of(labels)
+        name = type(self).__name__
+        if not isinstance(labels, np.ndarray):
+            labels = array_of(labels)
         if labels.dtype.kind == "f" and labels.shape == shape:
             raise ValueError(
                 f"{name}: it takes labels, and {labels.dtype} targets in the shape of the scores, "

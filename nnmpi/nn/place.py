@@ -1,4 +1,10 @@
-"""Place: the path of a tensor in the whole model, its whole shape and the part on this rank."""
+"""Place: the path of a tensor in the whole model, its whole shape and the part on this rank.
+
+Initial values are drawn for the part alone, from the path and the indices in the whole tensor.
+Loading takes the part from the whole tensor. Ranks exchange their places once (`PartTable`); files,
+the digest, `--verify`, the comparison of ranks and the norm of the gradient are computed from that
+table.
+"""
 
 import math
 from typing import NamedTuple, TypeAlias

@@ -38,31 +38,31 @@ def random(
     not on ranks, micro-batches, or whether `forward` runs again to save memory. Two calls in one
     `forward` need two names to differ. Type and device are those of `like`, or float32 on the CPU.
     """
-    now = current_pass.get() or Pass(module.root.passes)
+    current = current_pass.get() or Pass(module.root.passes)
     on, dtype = (CPU, np.dtype(np.float32)) if like is None else (backend.of(like.data), like.dtype)
-    if now.samples is not None and (not shape or len(now.samples) != shape[0]):
+    if current.samples is not None and (not shape or len(current.samples) != shape[0]):
         raise ValueError(
-            f"random numbers of shape {shape} in a batch of {len(now.samples)}: the first axis "
+            f"random numbers of shape {shape} in a batch of {len(current.samples)}: the first axis "
             "must be that of the samples"
         )
-    rows: Any = on.xp.arange(shape[0]) if now.samples is None else on.asarray(now.samples)
+    rows: Any = on.xp.arange(shape[0]) if current.samples is None else on.asarray(current.samples)
     columns = on.xp.arange(int(np.prod(shape[1:])), dtype="uint32")
-    key = keyed.key(module.root.seed, "random", now.step, module.path, name)
+    key = keyed.key(module.root.seed, "random", current.step, module.path, name)
     draw = keyed.normal if normal else keyed.uniform
-    found: Array = draw(key, columns[None], rows[:, None]).reshape(shape).astype(dtype)
-    return found if normal else below_one(found)
+    numbers: Array = draw(key, columns[None], rows[:, None]).reshape(shape).astype(dtype)
+    return numbers if normal else below_one(numbers)
 
 
 def below_one(numbers: Array) -> Array:
     """Numbers between 0 and 1, but that none is 1, to which a type may have rounded some."""
-    one, zero = numbers.dtype.type(1), numbers.dtype.type(0)
-    return backend.xp_of(numbers).minimum(numbers, np.nextafter(one, zero))
+    unit, zero = numbers.dtype.type(1), numbers.dtype.type(0)
+    return backend.xp_of(numbers).minimum(numbers, np.nextafter(unit, zero))
 
 
 def _key(name: str) -> keyed.Key:
     """The key of the next tensor; refused within a step of a Trainer."""
-    now = current_pass.get()
-    if now is not None and now.samples is not None:
+    current = current_pass.get()
+    if current is not None and current.samples is not None:
         raise ValueError(
             f"{name} in `forward` of a Trainer would depend on how ranks share the samples: write "
             "nnmpi.random(self, shape, like=x), with normal=True for randn, whose rows belong to "

@@ -153,10 +153,10 @@ class Registries:
 
     def _assign(self, name: str, value: Any, kind: type) -> None:
         """Set an attribute; raises ValueError for a value or a name that cannot be."""
-        owner, what = type(self).__name__, "Parameter" if kind is Parameter else "Module"
+        owner, noun = type(self).__name__, "Parameter" if kind is Parameter else "Module"
         if value is not None and not isinstance(value, kind):
             raise ValueError(
-                f"{owner}[{name!r}]: a {type(value).__name__} is no {what}; give a {what.lower()}"
+                f"{owner}[{name!r}]: a {type(value).__name__} is no {noun}; give a {noun.lower()}"
             )
         alike = self._parameters if kind is Parameter else self._modules
         taken = hasattr(self, name) and name not in alike
@@ -217,15 +217,17 @@ class Registries:
 
     def __getstate__(self) -> dict[str, Any]:
         """The parts without the parent, so that a copy of a part is not one of the whole model."""
-        own = [name for name, part in self._parts() if (part._parent, part._name) == (self, name)]
-        return self.__dict__ | {"_parent": None, "_name": "", "_own": own}
+        adopted = [
+            name for name, part in self._parts() if (part._parent, part._name) == (self, name)
+        ]
+        return self.__dict__ | {"_parent": None, "_name": "", "_own": adopted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Adopt the parts again: those that were its own, and those that have no other parent."""
-        own = state.pop("_own")
+        adopted = state.pop("_own")
         self.__dict__.update(state)
         for name, part in self._parts():
-            if name in own or part._parent is None:
+            if name in adopted or part._parent is None:
                 self._adopt(name, part)
 
     def _parts(self) -> Iterator[tuple[str, Parameter | Registries]]:

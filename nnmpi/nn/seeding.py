@@ -45,16 +45,16 @@ def manual_seed(seed: int) -> None:
 
 def next_construction() -> Construction:
     """Count a module that is being constructed, or a tensor that `nn.init` fills."""
-    now = construction.get()
-    construction.set(now._replace(number=now.number + 1))
-    return now
+    current = construction.get()
+    construction.set(current._replace(number=current.number + 1))
+    return current
 
 
 def next_draw() -> Construction:
     """Count a random tensor, on which no weights depend."""
-    now = construction.get()
-    construction.set(now._replace(draws=now.draws + 1))
-    return now
+    current = construction.get()
+    construction.set(current._replace(draws=current.draws + 1))
+    return current
 
 
 def refuse_late_seed(module: str, seed: int, parameters: Iterable[tuple[str, Any]]) -> None:

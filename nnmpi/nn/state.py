@@ -39,9 +39,9 @@ class Order(NamedTuple):
         array = _swapped(array, self.heads, 3) if self.heads else array
         return np.ascontiguousarray(array.T if self.is_transposed else array)
 
-    def shape(self, there: tuple[int, ...]) -> tuple[int, ...]:
+    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape here of a tensor of this shape there."""
-        return there[::-1] if self.is_transposed else there
+        return shape[::-1] if self.is_transposed else shape
 
 
 AS_IS = Order()

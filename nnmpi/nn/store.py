@@ -16,13 +16,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.kernels.steps import Mixed, scale_loop
+from nnmpi.arrays.kernels.steps import PLAIN, Mixed, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Range
 from nnmpi.nn.single_store import Store
@@ -49,23 +49,31 @@ class Shard(NamedTuple):
         return slice(self.at, self.at + self.stop - self.start)
 
 
-ShardArrays: TypeAlias = tuple[Shard, Array, Array]
-"""A shard, its values and its gradients."""
-
-
-class UpdateArrays(NamedTuple):
-    """Values, their gradients, and their running sums by name, of which an update moves all; beside
-    masters, the values that are their rounding."""
+class Operands(NamedTuple):
+    """The operands of one update: values, their gradients, and running sums by name, all of which
+    it moves; the number of the step; and beside masters, the values that are their rounding."""
 
     values: Array
     grads: Array
     sums: dict[str, Array]
-    mixed: Mixed = Mixed()
+    t: int
+    mixed: Mixed = PLAIN
 
-    def part(self, part: slice) -> "UpdateArrays":
+    def part(self, part: slice) -> "Operands":
         """Some of the numbers."""
         sums = {name: array[part] for name, array in self.sums.items()}
-        return UpdateArrays(self.values[part], self.grads[part], sums, self.mixed.part(part))
+        mixed = self.mixed.part(part)
+        return Operands(self.values[part], self.grads[part], sums, self.t, mixed)
+
+    def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
+        """The running sum that an option of the group needs."""
+        if name not in self.sums:
+            raise ValueError(
+                f"{option}={group[option]} needs a running sum, which this optimizer was created "
+                f"without: create it with {option}={group[option]}, which may then change between "
+                "steps"
+            )
+        return self.sums[name]
 
 
 class FlatStore(Store):
@@ -115,28 +123,26 @@ class FlatStore(Store):
         """The memory of the gradient of parameter i."""
         return self.grad_memories[i]
 
-    def owned(self, start: int, end: int) -> Iterator[ShardArrays]:
-        """(shard, values, gradients) of what this rank updates of elements start to end - 1."""
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, Mixed]]:
+        """(values, gradients, what is beside masters) of what this rank updates of elements start
+        to end - 1."""
         for shard in self.own_shards(start, end):
-            yield shard, self.shard_values(shard), self.shard_gradient(shard)
+            yield self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
-        self, start: int, end: int, sums: Mapping[str, Array], at: int
-    ) -> Iterator[UpdateArrays]:
-        """The arrays that an optimizer updates in elements start to end - 1: what is `owned`, with
-        its running sums, which begin at `at` in `sums`.
+        self, start: int, end: int, sums: Mapping[str, Array], at: int, t: int
+    ) -> Iterator[Operands]:
+        """The operands of update number t in elements start to end - 1: what is `owned`, with its
+        running sums, which begin at `at` in `sums`.
 
         Each one is changed before the next one is asked for.
         """
-        for shard, values, grads in self.owned(start, end):
-            n = len(values)
-            own = {name: array[at : at + n] for name, array in sums.items()}
-            yield UpdateArrays(values, grads, own, self.mixed(shard))
+        for values, grads, mixed in self.owned(start, end):
+            n, own = len(values), dict[str, Array]()
+            for name, array in sums.items():
+                own[name] = array[at : at + n]
+            yield Operands(values, grads, own, t, mixed)
             at += n
-
-    def mixed(self, shard: Shard) -> Mixed:
-        """The `Mixed` for the update of a shard: empty, unless the store has masters."""
-        return Mixed()
 
     def scale(self, array: Array, factor: float) -> None:
         """Multiplies what a step changes besides its updates: gradients, or running sums."""

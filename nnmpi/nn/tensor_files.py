@@ -136,9 +136,13 @@ def contents(file: Path) -> Contents:
     return Contents(
         {
             name: Stored(
-                file, name, one["dtype"], tuple(one["shape"]), 8 + length + one["data_offsets"][0]
+                file,
+                name,
+                entry["dtype"],
+                tuple(entry["shape"]),
+                8 + length + entry["data_offsets"][0],
             )
-            for name, one in header.items()
+            for name, entry in header.items()
         },
         metadata,
     )
@@ -203,14 +207,17 @@ def stored_in(path: Path) -> dict[str, Stored]:
 def sources_in(path: Path, form: Form) -> dict[str, StoredTensor]:
     """The tensors of a file, or of the shards of an index, by their paths in the model."""
     stored, order = stored_in(path), form.order
-    return {own: StoredTensor(stored[name], order(own)) for own, name in form.found(stored).items()}
+    return {
+        path_here: StoredTensor(stored[name], order(path_here))
+        for path_here, name in form.found(stored).items()
+    }
 
 
 def check_tied(path: Path, form: Form) -> None:
     """Raises ValueError unless a tensor that has two names in a file is equal under both."""
     stored = stored_in(path)
-    for one, other in form.tied(stored):
-        _check_equal(stored[one], stored[other])
+    for first, other in form.tied(stored):
+        _check_equal(stored[first], stored[other])
 
 
 def files_of(path: Path) -> list[Path]:
@@ -220,8 +227,8 @@ def files_of(path: Path) -> list[Path]:
 
 def shards(index: Path) -> dict[str, Path]:
     """The file of each tensor that an index lists; raises ValueError unless all are beside it."""
-    found = read_json(index, REMEDY)
-    listed = found.get("weight_map") if isinstance(found, dict) else None
+    content = read_json(index, REMEDY)
+    listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:
         raise ValueError(f"{shown(index)} has no weight_map with the file of each tensor; {REMEDY}")
     for name, file in listed.items():

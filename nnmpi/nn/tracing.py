@@ -63,7 +63,7 @@ class ModelSource(NamedTuple):
 
 
 FEW, MORE = 2, 3
-"""The samples of the passes, of which one is in memory at a time."""
+"""The samples of the passes, in evaluation and in training; one is in memory at a time."""
 
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 
@@ -85,16 +85,16 @@ def trace(
     model or `check` raise; and MemoryError, within the first pass, if numbers are needed and the
     largest pass would not fit in memory. The model is left as it was.
     """
-    whole: dict[str, str] = {}
+    notes: dict[str, str] = {}
     while True:
-        run = partial(_pass, model, zeros, dtype, whole, on)
+        run = partial(_pass, model, zeros, dtype, notes, on)
         try:
             few = run(FEW, _room_check(on), check)
-            more = run(MORE, training=True)
+            more = run(MORE)
             source = ModelSource(_maker(model, build), zeros, labels, objective, {})
-            return merged(few, more, whole)._replace(source=source)
+            return merged(few, more, notes)._replace(source=source)
         except ConflictError as found:
-            whole[found.path] = found.note
+            notes[found.path] = found.note
         except NumbersReadError:
             if on is not META:
                 raise
@@ -128,20 +128,19 @@ def _pass(
     model: Module,
     zeros: Callable[[int], Arguments],
     dtype: Any,
-    whole: Mapping[str, str],
+    notes: Mapping[str, str],
     on: Backend,
     n: int,
     grown: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
-    training: bool = False,
 ) -> GraphRecorder:
-    """Record one pass over the model with n samples."""
+    """Record one pass over the model with n samples: with MORE in training, with FEW not."""
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):
         for p in model.parameters():
             p.move(Zeros(p, dtype, on), 0)
-        model.train(training)
-        recorder = GraphRecorder(model, whole, grown)
+        model.train(n == MORE)
+        recorder = GraphRecorder(model, notes, grown)
         forget_steps(model)
         watched = _Watched(0, None, UNTRACKED, around=recorder.forward)
         tokens = recording.set(recorder), current_pass.set(watched)
@@ -225,15 +224,15 @@ def unchanged(module: Module) -> Iterator[None]:
             else:
                 p.move(store, index)
                 p.has_grad = has_grad
-        for m, before in zip(modules, attributes, strict=True):
+        for m, saved in zip(modules, attributes, strict=True):
             vars(m).clear()
-            vars(m).update(before)
+            vars(m).update(saved)
 
 
 # ---- one graph of several passes
 
 
-def merged(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) -> Graph:
+def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Graph:
     """One graph; raises ConflictError where the passes differ in more than lengths.
 
     `whole` are the modules that are taken whole already.
@@ -241,12 +240,12 @@ def merged(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) ->
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
         raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)
     nodes = (
-        replace(one, arguments=_common(one.arguments, other.arguments, one.within))
-        for one, other in zip(few.nodes, more.nodes, strict=True)
+        replace(node, arguments=_common(node.arguments, other.arguments, node.within))
+        for node, other in zip(few.nodes, more.nodes, strict=True)
     )
     graph = Graph(
         tuple(nodes),
-        tuple(_edges(few, more, whole)),
+        tuple(_edges(few, more, notes)),
         tuple(few.variables),
         few.arguments,
         edges_of(few.outputs),
@@ -258,7 +257,7 @@ def merged(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) ->
     return with_names(graph)
 
 
-def _edges(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) -> Iterator[Edge]:
+def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
     """The edges, each in the memory of another one or in its own."""
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
@@ -266,7 +265,7 @@ def _edges(few: GraphRecorder, more: GraphRecorder, whole: Mapping[str, str]) ->
         fits = all(n == m or n * MORE == m * FEW for n, m in lengths)
         path = within.get(e, "")
         same = x.dtype == y.dtype and len(x.axes) == len(y.axes)
-        if not (fits and same) and path not in whole:
+        if not (fits and same) and path not in notes:
             raise ConflictError(path, DIFFERS)
         axes = tuple(Axis(n) if n == m else Axis(n // FEW, True) for n, m in lengths)
         yield y._replace(axes=axes, requires_grad=x.requires_grad or y.requires_grad)

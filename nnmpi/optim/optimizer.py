@@ -13,6 +13,7 @@ Rules:
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +23,10 @@ from nnmpi.arrays.backend import Array
 from nnmpi.autograd.recording import tick
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place, Range
-from nnmpi.nn.store import FlatStore, flatten
+from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
-from nnmpi.optim.operands import Operands, operands_of
+from nnmpi.optim.operands import in_blocks
 from nnmpi.optim.running_sums import RunningSums
 
 
@@ -47,6 +48,9 @@ class FlatRange(NamedTuple):
         """Whether one update can move both."""
         end = before.j, before.store, before.end, before.group
         return end == (self.i, self.store, self.start, self.group)
+
+
+_FACTS = attrgetter("has_grad", "store")
 
 
 class Optimizer:
@@ -133,13 +137,13 @@ class Optimizer:
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
         self._convert_sums()
-        written = tick()
-        groups = [{**group, "lr": group["lr"] * lr_factor} for group in self.param_groups]
-        for i, j, store, start, end, group in self._ranges:
-            t, at = self.steps[i] + 1, self._running.starts[i]
-            for own in store.updates(start, end, self.state, at):
-                for x in operands_of(own, t, self.takes_mixed):
-                    self._update(x, groups[group])
+        written, running = tick(), self._running
+        for i, j, store, start, end, number in self._ranges:
+            group = self.param_groups[number]
+            group, t = {**group, "lr": group["lr"] * lr_factor}, self.steps[i] + 1
+            for x in store.updates(start, end, running.arrays, running.starts[i], t):
+                for piece in (x,) if self.takes_mixed else in_blocks(x):
+                    self._update(piece, group)
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.storage.written = written
@@ -241,7 +245,7 @@ class Optimizer:
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
         """The facts that ranges depend on: the parameters' stores, and which have gradients."""
-        return [(p.has_grad, p.store) for p in self.parameters]
+        return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:
         """The longest ranges of parameters that have a gradient."""

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import steps
-from nnmpi.nn.store import flatten
+from nnmpi.nn.store import Operands, flatten
 from nnmpi.optim.groups import Group, Option, Parameters
-from nnmpi.optim.operands import Operands
 from nnmpi.optim.optimizer import Optimizer, non_negative
 from nnmpi.optim.running_sums import store_of
 
@@ -40,7 +39,7 @@ class SGD(Optimizer):
         return ("momentum_buffer",) if group["momentum"] else ()
 
     def _update(self, x: Operands, group: Group) -> None:
-        velocity = x.sum_for("momentum", group, "momentum_buffer")
+        velocity = x.sum_for("momentum", group, "momentum_buffer") if group["momentum"] else None
         c = steps.SgdStep(group["lr"], group["momentum"], group["weight_decay"], group["nesterov"])
         steps.sgd(x.values, x.grads, velocity, c, x.mixed)
 
@@ -117,7 +116,9 @@ class Adam(Optimizer):
         (beta1, beta2), decay = group["betas"], group["weight_decay"]
         c = steps.AdamStep(group["lr"], beta1, beta2, group["eps"], decay, self.decoupled, x.t)
         M, V = x.sums["gradient_sum"], x.sums["squared_gradient_sum"]
-        largest = x.sum_for("amsgrad", group, "largest_squared_gradient_sum")
+        largest = None
+        if group["amsgrad"]:
+            largest = x.sum_for("amsgrad", group, "largest_squared_gradient_sum")
         steps.adam(x.values, x.grads, M, V, c, largest, x.mixed)
 
 
@@ -180,8 +181,8 @@ class RMSprop(Optimizer):
         return ("square_avg", *velocity, *mean)
 
     def _update(self, x: Operands, group: Group) -> None:
-        velocity = x.sum_for("momentum", group, "momentum_buffer")
-        mean = x.sum_for("centered", group, "grad_avg")
+        velocity = x.sum_for("momentum", group, "momentum_buffer") if group["momentum"] else None
+        mean = x.sum_for("centered", group, "grad_avg") if group["centered"] else None
         c = steps.RmsPropStep(
             group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
         )

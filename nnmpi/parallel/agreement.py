@@ -27,9 +27,9 @@ def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
     return result
 
 
-def gather_objects(comm: Comm, own: T) -> list[T]:
+def gather_objects(comm: Comm, item: T) -> list[T]:
     """The objects that the ranks pass as `own`, in the order of ranks; every rank calls it."""
-    data = np.frombuffer(pickle.dumps(own), np.uint8)
+    data = np.frombuffer(pickle.dumps(item), np.uint8)
     counts = np.zeros(comm.size, np.int64)
     counts[comm.rank] = len(data)
     comm.all_gather(counts)
@@ -40,9 +40,9 @@ def gather_objects(comm: Comm, own: T) -> list[T]:
     return [pickle.loads(row.tobytes()) for row in np.split(rows, ends[:-1])]
 
 
-def send_object(comm: Comm, own: object, to: int) -> None:
+def send_object(comm: Comm, item: object, to: int) -> None:
     """Sends what the other rank gets by `receive_object`."""
-    data = np.frombuffer(pickle.dumps(own), np.uint8)
+    data = np.frombuffer(pickle.dumps(item), np.uint8)
     comm.isend(np.array([data.size]), to).wait()
     comm.isend(data, to).wait()
 

@@ -80,11 +80,11 @@ class PackedRanges:
 
     def fill(self, ranges: Iterable[SavedRange]) -> None:
         """Copies ranges of its forms, in their order."""
-        for (steps, values, sums), one in zip(self._rows, ranges, strict=True):
-            here = slice(0, one.hi - one.lo)
-            steps[0], values[...] = one.steps, one.values[here]
+        for (steps, values, sums), saved in zip(self._rows, ranges, strict=True):
+            here = slice(0, saved.hi - saved.lo)
+            steps[0], values[...] = saved.steps, saved.values[here]
             for name, numbers in sums.items():
-                numbers[...] = one.sums[name][here]
+                numbers[...] = saved.sums[name][here]
         self.complete()
 
     def ranges(self) -> list[SavedRange]:
@@ -111,14 +111,14 @@ class VersionMemory:
     about: Any = None
 
     @classmethod
-    def of(cls, own: Sequence[RangeOf[str]], kept: Mapping[int, Sequence[RangeOf[str]]]) -> Self:
+    def of(cls, owned: Sequence[RangeOf[str]], kept: Mapping[int, Sequence[RangeOf[str]]]) -> Self:
         """Memory for these ranges."""
-        return cls(PackedRanges(own), {r: PackedRanges(forms) for r, forms in kept.items()})
+        return cls(PackedRanges(owned), {r: PackedRanges(forms) for r, forms in kept.items()})
 
     @property
     def ranges(self) -> list[SavedRange]:
         """All that is there."""
-        return [one for packed in (self.own, *self.kept.values()) for one in packed.ranges()]
+        return [saved for packed in (self.own, *self.kept.values()) for saved in packed.ranges()]
 
     def clear(self) -> None:
         """It is to take another version."""
@@ -144,9 +144,9 @@ class Backups:
         config, rank = arrangement.config, comm.rank
         self.every, self._mtbf = config.backup or 0, duration(config.mtbf)
         self._part, self._optimizer, self._clock = part, optimizer, clock
-        variables, found = arrangement.graph.variables, backed_up(arrangement, rank)
-        self._sent = {variables[v].path for v in (*found.trained, *found.others)}
-        forms = [typed(one) for one in self._owned()]
+        variables, backed = arrangement.graph.variables, backed_up(arrangement, rank)
+        self._sent = {variables[v].path for v in (*backed.trained, *backed.others)}
+        forms = [typed(held) for held in self._owned()]
         message = [form for form in forms if form.path in self._sent]
         self._length = sum(map(packed_bytes, message))  # the first bytes of all that is owned
         keepers, told = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
@@ -194,9 +194,9 @@ class Backups:
 
         If the backup of a version is not complete, it may have its own parts alone.
         """
-        found = [HeldVersion(m.version, m.ranges, m.about) for m in self._memories]
-        there = (held for held in found if held.version >= 0)
-        return sorted(there, key=attrgetter("version"), reverse=True)
+        versions = [HeldVersion(m.version, m.ranges, m.about) for m in self._memories]
+        filled = (held for held in versions if held.version >= 0)
+        return sorted(filled, key=attrgetter("version"), reverse=True)
 
     def close(self) -> None:
         """Gives its Comm back, when all messages are there; every rank calls it."""
@@ -207,7 +207,7 @@ class Backups:
     def _owned(self) -> list[SavedRange]:
         """The ranges that this rank owns; those that it sends come first."""
         ranges = owned(self._part, self._optimizer)
-        return sorted(ranges, key=lambda one: one.path not in self._sent)
+        return sorted(ranges, key=lambda saved: saved.path not in self._sent)
 
     def _start(self, version: int, about: Any) -> None:
         """Copies what this rank owns, and starts the messages; the older version is lost."""

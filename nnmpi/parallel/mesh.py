@@ -65,13 +65,15 @@ class Mesh:
 
         `order` names the axes: along the first one ranks are consecutive.
         """
-        dp, found = sizes.get("dp"), {axis.name: sizes.get(axis.name) or 1 for axis in AXES}
-        one = math.prod(found.values()) // found["dp"]  # ranks with all parameters and positions
-        found["dp"] = dp or max(1, ranks // one)
-        wanted = one * found["dp"]
+        dp, sizes_of = sizes.get("dp"), {axis.name: sizes.get(axis.name) or 1 for axis in AXES}
+        copy_ranks = (
+            math.prod(sizes_of.values()) // sizes_of["dp"]
+        )  # ranks with all parameters and positions
+        sizes_of["dp"] = dp or max(1, ranks // copy_ranks)
+        wanted = copy_ranks * sizes_of["dp"]
         if wanted != ranks:
-            others = [axis for axis, n in found.items() if n > 1 and axis != "dp"]
-            asked = [f"{axis} {found[axis]}" for axis in [*["dp"] * (dp is not None), *others]]
+            others = [axis for axis, n in sizes_of.items() if n > 1 and axis != "dp"]
+            asked = [f"{axis} {sizes_of[axis]}" for axis in [*["dp"] * (dp is not None), *others]]
             remedy = "leave dp out" if dp else f"use another --{' or --'.join(others)}"
             raise ValueError(
                 f"{' x '.join(asked)} does not fit {ranks} rank{'s' * (ranks != 1)}: "
@@ -81,7 +83,7 @@ class Mesh:
         for axis in AXES:
             if axis.before:
                 names.insert(names.index(axis.before), axis.name)
-        return cls({name: found[name] for name in reversed(names)})
+        return cls({name: sizes_of[name] for name in reversed(names)})
 
     @property
     def size(self) -> int:
@@ -94,10 +96,10 @@ class Mesh:
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """The position of a rank along each axis."""
-        found = {}
+        by_axis = {}
         for axis, n in reversed(self.axes.items()):
-            rank, found[axis] = divmod(rank, n)
-        return {axis: found[axis] for axis in self.axes}
+            rank, by_axis[axis] = divmod(rank, n)
+        return {axis: by_axis[axis] for axis in self.axes}
 
     def rank(self, at: Mapping[str, int]) -> int:
         """The rank at a position along each axis."""
@@ -121,6 +123,6 @@ class Mesh:
         at = self.coordinates(rank)
         key = axes, *(i for axis, i in at.items() if axis not in axes)
         if key not in self._groups:
-            there = tuple(slice(None) if axis in axes else i for axis, i in at.items())
-            self._groups[key] = tuple(self._grid[there].reshape(-1).tolist())
+            index = tuple(slice(None) if axis in axes else i for axis, i in at.items())
+            self._groups[key] = tuple(self._grid[index].reshape(-1).tolist())
         return self._groups[key]

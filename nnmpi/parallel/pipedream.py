@@ -36,7 +36,7 @@ from nnmpi.parallel.model.parts import Boundary
 from nnmpi.parallel.recorder import Do, waiting
 from nnmpi.parallel.replicas.replicas import check_micro_batches
 from nnmpi.parallel.step.channels import Channels
-from nnmpi.parallel.step.executor import NO_SYNC, StepPlan, StepResult, StepState
+from nnmpi.parallel.step.executor import NO_SYNC, StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import StoreSpec, fill_unused
@@ -171,24 +171,24 @@ class SignalChannels(Channels):
             self._signals[signal].append((work, array))
         super().start(op)
 
-    def wish(self, own: bool, micro: int) -> bool:
+    def wish(self, wishes: bool, micro: int) -> bool:
         """Whether this stage or one before it wants to stop; in the forward pass."""
         rank = self._comm.rank
-        before = rank > 0 and self._next(WISH, micro)[0] > 0
-        wish = own or before
+        earlier = rank > 0 and self._next(WISH, micro)[0] > 0
+        wish = wishes or earlier
         if rank < self._comm.size - 1:
             self._send(rank + 1, [wish])
         return wish
 
-    def report(self, own: StageReport | None, micro: int) -> StageReport:
+    def report(self, report: StageReport | None, micro: int) -> StageReport:
         """The report of the last stage, which passes it as `own`; called in the backward pass."""
-        found = own
-        if found is None:
+        known = report
+        if known is None:
             loss, stop = self._next(REPORT, micro)
-            found = StageReport(loss, stop > 0)
+            known = StageReport(loss, stop > 0)
         if self._comm.rank > 0:
-            self._send(self._comm.rank - 1, found)
-        return found
+            self._send(self._comm.rank - 1, known)
+        return known
 
     def _tag(self, signal: int) -> int:
         return 2 * self._comm.size + signal  # behind those of the arrays
@@ -233,7 +233,7 @@ class OverlappingSteps:
         count = min(batches - start.batch, self._control.steps() - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
         self._batches, self._reports = InFlight(loads, count), dict[int, StageReport]()
-        self._executor.start(self._batches.load(0), StepPlan.of([], {}))
+        self._executor.begin(self._batches.load(0))
         for micro in range(min(self._count, count) if self._vertical else 0):
             self._store.retain(micro, self._store.newest)
         ops = stream(self._count, self._number, lambda: self._last)
@@ -286,7 +286,7 @@ class OverlappingSteps:
         """Makes the next version of the weights, by the gradient of one micro-batch."""
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
-        squares = number(store.squares([(0, len(store.flat_grad))]))
+        squares = number(store.squares(store.shards, [(0, len(store.flat_grad))]))
         self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
             self._optimizer.step(self._control.lr_factor(step))
@@ -295,12 +295,12 @@ class OverlappingSteps:
             store.retain(following, store.newest)
         return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)
 
-    def _check_finite(self, what: str, value: float, step: int) -> None:
+    def _check_finite(self, quantity: str, value: float, step: int) -> None:
         """Raises NotFiniteError: other stages go on, so none of them could skip this step too."""
         if not math.isfinite(value):
             rate = self._optimizer.param_groups[0]["lr"] * self._control.lr_factor(step)
             raise NotFiniteError(
-                f"stage {self._number}: the {what} became {value} at step {step + 1} with "
+                f"stage {self._number}: the {quantity} became {value} at step {step + 1} with "
                 f"learning rate {rate:g}, and pipedream cannot skip a step; try a smaller --lr or "
                 "--lr-schedule warmup:100"
             )

@@ -41,6 +41,10 @@ class Recorder:
         """A function that does the same, and adds an event at its end."""
         return do
 
+    def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
+        """A context in which a rank waits for others; it may be entered in each step."""
+        return UNRECORDED if self is NO_RECORDER else Timed(self, name, micro, stage)
+
 
 NO_RECORDER = Recorder()
 
@@ -69,6 +73,5 @@ UNRECORDED = nullcontext()
 
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-    """A context in which a rank waits for others, for the recorder of the step under way."""
-    recorder = current_recorder.get()
-    return UNRECORDED if recorder is NO_RECORDER else Timed(recorder, name, micro, stage)
+    """`Recorder.waits` of the step under way."""
+    return current_recorder.get().waits(name, micro, stage)

@@ -198,8 +198,8 @@ def check(config: Config, ranks: int) -> None:
 def why_not(option: str, config: Config, ranks: int) -> str:
     """Why an option cannot be added to those of a config; empty if it can."""
     rows = (row for row in REFUSALS if row.option == option)
-    found = ((_asked(row.beside, config, ranks), row.reason) for row in rows)
-    return next((f"{asked}: {reason}" for asked, reason in found if asked), "")
+    asked_rows = ((_asked(row.beside, config, ranks), row.reason) for row in rows)
+    return next((f"{asked}: {reason}" for asked, reason in asked_rows if asked), "")
 
 
 def pointless(config: Config, ranks: int) -> list[str]:
@@ -248,8 +248,8 @@ def _in_memory(config: Config, ranks: int) -> str:
 
 def _layout(config: Config, along: str) -> str:
     """The layout, if it says something of an axis of the mesh."""
-    found = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
-    says = found.along(along) or (along == "tp" and found.ways)
+    given = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
+    says = given.along(along) or (along == "tp" and given.ways)
     return f"layout {shown(config.layout)}" if says else ""
 
 

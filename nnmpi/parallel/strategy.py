@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
+from nnmpi.nn.layers.norm import over_rows
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
@@ -161,7 +162,7 @@ class StrategyParts(NamedTuple):
     store: LocalStore
     cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
     evaluation: Evaluation
-    check: Callable[[Loader], None]  # refuses batches that cannot be cut
+    check: Callable[[Loader], None]  # refuses parts of one sample, where a layer needs more
     describe: Mapping[str, Any]
     sync: GradientSync = NO_SYNC
     batch_stats: BatchStats = LOCAL
@@ -190,15 +191,19 @@ class ExecutorStrategy:
         self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields, self._close = spec.part.fields, close
+        self._checks = [parts.check] if over_rows(spec.task.model) else []
         self.traffic = StepTraffic(layout, spec.arrangement.config, parts.store.wait)
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
         parts = self._parts
-        parts.check(loader)
+        for check in self._checks:
+            check(loader)
         loads = loader.loads(start.epoch, parts.cut, start.batch, self._fields)
-        with parts.progress(), closing(loads):
-            each = self.last.kept(loads, start.step) if self.last else loads
-            yield from self.traffic.counted(self._steps(each, start, len(loader)))
+        each = self.last.kept(loads, start.step) if self.last else loads
+        steps = self._steps(each, start, len(loader))
+        with parts.progress(), closing(loads), closing(steps):
+            yield from self.traffic.counted(steps, loader)
+            yield from steps
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         how = self._parts.evaluation

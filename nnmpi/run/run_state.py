@@ -268,11 +268,11 @@ class RunState:
     def _request(self) -> float:
         """The request of this rank after the step that is under way; 0 in one that is made
         again."""
-        if self.told.events >= place(self.state.step + 1, "progress"):
+        stops = self.stop_requested or self.suspend_requested
+        wanted = STOPS if stops else SAVES if self.save_requested else 0.0
+        if wanted and self.told.events >= place(self.state.step + 1, "progress"):
             return 0.0
-        if self.stop_requested or self.suspend_requested:
-            return STOPS
-        return SAVES if self.save_requested else 0.0
+        return wanted
 
     @property
     def control(self) -> StepControl:

@@ -146,9 +146,9 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
     """The tokenizer of a path, or of the characters that all parts of the text have."""
     if path is not None:
         return all_or_none(comm, lambda: BPETokenizer(path))
-    own = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))
-    found = gather_objects(comm, own)
-    known = [points for points in found if points is not None]
+    points_here = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))
+    of_ranks = gather_objects(comm, points_here)
+    known = [points for points in of_ranks if points is not None]
     return tokenizer_of_points(
         np.unique(np.concatenate(known)) if len(known) == comm.size else None
     )
@@ -176,9 +176,9 @@ def _spool(
     """Writes the tokens of this rank's part, and yields how many each piece has."""
     try:
         for piece in _texts(text, tokenizer.cuts, comm):
-            found = tokenizer.encode(piece)
-            spool.write(found.astype(kind).tobytes())
-            yield len(found)
+            encoded = tokenizer.encode(piece)
+            spool.write(encoded.astype(kind).tobytes())
+            yield len(encoded)
     except RefusedError:  # which names the file
         raise
     except ValueError as error:

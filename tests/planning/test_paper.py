@@ -55,7 +55,7 @@ STRATEGIES: dict[str, tuple[int, dict[str, Any]]] = {
 
 
 def held(store: Any, optimizer: Any) -> dict[str, int]:
-    masters = store.masters.array
+    masters = store.masters
     return {
         "parameters": store.parameter_bytes(),
         "gradients": store.gradient_bytes(),

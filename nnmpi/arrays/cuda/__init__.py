@@ -4,6 +4,18 @@ table; and graphs of cuDNN.
 Each kernel returns NotImplemented, having written nothing, for arrays that it is not made for:
 those of libraries without CUDA, of other types (those in CUDA C take float32 and 16 bits, products
 16 bits), other strides, more than 2**31 numbers.
+
+Rules:
+
+- A kernel computes in float32, with NumPy's operations in their order and without contraction, and
+  rounds once. So its bits are NumPy's, except for exp, logarithms and sums. No sum uses atomic
+  additions: each run gives the same bits. Numbers below 1.2e-38 become 0, as CuPy compiles.
+- Entries of the table without a kernel here compute 16 bits on copies in float32; products do not.
+- cuDNN's engines that give other bits each time are left out, and those that compute in TF32 unless
+  `--tf32` allows it. A first layer plans no gradient of its images.
+- Convolutions stay channels-last in float32 too: NCHW would need no workspace, where NHWC needs up
+  to 133 MB, but each layer would copy its images and gradients twice.
+- Sums over rows are sums, not products: TF32 would round the factors of a product.
 """
 
 from typing import TYPE_CHECKING, NoReturn

@@ -3,7 +3,19 @@
     x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
     dx, dw, db <--method.gradients-- g                        and backwards
 
-The methods are `Winograd`, `Direct`, `Im2col`, `Depthwise`, and on a GPU `Cudnn`.
+`method_of` chooses:
+
+    Winograd   on the host, 3x3 kernels of stride 1 with enough channels: F(4x4) or F(2x2), by
+               which needs fewer products for the size of the image: 36 products of small matrices
+               for 16 output pixels, or 16 for 4. In float64 only if `--convolution` names one.
+    Cudnn      on a GPU, all images at once, where cuDNN is installed and has an engine
+    Depthwise  one channel a group: a weighted sum of shifted images
+    Direct     images with at most 4 channels, where that is compiled
+    Im2col     all others
+
+A tile of Winograd is one or four pooling windows. So bias and ReLU, which commute with max-pooling,
+are applied after pooling, to a quarter of the numbers. In 16 bits the factors of products are
+rounded; sums and transforms are in float32.
 """
 
 from collections.abc import Callable, Sequence

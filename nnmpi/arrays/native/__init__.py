@@ -8,6 +8,22 @@
 NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions. The
 import takes any value, where an error would be a traceback of imports; training refuses a wrong one
 (`check`).
+
+Rules:
+
+- A C function takes the arguments of its NumPy twin. For arguments that it is not made for (types,
+  shapes, strides, empty or read-only arrays, overlapping outputs) it returns NotImplemented and has
+  written nothing. `arguments.c` alone takes arguments apart, by the line of types beside each
+  kernel (`native.h`): kernels see no Python objects.
+- A kernel uses at most 16 KB of stack: the stack of a thread may be short.
+- Loops over numbers give NumPy's bits: no product and sum are contracted. Transforms, sums and
+  functions such as exp differ from NumPy's by rounding, and are the same on every set of
+  instructions: sums have a fixed number of lanes (`lanes.h`), functions are polynomials
+  (`elementary.h`), with errors of at most 2.6 ulp for tanh, 2.5 for sigmoid, 3.3 for SiLU and 7
+  for GELU (`tests/kernels/test_elementary.py`); denormal results have an error below 1e-7.
+- Each source is compiled once for each set of instructions. A wheel has all sets;
+  NNMPI_BUILD=native builds the best set of this processor. Without a compiler the installation
+  succeeds, and NumPy computes.
 """
 
 import os

@@ -1,0 +1,17 @@
+"""Ops: functions from arrays to a value and one vjp for each argument.
+
+                 value = op(a, b)
+    forward      a ──┐
+                     ├──► op ──► value
+                 b ──┘
+    backward                      g  ──► prepare(g, needs) ──► shared
+                 vjps[0](shared, out) ──► da
+                 vjps[1](shared, out) ──► db
+
+Ops never see tensors, so each is tested and timed on arrays alone. With one vjp for each argument,
+a gradient that is not needed is never computed (that of the first layer's input), and the gradient
+of an input can be computed at another time than that of a weight. `prepare` computes what vjps
+share, such as a ReLU mask or a gradient in Winograd's domain; it is pure, since it is called in
+each half of a backward pass in two halves. `out` is where the caller wants the result: products of
+matrices write straight into the gradient buffer.
+"""

@@ -72,7 +72,8 @@ def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:
             f"linear: input of shape {tuple(shape)} for a weight of shape {w.shape}: "
             f"the last axis must be {w.shape[1]}"
         )
-    check_dtype("linear", dtype, w)
+    if dtype != w.dtype:
+        check_dtype("linear", dtype, w)
 
 
 def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
@@ -124,8 +125,9 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
     inside, last = tuple(ys[:-1]), ys[-1] if relus[-1] else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array | None]:
-        pairs, g = zip((x, *parameters), needs, strict=True), xp.ascontiguousarray(g)
-        gradients = [xp.empty(a.shape, dtype) if need else None for a, need in pairs]
+        g, gradients = xp.ascontiguousarray(g), list[Array | None]()
+        for a, need in zip((x, *parameters), needs, strict=True):
+            gradients.append(xp.empty(a.shape, dtype) if need else None)
         dws, dbs = tuple(gradients[1::2]), tuple(gradients[2::2])
         values = *inside, g if last is None else last  # which is read for ReLU only
         kernels.mlp_gradients(g, x, ws, values, relus, gradients[0], dws, dbs)

@@ -1,6 +1,6 @@
 """All-reduce by name: by an algorithm of ours, by the MPI library, or through shared memory."""
 
-import functools
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ class PreparedSum(NamedTuple):
 
     what: CallSignature
     steps: AllReduce
+    starts: AllReduce  # of a call that only starts the sum
     short: ShortSum | None  # instead of steps, where a rank has nothing else under way
 
 
@@ -48,15 +49,18 @@ class AllReduceDispatch:
         short = None
         if name == "shared":
             short = self._reductions[_reduction_key(n, dtype)].short_sum(n)
-        return PreparedSum(what, self._steps(name, n, dtype), short)
+        if name == "mpi":
+            both = partial(self._by_library, False), partial(self._by_library, True)
+            return PreparedSum(what, *both, short)
+        steps = self._steps(name, n, dtype)
+        return PreparedSum(what, steps, steps, short)
 
     def _steps(self, name: str, n: int, dtype: np.dtype[Any]) -> AllReduce:
-        if name == "mpi":
-            return self._by_library
         if name == "shared" or (name == "hierarchical" and self.topology().between is not None):
             return self._reductions[_reduction_key(n, dtype)].all_reduce
         # on a single node pairs of ranks stand for nodes in `hierarchical`
-        return self._interpreter.all_reduce(self._plan(name), n, dtype)
+        plan = self._interpreter.plan(self._plan(name), n, dtype)
+        return partial(self._interpreter.carry_out, plan)
 
     def lacks_setup(self, name: str, n: int, dtype: np.dtype[Any]) -> bool:
         """Whether one of NEED_SETUP needs `set_up` first; the same on all ranks."""
@@ -112,7 +116,7 @@ class AllReduceDispatch:
             self._custom[name] = verify.proven(name, [self._transport.size])
         return self._custom[name]
 
-    def _by_library(self, row: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+    def _by_library(self, starts: bool, row: Array, tag: int, blocks: bool) -> Steps:
         steps = self._agree_and_sum(row, starts)
         return steps if blocks else self._in_order.add(steps)
 
@@ -139,7 +143,7 @@ class AllReduceDispatch:
             row[...] = sums
 
 
-@functools.cache
+@cache
 def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The type in which the library sums numbers of this one.
 

@@ -29,10 +29,9 @@ from nnmpi.comm.transport.base import Transport
 
 Bounds: TypeAlias = tuple[int, ...]
 
-# (flat buffer, tag, starts, blocks) -> steps. `starts`: the call only starts the sum. `blocks`: no
-# other operation of this rank is under way, so the steps may make blocking calls. Both may differ
-# between ranks.
-AllReduce: TypeAlias = Callable[[Array, int, bool, bool], Steps]
+# (flat buffer, tag, blocks) -> steps. `blocks`: no other operation of this rank is under way, so
+# the steps may make blocking calls. It may differ between ranks.
+AllReduce: TypeAlias = Callable[[Array, int, bool], Steps]
 
 MOST_PLANS = 1000  # that are kept
 
@@ -148,11 +147,6 @@ class Interpreter:
         self._plans: dict[tuple[Algorithm, int | Bounds, np.dtype[Any]], Plan] = {}
         self._free: dict[np.dtype[Any], list[Array]] = defaultdict(list)
 
-    def all_reduce(self, algorithm: Algorithm, n: int, dtype: np.dtype[Any]) -> AllReduce:
-        """Carries the algorithm out on flat buffers of n numbers of this type."""
-        plan = self.plan(algorithm, n, dtype)
-        return lambda row, tag, starts, blocks: self.carry_out(plan, row, tag, blocks)
-
     def steps(
         self,
         algorithm: Algorithm,
@@ -194,8 +188,11 @@ class Interpreter:
                 send, receive = held[out[0]] if out else None, target[into[0]] if into else None
                 transport.exchange(send, to, receive, source, tag)
             else:
-                requests = [transport.irecv(target[part], source, tag) for part in into]
-                requests += [transport.isend(held[part], to, tag) for part in out]
+                requests = []
+                for part in into:
+                    requests.append(transport.irecv(target[part], source, tag))
+                for part in out:
+                    requests.append(transport.isend(held[part], to, tag))
                 yield requests
             if add is not None:
                 there = sums[add[0]]

@@ -117,7 +117,7 @@ class SharedReduction:
         steps = self._reduce(start, stop, tag, blocks)
         return steps if blocks else self._in_order.add(steps)
 
-    def all_reduce(self, array: Array, tag: int, starts: bool, blocks: bool) -> Steps:
+    def all_reduce(self, array: Array, tag: int, blocks: bool) -> Steps:
         """Sums arrays of the ranks' own in place; only what others need is copied."""
         if self._is_short:
             steps = self._exchange(array, blocks)

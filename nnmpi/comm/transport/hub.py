@@ -14,6 +14,8 @@ rank 2   receives from rank 0, which is there: goes on until ───┴─► 
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import starmap
+from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
 from nnmpi.comm.transport.base import (
@@ -83,6 +85,7 @@ class Meeting:
 
 
 Posted: TypeAlias = PostedMessage | Rendezvous | Meeting
+_DONE = attrgetter("done")
 
 
 class Hub:
@@ -158,9 +161,17 @@ class Hub:
 
     def wait(self, by: Member, requests: Sequence[Posted]) -> None:
         """Returns when all are complete."""
+        rank = by.job_rank
         with self._lock:
             self._count(by)
-            self._wait(by, requests)
+            self._waiting[rank] = requests
+            self._look_for_deadlock()
+            while not self._failure and not self._goes_on(rank, requests):
+                self._changed[rank].wait()
+            del self._waiting[rank]
+            if rank in self._lost:
+                raise Killed(f"rank {rank} was killed")
+            self._are_done(by, requests)
 
     def test(self, by: Member, requests: Sequence[Posted]) -> bool:
         """Whether all are complete."""
@@ -224,19 +235,9 @@ class Hub:
         if rank in self._lost:
             raise Killed(f"rank {rank} was killed")
 
-    def _wait(self, by: Member, requests: Sequence[Posted]) -> None:
-        rank = by.job_rank
-        self._waiting[rank] = requests
-        self._look_for_deadlock()
-        self._changed[rank].wait_for(lambda: self._failure or self._goes_on(rank, requests))
-        del self._waiting[rank]
-        if rank in self._lost:
-            raise Killed(f"rank {rank} was killed")
-        self._are_done(by, requests)
-
     def _goes_on(self, rank: int, requests: Sequence[Posted]) -> bool:
         """Whether a rank that waits for these does so no longer."""
-        if all(q.done for q in requests):
+        if all(map(_DONE, requests)):
             return True
         return self.fault_tolerant and (rank in self._lost or any(map(self._fails, requests)))
 
@@ -248,7 +249,7 @@ class Hub:
 
     def _are_done(self, by: Member, requests: Sequence[Posted]) -> bool:
         """Whether all are complete; one that is stays so, though another rank has failed since."""
-        done = all(q.done for q in requests)
+        done = all(map(_DONE, requests))
         if not done:
             self._check(by, requests)
         for q in requests:
@@ -272,8 +273,7 @@ class Hub:
         meeting = self._meeting
         meeting.came[by.job_rank] = confirms
         self._complete_meeting()
-        self._count(by)  # a rank may be killed before it has come, or after
-        self._wait(by, (meeting,))
+        self.wait(by, (meeting,))  # a rank may be killed before it has come, or after
         return meeting
 
     def _complete_meeting(self) -> None:
@@ -296,7 +296,7 @@ class Hub:
     def _look_for_deadlock(self) -> None:
         if not self._running or not self._running <= self._waiting.keys() or self._failure:
             return
-        if any(self._goes_on(rank, requests) for rank, requests in self._waiting.items()):
+        if any(starmap(self._goes_on, self._waiting.items())):
             return
         waits = (
             f"rank {r}: " + ", ".join(q.what for q in requests if not q.done)

@@ -95,9 +95,9 @@ class SelfAttention(Module):
     def attended(self, qkv: Tensor) -> Tensor:
         """The output (N, T, H, D) of queries, keys and values (N, T, H, 3, D)."""
         T, keep = qkv.shape[1], None
-        if (before := past.get()) is not None:
-            qkv = self.turned(qkv, before.places(qkv.data))
-            return Tensor(before.attend(self, qkv.data, self.is_causal))
+        if (earlier := past.get()) is not None:
+            qkv = self.turned(qkv, earlier.places(qkv.data))
+            return Tensor(earlier.attend(self, qkv.data, self.is_causal))
         if self.drops:
             keep = self.keep_of(qkv.data, T)(*everywhere(qkv.data, T, T))
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep": keep}
@@ -261,7 +261,7 @@ def _seen(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array
         "key_padding_mask": (key_padding_mask, {(N, S): (N, 1, 1, S)}),
         "attn_mask": (attn_mask, {(T, S): (1, 1, T, S), (N * H, T, S): (N, H, T, S)}),
     }
-    found: list[Array] = []
+    masks: list[Array] = []
     for name, (mask, shapes) in taken.items():
         if mask is None:
             continue
@@ -272,8 +272,8 @@ def _seen(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array
                 f"bool, or floats that are added, of {' or '.join(map(str, shapes))}"
             )
         a = a.reshape(shapes[a.shape])
-        found.append(~a if a.dtype.kind == "b" else a.astype(q.dtype))
-    return found
+        masks.append(~a if a.dtype.kind == "b" else a.astype(q.dtype))
+    return masks
 
 
 def _merged(masks: list[Array]) -> Array | None:
@@ -306,6 +306,6 @@ def _probabilities(
     if seen is not None:
         p = p * seen.astype(q.dtype)
     if keep is not None:
-        whole = (slice(0, n) for n in (N, H, T, S))
-        p = p * keep(Tile(*whole)).reshape(N, H, T, S)
+        axes = (slice(0, n) for n in (N, H, T, S))
+        p = p * keep(Tile(*axes)).reshape(N, H, T, S)
     return p

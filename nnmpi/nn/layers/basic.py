@@ -36,11 +36,11 @@ def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> N
 def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:
     """One size for each axis, of one for all or a tuple of them; refuses what is no such size."""
     ((name, given),) = size.items()
-    found = tuple(given) if isinstance(given, Sequence) else (given,) * axes
-    if len(found) != axes or any(not isinstance(n, int | np.integer) or n < least for n in found):
+    sizes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
+    if len(sizes) != axes or any(not isinstance(n, int | np.integer) or n < least for n in sizes):
         several = f" or a tuple of {axes}" if axes > 1 else ""
         raise ValueError(f"{layer}: {name}={given!r} must be an integer{several}, at least {least}")
-    return found
+    return sizes
 
 
 class ChannelRange(NamedTuple):
@@ -148,14 +148,14 @@ def check_probability(layer: str, name: str, p: float) -> None:
 
 def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
     """The key of the dropout of a layer in this pass, and the numbers of the samples of x."""
-    now, on = current_pass.get() or Pass(layer.root.passes), backend.of(x)
-    if now.samples is not None and len(now.samples) != len(x):
+    current, on = current_pass.get() or Pass(layer.root.passes), backend.of(x)
+    if current.samples is not None and len(current.samples) != len(x):
         raise ValueError(
             f"{type(layer).__name__} {layer.path}: input of shape {x.shape} in a batch of "
-            f"{len(now.samples)}: the first axis must be that of the samples"
+            f"{len(current.samples)}: the first axis must be that of the samples"
         )
-    rows = on.xp.arange(len(x)) if now.samples is None else on.asarray(now.samples)
-    return keyed.key(layer.root.seed, "dropout", now.step, path), rows
+    rows = on.xp.arange(len(x)) if current.samples is None else on.asarray(current.samples)
+    return keyed.key(layer.root.seed, "dropout", current.step, path), rows
 
 
 def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, like: Array) -> Array:
@@ -188,8 +188,8 @@ class Dropout(Module):
         x = as_tensor(x)
         if not self.training or self.p == 0:
             return x
-        now = current_pass.get()
-        if now is None:  # forward was called by itself, and not through the module
+        current = current_pass.get()
+        if current is None:  # forward was called by itself, and not through the module
             y: Tensor = self(x)
             return y
         shape = self.mask_shape(x.shape)

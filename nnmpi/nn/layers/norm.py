@@ -67,8 +67,8 @@ class _BatchNorm(Module):
                 f"{type(self).__name__}: input of shape {x.shape}; "
                 f"it must be {' or '.join(self.shapes.values())} with C = {self.channels}"
             )
-        now = current_pass.get()
-        stats = LOCAL if now is None else now.batch_stats
+        current = current_pass.get()
+        stats = LOCAL if current is None else current.batch_stats
         return self.normalised(x, stats, relu)
 
     def normalised(self, x: Tensor, batch_stats: BatchStats, relu: bool) -> Tensor:

@@ -29,8 +29,8 @@ class _Pool(Module):
 
     def _size(self, least: int, **size: Size) -> Size:
         """One size, checked, as it was given; along one axis a number."""
-        found = each_axis(type(self).__name__, self.axes, least, **size)
-        return found[0] if self.axes == 1 else next(iter(size.values()))
+        sizes = each_axis(type(self).__name__, self.axes, least, **size)
+        return sizes[0] if self.axes == 1 else next(iter(size.values()))
 
     def _pooled(self, op: Callable[..., Result], x: Tensor, **options: Any) -> Tensor:
         options |= {"kernel": self.kernel_size, "stride": self.stride, "padding": self.padding}

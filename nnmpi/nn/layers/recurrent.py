@@ -101,8 +101,8 @@ class _Recurrent(Module):
     ) -> tuple[Tensor, State]:
         """The outputs of the last layer, and the final states of all layers."""
         if current_pass.get() is None:  # forward was called by itself, and not through the module
-            found: tuple[Tensor, State] = self(x, hx, lengths)
-            return found
+            result: tuple[Tensor, State] = self(x, hx, lengths)
+            return result
         x = as_tensor(x)
         self._check_input(x)
         T, N = x.shape[1::-1] if self.batch_first else x.shape[:2]
@@ -113,10 +113,10 @@ class _Recurrent(Module):
             x = self._dropped(x, k) if k else x
             found_of = []
             for end in self._ends(k):
-                before = [None if s is None else s[len(final)] for s in initial]
-                own = (getattr(self, f"{kind}{end}", None) for kind in KINDS)
+                initial_states = [None if s is None else s[len(final)] for s in initial]
+                weights = (getattr(self, f"{kind}{end}", None) for kind in KINDS)
                 how = {"mode": self.mode, "of": of._replace(reverse="reverse" in end)}
-                y = apply(recurrent.recurrent, x, *before, *own, **how)
+                y = apply(recurrent.recurrent, x, *initial_states, *weights, **how)
                 found_of.append(y[:T])
                 final.append(y[T:])
             x = found_of[0] if len(found_of) == 1 else concatenate(found_of, 2)
@@ -155,14 +155,14 @@ class _Recurrent(Module):
 
     def _lengths(self, lengths: Any, T: int, N: int) -> tuple[int, ...]:
         """The lengths as integers; a device is waited for."""
-        found = on_host(lengths)
-        bad = found.shape != (N,) or found.dtype.kind not in "iu"
-        if bad or (N and not 0 <= found.min() <= found.max() <= T):
+        given = on_host(lengths)
+        bad = given.shape != (N,) or given.dtype.kind not in "iu"
+        if bad or (N and not 0 <= given.min() <= given.max() <= T):
             raise ValueError(
-                f"{type(self).__name__}: lengths {found.tolist()!s:.60}; give {N} integers, one a "
+                f"{type(self).__name__}: lengths {given.tolist()!s:.60}; give {N} integers, one a "
                 f"sequence, from 0 to {T}"
             )
-        return tuple(found.tolist())
+        return tuple(given.tolist())
 
     def _dropped(self, x: Tensor, layer: int) -> Tensor:
         """The inputs of a layer with dropout; x (T, N, C)."""

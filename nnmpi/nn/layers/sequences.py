@@ -59,15 +59,15 @@ past: ContextVar[Past | None] = ContextVar("past", default=None)
 
 
 @contextmanager
-def decoding(before: Past, new: int) -> Iterator[None]:
+def decoding(earlier: Past, new: int) -> Iterator[None]:
     """A pass through `new` positions behind those before, which have grown at its end."""
-    token = past.set(before)
+    token = past.set(earlier)
     try:
         with no_grad():
             yield
     finally:
         past.reset(token)
-    before.length += new
+    earlier.length += new
 
 
 class PositionalEmbedding(Module):
@@ -84,8 +84,8 @@ class PositionalEmbedding(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        before = past.get()
-        start = 0 if before is None else before.length
+        earlier = past.get()
+        start = 0 if earlier is None else earlier.length
         stop = start + x.shape[1] if x.ndim == 3 else 0
         if x.ndim != 3 or stop > self.num_positions:
             raise ValueError(

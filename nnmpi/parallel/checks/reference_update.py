@@ -78,8 +78,8 @@ class ReferenceUpdate:
 
     def take(self, state: Mapping[str, np.ndarray]) -> None:
         """Copies the state of the layout's optimizer."""
-        places = {own: p.place for own, p in zip(self._own, self.layout, strict=True)}
-        self.optimizer.take(state, [places[own] for own in self.optimizer.parameters])
+        places = {copied: p.place for copied, p in zip(self._own, self.layout, strict=True)}
+        self.optimizer.take(state, [places[copied] for copied in self.optimizer.parameters])
 
     def take_over(self, entry: Entry) -> None:
         """Copies a parameter of the layout."""
@@ -89,12 +89,12 @@ class ReferenceUpdate:
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs to compare after a step of the layout: its parameters, and what they should be."""
-        for own, p in zip(self._own, self.layout, strict=True):
-            own.grad = summed_gradient(p) if p.has_grad else None
+        for copied, p in zip(self._own, self.layout, strict=True):
+            copied.grad = summed_gradient(p) if p.has_grad else None
         if updated:
             self.optimizer.step(self._lr_factor(step))
-        for own, p in zip(self._own, self.layout, strict=True):
-            values, expected = to_host(values_of(p)), to_host(own.data)
+        for copied, p in zip(self._own, self.layout, strict=True):
+            values, expected = to_host(values_of(p)), to_host(copied.data)
             if types_of(values.dtype).is_mixed:
                 yield _masters(p, expected)
                 values = _unrounded(values, expected)

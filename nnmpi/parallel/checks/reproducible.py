@@ -38,8 +38,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts
 from nnmpi.parallel.step.executor import GradientSync
-from nnmpi.parallel.stores.local import StoreSpec, fill_unused
-from nnmpi.parallel.stores.slices import SliceStore
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec, fill_unused
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
 from nnmpi.schedules.reduction_tree import Action, TreeMove, highest, moves, owners_of
 
@@ -48,13 +47,13 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of reproducible training; every rank calls it."""
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
-    own, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
+    slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     dtype, scalars = parameters[0].data.dtype, scalar_count(parameters)
     store = SliceStore(StoreSpec(parameters, dtype, CPU, dp, scalars), highest(plan))
     stats = Deferred()
     return StrategyParts(
         store=store,
-        cut=lambda rows: [part_of(rows, V, v) for v in own],
+        cut=lambda rows: [part_of(rows, V, v) for v in slices],
         evaluation=Evaluation(lambda rows: [rows], comm_self()),  # bits depend on the parts
         check=lambda loader: check_parts(
             spec.task.model,
@@ -106,6 +105,47 @@ class Deferred:
     def _cut(self, row: np.ndarray) -> list[np.ndarray]:
         ends = np.cumsum([1 + 2 * local.mean.size for local, _ in self._seen], dtype=int)
         return np.split(row, ends)[:-1]
+
+
+class SliceStore(LocalStore):
+    """A stack of gradient buffers for partial sums of slices, of which `flat_grad` is the top.
+
+    buffers   [ sum of slices 0-3 ]   [ sum of slices 4-5 ]   [ slice 6 ]  ◄── flat_grad, the top
+
+    At the end of a step that is the sum over all slices. Buffers are kept for the next step; `most`
+    is the height that the stack will reach.
+    """
+
+    def __init__(self, spec: StoreSpec, most: int) -> None:
+        super().__init__(spec)
+        self.buffers = [(self.flat_grad, self.grad_memories)]
+        self._height, self._most = 0, most
+
+    def gradient_bytes(self) -> int:
+        """The memory of all buffers of a step, also before the first one."""
+        return super().gradient_bytes() * self._most
+
+    def clear(self) -> None:
+        """Empties the stack."""
+        self._height = 0
+
+    def push(self) -> None:
+        """Adds a buffer whose content is undefined."""
+        if self._height == len(self.buffers):
+            fresh = np.zeros_like(self.flat_grad)
+            self.buffers.append((fresh, self.views(fresh)))
+        self._show(self._height + 1)
+
+    def pop(self) -> Array:
+        """Removes the top buffer and returns it: its content holds until the next `push`."""
+        top = self.flat_grad
+        self._show(self._height - 1)
+        return top
+
+    def _show(self, height: int) -> None:
+        self._height = height
+        if height:
+            self.flat_grad, self.grad_memories = self.buffers[height - 1]
 
 
 class TreeSync(GradientSync):

@@ -85,12 +85,12 @@ class Comparison(NamedTuple):
             return "only one of the layout and the single rank skipped it as not finite"
         if not self.equal:
             return "parameters are not the same on all ranks"
-        for subject, found in self.largest.items():
+        for subject, worst in self.largest.items():
             bound = bounds[subject]
-            if not found.relative <= bound:
+            if not worst.relative <= bound:
                 return (
                     f"{subject} of the layout differ from those of one rank by "
-                    f"{found.relative:.2g} relative, and the bound is {bound:g}"
+                    f"{worst.relative:.2g} relative, and the bound is {bound:g}"
                 )
         return None
 
@@ -134,12 +134,15 @@ class Verified:
                 self._take_over_settings()
 
     def _check(self, done: StepResult, expected: StepResult) -> None:
-        found = self._gather(self._compare(done, expected), done, expected)
-        for subject, one in found.largest.items():
-            self._largest[subject] = largest([self._largest[subject], one])
-        step, facts = done.state.step, {**_flat(found.largest), "replicas_equal": found.equal}
+        comparison = self._gather(self._compare(done, expected), done, expected)
+        for subject, worst in comparison.largest.items():
+            self._largest[subject] = largest([self._largest[subject], worst])
+        step, facts = (
+            done.state.step,
+            {**_flat(comparison.largest), "replicas_equal": comparison.equal},
+        )
         self._on_event({"event": "verify", "step": step, **facts})
-        reason = found.reason(BOUNDS[self._dtype.name])
+        reason = comparison.reason(BOUNDS[self._dtype.name])
         if reason is not None:
             raise VerifyError(f"step {step}: {reason}")
         self._take_over()
@@ -168,25 +171,27 @@ class Verified:
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank."""
         ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
-        whole = (to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad)
+        whole_gradients = (
+            to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad
+        )
         gradients = self._gradients()
         if self._dtype == "float16" and not (done.updated and expected.updated):
-            gradients = ((there, there) for _, there in gradients)  # all ranks read them
+            gradients = ((gradient, gradient) for _, gradient in gradients)  # all ranks read them
         with np.errstate(all="ignore"):
             return {
                 "loss": self._scaled("loss", [(ours, theirs)], [theirs]),
-                "gradients": self._scaled("gradients", gradients, whole),
+                "gradients": self._scaled("gradients", gradients, whole_gradients),
                 "parameters": self._parameters(done),
                 "buffers": self._buffers(),
             }
 
     def _pairs(self) -> Iterator[tuple[Place, Any, Any]]:
         """Each tensor that this rank has a part of, and the whole one of the single rank."""
-        whole = {place.path: tensor for place, tensor in self._models[1].tensors()}
+        whole_tensors = {place.path: tensor for place, tensor in self._models[1].tensors()}
         held = self.entries.table.held
         for (place, tensor), is_held in zip(self._models[0].tensors(), held, strict=True):
             if is_held:
-                yield place, tensor, whole[place.path]
+                yield place, tensor, whole_tensors[place.path]
 
     def _gradients(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for place, p, q in self._pairs():
@@ -195,29 +200,29 @@ class Verified:
 
     def _buffers(self) -> Difference:
         """The largest difference of the running statistics."""
-        whole = {
+        whole_buffers = {
             place.path: to_host(b).astype(float)
             for place, b in self._models[1].tensors()
             if not isinstance(b, Parameter)
         }
         return largest(
-            difference(to_host(a).astype(float), b[place.slices], _scale(place.path, whole))
+            difference(to_host(a).astype(float), b[place.slices], _scale(place.path, whole_buffers))
             for place, a, _ in self._pairs()
-            if (b := whole.get(place.path)) is not None
+            if (b := whole_buffers.get(place.path)) is not None
         )
 
     def _scaled(
         self,
         subject: str,
         pairs: Iterable[tuple[np.ndarray, np.ndarray]],
-        whole: Iterable[np.ndarray],
+        whole_tensors: Iterable[np.ndarray],
     ) -> Difference:
         """The difference relative to the largest number that the single rank has, of all its model.
 
         Near the minimum loss and gradients come close to 0, and rounding does not: so it is at
         least relative to the largest of the run so far, in float64 to a ten-thousandth of that.
         """
-        scale = max(map(scale_of, whole), default=0.0)
+        scale = max(map(scale_of, whole_tensors), default=0.0)
         self._scales[subject] = of_run = max(self._scales[subject], scale)
         least = of_run * (1e-4 if self._dtype == "float64" else 1.0)
         return largest(difference(a, b, max(scale, least)) for a, b in pairs)
@@ -228,7 +233,7 @@ class Verified:
         return largest(difference(a, b) for a, b in pairs)
 
     def _gather(
-        self, found: dict[str, Difference], done: StepResult, expected: StepResult
+        self, differences: dict[str, Difference], done: StepResult, expected: StepResult
     ) -> Comparison:
         """The comparison over all ranks, gathered from the differences that each has found."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
@@ -236,9 +241,9 @@ class Verified:
         self._alone = self._alone + 1 if done.updated != expected.updated else 0
         # a gradient may just fit float16 in one of the two; the scale of the other is then halved
         one_skipped = self._alone > (MOST_ALONE if self._dtype == "float16" else 0)
-        own = found, one_skipped, finite, unequal
-        by_rank, skips, is_finite, unequals = zip(*gather_objects(self._comm, own), strict=True)
-        worst = {subject: largest(there[subject] for there in by_rank) for subject in SUBJECTS}
+        facts = differences, one_skipped, finite, unequal
+        by_rank, skips, is_finite, unequals = zip(*gather_objects(self._comm, facts), strict=True)
+        worst = {subject: largest(of_rank[subject] for of_rank in by_rank) for subject in SUBJECTS}
         return Comparison(worst, not any(unequals), any(skips), not any(is_finite))
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:

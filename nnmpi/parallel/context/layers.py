@@ -49,22 +49,22 @@ def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
 
 def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> int:
     """The axis of the positions in the outputs of a node; 0 if there are none."""
-    found = {axes.get(e, 0) for e in node.inputs}
-    if found <= {0}:
+    axes_of_inputs = {axes.get(e, 0) for e in node.inputs}
+    if axes_of_inputs <= {0}:
         return 0
     lengths = {len(graph.edges[e].axes) for e in (*node.inputs, *node.outputs)}
-    axis = found.pop()
+    axis = axes_of_inputs.pop()
     behind = None
     if node.layer is None:
-        is_alike = len(lengths) == 1 and not found and node.op in OPS
+        is_alike = len(lengths) == 1 and not axes_of_inputs and node.op in OPS
         behind = axis if is_alike and not any(_reach(graph, node, lengths.pop(), axis)) else None
     elif node.layer in RULES and len(node.arguments[0]) == 1 and is_plain(node):
         axes_of_x = len(graph.edges[node.inputs[0]].axes)
         behind = RULES[node.layer].positions(node.settings, axes_of_x, axis)
     if behind is None:
-        what = " ".join(filter(None, dict.fromkeys((node.kind, node.name))))
+        label = " ".join(filter(None, dict.fromkeys((node.kind, node.name))))
         raise ValueError(
-            f"cp {ranks} cuts sequences, and {what} may mix their positions: no rule says how "
+            f"cp {ranks} cuts sequences, and {label} may mix their positions: no rule says how "
             "ranks that have some of them compute it; use --tp, --pp or --dp"
         )
     return behind

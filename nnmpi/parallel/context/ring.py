@@ -36,20 +36,20 @@ class Ring(NamedTuple):
     comm: Comm
     cut: SequenceCut
 
-    def travelling(self, own: Array) -> Iterator[tuple[int, Array]]:
+    def travelling(self, kv: Array) -> Iterator[tuple[int, Array]]:
         """Yields (rank, its keys and values), own first, while the next ones are on their way.
 
         own (2, N, H, positions of this rank, D)
         """
-        comm, here = self.comm, own
-        wire, (_, N, H, _, D) = wire_for(comm, own), own.shape
+        comm, here = self.comm, kv
+        wire, (_, N, H, _, D) = wire_for(comm, kv), kv.shape
         for s in range(comm.size):
-            r, before = (comm.rank - s) % comm.size, (comm.rank - s - 1) % comm.size
+            r, previous = (comm.rank - s) % comm.size, (comm.rank - s - 1) % comm.size
             works: list[Transfer] = []
             if s < comm.size - 1:
-                there = xp_of(own).empty((2, N, H, self.cut.count(before), D), own.dtype)
+                arriving = xp_of(kv).empty((2, N, H, self.cut.count(previous), D), kv.dtype)
                 works.append(wire.isend(here, (comm.rank + 1) % comm.size, TRAVEL))
-                works.append(wire.irecv(there, (comm.rank - 1) % comm.size, TRAVEL))
+                works.append(wire.irecv(arriving, (comm.rank - 1) % comm.size, TRAVEL))
             token = progress_hook.set(partial(_poll, progress_hook.get(), comm))
             try:
                 yield r, here
@@ -58,7 +58,7 @@ class Ring(NamedTuple):
             for work in works:
                 work.wait()
             if works:
-                here = there
+                here = arriving
 
     def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
         """Starts to send the gradients of round s home, and to receive those for this rank; what it
@@ -109,13 +109,13 @@ def ring_attention(
         return seen, Scores(scale, causal=seen.causal, keep=keep)
 
     rows = _by_head(y)
-    for r, there in ring.travelling(kv):
+    for r, kv_of in ring.travelling(kv):
         seen, scores = part(r)
-        k, v = there[:, :, :, seen.keys]
+        k, v = kv_of[:, :, :, seen.keys]
         here, lse_here = rows[..., seen.queries, :], lse[..., seen.queries]
-        found = xp.empty(here.shape, dtype), xp.empty(lse_here.shape, dtype)
-        attention(q[..., seen.queries, :], k, v, scores, *found)
-        join(here, lse_here, *found)
+        partial = xp.empty(here.shape, dtype), xp.empty(lse_here.shape, dtype)
+        attention(q[..., seen.queries, :], k, v, scores, *partial)
+        join(here, lse_here, *partial)
     value = cast(y, qkv.dtype)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -125,15 +125,15 @@ def ring_attention(
         mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
         total, under_way = xp.empty(mine.shape, dtype), list[Callable[[], None]]()
         travels = qkv.dtype if ring.comm.narrow_sums else dtype
-        for s, (r, there) in enumerate(ring.travelling(mine)):
+        for s, (r, kv_of) in enumerate(ring.travelling(mine)):
             seen, scores = part(r)
-            k, v = there[:, :, :, seen.keys]
+            k, v = kv_of[:, :, :, seen.keys]
             some = seen.queries
             dkv = xp.empty((2, *k.shape), dtype) if s else total
             of_rows = rows[..., some, :], lse[..., some], dy[..., some, :]
-            found = xp.empty(of_rows[0].shape, dtype)
-            attention_gradients(q[..., some, :], k, v, scores, *of_rows, found, *dkv)
-            dq[..., some, :] += found
+            partial = xp.empty(of_rows[0].shape, dtype)
+            attention_gradients(q[..., some, :], k, v, scores, *of_rows, partial, *dkv)
+            dq[..., some, :] += partial
             if under_way:
                 under_way.pop()()
             if s:

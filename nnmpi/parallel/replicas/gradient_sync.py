@@ -23,7 +23,7 @@ from typing import Any
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.arrangement.flat_buffer import USED, Stretch
-from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder, waiting
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
 from nnmpi.parallel.tensor.ops import all_reduce
@@ -47,9 +47,10 @@ class BucketedSync(GradientSync):
         store: LocalStore,
         overlap: bool,
         at_end: Sequence[Callable[[], None]] = (),
+        recorder: Recorder = NO_RECORDER,
     ) -> None:
         self._store, self._buckets, self._at_end = store, store.buckets, at_end
-        self._overlap = overlap
+        self._overlap, self._waiting = overlap, recorder.waits("sums")
         self._members = [[store.parameters[i] for i in own] for own in self._buckets.members]
         self._uses = [
             sum(len(self._buckets.users[i]) for i in own) for own in self._buckets.members
@@ -77,7 +78,7 @@ class BucketedSync(GradientSync):
     def finish(self) -> None:
         """Starts what is left, unused parameters included, and waits for all sums."""
         dp = self._buckets.all[0].comm
-        with waiting("sums"):
+        with self._waiting:
             while self._due:
                 b, work = self._due[-1], self._start_next()
                 if work is not None and not self._overlap and self._buckets.all[b].comm is dp:
@@ -112,6 +113,15 @@ class ScatteredSync(BucketedSync):
 
     every_pass = True
 
+    def __init__(self, store: LocalStore, *how: Any) -> None:
+        super().__init__(store, *how)
+        buckets = store.buckets
+        self._of_pass: dict[int, tuple[list[int], list[int]]] = {}  # due, and uses, of each stage
+        for stage in {stage for stages in buckets.stages for stage in stages}:
+            due = [b for b, stages in enumerate(buckets.stages) if stage in stages]
+            uses = [sum(stage in buckets.users[i] for i in own) for own in buckets.members]
+            self._of_pass[stage] = due, uses
+
     def begin(self, step: int) -> None:
         self._store.begin()
         self._store.scalars[USED:] = 0
@@ -120,9 +130,8 @@ class ScatteredSync(BucketedSync):
     def begin_pass(self, stage: int) -> None:
         while self._due:  # with parameters that the pass before has not used
             self._start_next()
-        self._due = [b for b, stages in enumerate(self._buckets.stages) if stage in stages]
-        users, members = self._buckets.users, self._buckets.members
-        self._left = [sum(stage in users[i] for i in own) for own in members]
+        due, uses = self._of_pass.get(stage, ((), ()))
+        self._due, self._left = [*due], [*uses]
 
     def poll(self) -> None:
         self._store.poll()

@@ -18,6 +18,7 @@ from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn import Module
 from nnmpi.nn.layers.norm import over_rows
 from nnmpi.nn.passes import LOCAL
+from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
@@ -32,7 +33,6 @@ from nnmpi.parallel.replicas.gradient_sync import (
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.buckets import Buckets, CommBucket
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
-from nnmpi.parallel.stores.masters import freeze
 from nnmpi.parallel.stores.table import STORES
 from nnmpi.parallel.strategy import AgreedError, Evaluation, StrategyParts, TrainSpec
 from nnmpi.parallel.wire import wire_for, wire_of
@@ -108,7 +108,8 @@ def _store_and_sync(
     ]
     buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
     if scaler is not None:
-        freeze(spec.part.parameters, parameters, a.dtype)
+        for p in {*spec.part.parameters} - {*parameters}:  # not trained: they have no masters
+            p.move(SingleStore(p.data.astype(a.dtype)), 0)
     in_front, apart = held.scalars, dp.size == 1
     made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
     store, at_end = STORES[a.store.name](made_from), list[Callable[[], None]]()
@@ -118,7 +119,7 @@ def _store_and_sync(
     if terms := held.stretches(a.sharding.terms):
         at_end.append(partial(sum_terms, store, terms, layout.axis["tp"]))
     sync = ScatteredSync if a.store.scatters else BucketedSync
-    return store, sync(store, a.config.overlap, at_end)
+    return store, sync(store, a.config.overlap, at_end, spec.recorder)
 
 
 # ---- parts of one sample

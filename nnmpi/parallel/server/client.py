@@ -93,7 +93,9 @@ class ServerClient(ServerStrategy):
             at = start if self.position is None else self.position.next
             self._batches = _endless(loader, at, self._cut)
         try:
-            yield from self.traffic.counted(self._epoch(self._batches, loader, start))
+            with closing(self._epoch(self._batches, loader, start)) as steps:
+                yield from self.traffic.counted(steps, loader)
+                yield from steps
         except Exception:  # after an error of one rank, `close` is not called
             self._batches.close()
             raise
@@ -179,9 +181,9 @@ def average_buffers(comm: Comm, model: Module) -> None:
     buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
     if not buffers:
         return
-    own = np.concatenate([backend.to_host(b).ravel() for b in buffers])
-    rows = np.empty((comm.size, own.size))
-    rows[comm.rank] = own
+    row = np.concatenate([backend.to_host(b).ravel() for b in buffers])
+    rows = np.empty((comm.size, row.size))
+    rows[comm.rank] = row
     comm.all_gather(rows, "halving")
     ends = np.cumsum([b.size for b in buffers])[:-1]
     for buffer, mean in zip(buffers, np.split(rows.mean(0), ends), strict=True):

@@ -61,13 +61,13 @@ class Reply(NamedTuple):
     totals: Totals
 
 
-def poll_until(found: Callable[[], bool]) -> None:
+def poll_until(is_done: Callable[[], bool]) -> None:
     """Calls it until it returns True, with pauses: a rank that spins takes a core from the others.
 
     The first calls follow each other at once: a pause costs more than a call.
     """
     polls = 0
-    while not found():
+    while not is_done():
         polls += 1
         time.sleep(0 if polls < POLLS else PAUSE)
 
@@ -95,14 +95,14 @@ class RequestChannel:
         """Sends the request to all servers; returns when all of their parameters are here."""
         comm, wire, store, works = self._comm, self._wire, self._store, list[Transfer]()
         self._request[:] = [*request, *(p.has_grad for p in store.parameters)]
-        for rank, own, reply in zip(self._servers, self._slices, self._replies, strict=True):
+        for rank, part, reply in zip(self._servers, self._slices, self._replies, strict=True):
             works += [
                 comm.irecv(reply, rank, REPLY),
-                wire.irecv(store.flat[own], rank, PARAMETERS),
+                wire.irecv(store.flat[part], rank, PARAMETERS),
                 comm.isend(self._request, rank, REQUEST),
             ]
             if request.purpose == Purpose.PUSH:
-                works.append(wire.isend(store.flat_grad[own], rank, GRADIENT))
+                works.append(wire.isend(store.flat_grad[part], rank, GRADIENT))
         wait_all(works)
         go, _, *totals = self._replies[0].tolist()
         return Reply(go > 0, bool(self._replies[:, 1].any()), Totals(*totals))
@@ -116,12 +116,12 @@ class ReplyChannel:
     """
 
     def __init__(
-        self, comm: Comm, worker: int, store: LocalStore, own: slice, copies: bool
+        self, comm: Comm, worker: int, store: LocalStore, part: slice, copies: bool
     ) -> None:
         self._comm, self._wire, self._worker = comm, wire_of(comm, store.on), worker
         self._head = np.zeros(len(WorkerRequest._fields) + len(store.parameters))
         self._reply = np.zeros(2 + len(Totals._fields))
-        self._parameters = store.flat[own]
+        self._parameters = store.flat[part]
         zeros_like = store.on.xp.zeros_like
         self._sent = zeros_like(self._parameters) if copies else self._parameters
         self.gradient = zeros_like(self._parameters)  # of the server's slice

@@ -7,10 +7,11 @@ from itertools import pairwise
 from operator import sub
 from typing import Any
 
+from nnmpi.arrays.backend import Array
 from nnmpi.collectives.step import chunk_start
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchSplit
-from nnmpi.nn.store import spans_of
+from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
@@ -21,8 +22,7 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.last import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.step_traffic import StepTraffic
-from nnmpi.parallel.stores.local import StoreSpec
-from nnmpi.parallel.stores.served import ServedStore
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
 from nnmpi.parallel.wire import wire_of
 
@@ -32,15 +32,39 @@ def steps_ahead(config: Config) -> float:
     return {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
 
 
+class ServedStore(LocalStore):
+    """Whole buffers, of which the optimizer updates `own`: a server's slice; for a worker, nothing.
+
+    `gradient` is the gradient of that slice for the next step.
+    """
+
+    def __init__(self, spec: StoreSpec, own: slice) -> None:
+        super().__init__(spec)
+        self.own, self.shards = own, shards_of([(own.start, own.stop)])
+        self.gradient = self.flat_grad[own]
+
+    def shard_gradient(self, shard: Shard) -> Array:
+        return self.gradient[shard.packed]
+
+    def gradient_bytes(self) -> int:
+        """The whole gradient of a worker, or the gradient of a server's slice."""
+        return self.gradient.nbytes or super().gradient_bytes()
+
+    def close(self) -> None:
+        """Parameters move to a store of which any optimizer updates all."""
+        self.begin()
+        FlatStore(self.parameters, self.flat.dtype, self.on)
+
+
 def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
     """The store of a rank, and the slices that servers update."""
     trained = [p for p in spec.task.model.parameters() if p.requires_grad]
     n = spans_of([p.room for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
     slices = [slice(*both) for both in pairwise(ends)]
-    own = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
+    part = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
     made_from = StoreSpec(trained, trained[0].data.dtype, spec.task.on, layout.axis["dp"])
-    return ServedStore(made_from, own), slices
+    return ServedStore(made_from, part), slices
 
 
 class ServerStrategy:
@@ -120,14 +144,16 @@ class EpochProgress:
         self._start, self._batches, self._workers = start, batches, workers
         self._totals, self._state = Totals(), start
 
-    def results(self, now: Totals, ended: bool = False, stop: bool = False) -> Iterator[StepResult]:
+    def results(
+        self, totals: Totals, ended: bool = False, stop: bool = False
+    ) -> Iterator[StepResult]:
         """The results since the last call: one, or more if updates were skipped.
 
         At the end of an epoch, a step that lacks pushes counts as well.
         """
-        new, state = Totals(*map(sub, now, self._totals)), self._state
-        whole, rest = divmod(int(now.pushes), self._workers)
-        self._totals, self._state = now, self._after(whole + (ended and rest > 0))
+        new, state = Totals(*map(sub, totals, self._totals)), self._state
+        made, rest = divmod(int(totals.pushes), self._workers)
+        self._totals, self._state = totals, self._after(made + (ended and rest > 0))
         for _ in range(int(new.skipped) - 1):
             yield StepResult(state, 0, 0.0, 0.0, False, False)
         samples = int(new.samples)

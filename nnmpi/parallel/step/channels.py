@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -52,16 +52,17 @@ class Pool:
 
     def __init__(self, edge: Edge, on: Backend = CPU) -> None:
         self.edge, self._xp, self.free = edge, on.xp, list[Array]()
+        self.shape = cache(edge.shape)  # by the number of samples
         self._inverse = inverse(edge.order)
 
     def take(self, samples: int) -> "Buffer":
         """A buffer for so many samples."""
-        shape = self.edge.shape(samples)
+        shape = self.shape(samples)
         n = math.prod(shape)
         memory = self.free.pop() if self.free else self._xp.empty(0, self.edge.dtype)
         if len(memory) < n:
             memory = self._xp.empty(n, self.edge.dtype)
-        used = memory[:n].reshape([shape[k] for k in self.edge.order])
+        used = memory[:n].reshape([*map(shape.__getitem__, self.edge.order)])
         return Buffer(self, memory, used.transpose(self._inverse))
 
 
@@ -139,6 +140,8 @@ class End(Port):
     `away` is -1 at the end of the stage behind the boundary, and 1 at that of the one before it.
     """
 
+    has_memory = True
+
     def __init__(
         self,
         stage: int,
@@ -176,8 +179,11 @@ class End(Port):
 
     def under_way(self) -> Transfer | None:
         """One of the receives that are not complete yet, if any."""
-        works = (work for row in self._arriving.values() for work, _ in row)
-        return next((work for work in works if not work.done), None)
+        for row in self._arriving.values():
+            for work, _ in row:
+                if not work.done:
+                    return work
+        return None
 
     def done(self, micro: int) -> None:
         """Gives back the buffers of a micro-batch, which is not needed any more."""
@@ -190,12 +196,14 @@ class End(Port):
 
     def _arrived(self, micro: int, name: str) -> list[Array]:
         """Waits for what was sent; it stays until `done`."""
-        arriving = self._arriving.pop(micro)
+        buffers, arrays = list[Buffer](), list[Array]()
         with waiting(name, micro, self.stage):
-            for work, _ in arriving:
+            for work, buffer in self._arriving.pop(micro):
                 work.wait()
-        self._used[micro] = [buffer for _, buffer in arriving]
-        return [buffer.array for _, buffer in arriving]
+                buffers.append(buffer)
+                arrays.append(buffer.array)
+        self._used[micro] = buffers
+        return arrays
 
 
 class Inlet(End, Source):
@@ -227,7 +235,7 @@ class Outlet(End, Sink):
         outputs = root.parts if isinstance(root, Joined) else (root,)
         self._outgoing[micro] = []
         for t, pool in zip(outputs, self._pools, strict=True):
-            self._check(pool.edge, self._samples(micro), t.data)
+            self._check(pool.edge.dtype, pool.shape(self._samples(micro)), t.data)
             # a gradient that comes back tells that the memory has been sent
             array = t.data if self._receives else t.data.copy(order="K")
             self._outgoing[micro].append((pool.edge, array, None))
@@ -242,13 +250,12 @@ class Outlet(End, Sink):
         back = [next(arrived) if pool.edge.requires_grad else None for pool in self._pools]
         return root.seed(back)
 
-    def _check(self, edge: Edge, samples: int, array: Array) -> None:
+    def _check(self, dtype: Any, wanted: tuple[int, ...], array: Array) -> None:
         """Raises ValueError for an array that the other end has no buffer for."""
-        wanted = edge.shape(samples)
-        if array.shape != wanted or array.dtype != edge.dtype:
+        if array.shape != wanted or array.dtype != dtype:
             raise ValueError(
                 f"stage {self.stage} returns {array.dtype} of shape {array.shape}, and "
-                f"{edge.dtype} of shape {wanted} in evaluation mode: both must be the same in "
+                f"{dtype} of shape {wanted} in evaluation mode: both must be the same in "
                 "training"
             )
 

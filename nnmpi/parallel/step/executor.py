@@ -34,7 +34,7 @@ from nnmpi.nn.passes import KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward
+from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward, needing_gradients
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import MESSAGES, Kind, Op
 
@@ -43,7 +43,8 @@ class GradientSync:
     """How gradients are summed while the backward passes run; this one sums nothing."""
 
     every_pass = False
-    """Whether `ready` is called in every backward pass; else in the last one of each stage."""
+    """Whether `begin_pass` and `ready` are called in every backward pass; else only `ready`, in the
+    last one of each stage."""
 
     def begin(self, step: int) -> None:
         """Starts a step: no parameter has a gradient."""
@@ -148,8 +149,14 @@ class Executor:
     ) -> None:
         self._checked_steps, self._checked_until = programs.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
+        self._with_memory = {
+            s: [port for port in (stage.source, stage.sink) if port.has_memory]
+            for s, stage in self._stages.items()
+        }
         self._sync, self._apply, self._request = sync, update, request
         self._recorder = recorder
+        self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
+        self._plan, self._live = StepPlan.of([], {}), dict[tuple[int, int], Live]()
         self._progress = self._poll if self._channels.is_needed else sync.poll
         self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
         do: dict[Kind, Do] = {
@@ -184,16 +191,12 @@ class Executor:
     def run(self, load: Load, state: StepState, batches: int) -> StepResult:
         """One step, of an epoch of so many batches."""
         self._step = state.step
-        self._recorder.begin(state.step)
-        self.start(load, self._plan_of(len(load.micro)))
-        self._sync.begin(state.step)
+        self._plan, self._live = self._plan_of(len(load.micro)), {}  # none is in a stage yet
+        self.begin(load)
+        for begin in self._begins:
+            begin(state.step)
         self._carry_out(self._plan.calls, self._progress)
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
-
-    def start(self, load: Load, plan: StepPlan) -> None:
-        """No micro-batch is in a stage yet."""
-        self._plan, self._live = plan, dict[tuple[int, int], Live]()
-        self.begin(load)
 
     def begin(self, load: Load) -> None:
         """The ports find the micro-batches of this step from here on."""
@@ -270,37 +273,40 @@ class Executor:
         stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
         seed = stage.sink.seed(op.micro, live.root)
         self._parameter_gradients(op, live, partial(live.root.backward, seed))
-        stage.source.give_back(op.micro, live.input)
-        self._end(op)
+        if stage.source.has_memory:
+            stage.source.give_back(op.micro, live.input)
+        for port in self._with_memory[op.stage]:
+            port.done(op.micro)
 
     def _input_gradient(self, op: Op) -> None:
         stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
         seed = stage.sink.seed(op.micro, live.root)
-        if live.leaves and live.root.requires_grad:
-            rest = live.root.backward(seed, until=live.leaves)
+        leaves = needing_gradients(live.input)
+        if leaves and live.root.requires_grad:
+            rest = live.root.backward(seed, until=leaves)
             assert rest is not None
             live.finish = rest.finish
         else:  # samples: there is nothing to compute before the gradients of parameters
             live.finish = partial(live.root.backward, seed)
-        stage.source.give_back(op.micro, live.input)
+        if stage.source.has_memory:
+            stage.source.give_back(op.micro, live.input)
 
     def _weight_gradients(self, op: Op) -> None:
         live = self._live[op.stage, op.micro]
         self._parameter_gradients(op, live, live.finish)
-        self._end(op)
+        for port in self._with_memory[op.stage]:
+            port.done(op.micro)
 
     def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
-        self._leaves = {*live.leaves}
+        """Computes them; the micro-batch is not needed any more."""
+        self._input = live.input
         # each one is the last where steps overlap, and the plan of a step is empty (PipeDream)
         is_last = self._plan.last_backward.get(op.stage, op.micro) == op.micro
-        self._sync.begin_pass(op.stage)
+        if every_pass := self._sync.every_pass:
+            self._sync.begin_pass(op.stage)
         if live.root.requires_grad:  # else the first stage has used none of its parameters
-            compute(on_leaf=self._ready if is_last or self._sync.every_pass else None)
-
-    def _end(self, op: Op) -> None:
-        """The micro-batch is not needed any more."""
+            compute(on_leaf=self._ready if is_last or every_pass else None)
         del self._live[op.stage, op.micro]
-        self._stages[op.stage].done(op.micro)
 
     def _evaluate(self, op: Op) -> None:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples
@@ -312,7 +318,8 @@ class Executor:
             return tensor(t, on=backend.of(t.data)) if id(t.storage) in memory else t
 
         stage.sink.evaluate(op.micro, each(apart, y))
-        stage.source.done(op.micro)
+        if stage.source.has_memory:
+            stage.source.done(op.micro)
 
     def _reduce(self, op: Op) -> None:
         self._sync.reduce(self.loss.loss(), self._request())
@@ -321,7 +328,7 @@ class Executor:
         """A backward pass is done with this leaf."""
         if isinstance(leaf, Parameter) and leaf in self._parameters:
             self._sync.ready(leaf)
-        elif leaf not in self._leaves:
+        elif leaf not in {*needing_gradients(self._input)}:
             raise ValueError(
                 f"the model uses a tensor of shape {leaf.shape} that requires a gradient and is "
                 "none of its parameters, so it would be neither trained nor saved: make it an "

@@ -101,11 +101,11 @@ class LateSteps:
 
     def _launch(self, step: int) -> None:
         """Launch an optimizer step, which the device leaves out where a sum is not finite."""
-        store, masters, xp = self._store, self._store.masters, self._store.on.xp
+        store, xp = self._store, self._store.on.xp
         by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
-        squares = store.squares([(store.spans[0][0], store.spans[-1][1])])
-        decide_loop(self._summed_loss(), squares, masters.factor, self._most, by, shown)
-        masters.factor, self._counts = by, [*self._optimizer.steps]
+        squares = store.squares(store.shards, [(store.spans[0][0], store.spans[-1][1])])
+        decide_loop(self._summed_loss(), squares, store.factor, self._most, by, shown)
+        store.factor, self._counts = by, [*self._optimizer.steps]
         self._optimizer.step(self._control.lr_factor(step))
         self._unread = Fetched(self._copies, shown)
 
@@ -126,7 +126,7 @@ class LateSteps:
             self._optimizer.steps[:] = self._counts
         if (scaler := self._store.scaler) is not None:
             scaler.now = scaler.now.after(is_finite)
-            self._store.masters.begin()
+            self._store.factor = 1.0 / scaler.now.scale
 
 
 def can_be_late(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:

@@ -94,7 +94,12 @@ CHECKED_STEPS = 3
 
 
 class Port:
-    """Where a stage meets what is around it."""
+    """Where a stage meets what is around it.
+
+    has_memory   whether it has some for a micro-batch, so that `give_back` and `done` are called
+    """
+
+    has_memory = False
 
     def begin(self, load: Load) -> None:
         """Starts a step."""
@@ -102,6 +107,7 @@ class Port:
 
     def done(self, micro: int) -> None:
         """The micro-batch is not needed any more: its memory may be used again."""
+        raise NotImplementedError
 
 
 class Source(Port):
@@ -113,6 +119,7 @@ class Source(Port):
 
     def give_back(self, micro: int, x: Any) -> None:
         """x, which `take` has returned, has its gradients, if it requires any."""
+        raise NotImplementedError
 
 
 class Sink(Port):
@@ -144,7 +151,7 @@ class Samples(Source):
     def take(self, micro: int) -> Tensors:
         x = self._load.micro[micro].x
         if isinstance(x, np.ndarray):
-            return as_tensor(x, self._on)
+            return Tensor(self._on.asarray(x))
         return each(partial(as_tensor, on=self._on), x)
 
 
@@ -159,6 +166,7 @@ class LossSink(Sink):
     def __init__(self, objective: Objective) -> None:
         self._loss_of = objective.loss
         self._sum: Any = None
+        self._seed: tuple[Any, Array] | None = None  # the last one, which nobody writes to
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, None
@@ -171,7 +179,11 @@ class LossSink(Sink):
 
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
         value = scale / divisor if (divisor := self._load.divisor) else 0.0
-        return constant(root.shape, value, root.dtype, backend.xp_of(root.data))
+        like = root.data
+        key = value, like.shape, like.dtype, type(like)
+        if self._seed is None or self._seed[0] != key:
+            self._seed = key, constant(like.shape, value, like.dtype, backend.xp_of(like))
+        return self._seed[1]
 
     def loss(self) -> Any:
         """The sum of the losses since it was last asked for; 0 of a rank without the last stage."""
@@ -194,20 +206,14 @@ class Stage(NamedTuple):
         self.source.begin(load)
         self.sink.begin(load)
 
-    def done(self, micro: int) -> None:
-        """The micro-batch is not needed any more."""
-        self.source.done(micro)
-        self.sink.done(micro)
-
 
 class Live:
     """A micro-batch in a stage, between its forward and its backward pass."""
 
-    __slots__ = ("_digest", "finish", "input", "leaves", "root", "stats")
+    __slots__ = ("_digest", "finish", "input", "root", "stats")
 
     def __init__(self, x: Tensors, stats: BatchStats) -> None:
         self.input, self.stats, self._digest = x, stats, list[int]()
-        self.leaves = needing_gradients(x)
         self.root: Tensor  # what the backward pass starts from
         self.finish: Callable[..., object]  # W, after I
 

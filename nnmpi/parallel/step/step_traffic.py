@@ -1,9 +1,9 @@
 """StepTraffic: what a rank sends in a step, as its communicators count it."""
 
 from collections.abc import Callable, Generator, Iterable
-from contextlib import closing
 
 from nnmpi.comm import Comm
+from nnmpi.data import Loader
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, Sent, Traffic
 from nnmpi.parallel.layout import Layout
@@ -27,20 +27,22 @@ class StepTraffic:
         self._layout, self._batch_size, self._complete = layout, config.batch_size, complete
 
     def counted(
-        self, steps: Generator[StepResult, None, None]
+        self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
-        """The steps of an epoch."""
+        """The first steps of an epoch, up to the one that is counted; none if none is left."""
+        if self.sent is not None or len(loader.split.y) < self._batch_size:
+            return
         before = self._so_far() if self._has_begun else None
         self._has_begun = True
-        with closing(steps):
-            for result in steps:
-                if self.sent is None:
-                    self._complete()
-                    if before is not None and result.samples == self._batch_size:
-                        after = self._so_far()
-                        self.sent = {axis: after[axis] - before[axis] for axis in before}
-                yield result
-                before = self._so_far() if self.sent is None else None
+        for result in steps:
+            self._complete()
+            if before is not None and result.samples == self._batch_size:
+                after = self._so_far()
+                self.sent = {axis: after[axis] - before[axis] for axis in before}
+            yield result
+            if self.sent is not None:
+                return
+            before = self._so_far()
 
     def _so_far(self) -> Traffic:
         return sent_along(self._layout, self._layout.all.comms_of_rank)

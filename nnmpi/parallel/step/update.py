@@ -88,9 +88,10 @@ class Update:
         """One optimizer step, if all sums are finite; the only place that waits for a device."""
         sums = self._sums()
         self.summed, self.decision = step + 1, None
-        outcome = self.carry_out(self._agreed(sums))
-        with waiting("settle"):
-            self._store.settle()
+        if self._model.size > 1:
+            sums = self._agreed(sums)
+        outcome = self.carry_out(sums)
+        self._store.settle()
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
@@ -121,15 +122,14 @@ class Update:
             p.has_grad = times > 0
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
-        return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]
+        sums = [loss, scalars[REQUEST], not finite, squares]
+        for p in self._tied:
+            sums.append(p.has_grad)
+        return sums
 
     def _agreed(self, sums: list[float]) -> list[float]:
-        """The sums over all ranks that hold one model; they are complete where dp is the only axis.
-
-        One all-reduce in float64 adds up those of the ranks along other axes.
-        """
-        if self._model.size == 1:
-            return sums
+        """The sums over all ranks that hold one model, by one all-reduce in float64 of those of the
+        ranks along axes other than dp."""
         row = np.array(sums, float)
         with waiting("agree"):
             self._model.all_reduce(row, "doubling")

@@ -5,6 +5,7 @@ In front of the gradients are scalars that are summed together with them
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -12,16 +13,15 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.dtypes import types_of
+from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
-from nnmpi.arrays.meta import is_meta
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Range
-from nnmpi.nn.store import FlatStore, Shard, ShardArrays, UpdateArrays, shards_of, within
+from nnmpi.nn.store import FlatStore, Operands, Shard, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch, scalar_count
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, Stretch, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
-from nnmpi.parallel.stores.masters import MASTER, Masters, NoMasters
 from nnmpi.parallel.wire import Transfer
 
 
@@ -49,21 +49,24 @@ InTurn: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
 on them is over when the next ones are asked for."""
 
 
-def at_once(*arrays: Array) -> Iterator[Sequence[Array]]:
-    """The `InTurn` of arrays that are all in memory."""
-    yield arrays
+_HAS_GRAD = attrgetter("has_grad")
 
 
 class LocalStore(FlatStore):
     """A whole copy on this rank.
 
     scaler    the loss scale, where parameters have masters
-    masters   what the optimizer updates instead of values, if anything
-    in_turn   how what an update reads and changes comes to memory; some of it may be on disk
+    masters   what the optimizer updates instead of values, if anything: of the shards of this rank,
+              packed
+    factor    what gradients are multiplied by when they are read: 1 but for masters, or in a step
+              that the device decides, what that has decided
+    in_turn   how what an update reads and changes comes to memory, where some of it is on disk
               (`swapping/model_pages.py`)
     """
 
-    in_turn: InTurn = staticmethod(at_once)
+    in_turn: InTurn | None = None
+    masters: Array | None = None
+    factor: float | Array = 1.0
 
     def __init__(self, spec: StoreSpec) -> None:
         self.dp, self.buckets, self.scaler = spec.dp, spec.buckets, spec.scaler
@@ -80,17 +83,17 @@ class LocalStore(FlatStore):
 
     def allocate_masters(self) -> None:
         """Takes the memory of masters, when it is known what this rank updates."""
-        n = self.shards[-1].packed.stop if self.shards else 0
-        scaler, zeros = self.scaler, self.on.xp.zeros
-        self.masters = NoMasters() if scaler is None else Masters(zeros(n, MASTER), scaler)
         self.updated_dtype = types_of(self.dtype).masters
+        if self.scaler is not None:
+            n = self.shards[-1].packed.stop if self.shards else 0
+            self.masters = self.on.xp.zeros(n, self.updated_dtype)
         self._readable = shards_of([(0, self.length)]) if self.scaler is None else self.shards
 
     # ---- values
 
     def take(self, i: int, p: Parameter) -> None:
         super().take(i, p)
-        if self.masters.array is not None:
+        if self.masters is not None:
             self.keep(i, p.data)
 
     def keep(self, i: int, values: Array) -> None:
@@ -98,8 +101,20 @@ class LocalStore(FlatStore):
         row, start = memory_order(self.parameters[i], self.on.asarray(values)), self.spans[i][0]
         for shard in within(self.shards, start, start + row.size):
             own = row[shard.start - start : shard.stop - start]
-            updated = self.masters.updated(shard, self.shard_values(shard))
-            updated[...] = self.masters.of(shard, own)
+            self.updated(shard)[...] = self._merged(shard, own)
+
+    def updated(self, shard: Shard) -> Array:
+        """The memory that the optimizer updates for a shard."""
+        return self.shard_values(shard) if self.masters is None else self.masters[shard.packed]
+
+    def _merged(self, shard: Shard, values: Array) -> Array:
+        """The values that the optimizer is to update, where a shard has these values: its masters,
+        but for those of which these are not the rounding."""
+        if self.masters is None:
+            return values
+        found = self.masters[shard.packed].copy()
+        merge_loop(found, values)
+        return found
 
     def readable(self, i: int) -> list[Range]:
         start, place = self.spans[i][0], self.parameters[i].place
@@ -108,7 +123,7 @@ class LocalStore(FlatStore):
         return ranges or [place.range(0, 0)]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
-        return self.masters.of(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))
+        return self._merged(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))
 
     def own_shard(self, i: int, lo: int, hi: int) -> Shard:
         """Numbers lo to hi - 1 of parameter i, in the order of its memory, if they are readable."""
@@ -131,17 +146,16 @@ class LocalStore(FlatStore):
     def note_used(self) -> None:
         """Writes into the scalars what this rank requests, and which parameters have a gradient."""
         scalars = self.scalars
-        flags = [p.has_grad for p in self.parameters]
-        row = np.array([self.request, *flags], scalars.dtype)
-        scalars[REQUEST : USED + len(flags)] = backend.of(scalars).asarray(row)
+        row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
+        scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
         """The scalars summed over dp, and behind them the sum of the squares of the gradients in
         the stretches that this rank counts."""
-        own = self.squares(counted)
+        own = self.squares(self.shards, counted)
         if self._in_front:
-            xp = backend.xp_of(self.flat_grad)
-            return xp.concatenate((self.scalars, xp.asarray(own).reshape(1)))
+            own = self.on.xp.asarray(own).reshape(1)
+            return self.on.xp.concatenate((self.scalars, own))
         row = np.array(self.on_host([own]))
         self.dp.all_reduce(row[:-1], "doubling")
         return row
@@ -153,15 +167,13 @@ class LocalStore(FlatStore):
         self.scalars[LOSS], *found = backend.numbers(row)
         return [*self.scalars.tolist(), sum(found)]
 
-    def squares(self, counted: Sequence[Stretch]) -> Array:
-        """The sum of the squares of the summed gradients there; the same bits on every rank."""
-        shards = (shard for lo, hi in counted for shard in self.own_shards(lo, hi))
-        return self.squares_of(shards)
-
-    def squares_of(self, shards: Iterable[Shard]) -> Array:
-        """The sum of squares of the gradients in these shards, as an update reads them."""
-        gradients = (self.shard_gradient(shard) for shard in shards)
-        found = [squares(g, self.in_turn, self.masters.factor) for g in gradients if len(g)]
+    def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
+        """The sum of the squares of the summed gradients in what of these shards is counted, as an
+        update reads them; the same bits on every rank."""
+        found = list[Array]()
+        for start, end in counted:
+            for shard in within(shards, start, end):
+                found.append(squares(self.shard_gradient(shard), self.in_turn, self.factor))
         return sum(found[1:], start=found[0]) if found else np.zeros(())
 
     # ---- a step
@@ -169,8 +181,8 @@ class LocalStore(FlatStore):
     def begin(self) -> None:
         """Starts a step: no parameter has a gradient."""
         for p in self.parameters:
-            p.grad = None
-        self.masters.begin()
+            p.has_grad = False
+        self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.now.scale
 
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
@@ -188,29 +200,32 @@ class LocalStore(FlatStore):
     def show_sums(self) -> None:
         """All sums are complete: from here on `flat_grad` holds them."""
 
-    def owned(self, start: int, end: int) -> Iterator[ShardArrays]:
-        for shard, values, gradient in super().owned(start, end):
-            yield shard, self.masters.updated(shard, values), gradient
-
-    def mixed(self, shard: Shard) -> Mixed:
-        return self.masters.mixed(self.shard_values(shard))
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, Mixed]]:
+        for shard in self.own_shards(start, end):
+            values, beside = self.shard_values(shard), None
+            if self.masters is not None:
+                beside = None if values.dtype == self.updated_dtype else values
+                values = self.masters[shard.packed]
+            yield values, self.shard_gradient(shard), Mixed(beside, self.factor)
 
     def updates(
-        self, start: int, end: int, sums: Mapping[str, Array], at: int
-    ) -> Iterator[UpdateArrays]:
-        for values, grads, own, mixed in super().updates(start, end, sums, at):
-            beside = [] if mixed.values is None else [mixed.values]
-            for v, g, *s in self.in_turn(values, grads, *own.values(), *beside):
-                found = mixed._replace(values=s.pop() if beside else None)
-                yield UpdateArrays(v, g, dict(zip(own, s, strict=True)), found)
+        self, start: int, end: int, sums: Mapping[str, Array], at: int, t: int
+    ) -> Iterator[Operands]:
+        whole = super().updates(start, end, sums, at, t)
+        return whole if self.in_turn is None else _pieces(whole, self.in_turn)
 
     def scale(self, array: Array, factor: float) -> None:
-        for (piece,) in self.in_turn(array):
+        for (piece,) in [(array,)] if self.in_turn is None else self.in_turn(array):
             super().scale(piece, factor)
 
     def scale_gradients(self, factor: float) -> None:
-        """Multiplies all summed gradients that this rank updates by."""
-        self.masters.scale(self, factor)
+        """Multiplies all summed gradients that this rank updates by; beside masters, when they are
+        read."""
+        if self.masters is not None:
+            self.factor *= factor
+            return
+        for _, gradient, _ in self.owned(self.spans[0][0], self.spans[-1][1]):
+            self.scale(gradient, factor)
 
     def whole_gradient(self, i: int) -> Array:
         """The summed gradient of parameter i after a step; every rank of dp calls it."""
@@ -218,7 +233,7 @@ class LocalStore(FlatStore):
 
     def unscaled(self, summed: Array) -> Array:
         """The gradient, as the optimizer reads it, for sums of any shape."""
-        return summed.astype(self.updated_dtype, copy=False) * self.masters.factor
+        return summed.astype(self.updated_dtype, copy=False) * self.factor
 
     def settle(self) -> None:
         """Returns when every rank has updated the parameters that it owns."""
@@ -234,17 +249,27 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
             p.grad_memory[...] = 0
 
 
-def squares(g: Array, in_turn: InTurn = at_once, factor: float = 1.0) -> Array:
+def _pieces(whole: Iterator[Operands], in_turn: InTurn) -> Iterator[Operands]:
+    """The operands of updates in pieces that come to memory in turn."""
+    for x in whole:
+        beside = [] if x.mixed.values is None else [x.mixed.values]
+        for values, grads, *rest in in_turn(x.values, x.grads, *x.sums.values(), *beside):
+            mixed = x.mixed._replace(values=rest.pop() if beside else None)
+            sums = dict(zip(x.sums, rest, strict=True))
+            yield Operands(values, grads, sums, x.t, mixed)
+
+
+def squares(g: Array, in_turn: InTurn | None = None, factor: float | Array = 1.0) -> Array:
     """The float64 sum over blocks of squares of factor * g: threads of BLAS change nothing."""
-    dtype = types_of(g.dtype).sums
-    if is_meta(g):
+    dtype, on = types_of(g.dtype).sums, backend.of(g)
+    if on is backend.META:
         return np.array(1.0)
-    if not backend.of(g).is_host:
+    if not on.is_host:
         sums = backend.xp_of(g).empty(-(-len(g) // BLOCK_OF_SQUARES), dtype)
         squares_loop(g, factor, sums)
         return sums.sum(dtype=np.float64)
     found: list[float] = []
-    for (piece,) in in_turn(g):
+    for (piece,) in [(g,)] if in_turn is None else in_turn(g):
         sums = np.empty(-(-len(piece) // BLOCK_OF_SQUARES), dtype)
         squares_loop(piece, factor, sums)
         found += sums.tolist()

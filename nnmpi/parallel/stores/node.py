@@ -12,8 +12,9 @@ import numpy as np
 
 from nnmpi.arrays.backend import CPU, Array
 from nnmpi.comm import NoRoomError
-from nnmpi.nn.store import FlatStore, shards_of
+from nnmpi.nn.store import FlatStore, Shard, shards_of
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.wire import Transfer
 
@@ -82,16 +83,16 @@ class NodeStore(LocalStore):
     def show_sums(self) -> None:
         self.flat_grad, self.grad_memories = self._total
 
-    def squares(self, counted: Sequence[Stretch]) -> Array:
+    def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
         """Each rank adds up what it owns; only the first node counts, since all hold the same."""
-        own = super().squares(counted) if self._first_node else 0
+        own = super().squares(shards, counted) if self._first_node else 0
         total = np.array([own], "float64")
         self.dp.all_reduce(total, "doubling")
         return total[0]
 
     def settle(self) -> None:
-        super().settle()
-        self._parameters.barrier()
+        with waiting("settle"):
+            self._parameters.barrier()
 
     def close(self) -> None:
         FlatStore(self.parameters, self.flat.dtype, CPU)

@@ -1,7 +1,8 @@
 """STORES: what makes the store of each kind that replicas have, by the names of arrangements.
 
 Stores of other strategies take one argument more, which only these know: `VersionStore` of
-PipeDream, `SliceStore` of reproducible runs, `ServedStore` of a parameter server.
+PipeDream, `SliceStore` of reproducible runs (`checks/reproducible.py`), `ServedStore` of a
+parameter server (`server/strategy.py`).
 """
 
 from collections.abc import Callable, Mapping

@@ -27,7 +27,7 @@ class WeightSlots:
     def __init__(self, store: LocalStore, gathers: Wire) -> None:
         self._parameters, buckets = store.parameters, store.buckets
         self._buckets, self._gathers, self._of = buckets, gathers, buckets.of
-        xp, dtype, masters = store.on.xp, store.dtype, store.masters.array
+        xp, dtype, masters = store.on.xp, store.dtype, store.masters
         self.flat = xp.zeros(store.shards[-1].packed.stop, dtype) if masters is None else masters
         self._shards = [self.flat[shard.packed] for shard in store.shards]
         lengths = [stop - start for start, stop, _ in buckets.all]

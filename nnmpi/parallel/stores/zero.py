@@ -23,7 +23,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.store import FlatStore, Shard, stores_of, within
+from nnmpi.nn.store import FlatStore, Shard, stores_of
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.layout import duplicate
 from nnmpi.parallel.stores.gathered_values import GatheredValues
@@ -97,11 +97,11 @@ class ZeroStore(LocalStore):
         if self._whole:
             return super().numbers(i, lo, hi)
         own = self.own_shard(i, lo, hi)
-        return self.masters.updated(own, self.shard_values(own))
+        return self.updated(own)
 
     def parameter_bytes(self) -> int:
         """The memory of values, if it is not that of masters."""
-        return 0 if self.flat is self.masters.array else int(self.flat.nbytes)
+        return 0 if self.flat is self.masters else int(self.flat.nbytes)
 
     def gradient_bytes(self) -> int:
         return int(self.flat_grad.nbytes)
@@ -154,8 +154,8 @@ class ZeroStore(LocalStore):
 
     def totals(self, counted: Sequence[Stretch]) -> Array:
         order = float(self._values.order)
-        shards = (shard for lo, hi in counted for shard in within(self._counted, lo, hi))
-        row = np.array([*self.on_host([self.squares_of(shards)]), order, order**2])
+        squares = self.squares(self._counted, counted)
+        row = np.array([*self.on_host([squares]), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
         # equal if, and only if, all orders are: both products are rounded alike, orders**2 is not

@@ -55,8 +55,8 @@ def check() -> None:
 
 def free_disk() -> int:
     """The bytes that are free where arenas are."""
-    found = os.statvfs(tempfile.gettempdir())
-    return found.f_bavail * found.f_frsize
+    disk = os.statvfs(tempfile.gettempdir())
+    return disk.f_bavail * disk.f_frsize
 
 
 @contextmanager
@@ -83,9 +83,9 @@ def _kind_of_files(folder: str) -> str:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    found = native.kernel(name)
-    assert found is not None
-    return found
+    function = native.kernel(name)
+    assert function is not None
+    return function
 
 
 class Arena:
@@ -106,11 +106,11 @@ class Arena:
         """Within it the arrays that this thread makes lie here; with free memory that keeps its
         pages they take no more than this, as long as there is some."""
         _function("tag")(self._handler, tag, round(nbytes))
-        before = _function("use")(self._handler)
+        handler = _function("use")(self._handler)
         try:
             yield
         finally:
-            _function("use")(before)
+            _function("use")(handler)
 
     def retag(self, tag: int, array: np.ndarray) -> None:
         """The tag of the block of an array, if it lies here."""
@@ -118,20 +118,20 @@ class Arena:
 
     def blocks(self, tag: int) -> Blocks:
         """Where the blocks of a tag begin and end."""
-        found: Blocks = _function("blocks")(self._handler, tag)
-        return found
+        tagged: Blocks = _function("blocks")(self._handler, tag)
+        return tagged
 
     def places(self, arrays: Iterable[np.ndarray]) -> Blocks:
         """Where the pages of arrays are that lie here, in order; neighbours are joined."""
-        found: Blocks = []
+        joined: Blocks = []
         for start, end in sorted(map(self._bytes_of, arrays)):
             first, stop = start // PAGE * PAGE, -(-end // PAGE) * PAGE
             if not 0 <= start < self._nbytes:  # it is short, and in the heap
                 continue
-            if found and first <= found[-1][1]:
-                first = found.pop()[0]
-            found.append((first, stop))
-        return found
+            if joined and first <= joined[-1][1]:
+                first = joined.pop()[0]
+            joined.append((first, stop))
+        return joined
 
     def forget(self, array: np.ndarray) -> None:
         """The numbers of an array are not needed any more: pages that are its own become 0."""

@@ -104,9 +104,9 @@ class DiskThread:
                     self.change.wait_for(lambda: self.jobs or self._is_ended)
                     if self._is_ended:
                         return
-                    what, s = self.jobs.popleft()
+                    job, s = self.jobs.popleft()
                     self._is_busy = True
-                self._do[what](s)
+                self._do[job](s)
         except Exception as error:
             with self.change:
                 self._error = error

@@ -47,6 +47,8 @@ class Handover(Source, Sink):
     noted    is told of each activation before it is taken
     """
 
+    has_memory = True
+
     def __init__(
         self, requires_grad: bool, keeps: bool, noted: Callable[[np.ndarray], None]
     ) -> None:

@@ -32,8 +32,10 @@ class ModelPages:
         has_gradients: bool,
     ) -> None:
         self._arena, self._store, self._has_gradients = arena, store, has_gradients
-        self._own = [[p for p in own if p.store is store] for own in stages]
-        self._values = [arena.places(store.values[p.index] for p in own) for own in self._own]
+        self._own = [[p for p in parameters if p.store is store] for parameters in stages]
+        self._values = [
+            arena.places(store.values[p.index] for p in parameters) for parameters in self._own
+        ]
         self._gradients = [arena.places(store.grad_memories[p.index] for p in s) for s in self._own]
         self._behind: Blocks = []
         if has_gradients:

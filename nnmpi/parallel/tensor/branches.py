@@ -104,7 +104,7 @@ def divide_branches(graph: Graph, ranks: int) -> BranchOwners:
     for call in outermost(graph):
         assert call.path is not None
         calls.setdefault(call.path, []).append(call)
-    found, nodes, variables = dict[int, BranchCall](), dict[int, int](), dict[int, int]()
+    by_node, nodes, variables = dict[int, BranchCall](), dict[int, int](), dict[int, int]()
     for path, several in calls.items():
         inside = [_nodes_of_branches(graph, call) for call in several]
         used = [{v for k in branch for v in graph.nodes[k].variables} for branch in inside[0]]
@@ -117,12 +117,12 @@ def divide_branches(graph: Graph, ranks: int) -> BranchOwners:
             inputs = tuple(graph.edges[e] for e in edges_of(call.arguments))
             (result,) = (graph.edges[e] for e in node.outputs)
             join = node.arguments[1]["join"]
-            one = BranchCall(path, join, owners, tuple(branches), inputs, outputs, result)
-            found[one.node] = one
-            for owner, branch, own in zip(owners, branches, used, strict=True):
+            branch_call = BranchCall(path, join, owners, tuple(branches), inputs, outputs, result)
+            by_node[branch_call.node] = branch_call
+            for owner, branch, held in zip(owners, branches, used, strict=True):
                 nodes |= dict.fromkeys(branch, owner)
-                variables |= dict.fromkeys(own, owner)
-    return BranchOwners(found, nodes, variables)
+                variables |= dict.fromkeys(held, owner)
+    return BranchOwners(by_node, nodes, variables)
 
 
 def outermost(graph: Graph) -> Iterator[Call]:
@@ -136,13 +136,13 @@ def outermost(graph: Graph) -> Iterator[Call]:
 def _nodes_of_branches(graph: Graph, call: Call) -> list[range]:
     """The nodes of each branch, which run one branch after the other; the last node joins them."""
     makers = {e: k for k in call.nodes for e in graph.nodes[k].outputs}
-    found, start = [], call.nodes.start
+    ranges, start = [], call.nodes.start
     for value in graph.nodes[call.nodes[-1]].arguments[0]:
         stop = max(makers.get(value.edge, start - 1) + 1, start)
-        found.append(range(start, stop))
+        ranges.append(range(start, stop))
         start = stop
-    found[-1] = range(found[-1].start, call.nodes[-1])
-    return found
+    ranges[-1] = range(ranges[-1].start, call.nodes[-1])
+    return ranges
 
 
 def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: set[int]) -> None:
@@ -160,12 +160,12 @@ def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: se
 def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
     """The indices of sets, those together that have something in common, or with others have."""
     groups: list[tuple[Set[Any], list[int]]] = []
-    for i, own in enumerate(sets):
+    for i, members_of in enumerate(sets):
         members = [i]
-        for group in [group for group in groups if group[0] & own]:
+        for group in [group for group in groups if group[0] & members_of]:
             groups.remove(group)
-            own, members = own | group[0], group[1] + members
-        groups.append((own, members))
+            members_of, members = members_of | group[0], group[1] + members
+        groups.append((members_of, members))
     return [members for _, members in groups]
 
 
@@ -235,14 +235,14 @@ class Elsewhere(Module):
 
 
 def joined_on_ranks(
-    *own: Array, join: str, axis: int, comm: Comm, call: BranchCall, samples: int, xp: Any
+    *inputs: Array, join: str, axis: int, comm: Comm, call: BranchCall, samples: int, xp: Any
 ) -> Result:
     """The join of the branches of all ranks, from those of this rank.
 
     The arrays behind these are inputs, to whose gradients the join adds nothing.
     """
     here = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
-    parts, ends = own[: len(here)], own[len(here) :]
+    parts, ends = inputs[: len(here)], inputs[len(here) :]
     none = [lambda g, out, like=(x.shape, x.dtype): xp.zeros(*like) for x in ends]
     if join in PUT_TOGETHER:
         arrays = _all_gathered(parts, call, comm, samples, xp)
@@ -264,15 +264,15 @@ def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
 
 
 def _all_gathered(
-    own: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
+    outputs_here: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
     """The outputs of all branches, in their order; rank r brings its own ones side by side."""
     at = [b * samples for b in call.gathered(comm.size)]
     nothing = xp.empty(0, np.dtype(call.result.dtype))
-    row = xp.concatenate([nothing, *(part.reshape(-1) for part in own)])
-    buffer, found = all_gather(row, comm, tuple(at), 0), list[Array]()
+    row = xp.concatenate([nothing, *(part.reshape(-1) for part in outputs_here)])
+    buffer, outputs = all_gather(row, comm, tuple(at), 0), list[Array]()
     for edge, owner in zip(call.outputs, call.owners, strict=True):
         shape = edge.shape(samples)
-        found.append(buffer[at[owner] : at[owner] + prod(shape)].reshape(shape))
+        outputs.append(buffer[at[owner] : at[owner] + prod(shape)].reshape(shape))
         at[owner] += prod(shape)
-    return found
+    return outputs

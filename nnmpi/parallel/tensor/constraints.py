@@ -109,7 +109,7 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
     those that are as they are on a part of their input, unless one that exchanges rows of it is
     named. Raises ValueError for a pattern of no layer, and for one that has another way.
     """
-    found = dict[str, str]()
+    wanted = dict[str, str]()
     for pattern, how in ways.items():
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
@@ -126,26 +126,26 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
             for name, names in known.items():
                 why = f"the ways of {name} are {', '.join(names)}"
             raise ValueError(f"layout {pattern}={how}: {why}")
-        found |= dict.fromkeys(having, how)
-    return found
+        wanted |= dict.fromkeys(having, how)
+    return wanted
 
 
 def refuse_rows(graph: Graph, k: int, ranks: int) -> None:
     """Raises ValueError if a layer cannot be cut by rows of images in the way that was asked for:
     it takes none, or ones of fewer rows than there are ranks, or has no op of its own."""
     node = graph.nodes[k]
-    what = f"layer {node.name} ({node.kind})"
+    layer = f"layer {node.name} ({node.kind})"
     for does, edge in (("takes", graph.edges[node.inputs[0]]), ("makes", made_by(graph, k))):
         if len(edge.sample) != 3:
-            raise ValueError(f"{what} {does} no images, which could be cut by rows: leave it out")
+            raise ValueError(f"{layer} {does} no images, which could be cut by rows: leave it out")
         if cut_of_rows(edge, ranks) is None:
             size = "x".join(map(str, edge.sample[1:]))
             raise ValueError(
-                f"{what} {does} images of {size}, which cannot be cut by rows among {ranks} ranks: "
-                f"use at most {edge.sample[1]}, or another way"
+                f"{layer} {does} images of {size}, which cannot be cut by rows among {ranks} "
+                f"ranks: use at most {edge.sample[1]}, or another way"
             )
     if is_fused_pooling(graph, k):
         raise ValueError(
-            f"{what} runs as one op with the layer before it, and is cut as that one is: name that "
-            "one alone"
+            f"{layer} runs as one op with the layer before it, and is cut as that one is: name "
+            "that one alone"
         )

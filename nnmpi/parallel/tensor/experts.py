@@ -58,22 +58,22 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
         """The gradients of x and of the gates, summed; and what the others share."""
-        shared, found = plain(g, needs), list[Array | None]((None, None))
+        shared, gradients = plain(g, needs), list[Array | None]((None, None))
         terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
         if terms:
             row = xp.concatenate([d.reshape(-1) for d in terms.values()])
             all_reduce(row, comm)
             for i, d in terms.items():
-                found[i], row = row[: d.size].reshape(d.shape), row[d.size :]
-        return found, shared
+                gradients[i], row = row[: d.size].reshape(d.shape), row[d.size :]
+        return gradients, shared
 
     return _of_inputs_and_weights(y, vjps, prepare)
 
 
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
     """`prepare` gives the gradients of both inputs, and what those of the weights share."""
-    picks: list[Any] = [lambda found, out, i=i: found[0][i] for i in range(2)]
-    rest: list[Any] = [lambda found, out, vjp=vjp: vjp(found[1], out) for vjp in vjps[2:]]
+    picks: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
+    rest: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
     return Result(y, (*picks, *rest), prepare)
 
 
@@ -161,8 +161,8 @@ class TokenExchange(NamedTuple):
 
     def there(self, parts: Sequence[Array], width: int) -> Array:
         """The rows that come for the experts of this rank, of so many numbers; parts[r] goes."""
-        found = self._all_to_all(parts, [(n, width) for n in self.comes])
-        return xp_of(found[0]).concatenate(found)
+        arrived = self._all_to_all(parts, [(n, width) for n in self.comes])
+        return xp_of(arrived[0]).concatenate(arrived)
 
     def back(self, rows: Array, widths: Sequence[int]) -> list[Array]:
         """The outputs of each rank's experts for tokens of this rank; `rows` are sent back."""
@@ -232,8 +232,8 @@ def experts_by_exchange(
             return None, shared
         d = xp.concatenate([vjp(shared, None) for vjp in vjps[:2]], axis=-1)
         dx, dgates = xp.zeros(flat.shape, g.dtype), xp.zeros((len(flat), bounds[-1]), g.dtype)
-        found = zip(trip.goes, trip.back(d[0], widths), spans, strict=True)
-        for i, part, (start, stop) in found:
+        returned = zip(trip.goes, trip.back(d[0], widths), spans, strict=True)
+        for i, part, (start, stop) in returned:
             dx[i] += part[:, :C]
             dgates[i, start:stop] = part[:, C:]
         return (dx.reshape(shape), dgates.reshape(of_gates)), shared

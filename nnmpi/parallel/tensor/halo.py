@@ -82,8 +82,8 @@ class Halo(NamedTuple):
 
     def fetch(self, x: Array, into: Array, comm: Comm) -> None:
         """Fills `into` (N, rows needed, W, C) from x (N, h, W, C) of all ranks; not its padding."""
-        found = _exchanged(x, self.own[0], self.gives, self.gets, comm)
-        for (a, b), rows in zip(self.gets, found, strict=True):
+        arrived = _exchanged(x, self.own[0], self.gives, self.gets, comm)
+        for (a, b), rows in zip(self.gets, arrived, strict=True):
             into[:, a - self.needed[0] : b - self.needed[0]] = rows
 
     def give_back(self, d: Array, comm: Comm) -> Array:
@@ -93,15 +93,15 @@ class Halo(NamedTuple):
         order of ranks. The memory of d becomes that of the result where it can.
         """
         first, (lo, hi) = self.needed[0], self.own
-        found = _exchanged(d, first, self.gets, self.gives, comm)
-        dx = found[self.rank]
+        arrived = _exchanged(d, first, self.gets, self.gives, comm)
+        dx = arrived[self.rank]
         if self.gives[self.rank] != self.own:
             a, b = self.gives[self.rank]
             dx = xp_of(d).zeros((len(d), hi - lo, *d.shape[2:]), d.dtype)
-            dx[:, a - lo : b - lo] = found[self.rank]
+            dx[:, a - lo : b - lo] = arrived[self.rank]
         for r, (a, b) in enumerate(self.gives):
             if r != self.rank:
-                dx[:, a - lo : b - lo] += found[r]
+                dx[:, a - lo : b - lo] += arrived[r]
         return dx
 
 

@@ -156,8 +156,8 @@ def conv2d(
     assert prepare is not None
 
     def prepare_bands(g: Array, needs: Sequence[bool]) -> Any:
-        whole = bands.cotangent(g.transpose(0, 2, 3, 1))
-        return prepare(whole.transpose(0, 3, 1, 2), needs)
+        of_all_rows = bands.cotangent(g.transpose(0, 2, 3, 1))
+        return prepare(of_all_rows.transpose(0, 3, 1, 2), needs)
 
     def vjp_rows(shared: Any, out: Array | None) -> Array:
         d = bands.gradient(vjp_x(shared, None).transpose(0, 2, 3, 1)[:, :, within])

@@ -54,12 +54,12 @@ class Sharded(Module):
 
     def _take(self, comm: Comm, axis: int, names: str, bounds: Bounds | None = None) -> None:
         """Keeps this rank's part of the weight, along an axis whose numbers have these names."""
-        n, what = self.weight.shape[axis], type(self).__name__.removeprefix("Sharded")
+        n, label = self.weight.shape[axis], type(self).__name__.removeprefix("Sharded")
         self.comm, self.side = comm, Whole(comm)
-        self.bounds = bounds or even_bounds(n, comm.size, f"{what} with {n} {names}")
+        self.bounds = bounds or even_bounds(n, comm.size, f"{label} with {n} {names}")
         if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):
             raise ValueError(
-                f"{what}: bounds {bounds} for {n} channels on {comm.size} ranks: they must be "
+                f"{label}: bounds {bounds} for {n} channels on {comm.size} ranks: they must be "
                 f"{comm.size + 1} numbers from 0 to {n}"
             )
         self.weight = part_of(self.weight, axis, self.bounds, comm)
@@ -209,8 +209,8 @@ def gathering_linear(
     x: Array, w: Array, b: Array | None, *, side: Side, relu: bool = False
 ) -> Result:
     """`linear` of all positions or samples, of which x has some; w and b are some outputs."""
-    whole = linear(side.whole(x), w, b, relu=relu)
-    y, prepare, xp = whole.value, whole.prepare, xp_of(x)
+    of_all = linear(side.whole(x), w, b, relu=relu)
+    y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty((len(g), w.shape[1]), w.dtype)

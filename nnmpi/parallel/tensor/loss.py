@@ -80,8 +80,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         known = Labels.of(labels, weight, self.ignore_index, z.dtype)
         smoothing = None
         if self.label_smoothing:
-            whole = xp_of(z).ones(shape[1], z.dtype) if weight is None else weight
-            smoothing = Smoothing.of(self.label_smoothing, whole, slice(here.start, here.stop))
+            weights = xp_of(z).ones(shape[1], z.dtype) if weight is None else weight
+            smoothing = Smoothing.of(self.label_smoothing, weights, slice(here.start, here.stop))
         return _Softmax.of(z, known, smoothing, here, self.comm)
 
 

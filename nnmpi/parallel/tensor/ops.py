@@ -39,12 +39,12 @@ CHANNELS_LAST = (0, 2, 3, 1)
 # ---- parts
 
 
-def even_bounds(channels: int, ranks: int, what: str) -> Bounds:
+def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
     """Bounds of nearly equal parts; raises ValueError if a rank would have no channel."""
     if channels < ranks:
         some = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
-            f"{what}: {some} cannot be divided among {ranks} ranks, of which each needs one: "
+            f"{label}: {some} cannot be divided among {ranks} ranks, of which each needs one: "
             f"use at most {channels} ranks, or a wider layer"
         )
     return bounds(channels, ranks)
@@ -119,9 +119,9 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     buffer[slice(*own(bounds, comm))] = mine
     with waiting("tensor"):
         wire_for(comm, buffer).all_gather(buffer, parts=lengths)
-    whole = xp.moveaxis(buffer, 0, axis)
-    order = memory_order(whole.ndim)
-    return xp.ascontiguousarray(whole.transpose(order)).transpose(inverse(order))
+    gathered = xp.moveaxis(buffer, 0, axis)
+    order = memory_order(gathered.ndim)
+    return xp.ascontiguousarray(gathered.transpose(order)).transpose(inverse(order))
 
 
 def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
@@ -152,13 +152,15 @@ def all_to_all(
     """
     xp, me, dtype = xp_of(parts[0]), comm.rank, parts[0].dtype
     wire, ahead = wire_for(comm, parts[0]), [(me + s) % comm.size for s in range(1, comm.size)]
-    found = [parts[r] if r == me else xp.empty(shape, dtype) for r, shape in enumerate(shapes)]
+    received = [parts[r] if r == me else xp.empty(shape, dtype) for r, shape in enumerate(shapes)]
     with waiting("tensor"):
-        works = [wire.irecv(found[r], r) for r in reversed(ahead) if found[r].size or not skips]
+        works = [
+            wire.irecv(received[r], r) for r in reversed(ahead) if received[r].size or not skips
+        ]
         works += [wire.isend(parts[r], r) for r in ahead if parts[r].size or not skips]
         for work in works:
             work.wait()
-    return found
+    return received
 
 
 def own_part(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:

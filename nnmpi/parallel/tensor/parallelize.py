@@ -157,8 +157,8 @@ def _part(
         elif cut is not None:
             new.part, new.axis = ChannelRange(start, stop, at.bounds[-1]), cut.axis
     for name, p in layer._parameters.items():
-        there = cuts.get(name)
-        own_p = copy_of(p) if there is None else part_of(p, there.axis, there.bounds, comm)
+        cut_of = cuts.get(name)
+        own_p = copy_of(p) if cut_of is None else part_of(p, cut_of.axis, cut_of.bounds, comm)
         setattr(new, name, own_p)
     for name in layer._buffers.keys() & at.way.parameters:
         value = getattr(layer, name)

@@ -18,10 +18,10 @@ def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Wa
         return []
     fitting = (way for way in ways(node.layer) if way.markers <= {*cuts})
     inputs = len(node.arguments[0])
-    found = [way for way in fitting if way.inputs == inputs and way.fits(node.settings)]
-    for way in found if node.layer not in RULES else ():
+    possible_ways = [way for way in fitting if way.inputs == inputs and way.fits(node.settings)]
+    for way in possible_ways if node.layer not in RULES else ():
         _check_own(graph, node, way)
-    return found
+    return possible_ways
 
 
 def is_plain(node: Node) -> bool:
@@ -61,33 +61,33 @@ def follows(node: Node) -> bool:
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:
     """The parameters and buffers of a layer, by the name of the attribute."""
-    found = {}
+    by_name = {}
     for v in node.variables:
         for path in graph.variables[v].names:
             owner, _, name = path.rpartition(".")
             if owner == node.name:
-                found[name] = v
-    return found
+                by_name[name] = v
+    return by_name
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if the way of somebody's own layer cannot be right."""
-    what = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
+    label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
-        raise ValueError(f"{what} cuts positions on one side: give POSITIONS on both, or on none")
+        raise ValueError(f"{label} cuts positions on one side: give POSITIONS on both, or on none")
     for name, v in variables_of(graph, node).items():
         along, n = way.parameters.get(name), len(graph.variables[v].shape)
         if along is not None and not -n <= along < n:
-            raise ValueError(f"{what} cuts axis {along} of {name}, which has {n}")
+            raise ValueError(f"{label} cuts axis {along} of {name}, which has {n}")
         if graph.variables[v].is_parameter and along is None and not way.markers:
             raise ValueError(
-                f"{what} leaves {name} whole, which a sum over ranks would add once a rank, or of "
+                f"{label} leaves {name} whole, which a sum over ranks would add once a rank, or of "
                 "which each rank would have a part of the gradient: cut it too, or make it a "
                 "parameter of a layer of its own"
             )
     for axis, e in ((way.input, node.inputs[0]), (way.output, node.outputs[0])):
         n = len(graph.edges[e].sample)
         if not n or (isinstance(axis, int) and not -n <= axis < n):
-            raise ValueError(f"{what} cuts axis {axis} of a sample, which has {n}")
+            raise ValueError(f"{label} cuts axis {axis} of a sample, which has {n}")
     if way.input is None and way.output is ...:
-        raise ValueError(f"{what} has output=..., the axis of the input, and input=None: give one")
+        raise ValueError(f"{label} has output=..., the axis of the input, and input=None: give one")

@@ -79,8 +79,8 @@ def shard(
     transitions = search.transitions()
     edges, variables, terms = dict[int, AxisCut](), dict[int, AxisCut](), set[int]()
     layers, state = list[ShardedLayer](), START
-    for k, found in enumerate(transitions):
-        taken = min((t for t in found if t.before == state), key=attrgetter("total"))
+    for k, of_node in enumerate(transitions):
+        taken = min((t for t in of_node if t.before == state), key=attrgetter("total"))
         state, choice = taken.after, taken.choice
         if choice.output is not None:
             edges |= dict.fromkeys(graph.nodes[k].outputs, choice.output)
@@ -89,7 +89,7 @@ def shard(
         if k in search.branches.calls:
             layers += join_layers(search.branches.calls[k], ranks)
         elif is_told(graph, graph.nodes[k], choice):
-            why = search.why(k, found, taken)
+            why = search.why(k, of_node, taken)
             layers.append(described(graph, k, choice, ranks, why))
     if sequence and not any(layer.position_bounds for layer in layers):
         _refuse_positions(graph, ranks)
@@ -159,23 +159,23 @@ class _Search:
     def _needed(self) -> list[str]:
         """The reason why each edge has to be whole; empty if all that read it may take it cut."""
         graph = self.graph
-        found = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
+        reasons = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:
-            found[e] = found[e] or "the output is whole" * (not self.may_stay)
+            reasons[e] = reasons[e] or "the output is whole" * (not self.may_stay)
         for node, possible_ways in reversed([*zip(graph.nodes, self.ways, strict=True)]):
-            behind = next((found[e] for e in node.outputs if found[e]), "")
-            whole = f"{' '.join(dict.fromkeys((node.kind, node.name)))} takes it whole"
+            behind = next((reasons[e] for e in node.outputs if reasons[e]), "")
+            needs_whole = f"{' '.join(dict.fromkeys((node.kind, node.name)))} takes it whole"
             if node.layer is None:
-                needed = behind if keeps_cut(graph, node) else whole
+                needed = behind if keeps_cut(graph, node) else needs_whole
             else:
                 ways = [way for way in possible_ways if way.input is not None]
                 ends = any(way.output is None or way.pattern.divides for way in ways)
                 ends |= any(IMAGE_ROWS in way.markers for way in ways)
                 ends |= SAMPLES in self.cuts and takes_samples(graph, node)
-                needed = "" if ends else behind if ways else whole
+                needed = "" if ends else behind if ways else needs_whole
             for e in node.inputs:
-                found[e] = found[e] or needed
-        return found
+                reasons[e] = reasons[e] or needed
+        return reasons
 
     def transitions(self) -> list[list[Transition]]:
         """The transitions of each node that lead to the end; raises ValueError if there are none.
@@ -184,55 +184,60 @@ class _Search:
         on the way back.
         """
         reached = {START: PlanCost()}
-        found: list[list[Transition]] = []
+        of_nodes: list[list[Transition]] = []
         for k in range(len(self.graph.nodes)):
-            found.append([])
+            of_nodes.append([])
             least: dict[State, PlanCost] = {}
             known: dict[Any, list[tuple[NodeChoice, dict[Subject, Any]]]] = {}
             for state, cost in reached.items():
                 for choice, after in self._next(k, dict(state), known):
                     total = cost.plus(choice.cost)
-                    found[k].append(Transition(state, choice, after, total))
+                    of_nodes[k].append(Transition(state, choice, after, total))
                     least[after] = min(total, least.get(after, total))
             reached = _cheapest(least)
         # the output is whole, or cut along the axis of the classes
-        ends = (s for s in reached if all(cut.axis == 0 for (what, _), cut in s if what == "edge"))
+        ends = (
+            s for s in reached if all(cut.axis == 0 for (subject, _), cut in s if subject == "edge")
+        )
         behind = dict.fromkeys(ends, PlanCost())
         if not behind:
             self._refuse()
-        for k, before_k in reversed([*enumerate(found)]):
-            found[k], least = [], {}
+        for k, before_k in reversed([*enumerate(of_nodes)]):
+            of_nodes[k], least = [], {}
             for t in before_k:
                 if t.after in behind:
                     rest = behind[t.after]
-                    found[k].append(t._replace(total=t.total.plus(rest)))
+                    of_nodes[k].append(t._replace(total=t.total.plus(rest)))
                     cost = t.choice.cost.plus(rest)
                     least[t.before] = min(cost, least.get(t.before, cost))
             behind = least
-        return found
+        return of_nodes
 
     def _next(
         self,
         k: int,
         known: dict[Subject, Any],
-        found: dict[tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]],
+        known_choices: dict[
+            tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]
+        ],
     ) -> Iterator[tuple[NodeChoice, State]]:
-        """The choices for node k in a state, and the states behind them; `found` keeps choices."""
+        """The choices for node k in a state, and the states behind them; `known_choices` keeps
+        choices, and the facts that follow from each."""
         node = self.graph.nodes[k]
         cuts = tuple(known.get(("edge", e)) for e in node.inputs)
-        if cuts not in found:
+        if cuts not in known_choices:
             is_shared = any(("variable", v) in self.last for v in node.variables)
             here = (
                 [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
                 if k in self.branches.nodes
                 else self._choices(k, cuts, is_shared)
             )
-            found[cuts] = [
+            known_choices[cuts] = [
                 (choice._replace(cost=self._cost(k, choice)), self._facts(node, choice, cuts))
                 for choice in here
                 if choice.output is None or not any(self.needed[e] for e in node.outputs)
             ]
-        for choice, facts in found[cuts]:
+        for choice, facts in known_choices[cuts]:
             if any(known.get(subject, fact) != fact for subject, fact in facts.items()):
                 continue
             after = known | facts
@@ -266,10 +271,10 @@ class _Search:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs
         is_whole = (self.sequence or self.constraints.names_rows) and choice.output is None
-        whole = is_whole * sum(self.graph.edges[e].numbers for e in outputs)
-        return choice.cost.plus(PlanCost(whole=whole))
+        whole_numbers = is_whole * sum(self.graph.edges[e].numbers for e in outputs)
+        return choice.cost.plus(PlanCost(whole=whole_numbers))
 
-    def why(self, k: int, found: list[Transition], taken: Transition) -> str:
+    def why(self, k: int, of_node: list[Transition], taken: Transition) -> str:
         """The reason for node k's choice, such as what is sent in all, and by the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is OF_BRANCH:
@@ -282,7 +287,7 @@ class _Search:
             return "its parameters are used in another way too"
         if choice.way is WHOLE:
             return "its input is whole" if self.ways[k] else "no rule says how to divide it"
-        others = [(t.total, t.choice.words) for t in found if t.choice.words != choice.words]
+        others = [(t.total, t.choice.words) for t in of_node if t.choice.words != choice.words]
         cost, words = min(others, default=(total, ""))
         if words and cost.copied == total.copied and cost.whole != total.whole:
             return f"{total.whole:,} activations a sample on every rank; {cost.whole:,} as {words}"
@@ -309,6 +314,6 @@ def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
     """Not more states than `MOST`."""
     if len(reached) <= MOST:
         return reached
-    least_cut = min(reached, key=lambda state: sum(what == "edge" for (what, _), _ in state))
+    least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))
     kept = [*sorted(reached, key=reached.__getitem__)[: MOST - 1], least_cut]
     return {state: reached[state] for state in kept}

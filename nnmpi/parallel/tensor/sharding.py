@@ -152,11 +152,11 @@ def _message(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
 def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
     """The join of branches; and one entry more for each input behind the first."""
     why = "a branch is whole on one rank"
-    one = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
+    join = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
     joins = _message(SUM_OUTPUT, call.result.numbers)
     if call.join not in SUMS:
-        one = one._replace(bounds=call.gathered(ranks))
-        joins = _message(GATHER_OUTPUT, one.bounds[-1], one.bounds)
+        join = join._replace(bounds=call.gathered(ranks))
+        joins = _message(GATHER_OUTPUT, join.bounds[-1], join.bounds)
     back = [_message(SUM_GRADIENT, e.numbers) for e in call.inputs if e.requires_grad]
-    first = one._replace(sends=(joins, *back[:1]))
-    return [first, *(one._replace(sends=(message,)) for message in back[1:])]
+    first = join._replace(sends=(joins, *back[:1]))
+    return [first, *(join._replace(sends=(message,)) for message in back[1:])]

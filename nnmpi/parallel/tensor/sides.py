@@ -45,9 +45,9 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
 
     A run knows how many there are; else the ranks tell each other.
     """
-    now = current_pass.get()
-    if now is not None and now.samples is not None:
-        return bounds(len(now.samples), comm.size)
+    current = current_pass.get()
+    if current is not None and current.samples is not None:
+        return bounds(len(current.samples), comm.size)
     counts = np.empty(comm.size, np.int64)
     counts[comm.rank] = len(x)
     comm.all_gather(counts)
@@ -82,14 +82,18 @@ class OnSamples(Module):
 @contextmanager
 def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
     """Within it, the pass is that of the samples of this rank."""
-    now = current_pass.get() or Pass(0)
-    samples = np.arange(at[-1]) if now.samples is None else now.samples
-    stats = now.batch_stats if now.batch_stats is UNTRACKED else OverRanks(comm, now.batch_stats)
+    current = current_pass.get() or Pass(0)
+    samples = np.arange(at[-1]) if current.samples is None else current.samples
+    stats = (
+        current.batch_stats
+        if current.batch_stats is UNTRACKED
+        else OverRanks(comm, current.batch_stats)
+    )
     token = current_pass.set(
-        now._replace(
+        current._replace(
             samples=samples[slice(*ops.own(at, comm))],
             batch_stats=stats,
-            batch=at[-1] if now.batch is None else now.batch,
+            batch=at[-1] if current.batch is None else current.batch,
         )
     )
     try:

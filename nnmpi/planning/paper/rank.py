@@ -146,7 +146,7 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
 def _held(a: Arrangement, one: PaperRank) -> Memory:
     """The memory that a rank holds for trained parameters between steps."""
     store, windows = one.store, sum(one.ranks.windows.values())
-    masters = 0 if store.masters.array is None else store.masters.array.nbytes
+    masters = 0 if store.masters is None else store.masters.nbytes
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
     if isinstance(store, NodeStore):
         windows -= values + gradients

@@ -176,7 +176,7 @@ def _holds(trainer: Trainer, comm: Comm, made: Made) -> None:
     said = memory(trainer.arrangement, comm.rank, trainer.config.batch_size)
     stores = {p.store for p in trainer.optimizer.parameters}
     (store,) = (s for s in stores if isinstance(s, FlatStore))
-    masters = store.masters.array if isinstance(store, LocalStore) else None
+    masters = store.masters if isinstance(store, LocalStore) else None
     held = {
         "parameters": store.parameter_bytes(),
         "gradients": store.gradient_bytes(),
