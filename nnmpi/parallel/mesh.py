@@ -61,7 +61,7 @@ class Mesh:
 
     @classmethod
     def filled(cls, ranks: int, sizes: Mapping[str, int | None], order: str = "tp,dp,pp") -> Self:
-        """As many ranks along each axis as `sizes` says, or one; along dp what there are for.
+        """A mesh with these axis sizes, 1 by default; dp, unless given, takes the others.
 
         `order` names the axes: along the first one ranks are consecutive.
         """
