@@ -7,13 +7,13 @@
     update                  each number is updated by one rank, or by several
 
 Left out are what no formula says before ranks are arranged: latency, waiting, sums on a node. With
-its `messages`, the exchanges within passes count, too: about as many in each stage.
+its `messages`, the exchanges within passes count, too: about as many in each stage. There is no log
+yet that `step_time` could fold: `test_bounds_rise_to_what_a_layout_takes` holds bounds to it.
 """
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import ceil, log2
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.planning.arrangements import Paper
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.layer_messages import in_passes
-from nnmpi.planning.step_time import CostModel, stage_passes
+from nnmpi.planning.step_time import CostModel, passes_of_stages
 from nnmpi.schedules.op import Kind
 
 ROUNDING = 1 - 1e-9
@@ -53,10 +53,12 @@ class _RankEnds(NamedTuple):
 class _RankNumbers(NamedTuple):
     """The trained numbers of a rank along pp, of all ranks along tp together.
 
+    all      of them together
     modules  of each module, the largest first
     last     of the parameter whose gradient is final last; 0 where other stages have it too
     """
 
+    all: int
     modules: list[int]
     last: int
 
@@ -125,12 +127,8 @@ class LowerBounds:
     def _count(self, one: Candidate) -> int:
         return min(one.micro_batches, self._paper.plain.batch_size)
 
-    def _samples(self, one: Candidate) -> int:
-        """The samples of the largest micro-batch of the rank along dp that has most."""
-        return self._sizes(one)[1]
-
     def _sizes(self, one: Candidate) -> tuple[int, int]:
-        """Samples of its smallest and its largest micro-batch."""
+        """Samples of the smallest and the largest micro-batch, of the rank along dp with most."""
         batch, count = self._paper.plain.batch_size, self._count(one)
         return ceil(batch // count / one.dp), ceil(ceil(batch / count) / one.dp)
 
@@ -144,7 +142,7 @@ class LowerBounds:
 
     def _most_numbers(self, one: Candidate) -> float:
         """The trained numbers of the rank that has most."""
-        return max(sum(held.modules) for held in self._modules_of(one)) / one.tp
+        return max(held.all for held in self._modules_of(one)) / one.tp
 
     def _is_near(self, one: Candidate) -> bool:
         """Whether the replicas of the last rank are on one node."""
@@ -156,15 +154,12 @@ class LowerBounds:
 
     def _stages(self, one: Candidate) -> np.ndarray:
         """The seconds of the passes of each stage, without exchanges: F, B and I."""
-        model, samples = self._costs.model, self._samples(one)
+        model, (_, samples) = self._costs.model, self._sizes(one)
         key = *self._paper.cut_key(one), one.tp, one.cp, *_ways(one), samples
         if key not in self._passes:
             of_units = model.of(self._paper.sharding(one), one, samples)
-            starts = [unit.nodes.start for unit in model.units]
             begins = [stage.nodes.start for stage in self._paper.division(one).stages]
-            firsts = [bisect_left(starts, begin) for begin in begins]
-            parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
-            passes = (stage_passes(part, is_first=s == 0) for s, part in enumerate(parts))
+            passes = passes_of_stages(model, of_units, begins)
             self._passes[key] = np.array([[t[Kind.F], t[Kind.B], t[Kind.I]] for t in passes])
         return self._passes[key]
 
@@ -193,8 +188,8 @@ class LowerBounds:
                 for variable in trained:
                     modules[variable.path.rpartition(".")[0]] += variable.size
                 last = 0 if trained[0].path in tied else trained[0].size
-                found = _RankNumbers(sorted(modules.values(), reverse=True), last)
-                self._modules[key].append(found)
+                largest_first = sorted(modules.values(), reverse=True)
+                self._modules[key].append(_RankNumbers(modules.total(), largest_first, last))
         return self._modules[key]
 
     def _in_passes(self, one: Candidate) -> float:

@@ -12,7 +12,7 @@ other      what no unit and no exchange takes: batches, losses, Python; of what 
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -118,7 +118,9 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     """The time of a step, and what it is made of."""
     times, on_paper = costs.exchanges, a.mesh.group(a.mesh.size - 1, "pp")
     micro = micro_batches(a, on_paper[0], a.config.batch_size)
-    ranks = [_rank_step(a, costs, rank, micro) for rank in on_paper]
+    of_units = costs.model.of(a.sharding, a.config, max(micro))
+    compute_of = passes_of_stages(costs.model, of_units, [nodes.start for nodes in a.stages])
+    ranks = [_rank_step(a, rank, len(micro), compute_of) for rank in on_paper]
     stages = dict(chain.from_iterable(one.compute.items() for one in ranks))
     within = [one.within_passes(times.seconds) for one in ranks]
     tensor = dict(chain.from_iterable(one.items() for one in within))
@@ -161,21 +163,28 @@ def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
     return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 
 
-def _rank_step(a: Arrangement, costs: CostModel, rank: int, micro: Sequence[int]) -> RankStep:
+def passes_of_stages(
+    model: ModelTimes, of_units: np.ndarray, begins: Sequence[int]
+) -> list[Mapping[Kind, float]]:
+    """The seconds of the passes of the stages that begin at these nodes."""
+    starts = [unit.nodes.start for unit in model.units]
+    firsts = [bisect_left(starts, begin) for begin in begins]
+    parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
+    return [stage_passes(part, is_first=s == 0) for s, part in enumerate(parts)]
+
+
+def _rank_step(
+    a: Arrangement, rank: int, micro: int, compute_of: Sequence[Mapping[Kind, float]]
+) -> RankStep:
     """The step of a rank: the seconds of its units, and its log on paper."""
-    of_units = costs.model.of(a.sharding, a.config, max(micro))
-    compute = dict[int, Mapping[Kind, float]]()
-    starts = [unit.nodes.start for unit in costs.model.units]
-    for s in a.model_on(rank).stages:
-        here = slice(*(bisect_left(starts, end) for end in (a.stages[s].start, a.stages[s].stop)))
-        compute[s] = stage_passes(of_units[here], is_first=s == 0)
+    compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
     for one in chain.from_iterable(exchanges(a, rank, a.config.batch_size).values()):
         is_sent, is_inside = one.during in SENDS, one.stage >= 0
         phase = "messages" if is_sent else "tensor" if is_inside else PHASES.get(one.during)
         by_phase[phase or "gathers"].append(one)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    return RankStep(ops(a, rank, len(micro)), compute, by_phase, numbers)
+    return RankStep(ops(a, rank, micro), compute, by_phase, numbers)
 
 
 def _exposed(

@@ -1,7 +1,8 @@
 """The simulation of a pipeline: the programs that ranks run, with a clock for each rank.
 
-A message takes `send` and occupies neither rank; between two stages of one rank it takes no time.
-The unit of time is the caller's.
+Schedules are drawn, and steps of layouts priced, by the same clocks. A message takes `send` and
+occupies neither rank; between two stages of one rank it takes no time. The unit of time is the
+caller's.
 """
 
 from collections import defaultdict

@@ -9,6 +9,9 @@ and not the node.
 
 Each rank keeps what it has itself of that version, too: ranks go back to one version together.
 There is memory for two versions, since the one before counts until the next one is complete.
+
+Bytes are counted by places: a backup is made between steps, so no log of a step has it. The tests
+hold them to what runs send.
 """
 
 import math

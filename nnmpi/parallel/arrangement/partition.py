@@ -145,7 +145,8 @@ def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
 
 
 class CutCosts(NamedTuple):
-    """The costs by which a model is cut into stages, an entry a unit.
+    """The costs by which a model is cut into stages, an entry a unit: no rank has a step that could
+    be priced before the model is cut.
 
     seconds  of all its passes
     trained  whether it has a trained parameter

@@ -45,5 +45,7 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()
+        gc.unfreeze()  # what was made meanwhile is old now: it is not walked through at once
         if was_enabled:
             gc.enable()

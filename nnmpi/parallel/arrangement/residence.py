@@ -165,7 +165,8 @@ def reserved(units: Sequence[UnitLoad], choice: Choice, unit: int, at: int) -> f
 
 
 class Clocks:
-    """Two clocks, and the bytes in memory, of one micro-batch.
+    """Two clocks, and the bytes in memory, of one micro-batch. No log of a step says these times:
+    passes wait for room, and room for the disk.
 
     If there is `state`, running sums are written from the beginning on, and read at the end.
     """

@@ -42,7 +42,8 @@ FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
 
 
 class PlanCost(NamedTuple):
-    """The cost of a plan, compared by the first number that differs.
+    """The cost of a plan, compared by the first number that differs. It counts numbers, since a
+    plan decides bits, and has to be the same on every machine.
 
     copied  parameters that every rank has, though their layer could be divided
     whole   with sequence parallelism, and `rows:tp`: numbers of a sample, between nodes, that

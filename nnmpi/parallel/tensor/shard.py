@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from nnmpi.nn.graph import Graph
+from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import Choices, NodeChoice, PlanCost, channels
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, refuse_rows, wanted_ways
@@ -188,7 +188,7 @@ class _Search:
         for k in range(len(self.graph.nodes)):
             of_nodes.append([])
             least: dict[State, PlanCost] = {}
-            known: dict[tuple[AxisCut | None, ...], list[NodeChoice]] = {}
+            known: dict[Any, list[tuple[NodeChoice, dict[Subject, Any]]]] = {}
             for state, cost in reached.items():
                 for choice, after in self._next(k, dict(state), known):
                     total = cost.plus(choice.cost)
@@ -217,9 +217,12 @@ class _Search:
         self,
         k: int,
         known: dict[Subject, Any],
-        known_choices: dict[tuple[AxisCut | None, ...], list[NodeChoice]],
+        known_choices: dict[
+            tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]
+        ],
     ) -> Iterator[tuple[NodeChoice, State]]:
-        """The choices for node k in a state, and the states behind them; `found` keeps choices."""
+        """The choices for node k in a state, and the states behind them; `known_choices` keeps
+        choices, and the facts that follow from each."""
         node = self.graph.nodes[k]
         cuts = tuple(known.get(("edge", e)) for e in node.inputs)
         if cuts not in known_choices:
@@ -229,21 +232,26 @@ class _Search:
                 if k in self.branches.nodes
                 else self._choices(k, cuts, is_shared)
             )
-            known_choices[cuts] = [choice._replace(cost=self._cost(k, choice)) for choice in here]
-        for choice in known_choices[cuts]:
-            if choice.output is not None and any(self.needed[e] for e in node.outputs):
-                continue
-            # all uses of a parameter, or of a module, have one form
-            facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
-            if ("module", node.name) in self.last:
-                facts["module", node.name] = (choice.words, choice.bounds, *cuts)
-            facts = {subject: fact for subject, fact in facts.items() if subject in self.last}
+            known_choices[cuts] = [
+                (choice._replace(cost=self._cost(k, choice)), self._facts(node, choice, cuts))
+                for choice in here
+                if choice.output is None or not any(self.needed[e] for e in node.outputs)
+            ]
+        for choice, facts in known_choices[cuts]:
             if any(known.get(subject, fact) != fact for subject, fact in facts.items()):
                 continue
+            after = known | facts
             if choice.output is not None:
-                facts |= {("edge", e): choice.output for e in node.outputs}
-            after = {of: fact for of, fact in (known | facts).items() if self.last.get(of, k) > k}
-            yield choice, frozenset(after.items())
+                after |= {("edge", e): choice.output for e in node.outputs}
+            yield choice, frozenset((of, f) for of, f in after.items() if self.last.get(of, k) > k)
+
+    def _facts(
+        self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
+    ) -> dict[Subject, Any]:
+        """The form that a choice gives to parameters and modules: all uses of one have the same."""
+        facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
+        facts["module", node.name] = (choice.words, choice.bounds, *cuts)
+        return {subject: fact for subject, fact in facts.items() if subject in self.last}
 
     def _choices(
         self, k: int, states: tuple[AxisCut | None, ...], is_shared: bool
