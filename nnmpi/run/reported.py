@@ -82,8 +82,8 @@ class Reported:
         self.events, self.calls = min(self.events, end), min(self.calls, end)
 
     def is_in_log(self, log: str) -> None:
-        """Takes from the log what the first rank, which is lost, has reported; its last event may be
-        there or not."""
+        """Takes from the log what the first rank, which is lost, has reported; its last event may
+        be there or not."""
         runs = runs_in(log)
         if len(runs) <= self.runs:  # it was lost before it reported the start
             self.events = NOTHING

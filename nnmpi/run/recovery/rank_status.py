@@ -1,7 +1,7 @@
 """RankStatus: how far each remaining rank is; RecoveryPlan: what all of them do next.
 
-    rank 0   step 7 made, reported       version 7   w 0..5 b 0..1   ─┐
-    rank 2   step 7 made, partly so       version 7   w 5..9          ─┴─► step 7, what
+    rank 0   step 7 made, reported         version 7   w 0..5 b 0..1   ─┐
+    rank 2   step 7 made, partly reported  version 7   w 5..9          ─┴─► step 7, what
     rank 3   in step 7                    version 6   w 0..9 b 0..1        follows again
 
 The plan is a pure function of the statuses of all ranks, so all ranks find the same.
