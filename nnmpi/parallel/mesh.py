@@ -38,7 +38,7 @@ AXES = (
     MeshAxis("pp"),
     MeshAxis("tp", same_loss=True, cuts="layers"),
 )
-"""What ranks along an axis do is in tables by these names: how a model is cut for them
+"""Names by which tables say what ranks along an axis do: how a model is cut for them
 (`run/setup/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
 `parallel/arrangement/arrangement.py`) and what they tell each other (`paper/log.py`)."""
 
