@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from nnmpi.io.checkpoints.export import export
 from nnmpi.io.checkpoints.keep import folder_of, folders
 from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
-from nnmpi.io.checkpoints.read import BlockReader, Found, newest_of
+from nnmpi.io.checkpoints.read import BlockReader, StoredCheckpoint, newest_of
 from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.options import cli
 from nnmpi.options.quoting import shown
@@ -109,7 +109,7 @@ def exported(options: argparse.Namespace) -> Printed:
     else:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
     try:
-        checkpoint = newest or Found(folder, read_manifest(folder))
+        checkpoint = newest or StoredCheckpoint(folder, read_manifest(folder))
         files = export(checkpoint, options.out, options.optimizer)
     except DamagedError as error:
         raise ValueError(f"cannot export {shown(folder)}: {error}{remedy}") from None

@@ -15,7 +15,7 @@ from nnmpi.options.config import options
 from nnmpi.options.terms import LOGGERS
 
 NAMES = {"model": MODELS, "data": DATASETS, "logger": [f"{name}:" for name in LOGGERS]}
-"""What options may also be, beside files and code."""
+"""Values of options, besides files and code."""
 
 ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
 SCRIPT = """_nnmpi() {{

@@ -49,7 +49,7 @@ class Backend(NamedTuple):
 
 CPU = Backend("cpu", np, chunk_bytes=5 << 19, is_host=True)
 META = CPU._replace(xp=meta.xp)
-"""What computes on the host would do, without numbers."""
+"""Computes as on the host, without numbers."""
 
 
 def is_device(value: object) -> bool:

@@ -15,7 +15,7 @@ from nnmpi.nn.parameter import Init, Parameter
 from nnmpi.nn.sequential import Sequential
 
 DEVIATION = 0.02
-"""Of initial weights."""
+"""The standard deviation of initial weights."""
 
 
 class GPT(Module):

@@ -54,7 +54,7 @@ BEGIN, END = "bos_token_id", "eos_token_id"
 """Keys of both files of JSON for the tokens behind which a text begins, and at which it ends."""
 
 METADATA = {"format": "pt"}
-"""What transformers looks for in the weights' file."""
+"""The metadata that transformers expects in the file of weights."""
 
 
 class Sizes(NamedTuple):

@@ -61,4 +61,4 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
 
 KERNELS = "nnmpi.arrays.kernels"
 HOLDERS = (CellType, MethodType, partial, tuple, list, set, dict)
-"""What holds all that Python's garbage collector finds in it."""
+"""Types that hold what Python's garbage collector finds in them."""

@@ -10,7 +10,7 @@ from nnmpi.nn.parameter import Parameter
 
 Group: TypeAlias = dict[str, Any]
 Parameters: TypeAlias = Iterable[Parameter] | Iterable[Mapping[str, Any]]
-"""What an optimizer is made over: parameters, or groups of them."""
+"""The parameters of an optimizer, or groups of them."""
 
 
 def matrices_decay(parameters: Iterable[Parameter]) -> list[Group]:

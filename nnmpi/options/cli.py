@@ -195,7 +195,7 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
 
 
 SMALLER = "take fewer ranks, or a smaller model or batch"
-"""What to do where memory is too small."""
+"""The remedy where memory is too small."""
 
 
 def main(

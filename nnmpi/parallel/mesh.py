@@ -38,7 +38,7 @@ AXES = (
     MeshAxis("pp"),
     MeshAxis("tp", same_loss=True, cuts="layers"),
 )
-"""What ranks along an axis do is in tables by these names: how a model is cut for them
+"""Names by which tables say what ranks along an axis do: how a model is cut for them
 (`run/setup/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
 `parallel/arrangement/arrangement.py`) and what they tell each other (`paper/log.py`)."""
 
@@ -61,7 +61,7 @@ class Mesh:
 
     @classmethod
     def filled(cls, ranks: int, sizes: Mapping[str, int | None], order: str = "tp,dp,pp") -> Self:
-        """As many ranks along each axis as `sizes` says, or one; along dp what there are for.
+        """A mesh with these axis sizes, 1 by default; dp, unless given, takes the others.
 
         `order` names the axes: along the first one ranks are consecutive.
         """

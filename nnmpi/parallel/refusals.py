@@ -19,7 +19,7 @@ PLAIN = Config()
 """All options at their defaults."""
 
 BARE = {o.name: o.metadata["bare"] for o in options() if o.metadata["bare"] is not None}
-"""Of options that may be given without a value: what they are then."""
+"""The values of options that may be given without one."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 PLANNED = (

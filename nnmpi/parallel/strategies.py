@@ -38,7 +38,7 @@ PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
     "pipeline": pipelined,
     "replicas": replicas,
 }
-"""What makes the parts of strategies whose ranks make every step together."""
+"""Functions that make the parts of strategies whose ranks make every step together."""
 
 
 def _rank_step(
@@ -52,7 +52,7 @@ RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
     "pipedream": pipedream.rank_step,
     **{name: partial(_rank_step, make) for name, make in PARTS.items()},
 }
-"""What a rank makes steps with; it asks no other rank."""
+"""Functions that make the steps of one rank; they ask no other rank."""
 
 
 # ---- strategies of a run

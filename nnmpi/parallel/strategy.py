@@ -53,7 +53,7 @@ from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.swapping.handover import LocalChannels, borders
+from nnmpi.parallel.swapping.stage_boundary import LocalChannels, borders
 from nnmpi.parallel.swapping.swapper import Swapper
 from nnmpi.schedules.op import Kind
 

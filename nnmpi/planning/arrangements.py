@@ -29,7 +29,7 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 UNMEASURED = {"allreduce": "ring"}
-"""What stands for the fastest all-reduce where nothing is measured."""
+"""The all-reduce that stands for the fastest one where nothing is measured."""
 
 
 FULL = 8

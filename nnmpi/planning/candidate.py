@@ -10,7 +10,7 @@ from nnmpi.parallel.mesh import AXES
 
 MOST_MICRO_BATCHES = 64
 SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"
-"""Those that others are never faster than: a step has one update, and the same bits."""
+"""The schedules that no other is faster than: a step has one update, and the same bits."""
 
 
 class Candidate(NamedTuple):

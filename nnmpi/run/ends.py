@@ -12,10 +12,10 @@ from nnmpi.io.page import page
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
+from nnmpi.run.reported import place, runs_in
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.start_events import arranged_event, environment, resumed_event, start_event
-from nnmpi.run.told import place, runs_in
 from nnmpi.run.training import Training
 
 
@@ -61,24 +61,24 @@ def open_reports(
     """Opens what this rank writes; tells how the run starts, and what was lost since then."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.runs == 1 else None
-    is_told = run.told.events >= place(run.first, "start")
-    if news and not is_told and config.log and len(runs_in(config.log)) > run.told.runs:
-        is_told = run.told.once(run.first, "start")  # by the first rank, which is lost
-    mark = resumed.mark if resumed and not is_told else None
-    opened = open_report(config, comm, report or run.opened, run.runs > 1 or is_told, mark)
-    if comm.fault_tolerant and not news and not is_told:  # the log is cut by now
-        run.told.runs = len(runs_in(config.log))
+    is_reported = run.reported.events >= place(run.first, "start")
+    if news and not is_reported and config.log and len(runs_in(config.log)) > run.reported.runs:
+        is_reported = run.reported.once(run.first, "start")  # by the first rank, which is lost
+    mark = resumed.mark if resumed and not is_reported else None
+    opened = open_report(config, comm, report or run.opened, run.runs > 1 or is_reported, mark)
+    if comm.fault_tolerant and not news and not is_reported:  # the log is cut by now
+        run.reported.runs = len(runs_in(config.log))
     if comm.rank == 0 or report:
         if run.opened is None:
             outputs.enter_context(opened)
             page.write_at_end(outputs, config, opened, writes=comm.rank == 0)
-            if is_told and config.log:
-                run.told.is_in_log(config.log)
+            if is_reported and config.log:
+                run.reported.is_in_log(config.log)
         run.opened = opened
     run.report = opened
     begun = resumed_event if resumed else start_event
     event = {**begun(session, run), **environment(session)}
-    if run.told.once(run.first, "start"):
+    if run.reported.once(run.first, "start"):
         arranged = arranged_event(session.arrangement) if run.opened else {}
         run.report.event({**event, **arranged})
     for event in news:

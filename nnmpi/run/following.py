@@ -6,8 +6,8 @@ from typing import TypeAlias
 
 from nnmpi.io.output import Event
 from nnmpi.parallel.step.executor import StepResult
+from nnmpi.run.reported import place
 from nnmpi.run.text.samples import Sampler
-from nnmpi.run.told import place
 from nnmpi.run.training import Training
 
 Follow: TypeAlias = Callable[[StepResult, float], None]
@@ -15,7 +15,7 @@ Follow: TypeAlias = Callable[[StepResult, float], None]
 
 
 def after_step(trainer: Training) -> Iterator[Follow]:
-    """What follows a step in this session: of each feature that is on, one function."""
+    """The functions that follow a step in this session, one for each feature that is on."""
     config, survives = trainer.config, trainer.comm.fault_tolerant
     if survives:
         yield partial(_begun, trainer)
@@ -33,13 +33,13 @@ def after_step(trainer: Training) -> Iterator[Follow]:
 
 
 def _begun(trainer: Training, result: StepResult, loss: float) -> None:
-    """What follows a step begins: after the loss of a rank all of it is done again, but for what
-    was told."""
+    """Records that work after a step begins: if a rank is lost, all of it is done again, except for
+    events that were reported."""
     trainer.run.last = result
 
 
 def _done(trainer: Training, result: StepResult, loss: float) -> None:
-    """What follows a step is done."""
+    """Records that the work after a step is done."""
     trainer.run.last = None
     trainer.session.back_up()
 
@@ -50,22 +50,22 @@ def _check_copies(trainer: Training, every: int, result: StepResult, loss: float
 
 
 def _progress(trainer: Training, result: StepResult, loss: float) -> None:
-    """Tells that a step was made."""
+    """Reports the progress of a step."""
     run = trainer.run
     run.report.progress(result.state.step, run.total_steps, loss, run.pace.epoch_rates)
 
 
 def _progress_once(trainer: Training, result: StepResult, loss: float) -> None:
-    if trainer.run.told.once(result.state.step, "progress"):
+    if trainer.run.reported.once(result.state.step, "progress"):
         _progress(trainer, result, loss)
 
 
 def _sample(trainer: Training, sampler: Sampler, result: StepResult, loss: float) -> None:
-    """Tells a piece of text that the model writes now, every so many steps."""
+    """Reports a text sampled from the model, every `--sample-every` steps."""
     step = result.state.step
     if step % sampler.every == 0:
         text = sampler.text(trainer.session)
-        trainer.run.tell("sample", {"event": "sample", "step": step, "text": text})
+        trainer.run.report_event("sample", {"event": "sample", "step": step, "text": text})
 
 
 # ---- callbacks
@@ -90,11 +90,11 @@ def call(trainer: Training, occasion: str, event: Event) -> None:
     run, step = trainer.run, trainer.run.state.step
     for i, callback in enumerate(trainer.callbacks):
         here = place(step, occasion, i)
-        if hasattr(callback, occasion) and not run.told.is_called(here):
-            with run.told.call(here):
+        if hasattr(callback, occasion) and not run.reported.is_called(here):
+            with run.reported.call(here):
                 getattr(callback, occasion)(trainer, {**event, **trainer.session.scale})
-    if run.state.step < step:  # a callback went back: the steps since then are told as others
-        run.told.go_back(run.state.step)
+    if run.state.step < step:  # a callback went back: the steps since then are reported again
+        run.reported.go_back(run.state.step)
     if trainer.comm.fault_tolerant and not trainer.session.is_closed:
         _keep_changes(trainer, occasion)
     run.pace.resume()

@@ -109,7 +109,7 @@ def _evaluate(trainer: Training, train: Sums) -> None:
     }
     facts = {"lr": trainer.session.last_lr, **trainer.session.scale, **run.pace.of_epoch()}
     event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
-    run.tell("epoch", event)
+    run.report_event("epoch", event)
     call(trainer, "on_epoch", event)
     # requests may have come after the last step had agreed
     stops, suspends, saves = _requests(trainer)
@@ -141,7 +141,7 @@ def _end(trainer: Training) -> Event:
         ends.save(trainer.session)
         trainer.session.check_copies(buffers=True)  # after the model was saved: nothing is lost
     result = ends.result(trainer, trainer.checkpoints.finish(), is_suspended)
-    trainer.run.tell("result", result)
+    trainer.run.report_event("result", result)
     call(trainer, "on_end", result)
     if not is_suspended:
         trainer.checkpoints.end(trainer.session, trainer.run.metrics)

@@ -68,7 +68,7 @@ QUARTILES = 0.25, 0.75
 """Which of these times count, in the first and in the second measurement."""
 
 QUANTILE = 0.1
-"""Of the seconds of steps that counts."""
+"""The quantile of the seconds of steps that counts."""
 
 
 def processor() -> str:

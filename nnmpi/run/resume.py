@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.keep import check_empty
 from nnmpi.io.checkpoints.may_change import check_may_change, warnings, with_kernels
-from nnmpi.io.checkpoints.read import Found, use_newest
+from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
@@ -16,7 +16,7 @@ from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.run import consistency
 from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
@@ -58,7 +58,7 @@ def facts_of(setup: Setup) -> dict[str, Any]:
 
 
 def goes_on(
-    config: Config, directory: str | None, comm: Comm, use: Callable[[Found], object]
+    config: Config, directory: str | None, comm: Comm, use: Callable[[StoredCheckpoint], object]
 ) -> bool:
     """Has ranks `use` the newest checkpoint of a directory, if the config says that the run goes on
     from one; returns whether they did. Every rank calls it.
@@ -85,7 +85,7 @@ def goes_on(
     return checkpoint is not None
 
 
-def resumed_from(checkpoint: Found, setup: Setup) -> Resumed:
+def resumed_from(checkpoint: StoredCheckpoint, setup: Setup) -> Resumed:
     """The state that a run goes on from; raises ValueError if this run cannot go on from it."""
     about, snapshot = checkpoint.about(), checkpoint.snapshot()
     old = {**vars(snapshot.config), **about.facts}
@@ -96,7 +96,7 @@ def resumed_from(checkpoint: Found, setup: Setup) -> Resumed:
     return Resumed(str(checkpoint.folder), lines, checkpoint.passed_over, snapshot, *rest)
 
 
-def _software(checkpoint: Found) -> Iterator[str]:
+def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
     """One line on versions and kernels that are others now."""
     old, new = checkpoint.manifest.versions, with_kernels()
     others = [
@@ -106,6 +106,6 @@ def _software(checkpoint: Found) -> Iterator[str]:
         yield f"sums may be added in another order than before, with {', '.join(others)}"
 
 
-def fitted(config: Config, comm: Comm) -> Fewer:
+def fitted(config: Config, comm: Comm) -> FittedLayout:
     """The layout for the ranks that there are; every rank calls it."""
-    return all_or_none(comm, lambda: arrange_fewer(config, comm.size, strategies.check))
+    return all_or_none(comm, lambda: fit_layout(config, comm.size, strategies.check))

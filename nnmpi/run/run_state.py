@@ -18,9 +18,9 @@ from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.planning.search import Planned
+from nnmpi.run.reported import Reported, place
 from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
-from nnmpi.run.told import Told, place
 
 
 class StepPhase(Enum):
@@ -106,7 +106,7 @@ class RunState:
     loaded    what the file of --load had for the model
     resumed   what it goes on from, if not from the start
     plan      the layout that --plan has found, if one fits
-    told      what this rank has told
+    reported  the events that this rank has reported
     read_every  after each so many steps something reads the model, or what the last one has shown
     report    of a run that has begun
     opened    the same, where this rank writes
@@ -125,7 +125,7 @@ class RunState:
         self.metrics: Event = {}
         self.changed: dict[tuple[int, str], Changes] = {}
         self.last: StepResult | None = None
-        self.told, self.phase = Told(), StepPhase.BETWEEN_STEPS
+        self.reported, self.phase = Reported(), StepPhase.BETWEEN_STEPS
         self.set_span(None)
         self.read_every: tuple[int, ...] = (1,)
         self.loaded: Loaded | None = None
@@ -146,7 +146,7 @@ class RunState:
         """A run begins: of so many epochs from the next one on, or what is left of it."""
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
-        self.metrics, self.told, self.changed = {}, Told(), {}
+        self.metrics, self.reported, self.changed = {}, Reported(), {}
         resumed = self.resumed if self.runs == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
         if epochs is not None:
@@ -168,9 +168,9 @@ class RunState:
         self.suspend_requested = False  # to end it with a checkpoint: there is more to do
         self.save_requested = False  # a checkpoint, by the clock of the first rank
 
-    def tell(self, kind: str, event: Event) -> None:
-        """An event, unless it was told before a rank was lost."""
-        if self.told.once(self.state.step, kind):
+    def report_event(self, kind: str, event: Event) -> None:
+        """Reports an event, unless that was done before a rank was lost."""
+        if self.reported.once(self.state.step, kind):
             self.report.event(event)
 
     # ---- what other ranks, or another session, go on from
@@ -195,9 +195,9 @@ class RunState:
     def take(self, counters: Counters) -> None:
         """The run has come so far."""
         if counters.runs != self.runs:  # this rank has not begun the run of the others
-            self.told = Told()
+            self.reported = Reported()
         elif counters.first != self.first:  # a restore that this rank has not completed
-            self.told.go_back(counters.state.step)
+            self.reported.go_back(counters.state.step)
         self.set_span(counters.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = counters
         self.stopping, self.metrics, self.changed = (
@@ -215,7 +215,7 @@ class RunState:
         self.first, self.state = snapshot.state.step, snapshot.state
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
-        self.told.go_back(self.state.step)
+        self.reported.go_back(self.state.step)
 
     def resume(self, resumed: Resumed) -> None:
         """The run goes on from a checkpoint."""
@@ -226,10 +226,10 @@ class RunState:
         self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
 
     def go_back(self, resumed: Resumed) -> None:
-        """Steps are made again from a checkpoint on, which was told before."""
+        """Goes back to a checkpoint that was reported before; its later steps are made again."""
         counters = self.counters_of(resumed.snapshot)
         self.take(counters._replace(pace=resumed.pace, stopping=False, last=None))
-        self.told.once(self.first, "start")
+        self.reported.once(self.first, "start")
 
     # ---- how far it is
 
@@ -270,7 +270,7 @@ class RunState:
         again."""
         stops = self.stop_requested or self.suspend_requested
         wanted = STOPS if stops else SAVES if self.save_requested else 0.0
-        if wanted and self.told.events >= place(self.state.step + 1, "progress"):
+        if wanted and self.reported.events >= place(self.state.step + 1, "progress"):
             return 0.0
         return wanted
 

@@ -24,16 +24,16 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.model.entries import Entries, load_state
 from nnmpi.run import consistency, ends, loop
 from nnmpi.run.checkpointing import Checkpoints
+from nnmpi.run.recovery.rank_status import RunStage
 from nnmpi.run.recovery.recovery import Recovery
-from nnmpi.run.recovery.standing import RunStage
+from nnmpi.run.reported import runs_in
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.optimizers import MakeOptimizer
-from nnmpi.run.setup.setup import NO_METRICS, Given, Setup
+from nnmpi.run.setup.setup import NO_METRICS, Setup, TrainerArguments
 from nnmpi.run.start_events import start_event
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
-from nnmpi.run.told import runs_in
 from nnmpi.run.training import NO_SESSION, SPARE, Training, drop
 
 T = TypeVar("T")
@@ -109,7 +109,9 @@ class Trainer:
         if resume is not None:
             directory = config.checkpoint_dir or os.fspath(resume)
             config = replace(config, resume=True, checkpoint_dir=directory)
-        self.given = Given(build, data, loss, metrics, callbacks, optimizer, schedule, resume)
+        self.given = TrainerArguments(
+            build, data, loss, metrics, callbacks, optimizer, schedule, resume
+        )
         self.config = self.asked = config
         self.began, self.fitted = time.monotonic(), ""
         self.comm = job() if comm is None else comm
@@ -142,8 +144,8 @@ class Trainer:
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
             self.session.wake()
             self.run.begin(epochs)
-            self.run.told.runs = earlier_runs
-            self.checkpoints.go_back(-1)  # this run has told of none
+            self.run.reported.runs = earlier_runs
+            self.checkpoints.go_back(-1)  # this run has reported none
             self._recovery.stage = RunStage.RUNNING
         ends.open_reports(self, self._recovery.news, outputs, report)
         self.checkpoints.begin(self.comm)

@@ -14,7 +14,7 @@ from threading import RLock
 from typing import Any, NoReturn, Protocol, cast
 
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.read import Found, use_newest
+from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.loggers import loggers_of
 from nnmpi.io.trace import Tracer
@@ -23,7 +23,7 @@ from nnmpi.options import terms
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.fewer import Fewer
+from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
 from nnmpi.parallel.refusals import why_not
 from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
@@ -32,8 +32,8 @@ from nnmpi.run.planning.planning import planned_run
 from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
-from nnmpi.run.setup.cutting import Uncut, fitted
-from nnmpi.run.setup.setup import Given, Setup, set_up
+from nnmpi.run.setup.cutting import UncutModel, fitted
+from nnmpi.run.setup.setup import Setup, TrainerArguments, set_up
 from nnmpi.run.text import samples
 
 COLLECTING = RLock()
@@ -58,7 +58,7 @@ class Training(Protocol):
     graph       of the model, once this rank has had a session
     """
 
-    given: Given
+    given: TrainerArguments
     began: float
     asked: Config
     fitted: str
@@ -143,7 +143,7 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
         given = trainer.given.resume
         directory = config.checkpoint_dir if given is None else os.fspath(given)
 
-        def resume(checkpoint: Found) -> None:
+        def resume(checkpoint: StoredCheckpoint) -> None:
             trainer.run.resume(_open_on(trainer, config, comm, checkpoint))
 
         if goes_on(config, directory, comm, resume):
@@ -158,7 +158,7 @@ def go_back(trainer: Training, config: Config, comm: Comm, lacks: str, were_spar
     Raises ValueError, with what memory `lacks`, where there is no checkpoint.
     """
 
-    def use(checkpoint: Found) -> None:
+    def use(checkpoint: StoredCheckpoint) -> None:
         resumed = _open_on(trainer, config, comm, checkpoint)
         trainer.run.go_back(resumed)
         trainer.checkpoints.go_back(trainer.run.state.step)
@@ -188,7 +188,9 @@ def load_callbacks(trainer: Training, comm: Comm, spare: int) -> None:
         all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 
 
-def _open_on(trainer: Training, config: Config, comm: Comm, checkpoint: Found) -> Resumed:
+def _open_on(
+    trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
+) -> Resumed:
     """Opens a session on a checkpoint."""
     resumed = all_or_none(comm, lambda: resumed_from(checkpoint, trainer.setup))
     _open(trainer, config, comm, resumed.snapshot)
@@ -227,10 +229,10 @@ def wait(trainer: Training, comm: Comm) -> None:
     drop(trainer, SPARE)
 
 
-def nearest_layout(trainer: Training, ranks: int) -> Fewer | None:
+def nearest_layout(trainer: Training, ranks: int) -> FittedLayout | None:
     """The nearest layout for so many ranks, if this rank knows the model."""
     if trainer.graph is None:
         return None
     setup, asked = trainer.setup, trainer.asked
-    uncut = Uncut(asked, trainer.graph, setup.loss, setup.dataset, setup.metrics)
+    uncut = UncutModel(asked, trainer.graph, setup.loss, setup.dataset, setup.metrics)
     return fitted(asked, ranks, lambda: uncut)

@@ -25,7 +25,7 @@ RECOMPUTE, REDUCE, UPDATE = Kind.RECOMPUTE, Kind.REDUCE, Kind.UPDATE
 NEEDS = {B: (F,), I: (F,), W: (I,), RECOMPUTE: (F,), SEND_F: (F,), SEND_B: (B, I), UPDATE: (B, W)}
 EXCLUDES = {B: (B, I), I: (B, I), RECOMPUTE: (RECOMPUTE, B, I)}
 MESSAGE_OF = {kind: (op, table) for table in (RECEIVES, SENDS) for op, (kind, _) in table.items()}
-"""Of a kind of message: a pass that it belongs to, and the table that has it."""
+"""For each kind of message the pass that it belongs to, and the table that has it."""
 
 Have: TypeAlias = dict[tuple[int, int], set[Kind]]  # (stage, micro): what has run
 Channel: TypeAlias = tuple[bool, int]

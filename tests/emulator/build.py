@@ -70,10 +70,11 @@ def emulator_library() -> Path:
 
 
 def kernel_library(source: str) -> Path:
-    """The library of a translated module."""
+    """The library of a translated module, which finds libm and libgcc where the driver has them."""
     headers = (SOURCES / name for name in ("numbers.h", "device.h"))
     known = "".join(path.read_text(encoding="utf-8") for path in headers)
-    return compiled(known, ("-shared", "-O1", "-w", f"-I{SOURCES}"), source=source)
+    flags = ("-shared", "-O1", "-w", "-nostdlib", f"-I{SOURCES}")
+    return compiled(known, flags, source=source)
 
 
 def compiled(known: str, flags: Sequence[str], suffix: str = ".so", source: str = "") -> Path:

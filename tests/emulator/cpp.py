@@ -1,6 +1,7 @@
 """Names, types and numbers of C++ for those of PTX."""
 
 import re
+from functools import cache
 
 from emulator.ptx import BYTES, UnknownPtxError
 
@@ -15,6 +16,7 @@ CPP = {
 WIDE = {"u16": "u32", "s16": "s32", "u32": "u64", "s32": "s64"}
 
 
+@cache
 def name_of(name: str) -> str:
     """A name of C++ for one of PTX."""
     return "v" + re.sub(r"\W", "_", name)

@@ -33,7 +33,7 @@ from nnmpi.schedules.op import Kind
 
 IMAGES = "synthetic:1x28x28:10:12800"
 MODELS = {
-    "cnn": Config(model="mnist-cnn", data=IMAGES),
+    "cnn": Config(model="mnist-cnn", data=IMAGES, batch_size=16),
     "wide mlp": Config(model="mlp:784-512-512-10", data=IMAGES, batch_size=24, optimizer="adam"),
     "halves": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=10, dtype="float16"),
     "tp is far": Config(model="mlp:784-256-256-10", data=IMAGES, batch_size=32, order="dp,tp,pp"),
@@ -103,7 +103,7 @@ def test_little_memory_is_met_by_recomputation_or_by_nothing() -> None:
     least = there.searcher(1.0).search()
     assert not least.best
     assert least.least is not None
-    sizes = {one.nbytes for one in there.searcher(prunes=False).search().looked}
+    sizes = {one.nbytes for one in found("slow links").looked}  # of the same layouts
     assert least.least.nbytes <= min(sizes)
     just = planning(config, 8, 2).searcher(float(least.least.nbytes)).search()
     assert [one.nbytes for one in just.best] == [least.least.nbytes]

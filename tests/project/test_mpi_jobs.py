@@ -11,7 +11,8 @@ from helpers.mpijob import MPICH, ROOT, run
 
 LAWS = "tests/laws/test_laws_mpi.py"
 SECONDS = 900  # for a job of 8 ranks on 2 cores that others use too
-PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--color=no", "--only-mpi")
+PLUGINS = ("-p", "no:cacheprovider", "-p", "pytest_mpi", "-p", "pytest_timeout")
+PYTEST = ("-m", "pytest", *PLUGINS, "--color=no", "--only-mpi")
 NEEDS_MPICH = pytest.mark.skipif(not MPICH, reason="NNMPI_TEST_MPICH names no Python with MPICH")
 
 
@@ -33,7 +34,7 @@ def jobs(column: str, *marks: pytest.MarkDecorator) -> list[object]:
 def test_laws_hold_over_mpi(column: str, ranks: int) -> None:
     """Every law of the column passes on every rank."""
     python = MPICH if column == "mpich" else sys.executable
-    env = {"NNMPI_TEST_LAWS": column}
+    env = {"NNMPI_TEST_LAWS": column, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = run(ranks, *PYTEST, "-rA", ROOT / LAWS, timeout=SECONDS, python=python, env=env)
     assert ended.status == 0, f"{ended.out[-3000:]}\n{ended.err[-3000:]}"
     for name, _, _ in table(column, ranks):

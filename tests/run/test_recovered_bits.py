@@ -10,7 +10,7 @@ import pytest
 from helpers.training import recovered
 from helpers.training.acts import KillsAt, SavesAt
 from helpers.training.pipelined import Heard, digits
-from helpers.training.recovered import COMMON, LAYOUTS, Left, Told
+from helpers.training.recovered import COMMON, LAYOUTS, Left, Reported
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
@@ -32,7 +32,7 @@ def resumed(directory: Path, ranks: int, config: Config, per_node: int | None = 
     """What the first rank has of a run that goes on from there, on so many ranks of these nodes."""
 
     def fit(comm: Comm) -> Left | None:
-        heard, told = Heard(), Told()
+        heard, told = Heard(), Reported()
         part = comm.split(0 if comm.rank < ranks else None)
         if part is None:
             return None
@@ -100,7 +100,7 @@ def test_pipedream_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
     saves = replace(config, checkpoint_dir=str(own), save_every="1 epochs", keep=9)
 
     def fit(comm: Comm) -> Left:
-        heard, told = Heard(), Told()
+        heard, told = Heard(), Reported()
         trainer = Trainer(saves, None, digits(), comm, callbacks=[told, KillsAt(1, 12)])
         return Left(told, heard.events, trainer.fit(heard), False, None)
 

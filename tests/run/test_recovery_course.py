@@ -9,37 +9,37 @@ from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepState
-from nnmpi.run.recovery.holdings import Holding
-from nnmpi.run.recovery.standing import Course, RunStage, Standing, agreed
+from nnmpi.run.recovery.held_copies import HeldCopy
+from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
+from nnmpi.run.reported import Reported, place
 from nnmpi.run.run_state import Counters, VersionFacts
-from nnmpi.run.told import Told, place
 
 TENSORS = tuple(MovedTensor(path, (4,), (0,), ()) for path in ("first", "second"))
 DECISION = 8, (1.0, 0.0, 0.0, 1.0)
 
 
-def standing(
+def status(
     stage: str, version: int, may_make: int | None = None, knows: bool = False
-) -> Standing:
+) -> RankStatus:
     """A rank with one of the two tensors, which has noted the step before the last one."""
     counters = Counters(None, StepState(7), 0, Sums(), 0, 1, False, {}, NO_TIME, {})
     head = Snapshot(Config(), 4, {}, None, counters.state, 0, Sums(), (), Changes(), (), None)
     facts = VersionFacts(head, counters)
-    held = Holding(version, 0, TENSORS, (Place.of_whole(stage, (4,)).range(),), facts)
+    held = HeldCopy(version, 0, TENSORS, (Place.of_whole(stage, (4,)).range(),), facts)
     decision = DECISION if knows else None
-    return Standing(
+    return RankStatus(
         RunStage.RUNNING, 0, counters, holds=(held,), may_make=may_make, decision=decision
     )
 
 
-def version(course: Course) -> int:
-    assert course.source is not None
-    return course.source.version
+def version(plan: RecoveryPlan) -> int:
+    assert plan.source is not None
+    return plan.source.version
 
 
 def test_an_update_is_made_where_one_rank_knows_what_was_decided() -> None:
-    knows = standing("first", 8, knows=True)
-    assert version(agreed([knows, standing("second", 7, may_make=8)])) == 8
+    knows = status("first", 8, knows=True)
+    assert version(agreed([knows, status("second", 7, may_make=8)])) == 8
 
 
 @pytest.mark.parametrize("is_known", [False, True])
@@ -48,37 +48,37 @@ def test_it_is_not_made_where_the_part_of_the_lost_rank_is_of_the_version_before
 ) -> None:
     """Two stages of two ranks: the second one of a pipeline is lost when its own sums are complete,
     and its first one has updated; of the other pipeline the second stage lacks sums."""
-    first = standing("first", 8, knows=True) if is_known else standing("first", 7, may_make=8)
-    others = [standing("first", 7, may_make=8), standing("second", 7)]
+    first = status("first", 8, knows=True) if is_known else status("first", 7, may_make=8)
+    others = [status("first", 7, may_make=8), status("second", 7)]
     assert version(agreed([first, *others])) == 7
 
 
 def test_no_rank_makes_a_step_of_which_others_have_all() -> None:
     """It would give up the version before, which another loss may need."""
-    has_all = [standing("first", 8, knows=True), standing("second", 8, knows=True)]
-    course = agreed([*has_all, standing("first", 7, may_make=8)])
-    assert (version(course), course.makes) == (8, False)
-    assert agreed([has_all[0], standing("second", 7, may_make=8)]).makes
+    has_all = [status("first", 8, knows=True), status("second", 8, knows=True)]
+    plan = agreed([*has_all, status("first", 7, may_make=8)])
+    assert (version(plan), plan.makes) == (8, False)
+    assert agreed([has_all[0], status("second", 7, may_make=8)]).makes
 
 
 def test_calls_are_made_again_though_another_rank_is_lost_before() -> None:
-    first, second = standing("first", 8), standing("second", 8)
-    told = Told()
-    told.take(None, frozenset([place(8, "on_step")]))
-    assert agreed([first._replace(told=told), second]).again == {place(8, "on_step")}
+    first, second = status("first", 8), status("second", 8)
+    reported = Reported()
+    reported.take(None, frozenset([place(8, "on_step")]))
+    assert agreed([first._replace(reported=reported), second]).again == {place(8, "on_step")}
 
 
 def test_without_a_whole_version_it_is_said_what_is_missing() -> None:
-    course = agreed([standing("first", 8, knows=True), standing("first", 7)])
-    assert course.source is None
-    assert "second" in course.lacks
+    plan = agreed([status("first", 8, knows=True), status("first", 7)])
+    assert plan.source is None
+    assert "second" in plan.lacks
 
 
 def test_ranks_that_have_gone_back_to_the_start_begin_again() -> None:
     """They have parts of a later version, which another loss has left without the rest."""
-    after = standing("first", 8)
+    after = status("first", 8)
     assert after.counters is not None
     counters = after.counters._replace(state=StepState())
-    course = agreed([after._replace(counters=counters)])
-    assert (course.source, course.lacks) == (None, "")
-    assert course.counters == counters
+    plan = agreed([after._replace(counters=counters)])
+    assert (plan.source, plan.lacks) == (None, "")
+    assert plan.counters == counters

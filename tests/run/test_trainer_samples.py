@@ -27,7 +27,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Standardiser
 from nnmpi.data.inputs import Inputs, each, parts
 from nnmpi.run.dry_run import dry_run
-from nnmpi.run.setup.setup import Given, set_up
+from nnmpi.run.setup.setup import TrainerArguments, set_up
 
 Y = NEXT[:, 0] % 4
 SEVERAL = {"tuple": (WORDS, X), "dict": {"table": X, "words": WORDS}}
@@ -148,7 +148,7 @@ def test_a_dry_run_of_any_samples(name: str) -> None:
 
     def rank(comm: Comm, options: dict[str, Any]) -> Any:
         config, build = Config(batch_size=6, **options), partial(goal.net, goal.outputs)
-        given = Given(build, (goal.x, goal.y), goal.loss())
+        given = TrainerArguments(build, (goal.x, goal.y), goal.loss())
         return dry_run(set_up(config, comm, given), comm)
 
     arrays = [array for _, array in parts(goal.x)]

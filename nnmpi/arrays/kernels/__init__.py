@@ -49,7 +49,7 @@ def picks(n: int) -> tuple[Vjp, ...]:
 progress_hook: ContextVar[Callable[[], object]] = ContextVar(
     "nnmpi_progress_hook", default=lambda: None
 )
-"""What long computations call now and then, so that messages progress meanwhile.
+"""A function that long computations call now and then, so that messages progress meanwhile.
 
 MPI moves no messages while a rank computes. Whoever has some in flight sets the hook. It is called
 between the layers of a Sequential, and in backward passes between nodes and between the chunks of

@@ -49,10 +49,10 @@ CALL_ROWS = 256
 messages progress between tiles."""
 
 Keep = Callable[["Tile"], Array]
-"""What the probabilities of a tile are multiplied by in dropout."""
+"""The factors of dropout for the probabilities of a tile."""
 
 KeepOf = Callable[[Array, Array], Keep]
-"""The same of queries and keys at these positions of whole sequences."""
+"""The factors of dropout for queries and keys at these positions of whole sequences."""
 
 
 class Tile(NamedTuple):

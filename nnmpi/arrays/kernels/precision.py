@@ -180,7 +180,7 @@ def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
 
 
 widened = _widening(lambda arrays: any(map(in_16_bits, arrays)))
-"""Of arrays in 16 bits anywhere: an op of squares beyond 65504, or of sums."""
+"""Wraps an op that would overflow in 16 bits on any backend: it squares beyond 65504, or sums."""
 
 widened_on_device = _widening(lambda arrays: any(map(on_device_in_16_bits, arrays)))
 """On devices alone: an op whose kernels do so by themselves on the host."""
@@ -199,7 +199,7 @@ widened_products = _widening(
         or (any(a.ndim == 1 for a in arrays) and any(map(in_16_bits, arrays)))
     )
 )
-"""Of products of matrices: on the host, and of vectors, which CuPy adds up in 16 bits."""
+"""Wraps a product: on the host, and of vectors, which CuPy adds up in 16 bits."""
 
 
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:

@@ -101,7 +101,7 @@ def tanh_step(z: Array, u: Array, h: Array) -> None:
 
 
 def tanh_gradient(dh: Array, z: Array, d: Array) -> None:
-    """Of `tanh_step`."""
+    """The gradients of `tanh_step`."""
     tanh_gradient_loop(dh, z, d)
     dh[...] = 0
 
@@ -114,6 +114,6 @@ def relu_step(z: Array, u: Array, h: Array) -> None:
 
 
 def relu_gradient(dh: Array, z: Array, d: Array) -> None:
-    """Of `relu_step`."""
+    """The gradients of `relu_step`."""
     relu_gradient_loop(dh, z, d)
     dh[...] = 0

@@ -39,7 +39,7 @@ counting: ContextVar[LiveBytes | None] = ContextVar("counting", default=None)
 
 
 RULES: dict[Any, Callable[..., Any]] = {}
-"""What functions of NumPy do with arrays without numbers, beside OF_METHODS."""
+"""Rules of NumPy's functions for arrays without numbers, besides OF_METHODS."""
 
 OF_METHODS = frozenset(
     {
@@ -51,7 +51,7 @@ OF_METHODS = frozenset(
         *(np.copy, np.atleast_1d, np.atleast_2d, np.broadcast_arrays, np.iscomplexobj),
     }
 )
-"""What NumPy computes by methods, and by functions that have rules."""
+"""Functions that NumPy computes by methods, and by functions that have rules."""
 
 
 class MetaArray(np.ndarray):

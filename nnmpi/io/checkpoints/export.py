@@ -15,7 +15,7 @@ import numpy as np
 from nnmpi.arrays.dtypes import is_float, types_of
 from nnmpi.comm import comm_self
 from nnmpi.io.checkpoints.forms import TensorFact
-from nnmpi.io.checkpoints.read import Found
+from nnmpi.io.checkpoints.read import StoredCheckpoint
 from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.io.files import saving
 from nnmpi.nn.place import Place, Range
@@ -27,7 +27,7 @@ from nnmpi.parallel.model.nearest import Had
 from nnmpi.parallel.model.snapshot import SavedRange, holder_of
 
 
-def export(found: Found, out: str, optimizer: bool) -> list[str]:
+def export(found: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
     """Writes the model, or a folder of GPT-2, and beside it the state of the optimizer; returns the
     names of the files."""
     about, ranges = found.about(), defaultdict[str, list[SavedRange]](list)

@@ -31,7 +31,7 @@ LOCK = ".lock"
 PATIENCE = 2.0  # seconds in which a file system shows a new file, and a killed process ends
 
 BETTER: dict[str, Callable[[Sequence[float]], float]] = {"test_loss": min, "accuracy": max}
-"""What --keep-best keeps of each measure."""
+"""The best of several values of each measure, for --keep-best."""
 
 
 def folder_of(directory: Path, step: int) -> Path:

@@ -42,7 +42,7 @@ FACTS = (
     *("the data set", "standardisation", "functions for options", "the loss", "the ranks"),
     "software",
 )
-"""What is compared besides options."""
+"""Facts that are compared besides options."""
 
 TABLE = (
     MayChange(

@@ -1,4 +1,4 @@
-"""Found: the newest checkpoint of a directory that is whole; and its numbers, checked when read.
+"""StoredCheckpoint: the newest complete checkpoint of a directory; blocks are checked when read.
 
 step-00001300   a file is shorter than its manifest says   passed over
 step-00001200   whole so far: digests are those of blocks  ◄── newest
@@ -86,7 +86,7 @@ def _read(
     return block
 
 
-class Found(NamedTuple):
+class StoredCheckpoint(NamedTuple):
     """A checkpoint that is whole, as far as its manifest and the sizes of its files tell.
 
     passed_over   what is wrong with newer ones, one text each
@@ -126,8 +126,8 @@ class Found(NamedTuple):
 
 
 def use_newest(
-    directory: str | os.PathLike[str], comm: Comm, use: Callable[[Found], object]
-) -> Found | None:
+    directory: str | os.PathLike[str], comm: Comm, use: Callable[[StoredCheckpoint], object]
+) -> StoredCheckpoint | None:
     """The newest checkpoint that ranks could `use`, or None where there is none; every rank calls
     it.
 
@@ -153,7 +153,7 @@ def use_newest(
 
 def newest(
     directory: str | os.PathLike[str], comm: Comm, without: Mapping[int, str] | None = None
-) -> Found | None:
+) -> StoredCheckpoint | None:
     """The newest checkpoint that is whole, but those of steps that turned out to be damaged, with
     the reason; None where there is none. Every rank calls it.
 
@@ -161,7 +161,7 @@ def newest(
     """
     path = Path(directory)
 
-    def look() -> Found | None:
+    def look() -> StoredCheckpoint | None:
         return newest_of(path, without or {}) if comm.rank == 0 else None
 
     checkpoint = gather_objects(comm, all_or_none(comm, look))[0]
@@ -180,7 +180,7 @@ def newest(
     return checkpoint
 
 
-def newest_of(directory: Path, without: Mapping[int, str]) -> Found | None:
+def newest_of(directory: Path, without: Mapping[int, str]) -> StoredCheckpoint | None:
     """See `newest`; on one rank."""
     try:
         by_step = folders(directory)
@@ -196,7 +196,7 @@ def newest_of(directory: Path, without: Mapping[int, str]) -> Found | None:
         try:
             if step in without:
                 raise DamagedError(without[step])
-            return Found(folder, read_manifest(folder), tuple(passed_over))
+            return StoredCheckpoint(folder, read_manifest(folder), tuple(passed_over))
         except DamagedError as error:
             passed_over.append(f"{folder.name} is passed over: {error}")
     if passed_over:

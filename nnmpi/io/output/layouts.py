@@ -14,7 +14,7 @@ Event = dict[str, Any]
 HELD = (
     "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
 )  # fmt: skip
-"""What a rank holds, in the order of the columns; with _bytes, a key of the event."""
+"""Kinds of memory of a rank, in the order of the columns; with _bytes, keys of the event."""
 
 MOST_HOLDERS = 8
 """Ranks of which it is shown what each other one gets of them."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
-"""What x may be, and its key in the event of an epoch."""
+"""Quantities for the x axis, and their keys in the event of an epoch."""
 
 BESIDES = {
     "lr": "learning rate",
@@ -34,10 +34,10 @@ BESIDES = {
     "epoch_samples_per_second": "samples a second",
     "epoch_tokens_per_second": "tokens a second",
 }
-"""What is drawn besides losses and accuracies, and its name."""
+"""Quantities that are drawn besides losses and accuracies, and their names."""
 
 DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy", *BESIDES)
-"""What every event of an epoch says, and what older logs and some runs lack."""
+"""Fields that every event of an epoch has, and those that older logs and some runs lack."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 MARKED = 30  # points at most; of more, only the line is drawn

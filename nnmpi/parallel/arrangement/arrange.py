@@ -46,7 +46,7 @@ from nnmpi.schedules import proof
 
 MB = 1e6
 DEFAULT_MB = 1.0
-"""Of a bucket of gradients that are summed between nodes."""
+"""The default size of a bucket of gradients that are summed between nodes, in MB."""
 
 OF_RANKS = (
     *(axis.name for axis in AXES),

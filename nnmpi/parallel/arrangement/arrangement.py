@@ -58,7 +58,7 @@ LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
     "cp": _own_positions,
     "tp": _own_channels,
 }
-"""What the shape of edge e becomes on rank r along an axis."""
+"""The shape of edge e on rank r along an axis."""
 
 
 class StrategyKind(NamedTuple):

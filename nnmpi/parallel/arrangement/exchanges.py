@@ -100,7 +100,7 @@ class Sent(NamedTuple):
 
 
 Traffic: TypeAlias = Mapping[str, Sent]
-"""What a rank sends along each axis in a step."""
+"""The bytes and messages that a rank sends along each axis in a step."""
 
 TRAFFIC_AXES = ("dp", "cp", "tp", "pp", "model")
 """The axes of the mesh as tables show them, and the ranks that hold one model together."""
@@ -110,7 +110,7 @@ MESSAGE = 1 << 30
 
 RING, RING_SCATTER, RING_GATHER = ALGORITHMS["ring"], REDUCE_SCATTERS["ring"], ALL_GATHERS["ring"]
 PASSES_OF_RINGS = {RING: (True, False), RING_SCATTER: (True,), RING_GATHER: (False,)}
-"""What rings do: pass on partial sums, then sums that are complete."""
+"""The passes of rings, True where partial sums are passed on."""
 
 
 def carried_out(

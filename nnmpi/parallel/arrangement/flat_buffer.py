@@ -13,7 +13,7 @@ LOSS, REQUEST, USED = 0, 1, 2
 """Where the scalars are."""
 
 STOPS, SAVES = 1.0, 2.0**-12
-"""What a rank may request: to end the run after the step, or a checkpoint of it.
+"""Requests of a rank: to end the run after the step, or a checkpoint of it.
 
 Requests are summed: from STOPS on, some rank wants to end the run. The first rank alone requests
 checkpoints; with --reproducible it does so once a slice, of which it has fewer than STOPS / SAVES.

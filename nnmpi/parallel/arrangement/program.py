@@ -63,7 +63,7 @@ def measured_samples(config: Config, parts: int) -> int:
 # ---- ZeRO 3
 
 SLOTS = 2
-"""Of ZeRO: for the gradients, and for the parameters, of two buckets."""
+"""Slots of ZeRO: for the gradients, and for the parameters, of two buckets."""
 
 NONE = -1
 FORWARD, BACKWARD = 1, -1

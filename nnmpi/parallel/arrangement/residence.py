@@ -80,7 +80,7 @@ class ModelOnDisk(NamedTuple):
 
 
 Choice: TypeAlias = tuple[Residence, ...]
-"""Of each unit."""
+"""The residence of each unit."""
 
 KEEP, SWAP, RECOMPUTE = Residence
 

@@ -154,7 +154,7 @@ LAYERS: Mapping[type[Module], type[OnSomePositions]] = {
     Dropout: PartDropout,
     SelfAttention: RingSelfAttention,
 }
-"""What takes the place of a layer; others work on some positions as they are."""
+"""Layers by the type that they replace; others work on some positions as they are."""
 
 
 def on_positions(model: Module, graph: Graph, ring: Ring) -> None:

@@ -19,7 +19,7 @@ Row: TypeAlias = list[np.ndarray]
 """Sums over samples (see Objective.evaluate)."""
 
 NOTHING = np.zeros(())
-"""What adds to an array of any shape."""
+"""A zero that adds to an array of any shape."""
 
 
 class Criterion(Protocol):

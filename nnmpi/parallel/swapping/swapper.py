@@ -23,8 +23,8 @@ from nnmpi.parallel.step.executor import Around
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
-from nnmpi.parallel.swapping.handover import LocalChannels, borders
 from nnmpi.parallel.swapping.model_pages import ModelPages
+from nnmpi.parallel.swapping.stage_boundary import LocalChannels, borders
 from nnmpi.schedules.op import Kind, Op
 
 ROOM = 2

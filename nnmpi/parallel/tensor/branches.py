@@ -216,7 +216,7 @@ class BranchesOnRanks(Branches):
         """Takes the branches of other ranks out of the model."""
         for name, owner in zip([*self], self.call.owners, strict=True):
             if owner != self.comm.rank:
-                self[name] = Elsewhere(owner)
+                self[name] = BranchOnAnotherRank(owner)
 
     def extra_repr(self) -> str:
         pairs = zip(self, self.call.owners, strict=True)
@@ -224,7 +224,7 @@ class BranchesOnRanks(Branches):
         return f"{super().extra_repr()}, {where}"
 
 
-class Elsewhere(Module):
+class BranchOnAnotherRank(Module):
     """Stands for a branch that another rank has."""
 
     def __init__(self, rank: int) -> None:

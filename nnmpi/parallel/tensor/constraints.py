@@ -13,7 +13,7 @@ from nnmpi.parallel.tensor.ways import IMAGE_ROWS, SAMPLES, WHOLE, Marker
 
 BATCH, ROWS = "batch", "rows"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
-"""What `channels:tp` allows; each of the others allows itself alone."""
+"""Names of axes that `channels:tp` allows; each other name allows itself alone."""
 
 
 WayPrice: TypeAlias = Callable[[int, NodeChoice], float]
@@ -87,7 +87,7 @@ class Constraints(NamedTuple):
 
 
 UNCONSTRAINED = Constraints()
-"""What --tp cuts alone."""
+"""No constraints: the cuts of --tp without --layout."""
 
 
 def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:

@@ -43,10 +43,10 @@ MOST = 200
 """States at most: the cheapest, and the one with the least cut edges."""
 
 Subject = tuple[str, Any]
-"""What a state tells of: an edge, or a variable or module that a later node uses again."""
+"""A subject of a state: an edge, or a variable or module that a later node uses again."""
 
 State = frozenset[tuple[Subject, Any]]
-"""What is known of each subject; an edge that is not there is whole."""
+"""The cut of each subject; an edge that is not listed is whole."""
 
 START: State = frozenset()
 

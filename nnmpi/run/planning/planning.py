@@ -24,7 +24,7 @@ from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import measure, processor
 from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import Uncut, sharding_of, uncut_of
+from nnmpi.run.setup.cutting import UncutModel, sharding_of, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model
 from nnmpi.sim.drawing.tables import amount, plural
 
@@ -82,7 +82,7 @@ def on_paper(config: Config, asked: Asked) -> Basis:
     return basis(asked, uncut, Cluster.on_paper(asked.ranks, asked.nodes, config.device), machine)
 
 
-def basis(asked: Asked, uncut: Uncut, cluster: Cluster, machine: Machine) -> Basis:
+def basis(asked: Asked, uncut: UncutModel, cluster: Cluster, machine: Machine) -> Basis:
     """The basis for a model, on a cluster of such machines."""
     config, graph = uncut.config, uncut.graph
     times = ModelTimes(graph, machine, config.dtype)
@@ -206,7 +206,7 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
         model = build_model(plain, setup.build, dataset)
         graph = objectives.model_graph(plain, model, dataset, setup.loss)
         asked = Asked(comm.size, len({*cluster.nodes}), limit, path)
-        uncut = Uncut(plain, graph, setup.loss, dataset, setup.metrics)
+        uncut = UncutModel(plain, graph, setup.loss, dataset, setup.metrics)
         try:
             layouts = search(asked, basis(asked, uncut, cluster, machine))
         except NoneFitsError:

@@ -1,6 +1,6 @@
 """Recovery: the ranks that are left arrange themselves anew, and go on with the run.
 
-A rank meets the others in a new Comm, where all find what comes next (`standing.py`): from the
+A rank meets the others in a new Comm, where all find what comes next (`rank_status.py`): from the
 newest version of which they have all. It keeps what it has of that, forgets its session, and the
 ranks that work make a new one.
 """
@@ -21,16 +21,16 @@ from nnmpi.io.trace import Tracer
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.arrangement.fewer import Fewer
+from nnmpi.parallel.arrangement.fitted_layout import FittedLayout
 from nnmpi.parallel.backup import HeldVersion
 from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
-from nnmpi.run.recovery.holdings import Holding, handed_over, tensors_of, versions
-from nnmpi.run.recovery.ranks_left import RanksLeft
-from nnmpi.run.recovery.standing import Course, Decision, RunStage, Standing, agreed
+from nnmpi.run.recovery.held_copies import HeldCopy, handed_over, tensors_of, versions
+from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
+from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.resume import fitted
 from nnmpi.run.run_state import RunState, VersionFacts
 from nnmpi.run.session import Session
@@ -66,7 +66,7 @@ class Recovery:
     """
 
     def __init__(self, comm: Comm) -> None:
-        self.survivors = RanksLeft(comm)
+        self.survivors = Survivors(comm)
         self.stage, self.news = RunStage.SETTING_UP, list[Event]()
         self._was_spare = self._had_spare = False  # this rank, and any, since the last loss
         self._number = 0  # of the session, or of the one that is to come: the same on all ranks
@@ -77,14 +77,16 @@ class Recovery:
     def set_up(self, trainer: Training) -> None:
         """Every rank sets up; where one is lost, those that are left do it again."""
         comm = self.survivors.all
-        fewer = Fewer(trainer.asked, comm.size, 0, "")
+        layout = FittedLayout(trainer.asked, comm.size, 0, "")
         with suppress(RankLost):
             if comm.is_abandoned:  # where MPI started; one rank alone sends nothing that would tell
                 raise RankLost("a rank was lost before the Trainer was made")
             if trainer.asked.elastic:
-                fewer = fitted(trainer.asked, comm)
-                trainer.fitted = fewer.why if fewer.spare or fewer.config != trainer.asked else ""
-            self._arrange_all(trainer, Course(RunStage.SETTING_UP), fewer)
+                layout = fitted(trainer.asked, comm)
+                trainer.fitted = (
+                    layout.why if layout.spare or layout.config != trainer.asked else ""
+                )
+            self._arrange_all(trainer, RecoveryPlan(RunStage.SETTING_UP), layout)
             return
         self._recover(trainer)
 
@@ -131,38 +133,38 @@ class Recovery:
                 raise NothingLeftError(error, trainer.asked.checkpoint_dir) from error
 
     def _go_on(self, trainer: Training, began: float) -> None:
-        """Agrees with all ranks that are left on the course, and arranges them."""
+        """Agrees with all remaining ranks on a plan, and arranges them."""
         if self.stage != RunStage.SETTING_UP:
             trainer.checkpoints.abandon()
-        standings = gather_objects(self.survivors.all, self._standing(trainer))
-        course = agreed(standings)
-        self._decision = course.decision
+        statuses = gather_objects(self.survivors.all, self._status(trainer))
+        plan = agreed(statuses)
+        self._decision = plan.decision
         if not trainer.session.is_closed:
-            self._leave(trainer.session, course)
+            self._leave(trainer.session, plan)
         wait(trainer, self.survivors.all)
-        fewer = self._fewer(trainer)
-        self._arrange_all(trainer, course, fewer, standings)
-        made, step = max(standing.step for standing in standings), trainer.run.state.step
+        layout = self._nearest_layout(trainer)
+        self._arrange_all(trainer, plan, layout, statuses)
+        made, step = max(status.step for status in statuses), trainer.run.state.step
         event = {
             "event": "recovered",
             "step": step,
             "lost": [*self.survivors.all.lost],
-            "ranks": fewer.ranks,
-            "spare": fewer.spare,
-            "layout": fewer.why,
+            "ranks": layout.ranks,
+            "spare": layout.spare,
+            "layout": layout.why,
             "seconds": round(time.perf_counter() - began, 4),
             "steps_again": max(made - step, 0),
         }
         if self.survivors.work is not None:  # spare ranks tell nothing
             self.news.append(event)
 
-    def _leave(self, session: Session, course: Course) -> None:
+    def _leave(self, session: Session, plan: RecoveryPlan) -> None:
         """Keeps what a session has, with the last step if that belongs to the version from which
         all go on, and forgets the session."""
-        source, last = course.source, session.strategy.last
+        source, last = plan.source, session.strategy.last
         if last is not None:
-            if source and course.makes and course.decision and source.version == last.may_make:
-                last.make(course.decision[1])
+            if source and plan.makes and plan.decision and source.version == last.may_make:
+                last.make(plan.decision[1])
             last.put_back()
         for version in versions(session, copies=True):
             key = version.version, self._number
@@ -173,77 +175,81 @@ class Recovery:
         session.leave()
 
     def _arrange_all(
-        self, trainer: Training, course: Course, fewer: Fewer, standings: Sequence[Standing] = ()
+        self,
+        trainer: Training,
+        plan: RecoveryPlan,
+        layout: FittedLayout,
+        statuses: Sequence[RankStatus] = (),
     ) -> None:
         """As many ranks as have a place in the layout work, and the others wait."""
         survivors = self.survivors
-        survivors.divide(fewer.ranks)
-        if course.stage == RunStage.SETTING_UP:
-            prepare(trainer, fewer.config, survivors.all, fewer.ranks)
+        survivors.divide(layout.ranks)
+        if plan.stage == RunStage.SETTING_UP:
+            prepare(trainer, layout.config, survivors.all, layout.ranks)
         if survivors.work is None:
             wait(trainer, survivors.all)
-        snapshot = self._snapshot(course, standings, fewer.ranks)
-        self._take(trainer, course)
-        self._number = max((1 + standing.number for standing in standings), default=0)
-        survivors.arrange(lambda work: self._open(trainer, course, fewer.config, work, snapshot))
-        if snapshot is None and not course.lacks:
+        snapshot = self._snapshot(plan, statuses, layout.ranks)
+        self._take(trainer, plan)
+        self._number = max((1 + status.number for status in statuses), default=0)
+        survivors.arrange(lambda work: self._open(trainer, plan, layout.config, work, snapshot))
+        if snapshot is None and not plan.lacks:
             load_callbacks(trainer, survivors.all, survivors.spare)
         self._kept.clear()
         self._decision = None
         self._was_spare, self._had_spare = survivors.work is None, survivors.spare > 0
-        self.stage = max(course.stage, RunStage.READY)
+        self.stage = max(plan.stage, RunStage.READY)
 
     def _open(
         self,
         trainer: Training,
-        course: Course,
+        plan: RecoveryPlan,
         config: Config,
         work: Comm,
         snapshot: Snapshot | None,
     ) -> None:
         """A session of the ranks that work."""
         trainer.tracer = Tracer(config, work)
-        if course.lacks:
-            go_back(trainer, config, work, course.lacks, were_spare=course.counters is None)
+        if plan.lacks:
+            go_back(trainer, config, work, plan.lacks, were_spare=plan.counters is None)
             return
         arrange(trainer, config, work, snapshot)
         if snapshot is None and self._number:  # after a loss
             self._check_initial(trainer.session)
 
-    def _fewer(self, trainer: Training) -> Fewer:
+    def _nearest_layout(self, trainer: Training) -> FittedLayout:
         """The layout of the ranks that are left, from the first one that knows the model."""
         comm = self.survivors.all
         nearest = all_or_none(comm, lambda: nearest_layout(trainer, comm.size))
         known = filter(None, gather_objects(comm, nearest))
         return next(known, None) or fitted(trainer.asked, comm)
 
-    def _take(self, trainer: Training, course: Course) -> None:
+    def _take(self, trainer: Training, plan: RecoveryPlan) -> None:
         """The run is as far as that of all ranks."""
-        run, source, decision = trainer.run, course.source, course.decision
-        if course.counters is None:
+        run, source, decision = trainer.run, plan.source, plan.decision
+        if plan.counters is None:
             return
-        run.take(course.counters)
+        run.take(plan.counters)
         if source and decision and source.version > run.state.step:
             run.last = _result(trainer.setup.train, run.state, decision[1])
             run.note(run.last)
-        trainer.checkpoints.newest = course.checkpoint
-        run.told.take(course.told if self._was_spare else None, course.again)
-        if self._was_spare and course.callbacks:
-            load_states(trainer.callbacks, course.callbacks)
+        trainer.checkpoints.newest = plan.checkpoint
+        run.reported.take(plan.reported if self._was_spare else None, plan.again)
+        if self._was_spare and plan.callbacks:
+            load_states(trainer.callbacks, plan.callbacks)
 
     def _snapshot(
-        self, course: Course, standings: Sequence[Standing], working: int
+        self, plan: RecoveryPlan, statuses: Sequence[RankStatus], working: int
     ) -> Snapshot | None:
         """The snapshot that the next session is made of: what this rank has, if it is of the right
         step, and what spare ranks have that no other one has."""
-        if (source := course.source) is None:
+        if (source := plan.source) is None:
             return None
         kept = self._kept.get(source.key)
         owned = tuple(kept.ranges) if kept else ()
-        decision = course.decision if course.makes else None
-        holds = [standing.can_hold(decision) for standing in standings]
-        gifts = handed_over(holds, source, working)
-        return source.facts.head._replace(owned=(*owned, *self.survivors.give(gifts, owned)))
+        decision = plan.decision if plan.makes else None
+        holds = [status.can_hold(decision) for status in statuses]
+        transfers = handed_over(holds, source, working)
+        return source.facts.head._replace(owned=(*owned, *self.survivors.give(transfers, owned)))
 
     def _check_initial(self, session: Session) -> None:
         """Raises ValueError if a run that begins again had other values at its start."""
@@ -266,22 +272,22 @@ class Recovery:
 
     # ---- what the others hear
 
-    def _standing(self, trainer: Training) -> Standing:
+    def _status(self, trainer: Training) -> RankStatus:
         if self.stage == RunStage.SETTING_UP:
-            return Standing(self.stage, self._number)
-        run, session, holds = trainer.run, trainer.session, list[Holding]()
+            return RankStatus(self.stage, self._number)
+        run, session, holds = trainer.run, trainer.session, list[HeldCopy]()
         last = None if session.is_closed else session.strategy.last
         if not session.is_closed:
             with suppress(RankLost):  # where parameters are gathered again for steps
                 session.wake()
             self._tensors = tensors_of(session.model)
-            holds += [self._holding(version, self._number) for version in versions(session)]
-        holds += [self._holding(version, number) for (_, number), version in self._kept.items()]
-        return Standing(
+            holds += [self._held_copy(version, self._number) for version in versions(session)]
+        holds += [self._held_copy(version, number) for (_, number), version in self._kept.items()]
+        return RankStatus(
             self.stage,
             self._number,
             run.counters,
-            run.told,
+            run.reported,
             tuple(holds),
             last.may_make if last else None,
             (last.decision if last else None) or self._decision,
@@ -289,9 +295,9 @@ class Recovery:
             tuple(states_of(trainer.callbacks)) if self._had_spare else (),
         )
 
-    def _holding(self, version: HeldVersion, session: int) -> Holding:
+    def _held_copy(self, version: HeldVersion, session: int) -> HeldCopy:
         ranges = tuple(held.range for held in version.ranges)
-        return Holding(version.version, session, self._tensors, ranges, version.about)
+        return HeldCopy(version.version, session, self._tensors, ranges, version.about)
 
 
 def _result(loader: Loader, state: StepState, decision: Sequence[float]) -> StepResult:

@@ -22,7 +22,7 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.context.layers import cut_sequences, on_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout, mesh_of
@@ -39,7 +39,7 @@ from nnmpi.run.setup import objectives
 from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
 
 
-class Uncut(NamedTuple):
+class UncutModel(NamedTuple):
     """All that has to be known of a run to cut its model.
 
     price  of a way of a layer along tp, where the fastest ways are looked for
@@ -66,7 +66,7 @@ def _check_lengths(config: Config, dataset: Dataset) -> None:
             )
 
 
-def _cut_sequences(uncut: Uncut, sharding: Sharding) -> Sharding:
+def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
     """Where sequences are cut; raises ValueError for what has none, or needs whole ones."""
     config, graph, loss, dataset, metrics, _ = uncut
     x, y = arrays(dataset.train.x), dataset.train.y
@@ -107,7 +107,7 @@ def _constraints(config: Config, price: WayPrice | None) -> Constraints:
     return Constraints(said.along("tp") - {"length"}, said.ways, samples)
 
 
-def _cut_layers(uncut: Uncut, sharding: Sharding) -> Sharding:
+def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
     """How layers are divided; logits only if the loss can be computed from its parts."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
     try:
@@ -135,7 +135,7 @@ class AxisSetUp(NamedTuple):
     rewrites   makes the layers those that a rank has; every rank calls it
     """
 
-    plans: Callable[[Uncut, Sharding], Sharding]
+    plans: Callable[[UncutModel, Sharding], Sharding]
     rewrites: Callable[[Module, Graph, Sharding, Layout], None]
 
 
@@ -146,7 +146,7 @@ SET_UPS = {
 """By axis; along others ranks have whole layers and samples."""
 
 
-def sharding_of(uncut: Uncut) -> Sharding:
+def sharding_of(uncut: UncutModel) -> Sharding:
     """How the layers and sequences of a model are divided among ranks."""
     config, sharding = uncut.config, UNSHARDED
     if config.cp > 1 or config.cuts_positions:
@@ -163,7 +163,7 @@ def cut_model(
     """Makes the layers of the model those that this rank has, and returns how they are cut; every
     rank calls it."""
     filled = replace(config, dp=layout.mesh.axes["dp"])
-    uncut = Uncut(filled, graph, setup.loss, setup.dataset, setup.metrics)
+    uncut = UncutModel(filled, graph, setup.loss, setup.dataset, setup.metrics)
     sharding = all_or_none(layout.all, lambda: sharding_of(uncut))
     cut = [axis for axis in SET_UPS if layout.mesh.axes[axis] > 1]
     for axis in cut:
@@ -182,7 +182,7 @@ def cut_model(
 # ---- on paper
 
 
-def uncut_of(config: Config) -> tuple[Module, Uncut]:
+def uncut_of(config: Config) -> tuple[Module, UncutModel]:
     """The model that a config names, on the data set that it names without its samples."""
     dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     model = build_model(config, None, dataset)
@@ -196,16 +196,16 @@ def uncut(
     loss: Criterion,
     metrics: Mapping[str, Metric] = NO_METRICS,
     build: Callable[[], Module] | None = None,
-) -> Uncut:
+) -> UncutModel:
     """A run whose model is not cut yet; raises ValueError unless model, data and loss
     fit."""
     strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss, build)
-    return Uncut(config, graph, loss, dataset, metrics)
+    return UncutModel(config, graph, loss, dataset, metrics)
 
 
-def on_paper(uncut: Uncut, cluster: Cluster) -> Arrangement:
+def on_paper(uncut: UncutModel, cluster: Cluster) -> Arrangement:
     """How ranks would be arranged; what a run measures is estimated."""
     config, graph = uncut.config, uncut.graph
     filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
@@ -214,7 +214,7 @@ def on_paper(uncut: Uncut, cluster: Cluster) -> Arrangement:
     return arrange(config, cluster, graph, sharding, division, UNMEASURED)
 
 
-def fitted(config: Config, ranks: int, uncut: Callable[[], Uncut]) -> Fewer:
+def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> FittedLayout:
     """The layout for so many ranks that is nearest to that of a config, and that its model can be
     divided for.
 
@@ -224,4 +224,4 @@ def fitted(config: Config, ranks: int, uncut: Callable[[], Uncut]) -> Fewer:
     def divide(fewer: Config, working: int) -> None:
         on_paper(uncut()._replace(config=fewer), Cluster.on_paper(working))
 
-    return arrange_fewer(config, ranks, strategies.check, divide)
+    return fit_layout(config, ranks, strategies.check, divide)

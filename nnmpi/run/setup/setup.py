@@ -53,7 +53,7 @@ NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
 """Losses of classes have the accuracy without being asked for it."""
 
 
-class Given(NamedTuple):
+class TrainerArguments(NamedTuple):
     """Arguments that users give a Trainer besides a Config and a Comm; see there."""
 
     build: Callable[[], Module] | None = None
@@ -66,7 +66,7 @@ class Given(NamedTuple):
     resume: str | os.PathLike[str] | None = None
 
 
-NOTHING_GIVEN = Given()
+NOTHING_GIVEN = TrainerArguments()
 
 
 class Setup(NamedTuple):
@@ -95,7 +95,7 @@ class Setup(NamedTuple):
 
 
 def set_up(
-    config: Config, comm: Comm, given: Given = NOTHING_GIVEN, ranks: int | None = None
+    config: Config, comm: Comm, given: TrainerArguments = NOTHING_GIVEN, ranks: int | None = None
 ) -> Setup:
     """Checks the config, of so many ranks that work, and loads the data. Every rank calls it."""
     build, metrics = given.build, given.metrics

@@ -11,7 +11,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import RankLost
 from nnmpi.io.checkpoints.forms import RunAbout, TensorFact, tensor_facts
-from nnmpi.io.checkpoints.read import Found, use_newest
+from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.checkpoints.write import Writer
 from nnmpi.io.output.pace import PaceCounts
@@ -127,11 +127,11 @@ def in_memory(one: SavedRange) -> SavedRange:
     return one.map(lambda row: row[0 : one.hi - one.lo])
 
 
-def read(comm: Comm, directory: Path) -> tuple[Found | None, Snapshot | None]:
+def read(comm: Comm, directory: Path) -> tuple[StoredCheckpoint | None, Snapshot | None]:
     """The newest checkpoint, and what this rank has read of it: its share."""
     snapshots: list[Snapshot] = []
 
-    def use(found: Found) -> None:
+    def use(found: StoredCheckpoint) -> None:
         snapshot = found.snapshot()
         mine = snapshot.owned[comm.rank :: comm.size]
         own = all_or_none(comm, lambda: tuple(map(in_memory, mine)))

@@ -40,7 +40,7 @@ def victims(name: str) -> int:
     return ranks - layout.get("servers", 0)
 
 
-class Told:
+class Reported:
     """A callback that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Left(NamedTuple):
     """What a rank that is left has of a run; without a state where another rank is lost later. A
     server hears of steps at the end of an epoch only."""
 
-    told: Told
+    told: Reported
     events: list[Event]
     last: Event
     is_spare: bool
@@ -78,7 +78,7 @@ class Left(NamedTuple):
 def trained(comm: Comm, options: Options) -> Left:
     """A run on a few digits, unless the model is under "build" and data under "given"; other
     callbacks may be under "callbacks"."""
-    heard, told = Heard(), Told()
+    heard, told = Heard(), Reported()
     others = ("build", "given", "callbacks")
     said = {name: value for name, value in options.items() if name not in others}
     build, given = options.get("build"), options.get("given", digits)()

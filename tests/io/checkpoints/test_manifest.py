@@ -17,7 +17,7 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints.export import export
 from nnmpi.io.checkpoints.manifest import HEAD, MIDDLE, TAIL, from_bytes, read_manifest
-from nnmpi.io.checkpoints.read import Found
+from nnmpi.io.checkpoints.read import StoredCheckpoint
 from nnmpi.io.checkpoints.schema import NAME
 from nnmpi.io.output import NullReport
 
@@ -97,7 +97,7 @@ def changes(content: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
 
 def read_all(folder: Path) -> tuple[Any, ...]:
     """All that is in a checkpoint."""
-    found = Found(folder, read_manifest(folder))
+    found = StoredCheckpoint(folder, read_manifest(folder))
     owned = [in_memory(one) for one in found.snapshot().owned]
     export(found, str(folder / "model.safetensors"), optimizer=True)
     files = [path.read_bytes() for path in sorted(folder.glob("model.*"))]

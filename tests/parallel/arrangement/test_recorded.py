@@ -16,7 +16,7 @@ from nnmpi.comm import comm_self
 from nnmpi.nn import tracing
 from nnmpi.nn.graph import Graph
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.setup import Given, Setup, build_model, set_up
+from nnmpi.run.setup.setup import Setup, TrainerArguments, build_model, set_up
 
 OF_MODELS = ("model", "build", "given", "dtype")
 
@@ -84,7 +84,7 @@ def test_graphs_are_those_of_zeros(made: dict[str, Any]) -> None:
     options = {key: value for key, value in made.items() if key in ("model", "dtype")}
     config = Config(**{"dtype": "float64", "batch_size": 24} | options)
     given = made.get("given", digits)()
-    a, b = graphs(set_up(config, comm_self(), Given(made.get("build"), given)))
+    a, b = graphs(set_up(config, comm_self(), TrainerArguments(made.get("build"), given)))
     assert differences(a, b) == []
 
 
@@ -92,7 +92,7 @@ def test_graphs_are_those_of_zeros(made: dict[str, Any]) -> None:
 def test_graphs_of_other_goals_are_too(name: str) -> None:
     y, outputs, loss, metrics, x, net, _ = laws_goals.GOALS[name]
     config = Config(dtype="float64", batch_size=laws_goals.BATCH)
-    given = Given(lambda: net(outputs), (x, y), loss(), metrics)
+    given = TrainerArguments(lambda: net(outputs), (x, y), loss(), metrics)
     setup = set_up(config, comm_self(), given)
     a, b = graphs(setup)
     assert differences(a, b) == []
@@ -105,7 +105,9 @@ def test_what_differs_is_found() -> None:
             set_up(
                 config,
                 comm_self(),
-                Given(lambda k=k: nn.Sequential(nn.Flatten(), nn.Linear(64, k)), digits()),
+                TrainerArguments(
+                    lambda k=k: nn.Sequential(nn.Flatten(), nn.Linear(64, k)), digits()
+                ),
             )
         )[0]
         for k in (10, 11)

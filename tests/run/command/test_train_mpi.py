@@ -70,7 +70,7 @@ with open(f"ranks.{rank}", "w") as file:
 """
 
 
-class Told(NamedTuple):
+class Reported(NamedTuple):
     """What the ranks of a command said together; `statuses` is sorted."""
 
     statuses: list[int]
@@ -96,7 +96,7 @@ JOB = {
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reported]:
     """Of each command what two ranks of one job printed."""
     folder = tmp_path_factory.mktemp("job")
     (folder / "models_of_ranks.py").write_text(PACKAGE)
@@ -111,7 +111,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     found = {}
     for name in JOB:
         statuses, out, err = zip(*(of_rank[name] for of_rank in ranks), strict=True)
-        found[name] = Told(sorted(statuses), "".join(out), "".join(err))
+        found[name] = Reported(sorted(statuses), "".join(out), "".join(err))
     return found
 
 
@@ -126,7 +126,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Told]:
     ],
 )
 def test_an_error_is_a_line_of_one_rank(
-    name: str, status: int, words: str, told: dict[str, Told]
+    name: str, status: int, words: str, told: dict[str, Reported]
 ) -> None:
     (line,) = told[name].err.splitlines()
     assert words in line

@@ -1,4 +1,4 @@
-"""arrange_fewer: from the options of a run to those of the ranks that are left, or that there are.
+"""fit_layout: from the options of a run to those of the ranks that are left, or that there are.
 
     dp 4 x tp 2, 8 ranks    7 left   dp 3 x tp 2, 1 waits   whole copies of the model go first
     pp 4, 4 ranks           3 left   pp 3                   the nearest layout that fits
@@ -29,7 +29,7 @@ Check: TypeAlias = Callable[[Config, int], object]
 """Raises ValueError if so many ranks cannot be arranged as a config says."""
 
 
-class Fewer(NamedTuple):
+class FittedLayout(NamedTuple):
     """The layout of the ranks that there are.
 
     config   of the next session
@@ -44,9 +44,9 @@ class Fewer(NamedTuple):
     why: str
 
 
-def arrange_fewer(
+def fit_layout(
     config: Config, ranks: int, check: Check, divide: Check = lambda config, ranks: None
-) -> Fewer:
+) -> FittedLayout:
     """The layout nearest to the one that a run was started with, for so many ranks.
 
     `check` knows which options go together, `divide` whether the model can be divided among fewer
@@ -67,7 +67,7 @@ def arrange_fewer(
             passed_over.append(f"{_words(sizes)} cannot be: {error}")
         else:
             why = _why(config, fitting, working, ranks, passed_over[:1])
-            return Fewer(fitting, working, ranks - working, why)
+            return FittedLayout(fitting, working, ranks - working, why)
     raise ValueError(f"no layout fits {plural(ranks, 'rank')}: {passed_over[-1]}")
 
 

@@ -1,7 +1,7 @@
-"""Handover: the border between two stages of one rank, as the ports of both.
+"""StageBoundary: the border between two stages of one rank, as the ports of both.
 
-    stage s     Handover.put ── activation ──► Handover.take     stage s + 1
-                Handover.seed ◄── gradient ─── Handover.give_back
+    stage s     StageBoundary.put ── activation ──► StageBoundary.take     stage s + 1
+                StageBoundary.seed ◄── gradient ─── StageBoundary.give_back
 
 Nothing is copied. What crosses is let go of as soon as the pass behind it is over, unless vjps have
 it, or the stage is to be computed again: an array of the same shape without numbers takes its
@@ -40,7 +40,7 @@ class Arrived(Tensor):
         self.grad = new if self.grad is None else self.grad + new
 
 
-class Handover(Source, Sink):
+class StageBoundary(Source, Sink):
     """The sink of a stage, and the source of the next one; one micro-batch at a time.
 
     keeps    whether the stage behind it is computed again
@@ -108,7 +108,7 @@ class Handover(Source, Sink):
 class LocalChannels(Channels):
     """The borders of a rank that has all stages: nothing is sent."""
 
-    def __init__(self, borders: list[Handover]) -> None:
+    def __init__(self, borders: list[StageBoundary]) -> None:
         self.sends = Sends()
         self.outlets: Any = dict(enumerate(borders))
         self.inlets: Any = dict(enumerate(borders, 1))
@@ -128,12 +128,12 @@ def borders(
     plan: Residences,
     takes: Sequence[bool],
     noted: Callable[[int, np.ndarray], None] = lambda s, array: None,
-) -> list[Handover]:
+) -> list[StageBoundary]:
     """The borders between stages, across which gradients come back where `takes` says so.
 
     noted   is told of each activation that stage s takes, before it does
     """
     return [
-        Handover(requires_grad, plan.choice[s] is Residence.RECOMPUTE, partial(noted, s))
+        StageBoundary(requires_grad, plan.choice[s] is Residence.RECOMPUTE, partial(noted, s))
         for s, requires_grad in enumerate(takes, 1)
     ]

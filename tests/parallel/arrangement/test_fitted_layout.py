@@ -12,11 +12,11 @@ from nnmpi.data import blank
 from nnmpi.io.checkpoints.snapshot import MAY_CHANGE
 from nnmpi.options.config import options
 from nnmpi.parallel import strategies
-from nnmpi.parallel.arrangement.fewer import Fewer, arrange_fewer
+from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.layout import mesh_of, server_count
 from nnmpi.parallel.refusals import AXES_BESIDE_DP
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import Uncut, fitted
+from nnmpi.run.setup.cutting import UncutModel, fitted
 from nnmpi.run.setup.setup import build_model
 
 MOST = 24  # ranks
@@ -45,8 +45,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
-def fewer(name: str, ranks: int) -> Fewer:
-    return arrange_fewer(Config(**LAYOUTS[name]), ranks, strategies.check)
+def fewer(name: str, ranks: int) -> FittedLayout:
+    return fit_layout(Config(**LAYOUTS[name]), ranks, strategies.check)
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -63,7 +63,7 @@ def test_any_number_of_ranks_has_a_layout_of_which_more_ranks_never_leave_fewer_
         assert mesh_of(config, working).size + server_count(config) == working
         assert why.startswith(("dp ", "cp ", "pp ", "tp ", "one rank"))
         assert why.isprintable()
-        assert arrange_fewer(config, working, strategies.check)[:3] == (config, working, 0)
+        assert fit_layout(config, working, strategies.check)[:3] == (config, working, 0)
         before = working
 
 
@@ -140,12 +140,14 @@ def test_a_line_says_which_layout_and_why(name: str, ranks: int, why: str) -> No
 
 
 @cache
-def gpt() -> Uncut:
+def gpt() -> UncutModel:
     """A model of four heads on windows of 16 tokens."""
     config = Config(model="gpt:4x4x32", data="text", context=16)
     dataset = blank(config.data, None, config.seed, config.context, None)
     model, loss = build_model(config, None, dataset), objectives.criterion(None)
-    return Uncut(config, objectives.model_graph(config, model, dataset, loss), loss, dataset, {})
+    return UncutModel(
+        config, objectives.model_graph(config, model, dataset, loss), loss, dataset, {}
+    )
 
 
 def test_a_layout_that_the_model_does_not_allow_is_passed_over_and_named() -> None:
@@ -158,7 +160,7 @@ def test_a_layout_that_the_model_does_not_allow_is_passed_over_and_named() -> No
 
 
 def test_the_model_is_looked_at_only_where_an_axis_changes() -> None:
-    def unasked() -> Uncut:
+    def unasked() -> UncutModel:
         raise AssertionError
 
     assert fitted(Config(dp=3, tp=2), 5, unasked).ranks == 4
@@ -171,7 +173,7 @@ def test_no_layout_at_all_is_refused_with_the_last_reason() -> None:
         raise ValueError("there is no room")
 
     with refused("no layout fits 2 ranks: one rank cannot be: there is no room"):
-        arrange_fewer(Config(pp=3), 2, never)
+        fit_layout(Config(pp=3), 2, never)
 
 
 @pytest.mark.parametrize(
@@ -186,4 +188,4 @@ def test_options_that_never_go_together_are_refused_as_without_it(
     options: dict[str, Any], words: str
 ) -> None:
     with refused(words):
-        arrange_fewer(Config(**options), 4, strategies.check)
+        fit_layout(Config(**options), 4, strategies.check)

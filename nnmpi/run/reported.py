@@ -1,4 +1,4 @@
-"""Told: what a rank has told of a run, so that a step that is made again is silent.
+"""Reported: which events a rank has reported, so that a step that is made again reports none.
 
 step 5   start progress sample on_step 0 on_step 1 epoch on_epoch 0 ...     in one order, so
 step 6         progress ...                                                 a place says all
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 KINDS = ("start", "progress", "sample", "on_step", "epoch", "on_epoch", "result", "on_end", "all")
-"""What is told after a step, in its order: events, and calls of callbacks."""
+"""Events and calls of callbacks after a step, in their order."""
 
 OF_LOG = {
     "epoch": "epoch",
@@ -20,7 +20,7 @@ OF_LOG = {
     "stopped": "result",
     "suspended": "result",
 }
-"""What is told by an event of the log."""
+"""The kind of each event of the log."""
 
 BEGINS = ('{"event": "start"', '{"event": "resumed"')
 """How the first line of a run begins."""
@@ -30,7 +30,7 @@ Place: TypeAlias = tuple[int, int, int]
 
 
 def place(step: int, kind: str, callback: int = 0) -> Place:
-    """Where something is in what is told."""
+    """The position of an event or a call in the order of all of them."""
     return step, KINDS.index(kind), callback
 
 
@@ -38,8 +38,8 @@ NOTHING = place(-1, "all")
 """The place before all others."""
 
 
-class Told:
-    """The last places that this rank has told.
+class Reported:
+    """The last events and calls that this rank has completed.
 
     events    of events
     calls     of calls of its callbacks
@@ -54,14 +54,14 @@ class Told:
         self.runs = 0
 
     def once(self, step: int, kind: str) -> bool:
-        """Whether an event is new, which is told from now on."""
+        """True if an event is new; from now on it counts as reported."""
         here, last = place(step, kind), self.events
         self.events = max(here, last)
         return here > last
 
     @contextmanager
     def call(self, here: Place) -> Iterator[None]:
-        """Around a call, which is told when it has returned."""
+        """A context around a call of a callback, which counts when it has returned."""
         self.calling = here
         yield
         self.calling, self._again = None, self._again - {here}
@@ -77,22 +77,22 @@ class Told:
         return here <= self.calls and here not in self._again
 
     def go_back(self, step: int) -> None:
-        """Goes back to a step: what was told of later steps is told again."""
+        """Goes back to a step: later events are reported again."""
         end = place(step, "all")
         self.events, self.calls = min(self.events, end), min(self.calls, end)
 
     def is_in_log(self, log: str) -> None:
-        """The first rank is lost, and the log shows what it has told; what it had in hand, it may
-        have told or not."""
+        """Takes from the log what the first rank, which is lost, has reported; its last event may
+        be there or not."""
         runs = runs_in(log)
-        if len(runs) <= self.runs:  # it was lost before it told of the start
+        if len(runs) <= self.runs:  # it was lost before it reported the start
             self.events = NOTHING
             return
         earlier = min(self.events, place(self.events[0], "progress"))
         self.events = max([earlier, *_places_of(runs[-1])])
 
-    def take(self, others: "Told | None", again: frozenset[Place]) -> None:
-        """Where this rank was spare, it has told what another one has; calls that were interrupted
+    def take(self, others: "Reported | None", again: frozenset[Place]) -> None:
+        """Takes what another rank has reported, if this one was spare; calls that were interrupted
         on some rank are made again on all."""
         if others is not None:
             self.events, self.calls, self.runs = others.events, others.calls, others.runs

@@ -1,4 +1,4 @@
-"""RanksLeft: the ranks of a job that are left, those of them that work, and those that wait."""
+"""Survivors: the ranks of a job that are left, those of them that work, and those that wait."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +12,12 @@ from nnmpi.io.output import Event
 from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.model.snapshot import SavedRange
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.recovery.holdings import Gift
+from nnmpi.run.recovery.held_copies import RangeTransfer
 
 PAUSE = 0.02  # seconds between two looks of a spare rank
 
 
-class RanksLeft:
+class Survivors:
     """The ranks that are left of a job.
 
     all      their Comm in this era
@@ -52,15 +52,18 @@ class RanksLeft:
         else:
             f(self.all)
 
-    def give(self, gifts: Iterable[Gift], owned: Sequence[SavedRange]) -> list[SavedRange]:
-        """Sends the gifts of this rank, and returns those that it gets; every rank calls it."""
+    def give(
+        self, transfers: Iterable[RangeTransfer], owned: Sequence[SavedRange]
+    ) -> list[SavedRange]:
+        """Sends the ranges of this rank's transfers, and returns those that it receives; every rank
+        calls it."""
         got: list[SavedRange] = []
-        for gift in gifts:
-            if gift.source == self.all.rank:
-                given = [held for held in owned if held.range in gift.ranges]
-                send_object(self.all, given, gift.to)
-            elif gift.to == self.all.rank:
-                got += receive_object(self.all, gift.source)
+        for transfer in transfers:
+            if transfer.source == self.all.rank:
+                given = [held for held in owned if held.range in transfer.ranges]
+                send_object(self.all, given, transfer.to)
+            elif transfer.to == self.all.rank:
+                got += receive_object(self.all, transfer.source)
         return got
 
     # ---- the end of a run

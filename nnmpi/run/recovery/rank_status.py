@@ -1,10 +1,10 @@
-"""Standing: how far each rank is that is left; Course: what all of them do next.
+"""RankStatus: how far each remaining rank is; RecoveryPlan: what all of them do next.
 
-    rank 0   step 7 made and told         version 7   w 0..5 b 0..1   ─┐
-    rank 2   step 7 made, told in part    version 7   w 5..9          ─┴─► step 7, what
+    rank 0   step 7 made, reported         version 7   w 0..5 b 0..1   ─┐
+    rank 2   step 7 made, partly reported  version 7   w 5..9          ─┴─► step 7, what
     rank 3   in step 7                    version 6   w 0..9 b 0..1        follows again
 
-It is a pure function of what all ranks have told, so all find the same.
+The plan is a pure function of the statuses of all ranks, so all ranks find the same.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.parallel.step.update import Outcome
-from nnmpi.run.recovery.holdings import Holding, newest
+from nnmpi.run.recovery.held_copies import HeldCopy, newest
+from nnmpi.run.reported import Place, Reported
 from nnmpi.run.run_state import Counters, VersionFacts
-from nnmpi.run.told import Place, Told
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]
 """The number of steps with one of which ranks have agreed on something, and what that is."""
@@ -30,12 +30,12 @@ class RunStage(IntEnum):
     RUNNING = 2
 
 
-class Standing(NamedTuple):
-    """How far a rank is that is left.
+class RankStatus(NamedTuple):
+    """The status of a remaining rank.
 
     number     of its session
     counters   how far its run has come
-    told       what it has told
+    reported   the events that it has reported
     holds      versions of the model of which it has something; none on a spare rank
     may_make   the step whose sums it knows, but not what was decided: the first of `holds` may be
                its version
@@ -47,8 +47,8 @@ class Standing(NamedTuple):
     stage: RunStage
     number: int
     counters: Counters | None = None
-    told: Told = Told()
-    holds: tuple[Holding, ...] = ()
+    reported: Reported = Reported()
+    holds: tuple[HeldCopy, ...] = ()
     may_make: int | None = None
     decision: Decision | None = None
     checkpoint: int = -1
@@ -59,7 +59,7 @@ class Standing(NamedTuple):
         """The number of steps that it has made, and not gone back behind."""
         return self.counters.state.step if self.counters else 0
 
-    def can_hold(self, decision: Decision | None) -> tuple[Holding, ...]:
+    def can_hold(self, decision: Decision | None) -> tuple[HeldCopy, ...]:
         """Versions of which it has something, or will have when it has made what was decided."""
         if decision is None or self.may_make != decision[0]:
             return self.holds
@@ -69,15 +69,15 @@ class Standing(NamedTuple):
         return (*self.holds, self.holds[0]._replace(version=decision[0], facts=facts))
 
 
-class Course(NamedTuple):
-    """The way in which all ranks that are left go on.
+class RecoveryPlan(NamedTuple):
+    """How all remaining ranks continue.
 
     stage      from which they go on
     source     what the next session is made of; None: what the first one was made of
     counters   how far the run has come; None: no rank that is left knows
     decision   what ranks have agreed on in the last step, if one is left that knows
     makes      whether ranks that know their sums make that step: the source is whole by it alone
-    told       what ranks that were spare take as told
+    reported   what ranks that were spare take as reported
     callbacks  the states that callbacks of these ranks take
     again      calls of callbacks that are made once more, since one was interrupted
     lacks      what nobody has any more, if so: a checkpoint may have it
@@ -85,57 +85,58 @@ class Course(NamedTuple):
     """
 
     stage: RunStage
-    source: Holding | None = None
+    source: HeldCopy | None = None
     counters: Counters | None = None
     decision: Decision | None = None
     makes: bool = False
-    told: Told = Told()
+    reported: Reported = Reported()
     callbacks: tuple[tuple[str, Any], ...] = ()
     again: frozenset[Place] = frozenset()
     lacks: str = ""
     checkpoint: int = -1
 
 
-def agreed(standings: Sequence[Standing]) -> Course:
-    """The course of all ranks: on from the newest version that they have all of, or can have."""
-    stages = [standing.stage for standing in standings]
-    workers = [standing for standing in standings if standing.holds]
+def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
+    """The plan of all ranks: they continue from the newest version of which they have, or can make,
+    a whole copy."""
+    stages = [status.stage for status in statuses]
+    workers = [status for status in statuses if status.holds]
     if RunStage.SETTING_UP in stages:
-        return Course(RunStage.SETTING_UP)
+        return RecoveryPlan(RunStage.SETTING_UP)
     if not workers:
-        return Course(max(stages), lacks="no rank that is left has a part of the model")
+        return RecoveryPlan(max(stages), lacks="no rank that is left has a part of the model")
     decision = max(filter(None, (w.decision for w in workers)), key=itemgetter(0), default=None)
     source, _ = newest(chain.from_iterable(w.holds for w in workers))
     made, lacks = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
     makes = made is not None and (source is None or made.version > source.version)
     source = made if makes else source  # a version that a rank has is not given up without need
-    checkpoint = max(standing.checkpoint for standing in workers)
+    checkpoint = max(status.checkpoint for status in workers)
     if source and source.version < checkpoint:
         lacks, source, makes = f"memory has that of step {source.version}", None, False
-    elif not any(standing.step for standing in workers):  # it begins again
+    elif not any(status.step for status in workers):  # it begins again
         lacks = ""
     first = min(workers, key=_progress)
-    known = [standing.counters for standing in workers if standing.counters]
+    known = [status.counters for status in workers if status.counters]
     counters = source.facts.counters if source else first.counters
     assert counters is not None
-    return Course(
-        max(standing.stage for standing in workers),
+    return RecoveryPlan(
+        max(status.stage for status in workers),
         source,
         counters._replace(
-            changed=max((standing.changed for standing in known), key=len),
+            changed=max((status.changed for status in known), key=len),
             last=counters.last if source else None,
         ),
         decision,
         makes,
-        first.told,
+        first.reported,
         first.callbacks,
-        frozenset[Place]().union(*(standing.told.interrupted for standing in workers)),
+        frozenset[Place]().union(*(status.reported.interrupted for status in workers)),
         lacks,
         checkpoint,
     )
 
 
-def _progress(standing: Standing) -> tuple[int, Place, Place]:
+def _progress(status: RankStatus) -> tuple[int, Place, Place]:
     """How far a rank is, of those that have begun the run."""
-    assert standing.counters is not None
-    return -standing.counters.runs, standing.told.events, standing.told.calls
+    assert status.counters is not None
+    return -status.counters.runs, status.reported.events, status.reported.calls

@@ -1,4 +1,4 @@
-"""Holding: what a rank has of a model after some steps, without the numbers; who lacks what."""
+"""HeldCopy: what a rank has of a model after some steps, without the numbers; who lacks what."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from nnmpi.run.run_state import VersionFacts
 from nnmpi.run.session import Session
 
 
-class Holding(NamedTuple):
+class HeldCopy(NamedTuple):
     """The part of the model that a rank has after so many steps.
 
     version   the number of these steps
@@ -44,19 +44,19 @@ def tensors_of(model: Module) -> tuple[MovedTensor, ...]:
     )
 
 
-def progress(holding: Holding) -> tuple[int, bool, bool]:
+def progress(held_copy: HeldCopy) -> tuple[int, bool, bool]:
     """How far its run is, of those that have begun it: the end of an epoch clears its sums."""
-    counters = holding.facts.counters
-    is_followed = counters.last is None and counters.state.step == holding.version
+    counters = held_copy.facts.counters
+    is_followed = counters.last is None and counters.state.step == held_copy.version
     return -counters.runs, is_followed, counters.sums.samples == 0
 
 
-def newest(holdings: Iterable[Holding]) -> tuple[Holding | None, str]:
+def newest(held_copies: Iterable[HeldCopy]) -> tuple[HeldCopy | None, str]:
     """The one with the least progress of the newest that have everything together, or what those
     of the newest version lack."""
-    known, lacks = [*holdings], ""
-    for key in sorted({holding.key for holding in known}, reverse=True):
-        of_key = [holding for holding in known if holding.key == key]
+    known, lacks = [*held_copies], ""
+    for key in sorted({held_copy.key for held_copy in known}, reverse=True):
+        of_key = [held_copy for held_copy in known if held_copy.key == key]
         try:
             _check(of_key)
         except ValueError as error:
@@ -66,15 +66,15 @@ def newest(holdings: Iterable[Holding]) -> tuple[Holding | None, str]:
     return None, lacks
 
 
-def _check(holdings: Sequence[Holding]) -> None:
+def _check(held_copies: Sequence[HeldCopy]) -> None:
     """Raises ValueError unless they make up the model, each number at least once."""
-    tensors = holdings[0].tensors
-    have = [(0, item) for holding in holdings for item in holding.ranges]
+    tensors = held_copies[0].tensors
+    have = [(0, item) for held_copy in held_copies for item in held_copy.ranges]
     need = [(0, Place.of_whole(item.path, item.shape).range()) for item in tensors]
     plan_moves(tensors, have, need, [0])
 
 
-class Gift(NamedTuple):
+class RangeTransfer(NamedTuple):
     """The ranges that a spare rank sends to one that works."""
 
     source: int
@@ -82,21 +82,26 @@ class Gift(NamedTuple):
     ranges: frozenset[Range]
 
 
-def handed_over(holdings: Sequence[Sequence[Holding]], source: Holding, working: int) -> list[Gift]:
-    """The gifts of spare ranks, the last ones, from what each rank has of `source`: ranges that no
-    rank before them has."""
+def handed_over(
+    held_copies: Sequence[Sequence[HeldCopy]], source: HeldCopy, working: int
+) -> list[RangeTransfer]:
+    """The transfers from spare ranks, which are the last ones: ranges of `source` that no rank
+    before them has."""
     owned = [
         frozenset(
-            held for holding in of_rank if holding.key == source.key for held in holding.ranges
+            held
+            for held_copy in of_rank
+            if held_copy.key == source.key
+            for held in held_copy.ranges
         )
-        for of_rank in holdings
+        for of_rank in held_copies
     ]
-    known, gifts = frozenset[Range]().union(*owned[:working]), []
+    known, transfers = frozenset[Range]().union(*owned[:working]), []
     for rank, held in enumerate(owned[working:], working):
         if new := held - known:
-            gifts.append(Gift(rank, rank % working, new))
+            transfers.append(RangeTransfer(rank, rank % working, new))
             known |= new
-    return gifts
+    return transfers
 
 
 def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
