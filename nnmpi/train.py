@@ -213,7 +213,7 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
 
 def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Comm) -> int:
     """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
-    before, interrupts = version(trainer.config.save), list[int]()
+    old_version, interrupts = version(trainer.config.save), list[int]()
 
     def stop_or_interrupt(number: int, _: object) -> None:
         interrupts.append(number)
@@ -228,7 +228,7 @@ def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Com
     try:
         result = trainer.fit(report)
     except KeyboardInterrupt:
-        return interrupted(comm, f"; {saved_since(before, trainer.config.save)}")
+        return interrupted(comm, f"; {saved_since(old_version, trainer.config.save)}")
     if not trainer.is_first or result["event"] not in ("stopped", "suspended"):
         return 0
     return MORE_TO_DO if result["event"] == "suspended" and not interrupts else 130
@@ -277,20 +277,20 @@ def ignore_stops() -> None:
     """Ignores what stops a run. Until this thread has done so, it holds such signals back: Python
     complains of one that comes while its handler is removed.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     for number in STOPS:
         handle(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 @contextmanager
 def restored_handlers() -> Iterator[None]:
     """After the block, the handlers of what stops a run are those of before."""
-    before = [(number, signal.getsignal(number)) for number in (*STOPS, signal.SIGTERM)]
+    handlers = [(number, signal.getsignal(number)) for number in (*STOPS, signal.SIGTERM)]
     try:
         yield
     finally:
-        for number, handler in before:
+        for number, handler in handlers:
             handle(number, handler)
 
 

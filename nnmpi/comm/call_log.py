@@ -75,9 +75,9 @@ class LoggedCall(NamedTuple):
 
     @classmethod
     def of(cls, record: CallRecord) -> Self:
-        what, number, code, at = record
+        signature, number, code, at = record
         lines = (line for start, end, line in code.co_lines() if start <= at < end and line)
-        return cls(what.comm, number, *what[1:], code.co_filename, next(lines, 0))
+        return cls(signature.comm, number, *signature[1:], code.co_filename, next(lines, 0))
 
     @property
     def text(self) -> str:
@@ -89,10 +89,10 @@ class LoggedCall(NamedTuple):
             "isend": "to rank",
             "shared.all_reduce": "from element",
         }
-        what = "" if self.dtype is None else f" of {self.elements:,} {self.dtype}"
+        buffer = "" if self.dtype is None else f" of {self.elements:,} {self.dtype}"
         how = f" by {self.algorithm}" if self.algorithm else ""
         root = f" {words.get(self.operation, 'root rank')} {self.root}" if self.root >= 0 else ""
-        return f"{self.operation}{what}{root}{how}"
+        return f"{self.operation}{buffer}{root}{how}"
 
     @property
     def location(self) -> str:

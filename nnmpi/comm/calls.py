@@ -59,13 +59,13 @@ class Calls:
         package: str = PACKAGE,
     ) -> CallRecord:
         """Logs a collective; see `record`."""
-        what = CallSignature(self.comm, operation, algorithm, dtype, count, root)
-        return self.record(what, package)
+        signature = CallSignature(self.comm, operation, algorithm, dtype, count, root)
+        return self.record(signature, package)
 
-    def record(self, what: CallSignature, package: str = PACKAGE) -> CallRecord:
+    def record(self, signature: CallSignature, package: str = PACKAGE) -> CallRecord:
         """Logs a collective where `package` was called from, three frames up or more."""
         self._counter.calls = number = self._counter.calls + 1
-        call = record_of(what, number, 4, package)
+        call = record_of(signature, number, 4, package)
         self._log.records.append(call)
         return call
 
@@ -80,20 +80,20 @@ class Calls:
             return False
         if self.progress.works or self.progress.error is not None:
             return False
-        found = prepared.get((algorithm, array.size, array.dtype))
-        if found is None or found.short is None or self.comparison is not None:
+        known = prepared.get((algorithm, array.size, array.dtype))
+        if known is None or known.short is None or self.comparison is not None:
             return False
         frame = sys._getframe(2)
         if frame.f_code is self._caller:  # as last time: it is outside of PACKAGE
             self._counter.calls = number = self._counter.calls + 1
-            call = found.what, number, frame.f_code, frame.f_lasti
+            call = known.what, number, frame.f_code, frame.f_lasti
             self._log.records.append(call)
         else:
-            call = self.record(found.what)
+            call = self.record(known.what)
             self._caller = call[2]
-        if not found.short.call(array):
+        if not known.short.call(array):
             with self._log.during(call):
-                found.short.wait(array.reshape(-1))
+                known.short.wait(array.reshape(-1))
         return True
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
@@ -127,8 +127,8 @@ class Calls:
         if parts is not None:
             bounds = bounds_of(parts, row.size, self.transport.size, operation)
             name = f"{name}, {parts_text(parts)}"
-        what = CallSignature(self.comm, operation, name, row.dtype, row.size, root)
-        call = self.record(what)
+        signature = CallSignature(self.comm, operation, name, row.dtype, row.size, root)
+        call = self.record(signature)
         data = as_integers(row) if operation in MOVES_ONLY else row
         blocks = not starts and not self.progress.works
         plan = plan if root < 0 else rooted(plan, root)
@@ -183,7 +183,7 @@ class Calls:
 
 
 def record_of(
-    what: CallSignature, number: int, depth: int = 3, package: str = PACKAGE
+    signature: CallSignature, number: int, depth: int = 3, package: str = PACKAGE
 ) -> CallRecord:
     """The record of a call, at the place outside a package from which that was called.
 
@@ -195,7 +195,7 @@ def record_of(
         frame = sys._getframe(1)
     while frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None:
         frame = frame.f_back
-    return what, number, frame.f_code, frame.f_lasti
+    return signature, number, frame.f_code, frame.f_lasti
 
 
 class Freed:

@@ -135,8 +135,8 @@ class Comm:
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
         """Replaces the array on `root` by its sum over the ranks; the others' arrays are kept."""
         root = checked_rank(root, self.size)
-        own = array if self.rank == root else flat(array, "reduce").copy()
-        self._calls.finish(*self._steps("reduce", algorithm, own, root=root))
+        buffer = array if self.rank == root else flat(array, "reduce").copy()
+        self._calls.finish(*self._steps("reduce", algorithm, buffer, root=root))
 
     def chunk(self, n: int) -> slice:
         """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
@@ -156,30 +156,30 @@ class Comm:
         """Returns when every rank has called it."""
         self._calls.barrier(self._calls.log("barrier"))
 
-    def meet(self, what: str) -> None:
+    def meet(self, call: str) -> None:
         """Returns when every rank has called it for the same; says on stderr whom it waits for."""
         if self.size > 1:
-            roll_call(self._calls, what, self._p2p)
+            roll_call(self._calls, call, self._p2p)
 
     def isend(self, array: Array, to: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to send. The array must not change until the work is complete."""
         to, tag = checked_rank(to, self.size), checked_tag(tag)
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        what = CallSignature(self.name, "isend", "", array.dtype, array.size, to)
+        signature = CallSignature(self.name, "isend", "", array.dtype, array.size, to)
         steps = self._posted(partial(self._p2p.isend, to=to, tag=tag), data)
-        return Work(steps, self._transport, self._progress, record_of(what, -1, 1), copies)
+        return Work(steps, self._transport, self._progress, record_of(signature, -1, 1), copies)
 
     def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
         """Starts to receive into the array. Where more or fewer bytes are sent, the work raises
         MessageLengthError."""
         source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
-        what = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
+        signature = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
         steps = self._posted(partial(self._receiver.irecv, source=source, tag=tag), row)
         if row is not array:
             steps = put_back(steps, row, array)
-        return Work(steps, self._receiver, self._progress, record_of(what, -1, 1), copies)
+        return Work(steps, self._receiver, self._progress, record_of(signature, -1, 1), copies)
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
         """Posts the messages of an array when the work begins, under the lock of the progress."""
@@ -297,10 +297,10 @@ class Comm:
         if type(row) is not ndarray or not row.flags.carray or row.ndim != 1:
             row = flat(array, "all_reduce")
         key = algorithm, row.size, row.dtype
-        what, now, later, _ = self._prepared.get(key) or self._prepare(*key)
-        call = calls.record(what)
+        signature, waits, later, _ = self._prepared.get(key) or self._prepare(*key)
+        call = calls.record(signature)
         blocks = not starts and not self._progress.works
-        steps = (later if starts else now)(row, call[1] % TAGS, blocks)
+        steps = (later if starts else waits)(row, call[1] % TAGS, blocks)
         if calls.comparison is not None and not starts:  # `Calls.start` has it compared too
             steps = calls.compared(steps, call, blocks)
         return steps if row is array else put_back(steps, row, array), call
@@ -311,10 +311,10 @@ class Comm:
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
         if name not in NAMES and not user_code.is_named(name):
             raise unknown(algorithm, "all_reduce", ("auto", *NAMES, "package.module:NAME"))
-        what = CallSignature(self.name, "all_reduce", name, dtype, n, -1)
+        signature = CallSignature(self.name, "all_reduce", name, dtype, n, -1)
         if name in NEED_SETUP and self._dispatch.lacks_setup(name, n, dtype):
             try:
-                with self._calls.collective(self._calls.record(what)):
+                with self._calls.collective(self._calls.record(signature)):
                     self._dispatch.set_up(name, n, dtype)
             except NoRoomError:
                 if algorithm != "auto" or self._choice is None:
@@ -324,8 +324,8 @@ class Comm:
                 return self._prepare(algorithm, n, dtype)
         if len(self._prepared) == MOST_PLANS:
             self._prepared.clear()
-        self._prepared[algorithm, n, dtype] = found = self._dispatch.prepare(what)
-        return found
+        self._prepared[algorithm, n, dtype] = prepared = self._dispatch.prepare(signature)
+        return prepared
 
     def fastest(self, nbytes: int) -> str:
         """The all-reduce that `auto` takes, the same on all ranks; the first call measures it."""

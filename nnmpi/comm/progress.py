@@ -66,14 +66,14 @@ class Progress:
     def works_in(self, works: "list[Work]") -> Iterator[None]:
         """Keeps works in this list: `append` and `remove`, under the lock, start and end a work."""
         with self.lock:
-            before, self.works = self.works, works
-            works[:] = before
+            outer, self.works = self.works, works
+            works[:] = outer
         try:
             yield
         finally:
             with self.lock:
-                self.works = before
-                before[:] = works
+                self.works = outer
+                outer[:] = works
 
     def poll(self, keeps_error: bool = False) -> None:
         """Moves every work as far as it goes without waiting, unless another thread is doing so.

@@ -20,15 +20,15 @@ LONGEST_NAME = 32  # bytes of the name of a method
 TAG = TAGS - 1
 
 
-def roll_call(calls: Calls, what: str, transport: Transport) -> None:
+def roll_call(calls: Calls, call_name: str, transport: Transport) -> None:
     """Returns when every rank has come; raises ValueError on all if they come for other things.
 
     `transport` has the messages of these ranks.
     """
     rank, ranks, numbers = transport.rank, range(transport.size), transport.members
-    call = calls.log(what, "all ranks", package="nnmpi.")
+    call = calls.log(call_name, "all ranks", package="nnmpi.")
     names = np.zeros(len(ranks), f"S{LONGEST_NAME}")
-    names[rank] = what.encode()
+    names[rank] = call_name.encode()
     rows, others = names.view(np.uint8).reshape(len(ranks), -1), [r for r in ranks if r != rank]
     with calls.progress.lock:
         posted = [transport.irecv(rows[r], r, TAG) for r in others]
@@ -40,8 +40,8 @@ def roll_call(calls: Calls, what: str, transport: Transport) -> None:
     missing = [numbers[r] for r in ranks if not names[r]]
     if missing and rank == np.flatnonzero(names)[0]:  # of those who wait, one says it
         print_error(
-            f"rank {numbers[rank]} waits in {what} ({work.call.location}): "
-            f"{name_ranks(missing)} did not call {what} yet; all ranks must call it"
+            f"rank {numbers[rank]} waits in {call_name} ({work.call.location}): "
+            f"{name_ranks(missing)} did not call {call_name} yet; all ranks must call it"
         )
     work.wait()
     called = [name.decode() for name in names.tolist()]

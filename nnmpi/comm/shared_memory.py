@@ -50,10 +50,10 @@ class SharedBuffer:
         these stay valid, and the memory is not freed. Without `check` they become invalid, and to
         use one ends the process.
         """
-        memory, what = self._reduction, f"a shared buffer of Comm {self._calls.comm}"
-        freed: Any = Freed(what)
+        memory, label = self._reduction, f"a shared buffer of Comm {self._calls.comm}"
+        freed: Any = Freed(label)
         self._reduction = self.mine = self.total = freed
-        _free(memory, self._calls, "shared.free", what, check)
+        _free(memory, self._calls, "shared.free", label, check)
 
     def _steps(self, start: int, stop: int | None, starts: bool) -> tuple[Steps, CallRecord]:
         lo, hi = self._range(start, stop)
@@ -92,10 +92,10 @@ class NodeMemory:
 
     def free(self, check: bool = True) -> None:
         """Frees the memory; collective within the node. Arrays that view it are as in a buffer."""
-        memory, what = self._window, f"the memory {self._calls.comm}"
-        freed: Any = Freed(what)
+        memory, label = self._window, f"the memory {self._calls.comm}"
+        freed: Any = Freed(label)
         self._window = self.array = freed
-        _free(memory, self._calls, "node_memory.free", what, check)
+        _free(memory, self._calls, "node_memory.free", label, check)
         self._calls.free()
 
 
@@ -104,7 +104,7 @@ def _meet(arrive: Callable[[], Request]) -> Steps:
 
 
 def _free(
-    memory: SharedReduction | SharedWindow, calls: Calls, name: str, what: str, check: bool
+    memory: SharedReduction | SharedWindow, calls: Calls, name: str, label: str, check: bool
 ) -> None:
     """Frees the memory; with `check` raises BufferError, on all ranks, if arrays of one view it."""
     is_viewed, free = memory.is_viewed, memory.free  # raises if it was freed before
@@ -115,7 +115,8 @@ def _free(
         calls.transport.all_reduce(viewed)
         if viewed[0]:
             raise BufferError(
-                f"{what} is not freed: on {viewed[0]} of {calls.transport.size} ranks arrays still "
-                "view it, and it stays until the job ends; delete them before free(), or copy them"
+                f"{label} is not freed: on {viewed[0]} of {calls.transport.size} ranks arrays "
+                "still view it, and it stays until the job ends; delete them before free(), or copy "
+                "them"
             )
         free()

@@ -91,9 +91,9 @@ class GraphRecorder:
     """
 
     def __init__(
-        self, model: Module, whole: Mapping[str, str], grown: Callable[[int], object]
+        self, model: Module, notes: Mapping[str, str], grown: Callable[[int], object]
     ) -> None:
-        self._whole, self._grown, self.held = whole, grown, 0
+        self._whole, self._grown, self.held = notes, grown, 0
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = variables_of(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}

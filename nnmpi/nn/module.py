@@ -61,14 +61,17 @@ class Module(Hooked, Registries):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        now, forward = current_pass.get(), self.forward_with_hooks if self._hooks else self.forward
-        if now is not None:
-            if now.around is not None:
-                forward = partial(now.around, self, forward)
-            if self.training and not now.counted:
-                current_pass.set(now._replace(counted=True))
-            if self._combine and self.training and now.batch_stats is not UNTRACKED:
-                with combined_buffers(self, self._combine, now):
+        current, forward = (
+            current_pass.get(),
+            self.forward_with_hooks if self._hooks else self.forward,
+        )
+        if current is not None:
+            if current.around is not None:
+                forward = partial(current.around, self, forward)
+            if self.training and not current.counted:
+                current_pass.set(current._replace(counted=True))
+            if self._combine and self.training and current.batch_stats is not UNTRACKED:
+                with combined_buffers(self, self._combine, current):
                     return forward(*args, **options)
             return forward(*args, **options)
         if self._meet is not None:

@@ -65,9 +65,9 @@ class KeptStats:
     def keep(self, make: Callable[[], T]) -> T:
         """Return what `make` returns; in the second pass, what it returned in the first one."""
         if self._again is None:
-            found = make()
-            self._kept.append(found)
-            return found
+            result = make()
+            self._kept.append(result)
+            return result
         try:
             kept: T = next(self._again)
             return kept
@@ -123,18 +123,20 @@ def checked_combine(combine: Combine) -> Combine:
 
 
 @contextmanager
-def combined_buffers(module: object, combine: Mapping[str, Combine], now: Pass) -> Iterator[None]:
+def combined_buffers(
+    module: object, combine: Mapping[str, Combine], current: Pass
+) -> Iterator[None]:
     """Around a `forward` that changes buffers, for some samples of a batch: after it they are as
     all of its samples make them. A second pass finds them as the first one did, and leaves them.
 
     `forward` gets copies, since the tape may keep them.
     """
-    stats, n = now.batch_stats, 1 if now.samples is None else len(now.samples)
+    stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
     arrays = {name: getattr(module, name) for name in combine if getattr(module, name) is not None}
-    before = {name: array.copy() for name, array in arrays.items()}
+    old = {name: array.copy() for name, array in arrays.items()}
     if isinstance(stats, KeptStats):
-        before = stats.keep(partial(dict, before))
-    for name, array in before.items():
+        old = stats.keep(partial(dict, old))
+    for name, array in old.items():
         object.__setattr__(module, name, array.copy())
     try:
         yield
@@ -151,11 +153,11 @@ def combined_buffers(module: object, combine: Mapping[str, Combine], now: Pass) 
             )
         sums = combine[name] == "sum"
         xp = backend.xp_of(array)
-        row = xp.asarray(after[name] - before[name] if sums else after[name], "float64").reshape(-1)
+        row = xp.asarray(after[name] - old[name] if sums else after[name], "float64").reshape(-1)
 
-        def track(found: Moments, array: Array = array, sums: bool = sums) -> None:
-            new = found.mean.reshape(array.shape)
-            new = array + new * found.n if sums else new
+        def track(moments: Moments, array: Array = array, sums: bool = sums) -> None:
+            new = moments.mean.reshape(array.shape)
+            new = array + new * moments.n if sums else new
             array[...] = new if is_float(array.dtype) else backend.xp_of(new).rint(new)
 
         stats.moments(Moments(n, row / max(n, 1) if sums else row, xp.zeros_like(row)), track)

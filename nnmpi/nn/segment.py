@@ -54,15 +54,15 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
     while k < nodes.stop:
         node = graph.nodes[k]
         path = node.name if node.layer else None
-        one = Call(range(k, k + 1), path, node.op, node.arguments, node.result)
+        single = Call(range(k, k + 1), path, node.op, node.arguments, node.result)
         here = (call for call in inside if call.nodes.start == k)
-        call = max(here, key=lambda call: call.nodes.stop, default=one)
-        before = runs[-1][-1] if runs else None
+        call = max(here, key=lambda call: call.nodes.stop, default=single)
+        last = runs[-1][-1] if runs else None
         follows = (
-            before is not None
-            and before.is_plain
+            last is not None
+            and last.is_plain
             and call.is_plain
-            and call.inputs == edges_of(before.result)
+            and call.inputs == edges_of(last.result)
             and all(user in call.nodes for user in users[call.inputs[0]])
         )
         if follows:
@@ -97,8 +97,8 @@ def _called(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[...,
     """A callable that computes a chain: a Sequential, a module with other arguments, or an op."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
-    found = [modules[call.path] for call in run if call.path is not None]
-    return Sequential(*found) if run[0].is_plain else found[0]
+    called = [modules[call.path] for call in run if call.path is not None]
+    return Sequential(*called) if run[0].is_plain else called[0]
 
 
 def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[Module, str]:
@@ -163,8 +163,8 @@ class Segment(Module):
             for e in done:
                 del values[e]
             progress()
-        found = tuple(values[e] for e in self._returned)
-        return found if len(found) != 1 else found[0]
+        outputs = tuple(values[e] for e in self._returned)
+        return outputs if len(outputs) != 1 else outputs[0]
 
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:

@@ -47,8 +47,8 @@ class Sequential(NumberedLayers):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         steps = self._steps
         if steps is None:
-            now, layers = current_pass.get(), list(self)
-            one_by_one = now is not None and now.around is not None
+            current, layers = current_pass.get(), list(self)
+            one_by_one = current is not None and current.around is not None
             first, *others = [*(layers if one_by_one else steps_of(layers))] or [lambda x: x]
             steps = first, others
             object.__setattr__(self, "_steps", steps)

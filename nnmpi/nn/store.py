@@ -138,10 +138,10 @@ class FlatStore(Store):
         Each one is changed before the next one is asked for.
         """
         for values, grads, mixed in self.owned(start, end):
-            n, own = len(values), dict[str, Array]()
+            n, sums_here = len(values), dict[str, Array]()
             for name, array in sums.items():
-                own[name] = array[at : at + n]
-            yield Operands(values, grads, own, t, mixed)
+                sums_here[name] = array[at : at + n]
+            yield Operands(values, grads, sums_here, t, mixed)
             at += n
 
     def scale(self, array: Array, factor: float) -> None:
@@ -244,11 +244,11 @@ def values_of(p: Parameter) -> Array:
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
     """The shards of these stretches, (start, stop), in their order."""
-    found, at = [], 0
+    shards, at = [], 0
     for start, stop in stretches:
-        found.append(Shard(start, stop, at))
+        shards.append(Shard(start, stop, at))
         at += stop - start
-    return found
+    return shards
 
 
 def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
@@ -264,11 +264,11 @@ def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:
     """(start, end) of stretches with room for so many elements each, behind what is reserved."""
-    found, end = [], _padded(reserved)
+    spans, end = [], _padded(reserved)
     for room in rooms:
         start, end = end, end + _padded(room)
-        found.append((start, end))
-    return found
+        spans.append((start, end))
+    return spans
 
 
 def _padded(n: int) -> int:

@@ -82,7 +82,7 @@ def grouped(given: Parameters, options: Mapping[str, Any]) -> list[Group]:
                     f"group {i} has an option {name!r}, which this optimizer does not have; "
                     f"its options are {', '.join(options)}"
                 )
-        own = entry["params"]
-        listed = [own] if isinstance(own, Parameter) else list(own)
+        members = entry["params"]
+        listed = [members] if isinstance(members, Parameter) else list(members)
         groups.append({**options, **entry, "params": listed})
     return groups

@@ -44,9 +44,9 @@ class FlatRange(NamedTuple):
     end: int
     group: int  # its number
 
-    def follows(self, before: "FlatRange") -> bool:
+    def follows(self, earlier: "FlatRange") -> bool:
         """Whether one update can move both."""
-        end = before.j, before.store, before.end, before.group
+        end = earlier.j, earlier.store, earlier.end, earlier.group
         return end == (self.i, self.store, self.start, self.group)
 
 
@@ -113,8 +113,8 @@ class Optimizer:
         self._take_groups([*self.param_groups, *grouped([group], self.defaults)])
         self.steps[: len(steps)] = steps
         for name, sums in state.items():
-            own = self.state[name]
-            own[:n] = backend.of(own).asarray(sums, own.dtype)
+            memory = self.state[name]
+            memory[:n] = backend.of(memory).asarray(sums, memory.dtype)
 
     def __getstate__(self) -> dict[str, Any]:
         """All but the stores, which the first step of a copy creates again."""
@@ -158,9 +158,9 @@ class Optimizer:
         """
         places = [p.place for p in self.parameters]
         states.check_paths(places)
-        found: dict[str, np.ndarray] = {}
+        entries: dict[str, np.ndarray] = {}
         for i, (p, place) in enumerate(zip(self.parameters, places, strict=True)):
-            here = sum(one.size for one in self.owned(i))
+            here = sum(held.size for held in self.owned(i))
             if place.local_shape != place.shape or (self.sums and here < p.size):
                 raise ValueError(
                     f"this rank has only a part of the state of {place.path}, as one of several "
@@ -168,9 +168,9 @@ class Optimizer:
                 )
             for name in self.sums:
                 values = in_shape(self._row(name, i), p.shape, p.memory_axes)
-                found[states.name_of(place, name)] = np.array(values, order="C")
-            found[states.name_of(place, states.STEP)] = np.array(self.steps[i])
-        return found
+                entries[states.name_of(place, name)] = np.array(values, order="C")
+            entries[states.name_of(place, states.STEP)] = np.array(self.steps[i])
+        return entries
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a state, if all names and shapes fit.
@@ -191,7 +191,7 @@ class Optimizer:
 
     def owned(self, i: int) -> Iterator[Range]:
         """The numbers of parameter i that this rank updates."""
-        return (one for one, _ in self._running.ranges(i))
+        return (numbers for numbers, _ in self._running.ranges(i))
 
     def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
         """A running sum of numbers lo to hi - 1 of parameter i, which this rank updates, to read:
@@ -207,15 +207,15 @@ class Optimizer:
         """Copies a running sum of parameter i from an array of the shape of the parameter."""
         row = memory_order(self.parameters[i], values)
         for _, _, lo, hi in self.owned(i):
-            own = self.memory(name, i, lo, hi)
-            own[...] = backend.of(own).asarray(row[lo:hi], own.dtype)
+            memory = self.memory(name, i, lo, hi)
+            memory[...] = backend.of(memory).asarray(row[lo:hi], memory.dtype)
 
     def _row(self, name: str, i: int) -> np.ndarray:
         """A running sum of parameter i, of which this rank updates all, on the host."""
-        found = np.empty(self.parameters[i].size, str(self.state[name].dtype))
+        row = np.empty(self.parameters[i].size, str(self.state[name].dtype))
         for _, _, lo, hi in self.owned(i):
-            found[lo:hi] = backend.to_host(self.numbers(name, i, lo, hi))
-        return found
+            row[lo:hi] = backend.to_host(self.numbers(name, i, lo, hi))
+        return row
 
     def _check_stretches(self) -> None:
         """Refuses a store in which this rank updates another part of the parameters than before."""
@@ -249,18 +249,18 @@ class Optimizer:
 
     def _find_ranges(self) -> list[FlatRange]:
         """The longest ranges of parameters that have a gradient."""
-        found: list[FlatRange] = []
+        ranges: list[FlatRange] = []
         for i, p in enumerate(self.parameters):
             if not p.has_grad:
                 continue
             assert isinstance(p.store, FlatStore)
             start, end = p.store.spans[p.index]
-            one = FlatRange(i, i + 1, p.store, start, end, self._groups[i])
-            if found and one.follows(found[-1]) and self.steps[i] == self.steps[i - 1]:
-                found[-1] = found[-1]._replace(j=one.j, end=one.end)
+            new = FlatRange(i, i + 1, p.store, start, end, self._groups[i])
+            if ranges and new.follows(ranges[-1]) and self.steps[i] == self.steps[i - 1]:
+                ranges[-1] = ranges[-1]._replace(j=new.j, end=new.end)
             else:
-                found.append(one)
-        return found
+                ranges.append(new)
+        return ranges
 
 
 def non_negative(name: str, value: float) -> float:

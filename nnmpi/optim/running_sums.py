@@ -24,7 +24,7 @@ class RunningSums:
 
     def __init__(self, names: Sequence[str], parameters: Sequence[Parameter]) -> None:
         self._parameters, self._stretches = parameters, _own_stretches(parameters)
-        lengths = (sum(stop - start for start, stop in own) for own in self._stretches)
+        lengths = (sum(stop - start for start, stop in stretches) for stretches in self._stretches)
         self.starts = list(accumulate(lengths, initial=0))
         zeros, dtype = store_of(parameters).on.xp.zeros, store_of(parameters).updated_dtype
         self.arrays = {name: zeros(self.starts[-1], dtype) for name in names}
@@ -67,10 +67,10 @@ def store_of(parameters: Sequence[Parameter]) -> FlatStore:
 
 def _own_stretches(parameters: Sequence[Parameter]) -> list[list[tuple[int, int]]]:
     """(start, stop) of what this rank updates of each parameter, with padding."""
-    found = []
+    of_parameters = []
     for p in parameters:
         assert isinstance(p.store, FlatStore)
         start, end = p.store.spans[p.index]
         shards = p.store.own_shards(start, end)
-        found.append([(shard.start - start, shard.stop - start) for shard in shards])
-    return found
+        of_parameters.append([(shard.start - start, shard.stop - start) for shard in shards])
+    return of_parameters

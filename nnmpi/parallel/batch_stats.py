@@ -38,9 +38,9 @@ class Synced:
         with waiting("statistics"):
             wire = self._wire_for(self._comm, local.mean)
             in_order = isinstance(wire, StagedComm) and wire.in_order
-            whole = like(local, self._summed(local) if in_order else self._gathered(local))
-        track(whole)
-        return whole
+            of_batch = like(local, self._summed(local) if in_order else self._gathered(local))
+        track(of_batch)
+        return of_batch
 
     def _gathered(self, local: Moments) -> Moments:
         rows = np.empty((self._comm.size, 1 + 2 * local.mean.size))
@@ -52,17 +52,17 @@ class Synced:
         """The mean first, and then M2 + n (local mean - mean)^2: nobody waits for a device."""
         count = np.array([local.n])
         self._comm.all_reduce(count, SUM)
-        n, own = int(count[0]), local.mean.astype("float64")
-        mean = self.sum(own * (local.n / max(n, 1)))
-        own -= mean
-        return Moments(n, mean, self.sum(own * own * local.n + local.m2))
+        n, local_mean = int(count[0]), local.mean.astype("float64")
+        mean = self.sum(local_mean * (local.n / max(n, 1)))
+        local_mean -= mean
+        return Moments(n, mean, self.sum(local_mean * local_mean * local.n + local.m2))
 
     def sum(self, sums: Array) -> Array:
         """The sum over all ranks of a 1-D array, in an array of its own."""
-        whole = sums.copy()
+        total = sums.copy()
         with waiting("statistics"):
-            self._wire_for(self._comm, sums).all_reduce(whole, SUM)
-        return whole
+            self._wire_for(self._comm, sums).all_reduce(total, SUM)
+        return total
 
 
 def packed(m: Moments) -> np.ndarray:

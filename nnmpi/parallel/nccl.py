@@ -116,9 +116,9 @@ class NcclComm(StagedComm):
         part = slice(ends[self.rank], ends[self.rank + 1])
         with self._terms(row, part) as terms, self._call(terms) as (dtype, stream):
             add, places = self._nccl.NCCL_SUM, self._places(terms, ends)
-            if own := self._equal(places):
-                self._calls.reduceScatter(terms.data.ptr, *own, dtype, add, stream)
-            for root, (place, n) in enumerate(() if own else places):
+            if equal_part := self._equal(places):
+                self._calls.reduceScatter(terms.data.ptr, *equal_part, dtype, add, stream)
+            for root, (place, n) in enumerate(() if equal_part else places):
                 self._calls.reduce(place, place, n, dtype, add, root, stream)
         return Launched(self._comm, self._stream)
 
@@ -128,10 +128,10 @@ class NcclComm(StagedComm):
         row = one_row(array, "start_all_gather")
         places = self._places(row, self._ends(parts, row.size))
         with self._call(row) as (dtype, stream):
-            if own := self._equal(places):
-                place, n = own
+            if equal_part := self._equal(places):
+                place, n = equal_part
                 self._calls.allGather(place, row.data.ptr, n, dtype, stream)
-            for root, (place, n) in enumerate(() if own else places):
+            for root, (place, n) in enumerate(() if equal_part else places):
                 self._calls.broadcast(place, place, n, dtype, root, stream)
         return Launched(self._comm, self._stream)
 

@@ -83,12 +83,12 @@ class TrainSpec(NamedTuple):
     next_steps: Sequence[StepState] = ()  # of each worker, where each goes on at a pace of its own
 
     def optimizer(
-        self, own: Sequence[Parameter], copied: Sequence[Parameter] | None = None
+        self, updated: Sequence[Parameter], copied: Sequence[Parameter] | None = None
     ) -> Optimizer:
         """The optimizer of a rank's own parameters, which may be copies of others; every rank
         calls it."""
-        paths = (p.place.path for p in copied or own)
-        return self.make_optimizer([*zip(paths, own, strict=True)])
+        paths = (p.place.path for p in copied or updated)
+        return self.make_optimizer([*zip(paths, updated, strict=True)])
 
 
 class AgreedError(ArithmeticError):
@@ -306,8 +306,8 @@ def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
     a = spec.arrangement
     if a.residences is None:
         return None
-    found = a.residences
-    return all_or_none(layout.all, lambda: Swapper(found, _takes(spec)))
+    residences = a.residences
+    return all_or_none(layout.all, lambda: Swapper(residences, _takes(spec)))
 
 
 def _takes(spec: TrainSpec) -> list[bool]:

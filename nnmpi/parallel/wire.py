@@ -53,8 +53,8 @@ def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> 
         return comm
     if WIRE not in comm.attributes:
         comm.attributes[WIRE] = (make or StagedComm)(comm, on)
-    found: Wire = comm.attributes[WIRE]
-    return found
+    wire: Wire = comm.attributes[WIRE]
+    return wire
 
 
 def wire_for(comm: Comm, array: Array) -> "Wire":
@@ -148,13 +148,13 @@ class StagedComm:
         and the rest is as it was."""
         row = one_row(array, "start_reduce_scatter")
         ends = self._ends(parts, row.size)
-        own = slice(ends[self.rank], ends[self.rank + 1])
+        part_here = slice(ends[self.rank], ends[self.rank + 1])
 
         def start(staging: Staging, span: slice) -> Work:
             within = _parts_within(ends, span)
             return self._comm.start_reduce_scatter(staging.host, algorithm, within, staging)
 
-        return _one(self._started(row, start, goes=lambda span: _within(own, span)))
+        return _one(self._started(row, start, goes=lambda span: _within(part_here, span)))
 
     def start_all_gather(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
@@ -195,13 +195,15 @@ class StagedComm:
         self, row: Array, algorithm: str, parts: Parts, is_kept: bool = True
     ) -> list[Piece]:
         ends = self._ends(parts, row.size)
-        own = slice(ends[self.rank], ends[self.rank + 1])
+        part_here = slice(ends[self.rank], ends[self.rank + 1])
 
         def start(staging: Staging, span: slice) -> Work:
             within = _parts_within(ends, span)
             return self._comm.start_all_gather(staging.host, algorithm, within, staging)
 
-        return self._started(row, start, comes=lambda span: _within(own, span), is_kept=is_kept)
+        return self._started(
+            row, start, comes=lambda span: _within(part_here, span), is_kept=is_kept
+        )
 
     def _started(
         self,
@@ -212,12 +214,12 @@ class StagedComm:
         is_kept: bool = True,
     ) -> list[Piece]:
         """Starts the works of all pieces of a row."""
-        found = list[Piece]()
+        pieces = list[Piece]()
         for span in _spans(row):
             staging = self._staged(row[span], comes(span), goes(span), is_kept)
-            found.append(Piece(staging, start(staging, span)))
+            pieces.append(Piece(staging, start(staging, span)))
             self._last = staging  # the work has started: works behind one that fails would wait
-        return found
+        return pieces
 
     def _staged(self, piece: Array, comes: slice, goes: slice, is_kept: bool) -> Staging:
         key = piece.data.ptr if is_kept else 0, piece.nbytes

@@ -25,8 +25,8 @@ class TableGradient:
     __slots__ = ("dtype", "index", "rows", "whole")
     __array_ufunc__ = None  # so that ndarray + this calls __radd__
 
-    def __init__(self, rows: Array, index: Array, whole: Callable[[], Array]) -> None:
-        self.rows, self.index, self.whole, self.dtype = rows, index, whole, rows.dtype
+    def __init__(self, rows: Array, index: Array, dense: Callable[[], Array]) -> None:
+        self.rows, self.index, self.whole, self.dtype = rows, index, dense, rows.dtype
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, TableGradient):

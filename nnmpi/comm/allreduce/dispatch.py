@@ -43,17 +43,17 @@ class AllReduceDispatch:
         self._in_order = InOrder()
         self._custom: dict[str, Algorithm] = {}  # proven for this number of ranks
 
-    def prepare(self, what: CallSignature) -> PreparedSum:
+    def prepare(self, signature: CallSignature) -> PreparedSum:
         """A sum of flat buffers, after `set_up`."""
-        name, n, dtype = what.algorithm, what.elements, np.dtype(what.dtype)
+        name, n, dtype = signature.algorithm, signature.elements, np.dtype(signature.dtype)
         short = None
         if name == "shared":
             short = self._reductions[_reduction_key(n, dtype)].short_sum(n)
         if name == "mpi":
             both = partial(self._by_library, False), partial(self._by_library, True)
-            return PreparedSum(what, *both, short)
+            return PreparedSum(signature, *both, short)
         steps = self._steps(name, n, dtype)
-        return PreparedSum(what, steps, steps, short)
+        return PreparedSum(signature, steps, steps, short)
 
     def _steps(self, name: str, n: int, dtype: np.dtype[Any]) -> AllReduce:
         if name == "shared" or (name == "hierarchical" and self.topology().between is not None):

@@ -195,8 +195,10 @@ class Interpreter:
                     requests.append(transport.isend(held[part], to, tag))
                 yield requests
             if add is not None:
-                there = sums[add[0]]
-                np.add(there, scratch[add[1]], there, dtype=plan.adds_dtype, casting="same_kind")
+                sums_row = sums[add[0]]
+                np.add(
+                    sums_row, scratch[add[1]], sums_row, dtype=plan.adds_dtype, casting="same_kind"
+                )
         if separate:
             _copy(plan.round, sums, row)
         free.append(scratch)

@@ -51,7 +51,7 @@ class NodeTopology(NamedTuple):
         leaders = tuple(np.flatnonzero(first).tolist())
         return cls(node, ranks, among(ALGORITHMS["ring"], lambda p: leaders), control)
 
-    def check_memory(self, needed: int, what: str, remedy: str) -> None:
+    def check_memory(self, needed: int, label: str, remedy: str) -> None:
         """Raises NoRoomError, on all ranks, where a node has too little: to run out kills the job.
 
         Collective.
@@ -61,7 +61,7 @@ class NodeTopology(NamedTuple):
         self.control.finish(ALGORITHMS["doubling"], lacking)
         if lacking[0]:
             raise NoRoomError(
-                f"{what} takes {needed:,} bytes, and {free:,} are free in "
+                f"{label} takes {needed:,} bytes, and {free:,} are free in "
                 f"/dev/shm here: {remedy}, or enlarge it (docker run --shm-size)"
             )
 
@@ -83,11 +83,11 @@ class SharedReduction:
         self._between, self._interpreter = topology.between, interpreter
         self._in_order = InOrder()
         self._sums_dtype = accumulator(self.dtype)
-        own, *extra = _sizes(n, self.dtype, 1)
+        segment, *extra = _sizes(n, self.dtype, 1)
         separate = self._sums_dtype is not self.dtype
         # a node rounds its sum where that is complete, or travels rounded
         self._rounds = separate and (self._between is None or interpreter.narrow_sums)
-        self._window = self._node.window(own + sum(extra) * (self._node.rank == 0))
+        self._window = self._node.window(segment + sum(extra) * (self._node.rank == 0))
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
         ]
@@ -95,10 +95,12 @@ class SharedReduction:
         self._window.segments[self._node.rank][...] = 0  # takes the memory now, while there is room
         self._window.barrier()  # from here on others may write to the total
         first = self._window.segments[0]
-        self.total: Array = first[own : own + n * self.dtype.itemsize].view(self.dtype)
+        self.total: Array = first[segment : segment + n * self.dtype.itemsize].view(self.dtype)
         sums_bytes = n * self._sums_dtype.itemsize
         self._sums = (
-            first[2 * own : 2 * own + sums_bytes].view(self._sums_dtype) if separate else self.total
+            first[2 * segment : 2 * segment + sums_bytes].view(self._sums_dtype)
+            if separate
+            else self.total
         )
         self._is_short = _is_short(n, self.dtype) and self._between is None
         self._turn = np.zeros(1, np.int64)  # which half of the segments the next short sum has
@@ -153,13 +155,13 @@ class SharedReduction:
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
     ) -> Steps:
         """`array` has both this rank's elements and the sum, and begins with the first element."""
-        own, parts = self.slice(start, stop), list(self._segments)
+        slice_here, parts = self.slice(start, stop), list(self._segments)
         if array is not None:
             mine, parts[self._node.rank] = parts[self._node.rank], array
-            for i, j in ((start, own.start), (own.stop, stop)):
+            for i, j in ((start, slice_here.start), (slice_here.stop, stop)):
                 mine[i:j] = array[i:j]
         yield self._barrier(blocks)
-        self._add(parts, own.start, own.stop)
+        self._add(parts, slice_here.start, slice_here.stop)
         yield self._barrier(blocks)
         if self._between is not None:
             if self._node.rank == 0:
@@ -198,8 +200,8 @@ class SharedReduction:
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
     """Bytes of the segments of p ranks, of the total, and of sums in a wider type, if any."""
     total, wider = _pages(n * dtype.itemsize), accumulator(dtype)
-    one = 2 * total if _is_short(n, dtype) else total
-    return p * one, total, _pages(n * wider.itemsize) * (wider is not dtype)
+    segment = 2 * total if _is_short(n, dtype) else total
+    return p * segment, total, _pages(n * wider.itemsize) * (wider is not dtype)
 
 
 def _is_short(n: int, dtype: np.dtype[Any]) -> bool:

@@ -80,8 +80,8 @@ def install(
     Hooks that the user has set are called first. A fork of the rank's process is no rank.
     """
     process = os.getpid()
-    before, thread_before = sys.excepthook, threading.excepthook
-    own = before is not sys.__excepthook__
+    old_hook, thread_before = sys.excepthook, threading.excepthook
+    is_custom = old_hook is not sys.__excepthook__
     thread_own = thread_before is not threading.__excepthook__
     who = f"rank {rank} of {size}"
 
@@ -89,15 +89,15 @@ def install(
         is_rank, interrupted = os.getpid() == process, issubclass(kind, KeyboardInterrupt)
         if is_rank:
             _interrupt_ends_process()
-        if not is_rank or (own and not interrupted):
-            before(kind, error, trace)
+        if not is_rank or (is_custom and not interrupted):
+            old_hook(kind, error, trace)
         if is_rank and interrupted:
             _print(who, "interrupted")
             ending.end_job(INTERRUPTED)
         elif is_rank and isinstance(error, RankLost):
-            _print(who, "RankLost" if own else f"RankLost: {error}")
+            _print(who, "RankLost" if is_custom else f"RankLost: {error}")
             ending.end_job(1)
-        elif is_rank and own and not ending.fault_tolerant:
+        elif is_rank and is_custom and not ending.fault_tolerant:
             _print(who, kind.__name__)
             ending.end_job(1)
         elif is_rank:
@@ -105,7 +105,7 @@ def install(
             is_first, others, all_over = failures(message, issubclass(kind, OtherRankError))
             if all_over or not ending.fault_tolerant:
                 time.sleep(0 if is_first else TIME_TO_BE_ENDED)
-            text = kind.__name__ if own else traceback_text(error)
+            text = kind.__name__ if is_custom else traceback_text(error)
             _print(who, _others(rank, message, others) + text)
             if all_over:
                 ending.end_job(1)
@@ -156,15 +156,15 @@ def traceback_text(error: BaseException) -> str:
 
     With NNMPI_TRACEBACK=full it is Python's.
     """
-    found = TracebackException.from_exception(error)
-    stacks = [one.stack for one in _chain(found)]
+    described = TracebackException.from_exception(error)
+    stacks = [part.stack for part in _chain(described)]
     left_out = sum(map(_is_ours, frames := [frame for stack in stacks for frame in stack]))
     if os.environ.get("NNMPI_TRACEBACK") == "full" or left_out in (0, len(frames)):
-        return "".join(found.format())
-    for one in _chain(found):
-        one.stack = StackSummary.from_list([f for f in one.stack if not _is_ours(f)])
+        return "".join(described.format())
+    for part in _chain(described):
+        part.stack = StackSummary.from_list([f for f in part.stack if not _is_ours(f)])
     about = f"{left_out} frames of nnmpi are left out; NNMPI_TRACEBACK=full shows them\n"
-    return about + "".join(found.format())
+    return about + "".join(described.format())
 
 
 def _chain(error: TracebackException | None) -> Iterator[TracebackException]:

@@ -65,7 +65,7 @@ class Silence:
     def _waits(self) -> bool:
         return self.at_end or self._progress.waiting() is not None
 
-    def is_ended(self, channel: "MPIChannel", what: str, limit: float) -> bool:
+    def is_ended(self, channel: "MPIChannel", reason: str, limit: float) -> bool:
         """Has silent ranks killed; False where that is no remedy, since all wait for each other.
 
         To be called again and again while this rank waits for longer than the limit.
@@ -91,14 +91,14 @@ class Silence:
             return False  # it has ended by itself, in a way that MPI does not notice
         new = [r for r in silent if r not in self._killed]
         self._killed |= dict.fromkeys(new, now)
-        what = f"{what} for longer than NNMPI_TIMEOUT={limit:g} s"
-        return not new or self._end_all(new, channel, what)
+        reason = f"{reason} for longer than NNMPI_TIMEOUT={limit:g} s"
+        return not new or self._end_all(new, channel, reason)
 
-    def _end_all(self, silent: list[int], channel: "MPIChannel", what: str) -> bool:
+    def _end_all(self, silent: list[int], channel: "MPIChannel", reason: str) -> bool:
         """Has these ranks killed; returns whether each has a rank beside it that can."""
         here = sorted({self._rank, *self._computed} - {*self._killed})
         print_error(
-            f"rank {self._rank} waits {what}; {name_ranks(silent)} "
+            f"rank {self._rank} waits {reason}; {name_ranks(silent)} "
             f"{'is' if len(silent) == 1 else 'are'} silent, and killed"
         )
         for r in silent:

@@ -123,7 +123,7 @@ def end_rank(process: int, parent: int, problem: str) -> None:
 
 def ranks_of(parent: int) -> dict[int, str]:
     """The ranks that a launcher of this host has started and that have not ended: their states."""
-    found = {}
+    states = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):  # it has ended, or is another user's
             state, by, *_ = status.read_text().rpartition(")")[2].split()
@@ -131,14 +131,14 @@ def ranks_of(parent: int) -> dict[int, str]:
                 pairs = status.with_name("environ").read_text().split("\0")
                 environment = dict(pair.partition("=")[::2] for pair in pairs)
                 if environment.keys() & {*RANK}:  # else it helps the launcher
-                    found[rank_of(environment)] = state
-    return found
+                    states[rank_of(environment)] = state
+    return states
 
 
 def stopped_ranks(parent: int) -> str:
     """Which ranks of a launcher are stopped, to append to a line; nothing if none is known."""
-    found = sorted(rank for rank, state in ranks_of(parent).items() if state in "Tt")
-    return f"; stopped here: {name_ranks(found)}" if found else ""
+    stopped = sorted(rank for rank, state in ranks_of(parent).items() if state in "Tt")
+    return f"; stopped here: {name_ranks(stopped)}" if stopped else ""
 
 
 def rank_of(environment: "os._Environ[str] | dict[str, str]") -> int:

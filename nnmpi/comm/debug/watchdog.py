@@ -150,12 +150,12 @@ class Watchdog:
         with self._lock:
             return None if self.channel is None else self.channel.receive()
 
-    def _time_out(self, what: str, call: LoggedCall, limit: float) -> None:
+    def _time_out(self, reason: str, call: LoggedCall, limit: float) -> None:
         channel = self.channel if self._ending.fault_tolerant else None
-        if channel is not None and self._silence.is_ended(channel, what, limit):
+        if channel is not None and self._silence.is_ended(channel, reason, limit):
             return
         print_error(
-            f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {what}; "
+            f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {reason}; "
             "every rank reports, unless it is stopped, gone or in a long call outside Python"
             f"{stopped_ranks(os.getppid())}:"
         )

@@ -41,18 +41,18 @@ def map_segments(
 
     All are in one file, of the first rank: a process may have few files open, and as many ranks.
     """
-    own = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600) if is_first else -1
+    descriptor = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600) if is_first else -1
     try:
         pages = -(-nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
-        rows = gather([os.getpid(), own, nbytes, pages]).tolist()
+        rows = gather([os.getpid(), descriptor, nbytes, pages]).tolist()
         process, number, *_ = rows[0]
         ends = [*accumulate(row[3] for row in rows)]
-        whole = memoryview(_mapped(process, number, ends[-1]))
+        mapped = memoryview(_mapped(process, number, ends[-1]))
         barrier()  # else the first rank could close its file before others have opened it
     finally:
         if is_first:
-            os.close(own)
-    buffers = [whole[end - row[3] :][: row[2]] for row, end in zip(rows, ends, strict=True)]
+            os.close(descriptor)
+    buffers = [mapped[end - row[3] :][: row[2]] for row, end in zip(rows, ends, strict=True)]
     lock = threading.Lock()
     lock.acquire()
 

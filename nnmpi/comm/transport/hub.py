@@ -146,18 +146,18 @@ class Hub:
         """Brings this rank's value to a collective of these ranks of the job."""
         with self._lock:
             self._count(by)
-            found = self._rendezvous.get(key) or Rendezvous(by.era, ranks)
-            self._check(by, (found,))
-            self._rendezvous[key] = found
-            found.brought[by.job_rank] = value
-            found.takers.append(take)
-            if len(found.brought) == len(ranks):
-                for taker in found.takers:
-                    taker([found.brought[rank] for rank in ranks])
-                found.done = True
+            rendezvous = self._rendezvous.get(key) or Rendezvous(by.era, ranks)
+            self._check(by, (rendezvous,))
+            self._rendezvous[key] = rendezvous
+            rendezvous.brought[by.job_rank] = value
+            rendezvous.takers.append(take)
+            if len(rendezvous.brought) == len(ranks):
+                for taker in rendezvous.takers:
+                    taker([rendezvous.brought[rank] for rank in ranks])
+                rendezvous.done = True
                 del self._rendezvous[key]
                 self._wake(ranks)
-            return found
+            return rendezvous
 
     def wait(self, by: Member, requests: Sequence[Posted]) -> None:
         """Returns when all are complete."""

@@ -61,15 +61,15 @@ class ThreadTransport:
     def isend(self, data: Bytes, to: int, tag: int) -> PostedMessage:
         self.ledger.sent_messages[to] += 1
         self.ledger.sent_bytes[to] += data.size
-        what = f"a send of {data.size} bytes to rank {to}"
-        message = PostedMessage(data, True, what, self.family.era, self.members[to])
+        label = f"a send of {data.size} bytes to rank {to}"
+        message = PostedMessage(data, True, label, self.family.era, self.members[to])
         return self._hub.post(self.family, message, (self._channel, self.rank, to, tag))
 
     def irecv(self, data: Bytes, source: int, tag: int) -> PostedMessage:
         self.ledger.received_messages[source] += 1
         self.ledger.received_bytes[source] += data.size
-        what = f"a receive of {data.size} bytes from rank {source}"
-        message = PostedMessage(data, False, what, self.family.era, self.members[source])
+        label = f"a receive of {data.size} bytes from rank {source}"
+        message = PostedMessage(data, False, label, self.family.era, self.members[source])
         return self._hub.post(self.family, message, (self._channel, source, self.rank, tag))
 
     def receiver(self) -> Self:
@@ -136,14 +136,14 @@ class ThreadTransport:
         return self._hub.free_memory
 
     def window(self, nbytes: int) -> SharedWindow:
-        segments, own = self._gather(np.zeros(nbytes, np.uint8)), self.duplicate()
+        segments, transport = self._gather(np.zeros(nbytes, np.uint8)), self.duplicate()
 
         return SharedWindow(
             segments,
-            barrier=own.barrier,
-            ibarrier=lambda: [own.ibarrier()],
+            barrier=transport.barrier,
+            ibarrier=lambda: [transport.ibarrier()],
             short_sum=lambda *_: None,
-            free=own.free,  # arrays that view it stay valid
+            free=transport.free,  # arrays that view it stay valid
             is_viewed=lambda: False,
         )
 

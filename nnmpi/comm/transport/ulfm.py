@@ -160,11 +160,11 @@ class UlfmTransport(MPITransport):
 
     def gather(self, values: Sequence[int]) -> NDArray[np.int64]:
         """The values of all ranks, a row each."""
-        found = list[NDArray[np.int64]]()
-        self.wait([self._gathering(GATHER, np.array(values, np.int64), found.append)])
-        return found[0]
+        rows = list[NDArray[np.int64]]()
+        self.wait([self._gathering(GATHER, np.array(values, np.int64), rows.append)])
+        return rows[0]
 
-    def _gathering(self, tag: int, own: NDArray[Any], take: Callable[..., object]) -> Any:
+    def _gathering(self, tag: int, row: NDArray[Any], take: Callable[..., object]) -> Any:
         keep, most = self.family.keep, self.message_limit
 
         def swap(out: Bytes, to: int, into: Bytes, source: int) -> list[MPI.Request]:
@@ -172,7 +172,7 @@ class UlfmTransport(MPITransport):
             return receives + [keep(self._isend(piece, to, tag)) for piece in pieces(out, most)]
 
         with self.family.noticing():
-            return MessageGather(self.rank, self.size, swap, own, take)
+            return MessageGather(self.rank, self.size, swap, row, take)
 
     def free(self) -> None:
         if not self.family.abandoned:
@@ -215,12 +215,12 @@ class MessageGather:
         rank: int,
         size: int,
         swap: Callable[..., list[MPI.Request]],
-        own: NDArray[Any],
+        row: NDArray[Any],
         take: Callable[[NDArray[Any]], object],
     ) -> None:
         self._rank, self._size, self._swap, self._take = rank, size, swap, take
-        self._rows = np.zeros((size, *own.shape), own.dtype)  # the first one is this rank's
-        self._rows[0] = own
+        self._rows = np.zeros((size, *row.shape), row.dtype)  # the first one is this rank's
+        self._rows[0] = row
         self._hop, self._requests = 0, list[MPI.Request]()
         self.Test()
 

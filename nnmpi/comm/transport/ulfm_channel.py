@@ -56,7 +56,7 @@ def remove_segments() -> None:
     MPI does so at its end, to which a fault-tolerant job does not come. Linux only.
     """
     with suppress(OSError), open("/proc/self/maps") as maps:
-        found = {line.split(maxsplit=5)[-1].rstrip() for line in maps if "/sm_segment." in line}
-        for path in found:
+        paths = {line.split(maxsplit=5)[-1].rstrip() for line in maps if "/sm_segment." in line}
+        for path in paths:
             with suppress(OSError):  # another rank has removed it
                 os.unlink(path)

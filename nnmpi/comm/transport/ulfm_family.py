@@ -116,8 +116,8 @@ class UlfmFamily(TransportFamily):
             agreed = job.Agree(int(left is not None))
         if left is None or not agreed:
             raise self.lost("lost a rank")
-        there = left.Get_group().Translate_ranks(range(left.Get_size()), job.Get_group())
-        gone = sorted({*range(job.Get_size())} - {*there})
+        alive = left.Get_group().Translate_ranks(range(left.Get_size()), job.Get_group())
+        gone = sorted({*range(job.Get_size())} - {*alive})
         return self._first(UlfmFamily(self._first, left, gone))
 
     def communicator(self) -> MPI.Intracomm:
@@ -150,6 +150,6 @@ class UlfmFamily(TransportFamily):
 def failed_ranks(comm: MPI.Intracomm) -> set[int]:
     """The ranks of a communicator that are known to be gone, by their numbers in the job."""
     failed = comm.Get_failed()
-    found = failed.Translate_ranks(range(failed.Get_size()), MPI.COMM_WORLD.Get_group())
+    ranks = failed.Translate_ranks(range(failed.Get_size()), MPI.COMM_WORLD.Get_group())
     failed.Free()
-    return {*found}
+    return {*ranks}

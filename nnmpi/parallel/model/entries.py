@@ -99,8 +99,8 @@ class Entries:
             seen.add(id(tensor))
 
         def reader() -> Read:
-            now = table.now()
-            return lambda holder, have, name, lo, hi: _numbers(now[have.tensor], lo, hi)
+            by_path = table.now()
+            return lambda holder, have, name, lo, hi: _numbers(by_path[have.tensor], lo, hi)
 
         entries = cls(comm, tensors, items, table.ranges, reader)
         entries.table = table
@@ -113,12 +113,12 @@ class Entries:
         states.check_paths([p.place for p in parameters])
         local = {p.place.path: j for j, p in enumerate(optimizer.parameters)}
         here = [j for p in parameters if (j := local.get(p.place.path)) is not None]
-        steps = {one: optimizer.steps[j] for j in here for one in optimizer.owned(j)}
+        steps = {held: optimizer.steps[j] for j in here for held in optimizer.owned(j)}
         have, updates = list[Had](), dict[str, int]()
         for rank, ranges in enumerate(gather_objects(comm, steps)):
-            for one, n in ranges.items():
-                have.append((rank, one))
-                updates[one.tensor] = max(n, updates.get(one.tensor, 0))
+            for held, n in ranges.items():
+                have.append((rank, held))
+                updates[held.tensor] = max(n, updates.get(held.tensor, 0))
         arrays = tuple((k, np.dtype(str(optimizer.state[k].dtype))) for k in optimizer.sums)
         tensors, items = list[MovedTensor](), list[Item]()
         for p in parameters:
@@ -196,8 +196,8 @@ def _numbers(tensor: Any, lo: int, hi: int) -> np.ndarray:
 
 def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:
     """The parameters that the optimizers of all ranks have; every rank calls it."""
-    parameters, own = list(model.parameters()), {*optimizer.parameters}
-    here = {i for i, p in enumerate(parameters) if p in own}
+    parameters, updated = list(model.parameters()), {*optimizer.parameters}
+    here = {i for i, p in enumerate(parameters) if p in updated}
     of_all = set[int]().union(*gather_objects(comm, here))
     return [parameters[i] for i in sorted(of_all)]
 
@@ -217,9 +217,9 @@ def first_difference(table: PartTable, buffers: bool | None = None) -> tuple[str
 
     Of parameters, of buffers, or of both. Every rank calls it; all have the same names and shapes.
     """
-    now, first, digests = table.now(), table.first_copies(), dict[str, bytes]()
+    tensors, first, digests = table.now(), table.first_copies(), dict[str, bytes]()
     for path in first:
-        tensor = now[path]
+        tensor = tensors[path]
         if buffers in (None, not isinstance(tensor, Parameter)):
             array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
             data = np.asarray(backend.to_host(array), order="C").tobytes()

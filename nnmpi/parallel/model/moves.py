@@ -63,10 +63,10 @@ def common(a: Part, b: Part) -> Part:
     return tuple((lo := max(i, k), max(lo, min(j, m))) for (i, j), (k, m) in sides)
 
 
-def overlap(one: Range, box: Part, axes: Sequence[int]) -> Range:
+def overlap(numbers: Range, box: Part, axes: Sequence[int]) -> Range:
     """The numbers of a range that are in a box within its box."""
-    lo, hi = (before(n, one.box, box, axes) for n in (one.lo, one.hi))
-    return Range(one.tensor, box, lo, hi)
+    lo, hi = (before(n, numbers.box, box, axes) for n in (numbers.lo, numbers.hi))
+    return Range(numbers.tensor, box, lo, hi)
 
 
 def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
@@ -89,21 +89,21 @@ def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     return count
 
 
-def runs_of(one: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
+def runs_of(numbers: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
     """Where a range of a box is in two parts that it is in.
 
     A run is a row of the box along the last axes, all but the first of which are whole in both.
     """
-    box, outer, length = one.box, list(axes), 1
+    box, outer, length = numbers.box, list(axes), 1
     while outer:
         k = outer.pop()
         length *= box[k][1] - box[k][0]
         if not box[k] == source[k] == target[k]:
             break
-    rows = np.arange(one.lo // length, -(-one.hi // length))
-    there, here = (_starts(rows, box, part, outer, axes) for part in (source, target))
-    runs = Runs(there, here, np.full(len(rows), length))
-    runs.shorten(one.lo % length, -one.hi % length)
+    rows = np.arange(numbers.lo // length, -(-numbers.hi // length))
+    starts_there, here = (_starts(rows, box, part, outer, axes) for part in (source, target))
+    runs = Runs(starts_there, here, np.full(len(rows), length))
+    runs.shorten(numbers.lo % length, -numbers.hi % length)
     return runs
 
 
@@ -183,11 +183,11 @@ class TensorMove(NamedTuple):
     @property
     def size(self) -> int:
         """How many numbers."""
-        return sum(one.size for one in self.ranges)
+        return sum(numbers.size for numbers in self.ranges)
 
     def runs(self, axes: Sequence[int]) -> Runs:
         """Where its numbers are in both parts, in the order in which they are had."""
-        of_boxes = [runs_of(one, self.have.box, self.need.box, axes) for one in self.ranges]
+        of_boxes = [runs_of(numbers, self.have.box, self.need.box, axes) for numbers in self.ranges]
         if len(of_boxes) == 1:
             return of_boxes[0]
         joined = [np.concatenate(arrays) for arrays in zip(*of_boxes, strict=True)]

@@ -102,8 +102,8 @@ class _Moving:
 
     def exchange(self) -> None:
         """Sends other ranks what they need, and receives what this one needs."""
-        streams = [self._receives(*one) for one in self._received.items()]
-        streams += [self._sends(*one) for one in self._sent.items()]
+        streams = [self._receives(*peer) for peer in self._received.items()]
+        streams += [self._sends(*peer) for peer in self._sent.items()]
         under_way = [(next(stream), stream) for stream in streams]
         while under_way:
             under_way[0][0].poll()  # moves all

@@ -59,15 +59,15 @@ def plan_moves(
     several have they send in equal shares. Raises ValueError for a number that is nowhere.
     """
     had, needs = defaultdict[str, list[Had]](list), defaultdict[str, list[tuple[int, Range]]](list)
-    for holder, one in have:
-        had[one.tensor].append((holder, one))
-    for rank, one in need:
-        needs[one.tensor].append((rank, one))
+    for holder, item in have:
+        had[item.tensor].append((holder, item))
+    for rank, item in need:
+        needs[item.tensor].append((rank, item))
     choice, moves = _Choice(nodes), list[TensorMove]()
     for tensor in tensors:
         holders = [*dict.fromkeys(had[tensor.path])]
         if tensor.may_differ:
-            holders = [*{one: (holder, one) for holder, one in reversed(holders)}.values()]
+            holders = [*{item: (holder, item) for holder, item in reversed(holders)}.values()]
         moves += choice.moves(tensor, holders, needs[tensor.path])
     in_order = chain.from_iterable(needs[tensor.path] for tensor in tensors)
     return MovePlan({tensor.path: tensor for tensor in tensors}, (*in_order,), (*moves,))
@@ -101,7 +101,7 @@ class _Choice:
                     continue
                 if not holders:
                     raise ValueError(
-                        f"{tensor.path}: the parts {[*dict.fromkeys(one.box for _, one in had)]} "
+                        f"{tensor.path}: the parts {[*dict.fromkeys(held.box for _, held in had)]} "
                         f"that ranks have do not make up its shape {tensor.shape}, each number once"
                     )
                 if box not in by_box:
@@ -126,26 +126,35 @@ class _Choice:
         inside: Sequence[_Inside],
     ) -> Iterator[_Inside]:
         """Ranges that make up these numbers of a need, and who is to give each of them."""
-        here, (*_, lo, hi) = [one for one in inside if one.holder == rank], numbers
+        here, (*_, lo, hi) = (
+            [piece for piece in inside if piece.holder == rank],
+            numbers,
+        )
         while lo < hi:
-            givers = [one for one in here if one.numbers.lo <= lo < one.numbers.hi]
-            givers = givers or [one for one in inside if one.numbers.lo <= lo < one.numbers.hi]
+            givers = [piece for piece in here if piece.numbers.lo <= lo < piece.numbers.hi]
+            givers = givers or [
+                piece for piece in inside if piece.numbers.lo <= lo < piece.numbers.hi
+            ]
             if not givers:
-                one = numbers._replace(lo=lo, hi=lo + 1)
-                (at,) = runs_of(one, need.box, need.box, tensor.axes).target
+                piece = numbers._replace(lo=lo, hi=lo + 1)
+                (at,) = runs_of(piece, need.box, need.box, tensor.axes).target
                 size = Place(tensor.path, tensor.shape, need.box).size
                 raise ValueError(
                     f"{tensor.path}: no rank has number {at} of the {size} of its part {need.box}; "
                     "give the ranks all that the ranks had that it was taken from"
                 )
             far, _, best = min(
-                (self._far(one.holder, rank), self._sent[one.holder], k)
-                for k, one in enumerate(givers)
+                (self._far(piece.holder, rank), self._sent[piece.holder], k)
+                for k, piece in enumerate(givers)
             )
             giver = givers[best]
             end = min(hi, giver.numbers.hi)
             if far:
-                end = min(end, *(one.numbers.lo for one in inside if one.numbers.lo > lo), hi)
+                end = min(
+                    end,
+                    *(piece.numbers.lo for piece in inside if piece.numbers.lo > lo),
+                    hi,
+                )
                 end = min(end, lo + GRAIN) if len(givers) > 1 else end
                 self._sent[giver.holder] += (end - lo) * tensor.itemsize
             yield giver._replace(numbers=numbers._replace(lo=lo, hi=end))
@@ -161,18 +170,18 @@ class _Choice:
 def _cells(shape: tuple[int, ...], had: Sequence[Had]) -> list[tuple[Part, list[Had]]]:
     """Boxes that make up the whole tensor, each within or without each box that is had, and who has
     these."""
-    parts = {one.box for _, one in had}
+    parts = {numbers.box for _, numbers in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)
     ]
     cells = {cell: list[Had]() for cell in product(*map(pairwise, edges))}
-    for holder, one in had:
+    for holder, numbers in had:
         inside = (
             pairwise(at[bisect_left(at, a) : bisect_left(at, b) + 1])
-            for at, (a, b) in zip(edges, one.box, strict=True)
+            for at, (a, b) in zip(edges, numbers.box, strict=True)
         )
         for cell in product(*inside):
-            cells[cell].append((holder, one))
+            cells[cell].append((holder, numbers))
     return [*cells.items()]
 
 
@@ -183,22 +192,22 @@ def held(a: Arrangement) -> Iterator[tuple[int, Range]]:
     """All parts that ranks have, each with its rank."""
     for rank in range(a.ranks):
         model = a.model_on(rank)
-        for one in (*model.trained, *model.others):
-            yield rank, place_of(a, one.variable, rank).range()
+        for variable in (*model.trained, *model.others):
+            yield rank, place_of(a, variable.variable, rank).range()
 
 
 def updated(a: Arrangement) -> Iterator[tuple[int, Range]]:
     """The ranges of trained parameters that ranks update, in memory order, each with its rank."""
     for rank in range(a.ranks):
-        yield from ((rank, one) for _, one in updated_ranges(a, rank))
+        yield from ((rank, numbers) for _, numbers in updated_ranges(a, rank))
 
 
 def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
     """The ranges that the snapshots of ranks contain, each with its rank."""
     yield from updated(a)
-    trained = {one.variable for model in a.rank_models.values() for one in model.trained}
+    trained = {item.variable for model in a.rank_models.values() for item in model.trained}
     paths = {a.graph.variables[v].path for v in trained}
-    yield from ((r, one) for r, one in held(a) if one.tensor not in paths and r < a.mesh.size)
+    yield from ((r, item) for r, item in held(a) if item.tensor not in paths and r < a.mesh.size)
 
 
 def axes_of(model: Module) -> dict[str, tuple[int, ...]]:

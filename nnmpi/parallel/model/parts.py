@@ -101,14 +101,16 @@ class PartTable:
         both = zip(self.tensors, self.held, strict=True)
         here = [row for row, is_held in both if is_held]
         self._ids = {id(tensor) for _, tensor in here}
-        readable = [one for row in here for one in _readable(*row)]
+        readable = [readable_range for row in here for readable_range in _readable(*row)]
         of_ranks = enumerate(gather_objects(comm, readable))
-        self.ranges = [(rank, one) for rank, ranges in of_ranks for one in ranges]
+        self.ranges = [
+            (rank, readable_range) for rank, ranges in of_ranks for readable_range in ranges
+        ]
 
     def now(self) -> dict[str, Any]:
         """The tensors by path: a module may have assigned another array since, or dropped one."""
-        before = {place.path: tensor for place, tensor in self.tensors}
-        return before | {place.path: tensor for place, tensor in self._model.tensors()}
+        known = {place.path: tensor for place, tensor in self.tensors}
+        return known | {place.path: tensor for place, tensor in self._model.tensors()}
 
     def has(self, p: Parameter) -> bool:
         """Whether this rank has a part of p."""
@@ -117,9 +119,11 @@ class PartTable:
     def first_copies(self) -> dict[str, int]:
         """By path, of each tensor of which this rank has a part, the lowest rank with that part."""
         first = dict[tuple[str, Part], int]()
-        for rank, one in self.ranges:
-            first.setdefault((one.tensor, one.box), rank)
-        held_here = ((one.tensor, one.box) for rank, one in self.ranges if rank == self.comm.rank)
+        for rank, numbers in self.ranges:
+            first.setdefault((numbers.tensor, numbers.box), rank)
+        held_here = (
+            (numbers.tensor, numbers.box) for rank, numbers in self.ranges if rank == self.comm.rank
+        )
         return {key[0]: first[key] for key in held_here}
 
 
@@ -131,5 +135,7 @@ def memory_axes(tensor: Any) -> tuple[int, ...]:
 def _readable(place: Place, tensor: Any) -> list[Range]:
     """The ranges of a part that this rank can read alone; at least one, perhaps empty."""
     if isinstance(tensor, Parameter) and isinstance(tensor.store, FlatStore):
-        return [one._replace(tensor=place.path) for one in tensor.store.readable(tensor.index)]
+        return [
+            numbers._replace(tensor=place.path) for numbers in tensor.store.readable(tensor.index)
+        ]
     return [place.range()]

@@ -101,25 +101,25 @@ SavedRange: TypeAlias = RangeOf[NumberRow]
 """A range with its numbers."""
 
 
-def holder_of(one: SavedRange, rank: int) -> Holder:
+def holder_of(saved_range: SavedRange, rank: int) -> Holder:
     """The file that has the numbers of a range, or the rank, in whose memory they are."""
-    return one.values.file if isinstance(one.values, NumbersInFile) else rank
+    return saved_range.values.file if isinstance(saved_range.values, NumbersInFile) else rank
 
 
-def typed(one: SavedRange) -> RangeOf[str]:
+def typed(saved_range: SavedRange) -> RangeOf[str]:
     """The range with names of types in place of numbers."""
-    return one.map(lambda row: row[0:0].dtype.name)
+    return saved_range.map(lambda row: row[0:0].dtype.name)
 
 
-def bytes_of(one: RangeOf[str]) -> int:
+def bytes_of(saved_range: RangeOf[str]) -> int:
     """The bytes of the numbers of a range, with those of its sums."""
-    types = (one.values, *one.sums.values())
-    return (one.hi - one.lo) * sum(int(named(name).itemsize) for name in types)
+    types = (saved_range.values, *saved_range.sums.values())
+    return (saved_range.hi - saved_range.lo) * sum(int(named(name).itemsize) for name in types)
 
 
 def saved(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[SavedRange, ...]:
     """Copies of what this rank owns, between two steps; no message is sent."""
-    return tuple(one.map(np.array) for one in owned(part, optimizer, whole))
+    return tuple(saved_range.map(np.array) for saved_range in owned(part, optimizer, whole))
 
 
 def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator[SavedRange]:
@@ -174,7 +174,10 @@ class Restored:
         self._comm, self._wide = comm, types_of(np.dtype(dtype)).masters
         self._tensors = {row[0].path: row for row in _tensors(part)}
         self._owned = all_or_none(comm, lambda: self._sorted(owned))
-        facts = [(key, one.steps, bool(one.sums)) for key, one in self._owned.items()]
+        facts = [
+            (key, saved_range.steps, bool(saved_range.sums))
+            for key, saved_range in self._owned.items()
+        ]
         here, in_files = ([row for row in facts if isinstance(row[0][0], t)] for t in (int, str))
         self._have = [*chain.from_iterable(gather_objects(comm, here)), *in_files]
         self._nodes = [ranks[0] for ranks in gather_objects(comm, comm.node())]
@@ -203,12 +206,14 @@ class Restored:
         numbers = {id(p): j for j, p in enumerate(optimizer.parameters)}
         here = {k: numbers[id(t)] for k, (_, t, _) in self._tensors.items() if id(t) in numbers}
         steps = dict[str, int]()
-        for (_, one), n, _ in self._have:
-            steps[one.tensor] = max(n, steps.get(one.tensor, 0))
+        for (_, held), n, _ in self._have:
+            steps[held.tensor] = max(n, steps.get(held.tensor, 0))
         for path, j in here.items():
             optimizer.steps[j] = steps.get(path, 0)
         have = [key for key, _, has_sums in self._have if has_sums]
-        need = [one._replace(tensor=path) for path, j in here.items() for one in optimizer.owned(j)]
+        need = [
+            held._replace(tensor=path) for path, j in here.items() for held in optimizer.owned(j)
+        ]
 
         def write(need: Range, name: str, values: np.ndarray) -> None:
             sums = optimizer.memory(name, here[need.tensor], need.lo, need.hi)
@@ -234,21 +239,21 @@ class Restored:
             for (p, t, _), moved_arrays in zip(self._tensors.values(), arrays, strict=True)
         ]
         ranges = enumerate(gather_objects(self._comm, own_need))
-        need = ((rank, one) for rank, of_rank in ranges for one in of_rank)
+        need = ((rank, numbers) for rank, of_rank in ranges for numbers in of_rank)
         return plan_moves(tensors, have, need, self._nodes)
 
     def _sorted(self, owned: Sequence[SavedRange]) -> dict[Had, SavedRange]:
         """The ranges that this rank has or that are in files, by holder and range; raises
         ValueError for any that does not fit the model."""
         by_holder = dict[Had, SavedRange]()
-        for one in owned:
-            if one.path not in self._tensors:
-                raise ValueError(f"{one.path} of the snapshot is not part of this model")
-            place, tensor, _ = self._tensors[one.path]
-            if one.shape != place.shape or one.axes != memory_axes(tensor):
+        for have in owned:
+            if have.path not in self._tensors:
+                raise ValueError(f"{have.path} of the snapshot is not part of this model")
+            place, tensor, _ = self._tensors[have.path]
+            if have.shape != place.shape or have.axes != memory_axes(tensor):
                 raise ValueError(
-                    f"{one.path} has shape {one.shape} and order of memory {one.axes} in the "
+                    f"{have.path} has shape {have.shape} and order of memory {have.axes} in the "
                     f"snapshot, the model needs {place.shape} and {memory_axes(tensor)}"
                 )
-            by_holder.setdefault((holder_of(one, self._comm.rank), one.range), one)
+            by_holder.setdefault((holder_of(have, self._comm.rank), have.range), have)
         return by_holder

@@ -88,14 +88,14 @@ def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
 
     Stage 0 needs no gradient of its input: that of its other units is part of its weight gradient.
     """
-    found = list[UnitCost]()
+    of_stages = list[UnitCost]()
     for a, b in bounds(cut, len(costs)):
         f, i, w, parameters, activations, _ = map(sum, zip(*costs[a:b], strict=True))
         if not a:
             i, w = 0, i + w
         first = costs[a].input_bytes
-        found.append(UnitCost(f, i, w, parameters, activations + first, first))
-    return found
+        of_stages.append(UnitCost(f, i, w, parameters, activations + first, first))
+    return of_stages
 
 
 class Timing(NamedTuple):
@@ -159,8 +159,8 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 
     if isinstance(leaves, Tensor):
         return leaves, ones(leaves)
-    there = {id(t) for _, t in parts(enters)}
-    root = Joined([t for _, t in parts(leaves) if id(t) not in there])
+    entering = {id(t) for _, t in parts(enters)}
+    root = Joined([t for _, t in parts(leaves) if id(t) not in entering])
     return root, root.seed([ones(t) for t in root.parts])
 
 
@@ -185,15 +185,15 @@ def _fastest(
             "layer before it would be trained; compute the output without detach() and no_grad"
         )
     leaves = each(lambda t: Tensor(t.data, t.requires_grad), y)
-    found = [_passes(module, x, on, timing.clock)[1]]
-    while len(found) < timing.repeats:
+    measured = [_passes(module, x, on, timing.clock)[1]]
+    while len(measured) < timing.repeats:
         late[0] = perf_counter() - start > LIMIT
         for comm in timing.together:  # all ranks make the same number of passes
             comm.all_reduce(late, "doubling")
         if late[0]:
             break
-        found.append(_passes(module, x, on, timing.clock)[1])
-    return leaves, [min(times) for times in zip(*found, strict=True)]
+        measured.append(_passes(module, x, on, timing.clock)[1])
+    return leaves, [min(times) for times in zip(*measured, strict=True)]
 
 
 def _passes(
@@ -232,9 +232,9 @@ def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Com
     tracemalloc.start()
     added = list[int]()
     for _ in range(3):  # threads of other ranks may allocate meanwhile, or free
-        before = devices.used_memory(on)
+        used = devices.used_memory(on)
         y = forward(module, x, _PASS)
-        added.append(devices.used_memory(on) - before)
+        added.append(devices.used_memory(on) - used)
         del y
     for comm in together:
         comm.barrier()

@@ -18,10 +18,12 @@ def own_stages(
     if len(division.stages) == 1 and not owned.variables:
         return ModelPart.whole(model)._replace(positions=positions)
     at = arrangement.mesh.coordinates(rank)
-    own = division.of_rank(at["pp"])
+    parts_here = division.of_rank(at["pp"])
     stages = {0: model}
     if len(division.stages) > 1:
-        stages = {s: segment(model, graph, part.nodes, part.variables) for s, part in own.items()}
+        stages = {
+            s: segment(model, graph, part.nodes, part.variables) for s, part in parts_here.items()
+        }
     parameters, held = dict(model.named_parameters()), set[str]()
     for v, ranks in division.ranks().items():
         variable, has = graph.variables[v], owned.has(v, at["tp"])

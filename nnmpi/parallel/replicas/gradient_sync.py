@@ -51,9 +51,11 @@ class BucketedSync(GradientSync):
     ) -> None:
         self._store, self._buckets, self._at_end = store, store.buckets, at_end
         self._overlap, self._waiting = overlap, recorder.waits("sums")
-        self._members = [[store.parameters[i] for i in own] for own in self._buckets.members]
+        self._members = [
+            [store.parameters[i] for i in members] for members in self._buckets.members
+        ]
         self._uses = [
-            sum(len(self._buckets.users[i]) for i in own) for own in self._buckets.members
+            sum(len(self._buckets.users[i]) for i in members) for members in self._buckets.members
         ]
         self._works: list[Transfer] = []
 
@@ -119,7 +121,7 @@ class ScatteredSync(BucketedSync):
         self._of_pass: dict[int, tuple[list[int], list[int]]] = {}  # due, and uses, of each stage
         for stage in {stage for stages in buckets.stages for stage in stages}:
             due = [b for b, stages in enumerate(buckets.stages) if stage in stages]
-            uses = [sum(stage in buckets.users[i] for i in own) for own in buckets.members]
+            uses = [sum(stage in buckets.users[i] for i in members) for members in buckets.members]
             self._of_pass[stage] = due, uses
 
     def begin(self, step: int) -> None:
@@ -157,14 +159,14 @@ def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
     shard of it."""
     with waiting("sums"):
         for b, stages in tied.items():
-            own = store.shard_gradient(store.shards[b])
-            stages.all_reduce(own, store.buckets.algorithm)
+            shard = store.shard_gradient(store.shards[b])
+            stages.all_reduce(shard, store.buckets.algorithm)
 
 
 def sum_terms(store: LocalStore, terms: Sequence[Stretch], tp: Comm) -> None:
     """Sums the gradients in some stretches of the store, of which each rank along tp has a term."""
-    own = (shard for stretch in terms for shard in store.own_shards(*stretch))
-    pieces = [*map(store.shard_gradient, own)]  # on all ranks of tp as many numbers
+    shards = (shard for stretch in terms for shard in store.own_shards(*stretch))
+    pieces = [*map(store.shard_gradient, shards)]  # on all ranks of tp as many numbers
     if not pieces:
         return
     row = store.on.xp.concatenate(pieces)

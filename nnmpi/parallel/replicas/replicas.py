@@ -82,7 +82,7 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
 
     Where gradients are scattered, those with the same shard: others have other shards.
     """
-    found, index = {}, {p: i for i, p in enumerate(spec.parameters)}
+    comms, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     rank, mesh = layout.all.rank, layout.mesh
     axes = ("pp",) if spec.arrangement.store.scatters else (*REPLICAS, "pp")
     for p, ranks in spec.part.tied:
@@ -91,8 +91,8 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
         members = [r for r in group if mesh.coordinates(r)["pp"] in ranks]
         comm = layout.all.subset(members, layout.narrow_sums)
         if comm is not None:
-            found[index[p]] = comm
-    return found
+            comms[index[p]] = comm
+    return comms
 
 
 def _store_and_sync(
@@ -106,7 +106,9 @@ def _store_and_sync(
         CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.store.scatters else tied[i], on))
         for start, stop, i in held.buckets
     ]
-    buckets = Buckets(held.spans, with_comms, [one.users for one in held.trained], a.algorithm)
+    buckets = Buckets(
+        held.spans, with_comms, [variable.users for variable in held.trained], a.algorithm
+    )
     if scaler is not None:
         for p in {*spec.part.parameters} - {*parameters}:  # not trained: they have no masters
             p.move(SingleStore(p.data.astype(a.dtype)), 0)
@@ -164,6 +166,6 @@ def check_micro_batches(model: Module, loader: Loader, batches: float, parts: in
 def _sizes(loader: Loader, batches: float) -> list[int]:
     """The sizes of the first `batches` batches of an epoch: whole ones, and the last one."""
     samples, size = len(loader.split.y), loader.batch_size
-    whole, rest = divmod(samples, size)
-    sizes = [size] * min(whole, 1)
-    return [*sizes, rest] if rest and batches > whole else sizes
+    full_batches, rest = divmod(samples, size)
+    sizes = [size] * min(full_batches, 1)
+    return [*sizes, rest] if rest and batches > full_batches else sizes

@@ -211,13 +211,13 @@ class Inlet(End, Source):
 
     def take(self, micro: int) -> Tensors:
         samples = self._samples(micro)
-        found = tuple(
+        tensors = tuple(
             Received(array, partial(pool.take, samples))
             if pool.edge.requires_grad
             else Tensor(array)
             for array, pool in zip(self._arrived(micro, "wait F"), self._pools, strict=True)
         )
-        return found if len(found) != 1 else found[0]
+        return tensors if len(tensors) != 1 else tensors[0]
 
     def give_back(self, micro: int, x: Any) -> None:
         back = [t.gradient() for _, t in parts(x) if isinstance(t, Received)]

@@ -152,7 +152,9 @@ class Executor:
         self._stages, self._channels, self.loss, self._batch_stats = ports
         ports_of = {s: (stage.source, stage.sink) for s, stage in self._stages.items()}
         self._ports = [*chain(*ports_of.values())]
-        self._with_memory = {s: [p for p in own if p.has_memory] for s, own in ports_of.items()}
+        self._with_memory = {
+            s: [p for p in ports_here if p.has_memory] for s, ports_here in ports_of.items()
+        }
         self._sync, self._apply, self._request = sync, update, request
         self._recorder = recorder
         self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
@@ -266,8 +268,8 @@ class Executor:
 
     def _root(self, stage: Stage, live: Live, micro: int) -> Tensor:
         load = self._load
-        now = Pass(self._step, load.micro[micro].samples, live.stats, batch=len(load.rows))
-        return stage.sink.root(micro, forward(stage.module, live.input, now))
+        current = Pass(self._step, load.micro[micro].samples, live.stats, batch=len(load.rows))
+        return stage.sink.root(micro, forward(stage.module, live.input, current))
 
     def _backward(self, op: Op) -> None:
         stage, live = self._stages[op.stage], self._live[op.stage, op.micro]

@@ -49,8 +49,8 @@ class LastStep:
     @property
     def decision(self) -> tuple[int, tuple[float, ...]] | None:
         """The number of steps and all ranks' decision on the last one; None if not known here."""
-        found = self._update.decision
-        return None if found is None else (self._update.summed, tuple(found))
+        decided = self._update.decision
+        return None if decided is None else (self._update.summed, tuple(decided))
 
     def make(self, decision: Sequence[float]) -> None:
         """Make the update that all ranks have agreed on."""

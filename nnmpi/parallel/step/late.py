@@ -75,8 +75,8 @@ class LateSteps:
         """The steps of an executor, each yielded when its outcome is known."""
         self._end, last = start.step + batches - start.batch, list[StepResult]()
         for result in executor.steps(loads, start, batches):
-            for one in last:
-                yield one._replace(**self._outcome._asdict(), is_followed=True)
+            for done in last:
+                yield done._replace(**self._outcome._asdict(), is_followed=True)
             last = [result] if self._unread is not None else []
             if not last:
                 yield result

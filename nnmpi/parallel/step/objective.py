@@ -43,14 +43,14 @@ class SumOfMean:
         if not len(labels):  # whose mean may be NaN
             return scores.sum()
         dtype = scores.dtype if labels.dtype.kind == "f" else None
-        found = self._function(scores, backend.of(scores.data).asarray(labels, dtype))
-        if not isinstance(found, Tensor) or found.size != 1:
-            what = f"of shape {found.shape}" if isinstance(found, Tensor) else repr(found)[:60]
+        mean = self._function(scores, backend.of(scores.data).asarray(labels, dtype))
+        if not isinstance(mean, Tensor) or mean.size != 1:
+            described = f"of shape {mean.shape}" if isinstance(mean, Tensor) else repr(mean)[:60]
             raise ValueError(
-                f"the loss returned {type(found).__name__} {what}: return the mean over the "
+                f"the loss returned {type(mean).__name__} {described}: return the mean over the "
                 "samples, as a tensor with one number"
             )
-        total: Tensor = found.sum() * len(labels)
+        total: Tensor = mean.sum() * len(labels)
         return total
 
     def divisor(self, target: Any, /) -> float:
@@ -98,9 +98,9 @@ class Objective:
         samples = len(labels) * self._counts_samples
         row[0] = np.array([loss, self.loss.divisor(labels), samples])
         if self._metrics and len(labels):
-            whole = self.whole(scores)
-            found = [_share(name, m(whole, labels)) for name, m in self._metrics.items()]
-            row[len(row) - len(found) :] = found
+            gathered = self.whole(scores)
+            shares = [_share(name, m(gathered, labels)) for name, m in self._metrics.items()]
+            row[len(row) - len(shares) :] = shares
         return row
 
     def sums(self, row: Row, comm: Comm, all_reduce: SumOfRow) -> Sums:
@@ -127,24 +127,24 @@ class Objective:
 
     def _shapes(self, rows: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, ...]]:
         """The shapes that rows have in common; raises ValueError if a metric has several."""
-        shapes = [{*found} - {()} or {(2,)} for found in zip(*rows, strict=True)]
-        for name, found in zip(("loss", *self._names), shapes, strict=True):
-            if len(found) > 1:
-                both = " and ".join(str(shape[1:]) for shape in sorted(found))
+        shapes = [{*of_metric} - {()} or {(2,)} for of_metric in zip(*rows, strict=True)]
+        for name, of_metric in zip(("loss", *self._names), shapes, strict=True):
+            if len(of_metric) > 1:
+                both = " and ".join(str(shape[1:]) for shape in sorted(of_metric))
                 raise ValueError(
                     f"metric {name} returned sums of the shapes {both}: return one shape, whatever "
                     "samples it gets"
                 )
-        return [found.pop() for found in shapes]
+        return [of_metric.pop() for of_metric in shapes]
 
 
-def _share(name: str, found: Any) -> np.ndarray:
+def _share(name: str, returned: Any) -> np.ndarray:
     """The sum and the count that a metric returned; raises ValueError if it did not."""
     try:
-        total, count = (np.asarray(x, float) for x in found)
+        total, count = (np.asarray(x, float) for x in returned)
         return np.stack([total, np.broadcast_to(count, total.shape)])
     except (TypeError, ValueError):
         raise ValueError(
-            f"metric {name} returned {found!r:.60}: return a sum over the samples and what to "
+            f"metric {name} returned {returned!r:.60}: return a sum over the samples and what to "
             "divide it by, such as (errors.sum(), len(labels)); both may be arrays of one shape"
         ) from None

@@ -32,8 +32,8 @@ class Measured:
         self._objective, self.row, self.sums = objective, objective.nothing(), Sums()
 
     def add(self, scores: Tensor, batch: Batch) -> None:
-        found = self._objective.evaluate(scores, batch.y)
-        self.row = self._objective.plus(self.row, found)
+        row = self._objective.evaluate(scores, batch.y)
+        self.row = self._objective.plus(self.row, row)
 
     def clear(self) -> None:
         self.row = self._objective.nothing()
@@ -49,14 +49,14 @@ class AllScores:
         self.array, self._n, self._objective = np.zeros(shape, dtype), n, objective
 
     def add(self, scores: Tensor, batch: Batch) -> None:
-        found = backend.to_host(self._objective.whole(scores))
+        values = backend.to_host(self._objective.whole(scores))
         if batch.positions is not None:  # scores are (N, C, positions)
             self.array[
-                batch.samples[:, None, None], np.arange(found.shape[1])[:, None], batch.positions
-            ] = found
+                batch.samples[:, None, None], np.arange(values.shape[1])[:, None], batch.positions
+            ] = values
         elif len(batch.samples):
             rows = self.array.reshape(self._n, -1)
-            rows[batch.samples] = found.reshape(len(batch.samples), -1)
+            rows[batch.samples] = values.reshape(len(batch.samples), -1)
 
     def clear(self) -> None:
         self.array[...] = 0

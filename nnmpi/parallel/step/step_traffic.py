@@ -32,17 +32,17 @@ class StepTraffic:
         """The first steps of an epoch, up to the one that is counted; none if none is left."""
         if self.sent is not None or len(loader.split.y) < self._batch_size:
             return
-        before = self._so_far() if self._has_begun else None
+        earlier = self._so_far() if self._has_begun else None
         self._has_begun = True
         for result in steps:
             self._complete()
-            if before is not None and result.samples == self._batch_size:
+            if earlier is not None and result.samples == self._batch_size:
                 after = self._so_far()
-                self.sent = {axis: after[axis] - before[axis] for axis in before}
+                self.sent = {axis: after[axis] - earlier[axis] for axis in earlier}
             yield result
             if self.sent is not None:
                 return
-            before = self._so_far()
+            earlier = self._so_far()
 
     def _so_far(self) -> Traffic:
         return sent_along(self._layout, self._layout.all.comms_of_rank)

@@ -133,8 +133,8 @@ class Update:
         row = np.array(sums, float)
         with waiting("agree"):
             self._model.all_reduce(row, "doubling")
-        whole: list[float] = row.tolist()
-        return whole
+        totals: list[float] = row.tolist()
+        return totals
 
 
 def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[Stretch]:

@@ -54,12 +54,14 @@ class Buckets:
         self.members: list[list[int]] = [[] for _ in buckets]
         for i, b in enumerate(self.of):
             self.members[b].append(i)
-        self.stages = [frozenset[int]().union(*(users[i] for i in own)) for own in self.members]
+        self.stages = [
+            frozenset[int]().union(*(users[i] for i in members)) for members in self.members
+        ]
 
     def shards(self, over: Wire | None = None) -> list[Shard]:
         """This rank's shard of each bucket, among the ranks of its Comm, or of another one."""
-        own = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self.all)
-        return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in own)
+        chunks = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self.all)
+        return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
         """A view for each parameter of bucket b, which is at the start of this memory."""

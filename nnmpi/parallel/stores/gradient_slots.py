@@ -167,11 +167,11 @@ class GradientSlots:
     def _add(self) -> None:
         """Adds the shard of the oldest sum, which is complete."""
         b, slot, _ = self._in_flight.popleft()
-        new, own = slot[self._own[b]], self._shards[b]
+        new, shard = slot[self._own[b]], self._shards[b]
         if b in self._has_sum:
-            own += new
+            shard += new
         else:
-            own[...] = new
+            shard[...] = new
             self._has_sum.add(b)
         self._free.append(slot)
 
@@ -179,5 +179,5 @@ class GradientSlots:
         """Where in a slot no parameter of bucket b is."""
         origin, spans = self._buckets.all[b].start, self._buckets.spans
         sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])
-        found = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)
-        return [(lo, hi) for lo, hi in found if lo < hi]
+        gaps = ((spans[i][0] + size - origin, spans[i][1] - origin) for i, size in sizes)
+        return [(lo, hi) for lo, hi in gaps if lo < hi]

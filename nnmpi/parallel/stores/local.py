@@ -100,8 +100,8 @@ class LocalStore(FlatStore):
         """Copies values of parameter i, of any type, into what this rank updates of it."""
         row, start = memory_order(self.parameters[i], self.on.asarray(values)), self.spans[i][0]
         for shard in within(self.shards, start, start + row.size):
-            own = row[shard.start - start : shard.stop - start]
-            self.updated(shard)[...] = self._merged(shard, own)
+            part = row[shard.start - start : shard.stop - start]
+            self.updated(shard)[...] = self._merged(shard, part)
 
     def updated(self, shard: Shard) -> Array:
         """The memory that the optimizer updates for a shard."""
@@ -112,9 +112,9 @@ class LocalStore(FlatStore):
         but for those of which these are not the rounding."""
         if self.masters is None:
             return values
-        found = self.masters[shard.packed].copy()
-        merge_loop(found, values)
-        return found
+        merged = self.masters[shard.packed].copy()
+        merge_loop(merged, values)
+        return merged
 
     def readable(self, i: int) -> list[Range]:
         start, place = self.spans[i][0], self.parameters[i].place
@@ -140,8 +140,8 @@ class LocalStore(FlatStore):
     def note_loss(self, loss: Any, request: float) -> None:
         """Notes the loss of this rank and what it requests, each in one write to a device."""
         self.loss, self.request = loss, request
-        where, what = (LOSS, loss) if self._in_front else (REQUEST, request)
-        self.scalars[where] = what
+        where, number = (LOSS, loss) if self._in_front else (REQUEST, request)
+        self.scalars[where] = number
 
     def note_used(self) -> None:
         """Writes into the scalars what this rank requests, and which parameters have a gradient."""
@@ -152,11 +152,11 @@ class LocalStore(FlatStore):
     def totals(self, counted: Sequence[Stretch]) -> Array:
         """The scalars summed over dp, and behind them the sum of the squares of the gradients in
         the stretches that this rank counts."""
-        own = self.squares(self.shards, counted)
+        sum_of_squares = self.squares(self.shards, counted)
         if self._in_front:
-            own = self.on.xp.asarray(own).reshape(1)
-            return self.on.xp.concatenate((self.scalars, own))
-        row = np.array(self.on_host([own]))
+            sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)
+            return self.on.xp.concatenate((self.scalars, sum_of_squares))
+        row = np.array(self.on_host([sum_of_squares]))
         self.dp.all_reduce(row[:-1], "doubling")
         return row
 
@@ -164,17 +164,17 @@ class LocalStore(FlatStore):
         """The scalars that are apart, and the sum of these squares; one copy from the device."""
         xp, numbers = self.on.xp, (self.loss, *squares)
         row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
-        self.scalars[LOSS], *found = backend.numbers(row)
-        return [*self.scalars.tolist(), sum(found)]
+        self.scalars[LOSS], *sums = backend.numbers(row)
+        return [*self.scalars.tolist(), sum(sums)]
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
         """The sum of the squares of the summed gradients in what of these shards is counted, as an
         update reads them; the same bits on every rank."""
-        found = list[Array]()
+        terms = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):
-                found.append(squares(self.shard_gradient(shard), self.in_turn, self.factor))
-        return sum(found[1:], start=found[0]) if found else np.zeros(())
+                terms.append(squares(self.shard_gradient(shard), self.in_turn, self.factor))
+        return sum(terms[1:], start=terms[0]) if terms else np.zeros(())
 
     # ---- a step
 
@@ -211,8 +211,8 @@ class LocalStore(FlatStore):
     def updates(
         self, start: int, end: int, sums: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
-        whole = super().updates(start, end, sums, at, t)
-        return whole if self.in_turn is None else _pieces(whole, self.in_turn)
+        operands = super().updates(start, end, sums, at, t)
+        return operands if self.in_turn is None else _pieces(operands, self.in_turn)
 
     def scale(self, array: Array, factor: float) -> None:
         for (piece,) in [(array,)] if self.in_turn is None else self.in_turn(array):
@@ -249,9 +249,9 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
             p.grad_memory[...] = 0
 
 
-def _pieces(whole: Iterator[Operands], in_turn: InTurn) -> Iterator[Operands]:
+def _pieces(operands: Iterator[Operands], in_turn: InTurn) -> Iterator[Operands]:
     """The operands of updates in pieces that come to memory in turn."""
-    for x in whole:
+    for x in operands:
         beside = [] if x.mixed.values is None else [x.mixed.values]
         for values, grads, *rest in in_turn(x.values, x.grads, *x.sums.values(), *beside):
             mixed = x.mixed._replace(values=rest.pop() if beside else None)
@@ -268,9 +268,9 @@ def squares(g: Array, in_turn: InTurn | None = None, factor: float | Array = 1.0
         sums = backend.xp_of(g).empty(-(-len(g) // BLOCK_OF_SQUARES), dtype)
         squares_loop(g, factor, sums)
         return sums.sum(dtype=np.float64)
-    found: list[float] = []
+    terms: list[float] = []
     for (piece,) in [(g,)] if in_turn is None else in_turn(g):
         sums = np.empty(-(-len(piece) // BLOCK_OF_SQUARES), dtype)
         squares_loop(piece, factor, sums)
-        found += sums.tolist()
-    return np.array(sum(found))
+        terms += sums.tolist()
+    return np.array(sum(terms))

@@ -37,8 +37,10 @@ class NodeStore(LocalStore):
             self._window.free()
             raise
         me, cuts = self._node.index(self.dp.rank), self.buckets.all
-        own = (self._window.own(start, stop, me) for start, stop, _ in cuts)  # this rank sums them
-        self.shards = shards_of(sorted((s.start, s.stop) for s in own))
+        summed_here = (
+            self._window.own(start, stop, me) for start, stop, _ in cuts
+        )  # this rank sums them
+        self.shards = shards_of(sorted((s.start, s.stop) for s in summed_here))
         self._mine = self._window.mine, self.views(self._window.mine)
         self._total = self._window.total, self.views(self._window.total)
         self.flat, (self.flat_grad, self.grad_memories) = self._parameters.array, self._mine
@@ -85,8 +87,8 @@ class NodeStore(LocalStore):
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
         """Each rank adds up what it owns; only the first node counts, since all hold the same."""
-        own = super().squares(shards, counted) if self._first_node else 0
-        total = np.array([own], "float64")
+        squares_here = super().squares(shards, counted) if self._first_node else 0
+        total = np.array([squares_here], "float64")
         self.dp.all_reduce(total, "doubling")
         return total[0]
 

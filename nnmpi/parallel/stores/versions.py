@@ -85,8 +85,8 @@ class VersionStore(LocalStore):
         try:
             yield
         finally:
-            for p, before in zip(self.parameters, written, strict=True):
-                p.storage.written = before
+            for p, clock in zip(self.parameters, written, strict=True):
+                p.storage.written = clock
 
     def close(self) -> None:
         """Gives back the memory of all versions but the newest."""

@@ -56,10 +56,10 @@ class WeightSlots:
         b = self._of[i]
         if made == self._node and b != self._bucket_of_node:
             members = self._buckets.members[self._bucket_of_node]
-            one, other = (self._parameters[k].place.path for k in (members[0], i))
+            first, other = (self._parameters[k].place.path for k in (members[0], i))
             raise ValueError(
                 f"zero 3 gathers the parameters of one layer at a time, and one operation uses "
-                f"{other} and a parameter of another layer, which is gathered with {one}: give "
+                f"{other} and a parameter of another layer, which is gathered with {first}: give "
                 "both to one module, or use --zero 2"
             )
         self._node, self._bucket_of_node = made, b
@@ -101,9 +101,9 @@ class WeightSlots:
 
     def _start(self, b: int) -> None:
         """Starts to gather bucket b, when its slot is free."""
-        before = self._arriving.pop(b % SLOTS, None)
-        if before is not None:
-            before.wait()
+        earlier = self._arriving.pop(b % SLOTS, None)
+        if earlier is not None:
+            earlier.wait()
         self._own[b][...] = self._shards[b]
         self.order = (31 * self.order + b + 1) % ORDERS
         self._arriving[b % SLOTS] = self._gathers.start_all_gather(self._weights[b], GATHER)

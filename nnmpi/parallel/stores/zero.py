@@ -96,8 +96,8 @@ class ZeroStore(LocalStore):
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         if self._whole:
             return super().numbers(i, lo, hi)
-        own = self.own_shard(i, lo, hi)
-        return self.updated(own)
+        shard = self.own_shard(i, lo, hi)
+        return self.updated(shard)
 
     def parameter_bytes(self) -> int:
         """The memory of values, if it is not that of masters."""
@@ -111,22 +111,22 @@ class ZeroStore(LocalStore):
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        before, self._is_reading = self._is_reading, True
+        was_reading, self._is_reading = self._is_reading, True
         try:
             yield
         finally:
-            self._is_reading = before
+            self._is_reading = was_reading
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
         if self._whole:  # within another one
             yield
             return
-        whole = self.views(self.on.xp.zeros(self.length, self.dtype))
-        for i, array in enumerate(whole):
+        arrays = self.views(self.on.xp.zeros(self.length, self.dtype))
+        for i, array in enumerate(arrays):
             array[...] = self._values.value(i)
         self.wait()
-        self._whole, self.rotates = whole, False
+        self._whole, self.rotates = arrays, False
         try:
             yield
             for i, p in enumerate(self.parameters):
