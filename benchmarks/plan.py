@@ -165,7 +165,12 @@ def of_data(trainer: Trainer) -> int:
     """Bytes of the samples that a rank has, as they are and standardised."""
     loaders = trainer.train, trainer.test
     given = [array for one in loaders for array in (*arrays(one.split.x), one.split.y)]
-    ready = [array for one in loaders if one._ready is not None for array in arrays(one._ready)]
+    ready = [
+        array
+        for one in loaders
+        if one.standardised is not None
+        for array in arrays(one.standardised)
+    ]
     return sum({id(array): array.nbytes for array in (*given, *ready)}.values())
 
 

@@ -140,11 +140,15 @@ class Loader:
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
-        self._ready: Callable[[np.ndarray], Inputs] | None = None  # takes rows of such a copy
-        if small:
-            ready = self.standardiser.apply(x, self.dtype)
-            one = partial(ready.take, axis=0) if isinstance(ready, np.ndarray) else None
-            self._ready = one or partial(take, ready)
+        self.standardised: Inputs | None = self.standardiser.apply(x, self.dtype) if small else None
+        self._ready: Callable[[np.ndarray], Inputs] | None = None  # takes rows of the copy
+        if self.standardised is not None:
+            rows = (
+                partial(self.standardised.take, axis=0)
+                if isinstance(self.standardised, np.ndarray)
+                else None
+            )
+            self._ready = rows or partial(take, self.standardised)
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:

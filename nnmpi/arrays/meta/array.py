@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from math import prod
 from typing import Any, NoReturn
-from weakref import finalize
+from weakref import ref
 
 import numpy as np
 
@@ -17,20 +17,21 @@ class LiveBytes:
 
     def __init__(self) -> None:
         self.bytes = self.most = 0
+        self._alive = dict[int, tuple[ref[Any], int]]()  # arrays have no hash, so refs have none
 
     def count(self, array: Any) -> None:
         """Counts an array until it is freed."""
-        nbytes = int(array.nbytes)
-        self._change(nbytes)
-        finalize(array, self._change, -nbytes).atexit = False
+        nbytes, alive = int(array.nbytes), ref(array, self._freed)
+        self._alive[id(alive)] = alive, nbytes
+        self.bytes += nbytes
+        self.most = max(self.most, self.bytes)
 
     def forget(self) -> None:
         """Begins a new most."""
         self.most = self.bytes
 
-    def _change(self, nbytes: int) -> None:
-        self.bytes += nbytes
-        self.most = max(self.most, self.bytes)
+    def _freed(self, alive: "ref[Any]") -> None:
+        self.bytes -= self._alive.pop(id(alive))[1]
 
 
 counting: ContextVar[LiveBytes | None] = ContextVar("counting", default=None)
@@ -155,6 +156,8 @@ class MetaArray(np.ndarray):
     cumprod = cumsum
 
     def __getitem__(self, index: Any) -> Any:
+        if type(index) is slice:  # most often: of a flat buffer
+            return super().__getitem__(index)
         entries = index if isinstance(index, tuple) else (index,)
         if not all(map(shapes.is_basic, entries)):
             return self._picked(shapes.expanded(entries, self.ndim))

@@ -15,7 +15,7 @@ hold them to what runs send.
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import chain, cycle
 from typing import NamedTuple
 
@@ -23,12 +23,10 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Sent, agreed, sent
 from nnmpi.parallel.arrangement.sole import (
     Sole,
-    bytes_of_others,
+    bytes_of,
     sole,
     updated_ranges,
-    value_bytes,
 )
-from nnmpi.parallel.arrangement.state_bytes import running_sums
 
 VERSIONS_KEPT = 2
 
@@ -91,25 +89,18 @@ NO_BACKUP = Backup(Sent(), 0)
 
 def backup(a: Arrangement, rank: int) -> Backup:
     """The cost of backups on a rank, where they are needed."""
-    return Backup(_sent(a, rank), _held(a, rank))
-
-
-def _sent(a: Arrangement, rank: int) -> Sent:
-    found, everyone = backed_up(a, rank), tuple(range(a.ranks))
-    nbytes = _bytes(a, rank, found.trained, found.others)
-    return Sent(nbytes, int(nbytes > 0)) + sent(a, agreed(everyone, TOLD), rank)
-
-
-def _held(a: Arrangement, rank: int) -> int:
-    held = a.model_on(rank)
-    own = ({one.variable for one in there} for there in (held.trained, held.others))
+    held, everyone = a.model_on(rank), tuple(range(a.ranks))
+    own = (frozenset(one.variable for one in there) for there in (held.trained, held.others))
     kept = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
-    of_others = sum(_bytes(a, r, *backed_up(a, r)) for r in kept)
-    return VERSIONS_KEPT * (_bytes(a, rank, *own) + of_others)
+    of_others = sum(_bytes(a, r, backed_up(a, r)) for r in kept)
+    message = _bytes(a, rank, backed_up(a, rank))
+    return Backup(
+        Sent(message, int(message > 0)) + sent(a, agreed(everyone, TOLD), rank),
+        VERSIONS_KEPT * (_bytes(a, rank, Sole(*own)) + of_others),
+    )
 
 
-def _bytes(a: Arrangement, rank: int, trained: Collection[int], others: Collection[int]) -> int:
-    """The bytes of what a rank updates of these parameters, and of these others, in a message."""
-    found = [one.size for v, one in updated_ranges(a, rank) if v in trained]
-    n, counts = sum(found), COUNT * (len(found) + len(others))
-    return value_bytes(a, n) + running_sums(a, n) + bytes_of_others(a, rank, others) + counts
+def _bytes(a: Arrangement, rank: int, variables: Sole) -> int:
+    """The bytes of what a rank updates of these variables, in a message."""
+    sizes = [one.size for v, one in updated_ranges(a, rank) if v in variables.trained]
+    return bytes_of(a, rank, variables, sizes) + COUNT * (len(sizes) + len(variables.others))

@@ -8,7 +8,7 @@ served       servers have slices of others       a server's slice; nothing of a 
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -95,17 +95,16 @@ def updated_ranges(a: Arrangement, rank: int) -> Iterator[tuple[int, Range]]:
 def sole_bytes(a: Arrangement, rank: int) -> int:
     """The bytes that would be lost with a rank."""
     only_here, readable = sole(a, rank), clipped(a, rank, a.store.own(a, rank))
-    n = sum(one.size for v, one in readable if v in only_here.trained)
-    values = 0 if a.store.copies else value_bytes(a, n)
-    return values + running_sums(a, n) + bytes_of_others(a, rank, only_here.others)
+    sizes = [one.size for v, one in readable if v in only_here.trained]
+    return bytes_of(a, rank, only_here, sizes, has_values=not a.store.copies)
 
 
-def value_bytes(a: Arrangement, n: int) -> int:
-    """The bytes of n values; masters are counted with the running sums."""
-    return 0 if a.is_mixed else n * a.dtype.itemsize
-
-
-def bytes_of_others(a: Arrangement, rank: int, variables: Collection[int]) -> int:
-    """The bytes of these frozen parameters and buffers."""
-    held = a.model_on(rank).others
-    return sum(bytes_of_other(a, one) for one in held if one.variable in variables)
+def bytes_of(
+    a: Arrangement, rank: int, variables: Sole, sizes: Sequence[int], has_values: bool = True
+) -> int:
+    """The bytes of variables on a rank: of the ranges of those that are trained, which have these
+    sizes, values and running sums; masters are counted with these."""
+    n = sum(sizes)
+    values = n * a.dtype.itemsize if has_values and not a.is_mixed else 0
+    others = (one for one in a.model_on(rank).others if one.variable in variables.others)
+    return values + running_sums(a, n) + sum(bytes_of_other(a, one) for one in others)

@@ -19,6 +19,7 @@ What differs between strategies is given to it (the rules of this folder are in 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from functools import cache, partial
+from itertools import chain
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -149,10 +150,9 @@ class Executor:
     ) -> None:
         self._checked_steps, self._checked_until = programs.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
-        self._with_memory = {
-            s: [port for port in (stage.source, stage.sink) if port.has_memory]
-            for s, stage in self._stages.items()
-        }
+        ports_of = {s: (stage.source, stage.sink) for s, stage in self._stages.items()}
+        self._ports = [*chain(*ports_of.values())]
+        self._with_memory = {s: [p for p in own if p.has_memory] for s, own in ports_of.items()}
         self._sync, self._apply, self._request = sync, update, request
         self._recorder = recorder
         self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
@@ -201,8 +201,8 @@ class Executor:
     def begin(self, load: Load) -> None:
         """The ports find the micro-batches of this step from here on."""
         self._load = load
-        for stage in self._stages.values():
-            stage.begin(load)
+        for port in self._ports:
+            port.begin(load)
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def to_update(self, ops: Iterator[Op], first: int) -> Outcome:

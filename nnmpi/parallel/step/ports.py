@@ -201,11 +201,6 @@ class Stage(NamedTuple):
     source: Source
     sink: Sink
 
-    def begin(self, load: Load) -> None:
-        """Starts a step."""
-        self.source.begin(load)
-        self.sink.begin(load)
-
 
 class Live:
     """A micro-batch in a stage, between its forward and its backward pass."""

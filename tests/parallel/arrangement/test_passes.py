@@ -80,7 +80,7 @@ def test_a_step_takes_the_memory_that_is_said(
             next(steps)
             peak = tracemalloc.get_traced_memory()[1]
             steps.close()
-            ready = [loader._ready for loader in (trainer.train, trainer.test)]
+            ready = [loader.standardised for loader in (trainer.train, trainer.test)]
             a = trainer.arrangement
             said = needed(a, 0, config.batch_size) + python_objects(a)
     finally:
