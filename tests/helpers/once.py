@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 import nnmpi
-from nnmpi.comm import Comm, launched
+from nnmpi.comm import Comm
 
 Made = TypeVar("Made")
 
@@ -27,8 +27,8 @@ def once(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def by_first(comm: Comm, make: Callable[[], Made]) -> Made:
-    """What ranks compare with. Of processes the first one makes it, and the others get a copy."""
-    if launched() == 1:
+    """What ranks compare with: the first one makes it, and the others get a copy."""
+    if comm.size == 1:
         return make()
     with nnmpi.seeded(0):
         found = pickle.dumps(make()) if comm.rank == 0 else b""

@@ -1,10 +1,10 @@
 """What models from elsewhere use, on any number of ranks: layers, functions, and hooks."""
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from helpers.once import once
 from helpers.training.pipelined import Options, Ran, digits, equals, run
 
 import nnmpi
@@ -79,7 +79,7 @@ LAYOUTS: list[Options] = [
 """Of two ranks."""
 
 
-@functools.cache
+@once
 def reference(name: str) -> Ran:
     return run(comm_self(), MODELS[name], **PLAIN)
 
