@@ -116,7 +116,7 @@ def _free(
         if viewed[0]:
             raise BufferError(
                 f"{label} is not freed: on {viewed[0]} of {calls.transport.size} ranks arrays "
-                "still view it, and it stays until the job ends; delete them before free(), or copy "
-                "them"
+                "still view it, and it stays until the job ends; delete them before free(), or "
+                "copy them"
             )
         free()

@@ -195,9 +195,9 @@ class Interpreter:
                     requests.append(transport.isend(held[part], to, tag))
                 yield requests
             if add is not None:
-                sums_row = sums[add[0]]
+                adds_to = sums[add[0]]
                 np.add(
-                    sums_row, scratch[add[1]], sums_row, dtype=plan.adds_dtype, casting="same_kind"
+                    adds_to, scratch[add[1]], adds_to, dtype=plan.adds_dtype, casting="same_kind"
                 )
         if separate:
             _copy(plan.round, sums, row)
