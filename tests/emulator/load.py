@@ -17,8 +17,6 @@ from pathlib import Path
 
 from emulator import build, machine
 
-STAND_INS = ("libcublas", "libcublasLt", "libnccl")
-
 
 def missing() -> str:
     """The reason why CuPy cannot run here, or the empty string."""
