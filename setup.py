@@ -4,8 +4,7 @@ They are optional: where there is no compiler, the installation succeeds and Num
 metadata is in setup.cfg, where extension modules cannot be named.
 
 NNMPI_BUILD=avx2, say, builds one set alone, NNMPI_BUILD=native the best one that this processor has
-and those that are there, NNMPI_BUILD=available each that it has, for tests. Without it all are
-built, since a wheel may be for other machines.
+and those that are there. Without it all are built, since a wheel may be for other machines.
 """
 
 import os
@@ -55,12 +54,11 @@ def chosen() -> list[str]:
     wanted = os.environ.get("NNMPI_BUILD", "")
     if wanted in ("", *SETS):
         return [wanted] if wanted else [*SETS]
-    if wanted not in ("native", "available"):
-        names = ", ".join(("native", "available", *SETS))
-        raise ValueError(f"NNMPI_BUILD is {wanted!r}: set it to one of {names}")
-    best, *others = runpy.run_path(f"{NATIVE}/instructions.py")["available"]()
-    asked = {best, *others} if wanted == "available" else {best}
-    return [name for name in SETS if name in asked or glob(f"{NATIVE}/_{name}.*")]
+    if wanted != "native":
+        names = ", ".join(SETS)
+        raise ValueError(f"NNMPI_BUILD is {wanted!r}: set it to native or one of {names}")
+    best = runpy.run_path(f"{NATIVE}/instructions.py")["available"]()[0]
+    return [name for name in SETS if name == best or glob(f"{NATIVE}/_{name}.*")]
 
 
 def extensions() -> list[Extension]:

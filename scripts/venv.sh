@@ -2,7 +2,7 @@
 #
 #   make_venv EXTRAS    makes .venv with nnmpi (editable) and these extras ("" or names
 #                       separated by commas), unless that is done already; kernels are
-#                       compiled for this processor, with the extra `test` of each set that it has
+#                       compiled for this processor, with the extra `test` for all
 #
 # and then puts .venv/bin, with its python and mpirun, first on PATH.
 #
@@ -58,7 +58,7 @@ _make_venv() {
     fi
     echo unfinished >"$stamp"
     case ",$extras," in
-    *,test,*) sets=available ;; # tests run the kernels of each set that the processor has
+    *,test,*) sets="" ;; # tests run the kernels of every set
     esac
     # Without bytecode, of which most is never needed, and Python makes the rest, unless it must
     # not. The variable also holds for the environment in which pip builds.

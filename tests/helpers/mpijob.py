@@ -8,12 +8,10 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from emulator import build
 
 ROOT = Path(__file__).parents[2]
 MPICH = os.environ.get("NNMPI_TEST_MPICH", "")
@@ -29,14 +27,6 @@ MPIS = [
 
 NOT_STARTED = "PMIx server's listener thread failed to start"
 """What the launcher of Open MPI prints where a machine has no time for it; no rank runs then."""
-
-SLEEPING_YIELD = """
-#include <time.h>
-extern "C" int sched_yield() {
-    timespec pause{0, 20000};
-    return nanosleep(&pause, nullptr);
-}
-"""
 
 
 class Ended(NamedTuple):
@@ -120,7 +110,7 @@ def environment(added: Mapping[str, str]) -> dict[str, str]:
     """That of this process, what Open MPI needs as root, and one thread a rank.
 
     Ranks that wait yield their core. By itself Open MPI does that only where ranks outnumber cores:
-    it does not know of tests that run at the same time. A yield of theirs is a short sleep.
+    it does not know of tests that run at the same time.
     """
     path = filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))
     own = {
@@ -129,19 +119,10 @@ def environment(added: Mapping[str, str]) -> dict[str, str]:
         "OMPI_MCA_mpi_yield_when_idle": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path),
-        **sleeping_yield(),
     }
     watched = ("NNMPI_DEBUG", "NNMPI_TIMEOUT")
     inherited = {k: v for k, v in os.environ.items() if k not in watched}
     return {**inherited, **own, **added}
-
-
-@cache
-def sleeping_yield() -> dict[str, str]:
-    """The variable with which waiting ranks sleep: yielding, they take half of the cores' time."""
-    if sys.platform != "linux" or shutil.which("g++") is None:
-        return {}
-    return {"LD_PRELOAD": str(build.compiled("", ("-shared",), source=SLEEPING_YIELD))}
 
 
 def kill(job: subprocess.Popen[str]) -> None:
