@@ -88,10 +88,10 @@ class BatchSplit:
     rank: int
 
     def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
-        parts, found = min(self.micro_batches, len(rows)), []  # none is empty
+        parts, micro_batches = min(self.micro_batches, len(rows)), []  # none is empty
         for m in range(parts):
-            found.append(part_of(part_of(rows, parts, m), self.ranks, self.rank))
-        return found
+            micro_batches.append(part_of(part_of(rows, parts, m), self.ranks, self.rank))
+        return micro_batches
 
 
 def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:

@@ -55,15 +55,15 @@ class Paper:
         self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
         self._divisions = dict[tuple[int, int, bool], Division | ValueError]()
 
-    def config(self, one: Candidate) -> Config:
+    def config(self, candidate: Candidate) -> Config:
         """The config of a layout."""
-        return replace(self.plain, **one.options)
+        return replace(self.plain, **candidate.options)
 
-    def sharding(self, one: Candidate) -> Sharding:
+    def sharding(self, candidate: Candidate) -> Sharding:
         """How layers and sequences are cut, which are found apart."""
-        in_parts, ways = one.sequence_parallel, one.layout or None
-        layers = self._cut(tp=one.tp, sequence_parallel=in_parts, layout=ways)
-        return layers._replace(sequences=self._cut(cp=one.cp).sequences)
+        in_parts, ways = candidate.sequence_parallel, candidate.layout or None
+        layers = self._cut(tp=candidate.tp, sequence_parallel=in_parts, layout=ways)
+        return layers._replace(sequences=self._cut(cp=candidate.cp).sequences)
 
     def _cut(self, **options: Any) -> Sharding:
         """How they are cut by some options."""
@@ -73,30 +73,30 @@ class Paper:
 
         return _once(self._shardings, tuple(options.items()), made)
 
-    def fastest_ways(self, one: Candidate, price: WayPrice) -> Sharding:
+    def fastest_ways(self, candidate: Candidate, price: WayPrice) -> Sharding:
         """How layers are cut in the least time."""
-        return self._sharding_of(self.config(one), price)
+        return self._sharding_of(self.config(candidate), price)
 
-    def division(self, one: Candidate) -> Division:
+    def division(self, candidate: Candidate) -> Division:
         """The stages."""
-        key = self.cut_key(one)
-        return _once(self._divisions, key, lambda: self._divided(self.config(one)))
+        key = self.cut_key(candidate)
+        return _once(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
-    def cut_key(self, one: Candidate) -> tuple[int, int, bool]:
+    def cut_key(self, candidate: Candidate) -> tuple[int, int, bool]:
         """A key that is the same for layouts that are cut into the same stages."""
-        virtual = proof.find(one.schedule).virtual
-        if (one.shape, virtual) not in self._cut_keys:
-            stages = one.pp * (self.plain.virtual_stages if virtual else 1)
-            is_near = self.cluster.on_one_node(self.mesh(one).group(0, "pp"))
-            self._cut_keys[one.shape, virtual] = stages, one.pp, is_near
-        return self._cut_keys[one.shape, virtual]
+        virtual = proof.find(candidate.schedule).virtual
+        if (candidate.shape, virtual) not in self._cut_keys:
+            stages = candidate.pp * (self.plain.virtual_stages if virtual else 1)
+            is_near = self.cluster.on_one_node(self.mesh(candidate).group(0, "pp"))
+            self._cut_keys[candidate.shape, virtual] = stages, candidate.pp, is_near
+        return self._cut_keys[candidate.shape, virtual]
 
-    def mesh(self, one: Candidate) -> Mesh:
+    def mesh(self, candidate: Candidate) -> Mesh:
         """The mesh of a layout."""
-        if one.shape not in self._meshes:
-            sizes = dict(zip((axis.name for axis in AXES), one.shape, strict=True))
-            self._meshes[one.shape] = Mesh.filled(self.cluster.size, sizes, self.plain.order)
-        return self._meshes[one.shape]
+        if candidate.shape not in self._meshes:
+            sizes = dict(zip((axis.name for axis in AXES), candidate.shape, strict=True))
+            self._meshes[candidate.shape] = Mesh.filled(self.cluster.size, sizes, self.plain.order)
+        return self._meshes[candidate.shape]
 
     def _divided(self, config: Config) -> Division:
         machine, full = self._model.machine, max(config.pp, FULL)
@@ -105,20 +105,20 @@ class Paper:
         link = machine.near if is_near else machine.far
         return division_on_paper(self._model, full_pipeline, link)
 
-    def refusal(self, one: Candidate) -> str:
+    def refusal(self, candidate: Candidate) -> str:
         """Why all layouts cannot be whose model is cut in this way; "" if they can."""
         try:
-            self.sharding(one)
-            self.division(one)
+            self.sharding(candidate)
+            self.division(candidate)
         except ValueError as error:
             return str(error)
         return ""
 
-    def arranged(self, one: Candidate) -> Arrangement:
+    def arranged(self, candidate: Candidate) -> Arrangement:
         """The arrangement of a layout."""
-        config = self.config(one)
+        config = self.config(candidate)
         self._check(config, self.cluster.size)
-        return self._arrange(config, self.sharding(one), self.division(one))
+        return self._arrange(config, self.sharding(candidate), self.division(candidate))
 
     def arranged_by(self, config: Config) -> Arrangement:
         """The arrangement of a config, whichever options it has."""
@@ -128,11 +128,15 @@ class Paper:
     def _arrange(self, config: Config, sharding: Sharding, division: Division) -> Arrangement:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
-    def without_parameters(self, one: Candidate) -> Arrangement:
+    def without_parameters(self, candidate: Candidate) -> Arrangement:
         """The arrangement of a layout without its parameters, for passes of the last rank alone."""
-        config, sharding, division = self.config(one), self.sharding(one), self.division(one)
+        config, sharding, division = (
+            self.config(candidate),
+            self.sharding(candidate),
+            self.division(candidate),
+        )
         mesh, stages = mesh_of(config, self.cluster.size), range(len(division.stages))
-        rank_models = {(one.pp - 1, one.tp - 1): RankModel(tuple(stages), (), ())}
+        rank_models = {(candidate.pp - 1, candidate.tp - 1): RankModel(tuple(stages), (), ())}
         return Arrangement(
             *(config, self.cluster, self.graph, sharding, division, mesh, 0, strategy_of(config)),
             *(rank_models, STORE_KINDS["local"], UNMEASURED["allreduce"], (), UNMEASURED),
@@ -146,7 +150,7 @@ def _once(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
             known[key] = make()
         except ValueError as error:
             known[key] = ValueError(str(error))
-    found = known[key]
-    if isinstance(found, ValueError):
-        raise ValueError(str(found))
-    return found
+    value = known[key]
+    if isinstance(value, ValueError):
+        raise ValueError(str(value))
+    return value

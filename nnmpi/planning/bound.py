@@ -32,9 +32,9 @@ ROUNDING = 1 - 1e-9
 """Sums of the same numbers in another order may differ."""
 
 
-def _ways(one: Candidate) -> tuple[bool, str]:
+def _ways(candidate: Candidate) -> tuple[bool, str]:
     """The options of a layout that decide how ranks along tp cut layers."""
-    return one.sequence_parallel, one.layout
+    return candidate.sequence_parallel, candidate.layout
 
 
 class _RankEnds(NamedTuple):
@@ -76,113 +76,127 @@ class LowerBounds:
         self._on_one_node = dict[tuple[int, ...], bool]()
         self._messages = dict[tuple[Any, ...], float]()
 
-    def seconds(self, one: Candidate) -> float:
+    def seconds(self, candidate: Candidate) -> float:
         """The least time of a step, by what ranks compute."""
-        key = one._replace(zero=0)
+        key = candidate._replace(zero=0)
         if key not in self._ends:
-            self._ends[key] = float(self._of_ranks(one).end.max())
-        return ROUNDING * (self._ends[key] + self._besides(one))
+            self._ends[key] = float(self._of_ranks(candidate).end.max())
+        return ROUNDING * (self._ends[key] + self._besides(candidate))
 
-    def with_sums(self, one: Candidate) -> float:
+    def with_sums(self, candidate: Candidate) -> float:
         """The least time of a step, by what ranks compute and sums of gradients between nodes."""
-        return ROUNDING * (self._until_updated(one, 0.0) + self._besides(one))
+        return ROUNDING * (self._until_updated(candidate, 0.0) + self._besides(candidate))
 
-    def with_messages(self, one: Candidate) -> float:
+    def with_messages(self, candidate: Candidate) -> float:
         """The least time of a step, by what ranks compute, sums of gradients between nodes, and
         exchanges within passes, of which stages have about as many."""
-        computed = float(self._stages(one)[:, :2].sum())
-        mean = self._count(one) * (computed + self._in_passes(one)) / one.pp
-        return ROUNDING * (self._until_updated(one, mean) + self._besides(one))
+        computed = float(self._stages(candidate)[:, :2].sum())
+        mean = self._count(candidate) * (computed + self._in_passes(candidate)) / candidate.pp
+        return ROUNDING * (self._until_updated(candidate, mean) + self._besides(candidate))
 
-    def _until_updated(self, one: Candidate, least: float) -> float:
+    def _until_updated(self, candidate: Candidate, least: float) -> float:
         """The seconds of passes and sums; a rank computes and exchanges for `least` or longer."""
-        count, mesh = self._count(one), self._paper.mesh(one)
+        count, mesh = self._count(candidate), self._paper.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
         ends, exposed, gathers = list[float](), list[float](), [0.0]
         for place, busy, end, last, held in zip(
-            along, *map(np.ndarray.tolist, self._of_ranks(one)), self._modules_of(one), strict=True
+            along,
+            *map(np.ndarray.tolist, self._of_ranks(candidate)),
+            self._modules_of(candidate),
+            strict=True,
         ):
             half, last_bucket = (
                 self._half_a_sum(
-                    mesh.group(place, *REPLICAS), [n / one.tp for n in numbers], one.zero > 0
+                    mesh.group(place, *REPLICAS),
+                    [n / candidate.tp for n in numbers],
+                    candidate.zero > 0,
                 )
                 for numbers in (held.modules, [held.last])
             )
-            within = (count + (one.zero == 3)) * half if one.zero > 1 else 0.0
-            behind = 0 if one.zero > 1 else 1 if one.zero else 2
+            within = (count + (candidate.zero == 3)) * half if candidate.zero > 1 else 0.0
+            behind = 0 if candidate.zero > 1 else 1 if candidate.zero else 2
             exposed.append(behind * last_bucket)
             ends += [end, max(busy, within) + max(behind * half - last, exposed[-1])]
-            gathers.append(half if one.zero in (1, 2) else 0.0)
+            gathers.append(half if candidate.zero in (1, 2) else 0.0)
         return max(*ends, least + min(exposed)) + max(gathers)
 
-    def nbytes(self, one: Candidate) -> float:
+    def nbytes(self, candidate: Candidate) -> float:
         """The least memory of the rank that has most: values, gradients and running sums."""
-        k, parts = sums_of_optimizer(self._paper.plain), one.replicas
-        most = self._most_numbers(one) * self._itemsize
-        whole = (2, 2, 1, 0)[one.zero]
-        return ROUNDING * most * (whole + (2 + k - whole) / parts)
+        k, parts = sums_of_optimizer(self._paper.plain), candidate.replicas
+        most = self._most_numbers(candidate) * self._itemsize
+        copies = (2, 2, 1, 0)[candidate.zero]
+        return ROUNDING * most * (copies + (2 + k - copies) / parts)
 
     # ---- what it is made of
 
-    def _count(self, one: Candidate) -> int:
-        return min(one.micro_batches, self._paper.plain.batch_size)
+    def _count(self, candidate: Candidate) -> int:
+        return min(candidate.micro_batches, self._paper.plain.batch_size)
 
-    def _sizes(self, one: Candidate) -> tuple[int, int]:
+    def _sizes(self, candidate: Candidate) -> tuple[int, int]:
         """Samples of the smallest and the largest micro-batch, of the rank along dp with most."""
-        batch, count = self._paper.plain.batch_size, self._count(one)
-        return ceil(batch // count / one.dp), ceil(ceil(batch / count) / one.dp)
+        batch, count = self._paper.plain.batch_size, self._count(candidate)
+        return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
-    def _besides(self, one: Candidate) -> float:
+    def _besides(self, candidate: Candidate) -> float:
         """The optimizer, and what no unit and no exchange takes. Replicas share its work where they
         divide parameters, or have them in the memory of one node."""
-        machine, parts = self._costs.machine, one.replicas if one.zero or self._is_near(one) else 1
-        numbers = self._most_numbers(one) / parts
+        machine, parts = (
+            self._costs.machine,
+            candidate.replicas if candidate.zero or self._is_near(candidate) else 1,
+        )
+        numbers = self._most_numbers(candidate) / parts
         update = numbers * machine.updates[self._paper.plain.optimizer]
-        return update + machine.step + self._count(one) * machine.micro_batch / one.pp
+        return update + machine.step + self._count(candidate) * machine.micro_batch / candidate.pp
 
-    def _most_numbers(self, one: Candidate) -> float:
+    def _most_numbers(self, candidate: Candidate) -> float:
         """The trained numbers of the rank that has most."""
-        return max(held.all for held in self._modules_of(one)) / one.tp
+        return max(held.all for held in self._modules_of(candidate)) / candidate.tp
 
-    def _is_near(self, one: Candidate) -> bool:
+    def _is_near(self, candidate: Candidate) -> bool:
         """Whether the replicas of the last rank are on one node."""
-        if one.shape not in self._on_one_node:
-            mesh = self._paper.mesh(one)
+        if candidate.shape not in self._on_one_node:
+            mesh = self._paper.mesh(candidate)
             group = mesh.group(mesh.size - 1, *REPLICAS)
-            self._on_one_node[one.shape] = self._paper.cluster.on_one_node(group)
-        return self._on_one_node[one.shape]
+            self._on_one_node[candidate.shape] = self._paper.cluster.on_one_node(group)
+        return self._on_one_node[candidate.shape]
 
-    def _stages(self, one: Candidate) -> np.ndarray:
+    def _stages(self, candidate: Candidate) -> np.ndarray:
         """The seconds of the passes of each stage, without exchanges: F, B and I."""
-        model, (_, samples) = self._costs.model, self._sizes(one)
-        key = *self._paper.cut_key(one), one.tp, one.cp, *_ways(one), samples
+        model, (_, samples) = self._costs.model, self._sizes(candidate)
+        key = (
+            *self._paper.cut_key(candidate),
+            candidate.tp,
+            candidate.cp,
+            *_ways(candidate),
+            samples,
+        )
         if key not in self._passes:
-            of_units = model.of(self._paper.sharding(one), one, samples)
-            begins = [stage.nodes.start for stage in self._paper.division(one).stages]
+            of_units = model.of(self._paper.sharding(candidate), candidate, samples)
+            begins = [stage.nodes.start for stage in self._paper.division(candidate).stages]
             passes = passes_of_stages(model, of_units, begins)
             self._passes[key] = np.array([[t[Kind.F], t[Kind.B], t[Kind.I]] for t in passes])
         return self._passes[key]
 
-    def _of_ranks(self, one: Candidate) -> _RankEnds:
+    def _of_ranks(self, candidate: Candidate) -> _RankEnds:
         """The least work of each rank along pp."""
-        stages, count = self._stages(one).reshape(-1, one.pp, 3), self._count(one)
+        stages, count = self._stages(candidate).reshape(-1, candidate.pp, 3), self._count(candidate)
         forward, backward, _ = stages.sum(axis=0).T
         f, b, i = stages[0].T  # of the first stage of each rank
-        before, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
-        busy = before + count * (forward + backward)
-        if one.schedule != "zb-h1":
+        preceding, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
+        busy = preceding + count * (forward + backward)
+        if candidate.schedule != "zb-h1":
             return _RankEnds(busy, busy + behind, backward)
-        owed = before + count * (f + i) + gradients + b[0]
+        owed = preceding + count * (f + i) + gradients + b[0]
         owed[0] = 0.0
         return _RankEnds(busy, np.maximum(busy, owed), backward)
 
-    def _modules_of(self, one: Candidate) -> list[_RankNumbers]:
+    def _modules_of(self, candidate: Candidate) -> list[_RankNumbers]:
         """The trained numbers of each rank along pp."""
-        division, graph = self._paper.division(one), self._paper.graph
-        key = self._paper.cut_key(one)
+        division, graph = self._paper.division(candidate), self._paper.graph
+        key = self._paper.cut_key(candidate)
         if key not in self._modules:
             self._modules[key], tied = [], division.tied(graph)
-            for r in range(one.pp):
+            for r in range(candidate.pp):
                 trained = [graph.variables[v] for v in division.trained(graph, r)]
                 modules = Counter[str]()
                 for variable in trained:
@@ -192,19 +206,21 @@ class LowerBounds:
                 self._modules[key].append(_RankNumbers(modules.total(), largest_first, last))
         return self._modules[key]
 
-    def _in_passes(self, one: Candidate) -> float:
+    def _in_passes(self, candidate: Candidate) -> float:
         """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0
         where ranks along these axes are elsewhere if there is one stage, as `order` may have it."""
-        if one.tp * one.cp == 1 or not self._paper.plain.order.startswith("tp"):
+        if candidate.tp * candidate.cp == 1 or not self._paper.plain.order.startswith("tp"):
             return 0.0
-        return min(self._of_samples(one, samples) for samples in {*self._sizes(one)})
+        return min(self._of_samples(candidate, samples) for samples in {*self._sizes(candidate)})
 
-    def _of_samples(self, one: Candidate, samples: int) -> float:
+    def _of_samples(self, candidate: Candidate, samples: int) -> float:
         """The seconds of exchanges along tp and cp for a micro-batch of this many samples."""
-        key = one.tp, one.cp, *_ways(one), samples
+        key = candidate.tp, candidate.cp, *_ways(candidate), samples
         if key not in self._messages:
-            whole = one._replace(dp=one.dp * one.pp, pp=1, schedule="1f1b", zero=0)
-            a = self._paper.without_parameters(whole._replace(recompute=False))
+            unpiped = candidate._replace(
+                dp=candidate.dp * candidate.pp, pp=1, schedule="1f1b", zero=0
+            )
+            a = self._paper.without_parameters(unpiped._replace(recompute=False))
             inside = in_passes(a, a.mesh.size - 1, samples)
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]

@@ -89,9 +89,9 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
         yield Candidate(*shape, zero, in_parts, schedule, count)
 
 
-def recomputed(one: Candidate) -> Candidate | None:
+def recomputed(candidate: Candidate) -> Candidate | None:
     """The layout with recomputation: less memory, more time; None where nothing is recomputed: a
     backward pass whose forward pass came just before has its activations still."""
-    if one.recompute or one.pp == 1 or one.micro_batches == 1:
+    if candidate.recompute or candidate.pp == 1 or candidate.micro_batches == 1:
         return None
-    return one._replace(recompute=True)
+    return candidate._replace(recompute=True)

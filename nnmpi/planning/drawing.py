@@ -35,39 +35,39 @@ class Scale:
                     yield value
 
 
-def as_svg(found: Search, title: str, memory: float | None = None) -> str:
+def as_svg(search: Search, title: str, memory: float | None = None) -> str:
     """The picture; `memory` is drawn as a line that no layout may be above."""
-    points = found.looked
-    nbytes = [*(float(one.nbytes) for one in points), *([memory] if memory else [])]
-    x = Scale([one.time.seconds for one in points], LEFT, LEFT + WIDTH)
+    points = search.looked
+    nbytes = [*(float(planned.nbytes) for planned in points), *([memory] if memory else [])]
+    x = Scale([planned.time.seconds for planned in points], LEFT, LEFT + WIDTH)
     y = Scale(nbytes, TOP + HEIGHT, TOP)
     parts = [text(16, 26, title, 18, weight="bold"), *_axes(x, y)]
     if memory:
         parts.append(f'<path d="M{LEFT:g} {y.at(memory):.1f}h{WIDTH:g}" stroke="{BEST}"/>')
         parts.append(text(LEFT + WIDTH, y.at(memory) - 9, "memory of a rank", 12, BEST, "end"))
-    best = {one.layout for one in found.best}
-    for one in sorted(points, key=lambda one: one.layout in best):
-        is_large = memory is not None and one.nbytes > memory
-        colour = TOO_LARGE if is_large else BEST if one.layout in best else FITS
-        parts.append(_point(one, x, y, colour))
-    return page(LEFT + WIDTH + 24, TOP + HEIGHT + 92, [*parts, *_labels(found, x, y), *_legend()])
+    best = {planned.layout for planned in search.best}
+    for planned in sorted(points, key=lambda planned: planned.layout in best):
+        is_large = memory is not None and planned.nbytes > memory
+        colour = TOO_LARGE if is_large else BEST if planned.layout in best else FITS
+        parts.append(_point(planned, x, y, colour))
+    return page(LEFT + WIDTH + 24, TOP + HEIGHT + 92, [*parts, *_labels(search, x, y), *_legend()])
 
 
-def _point(one: Planned, x: Scale, y: Scale, colour: str) -> str:
-    told = f"{one.flags}: {duration(one.time.seconds)}, {amount(one.nbytes)}"
-    at = f'cx="{x.at(one.time.seconds):.1f}" cy="{y.at(one.nbytes):.1f}" r="{RADIUS:g}"'
+def _point(planned: Planned, x: Scale, y: Scale, colour: str) -> str:
+    told = f"{planned.flags}: {duration(planned.time.seconds)}, {amount(planned.nbytes)}"
+    at = f'cx="{x.at(planned.time.seconds):.1f}" cy="{y.at(planned.nbytes):.1f}" r="{RADIUS:g}"'
     return f'<circle {at} fill="{colour}"><title>{escape(told)}</title></circle>'
 
 
-def _labels(found: Search, x: Scale, y: Scale) -> Iterator[str]:
+def _labels(search: Search, x: Scale, y: Scale) -> Iterator[str]:
     """The names of the best layout and of pure ones, none on another; a line leads to a point that
     is further away."""
-    named = {one.layout: (one, name) for name, one in found.pure.items()}
-    for one in found.best[:1]:
-        named[one.layout] = one, one.flags
+    named = {planned.layout: (planned, name) for name, planned in search.pure.items()}
+    for planned in search.best[:1]:
+        named[planned.layout] = planned, planned.flags
     taken = list[tuple[float, float]]()
-    for one, name in named.values():
-        across, point = x.at(one.time.seconds), y.at(one.nbytes) - RADIUS
+    for planned, name in named.values():
+        across, point = x.at(planned.time.seconds), y.at(planned.nbytes) - RADIUS
         down = point + RADIUS - LINE
         while any(abs(across - a) < 90 and abs(down - d) < LINE for a, d in taken):
             down -= LINE

@@ -45,16 +45,22 @@ class ExchangeTimes:
         self._links = dict[tuple[int, ...], Network]()
         self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
-    def seconds(self, one: Exchange) -> float:
+    def seconds(self, exchange: Exchange) -> float:
         """The seconds of one exchange, all its times together."""
-        if len(one.group) == 1 or not one.times:
+        if len(exchange.group) == 1 or not exchange.times:
             return 0.0
-        links = self.links(one.group)
+        links = self.links(exchange.group)
         of_links = links.nodes.tobytes(), links.sharing
-        key = one.operation, _measured_as(one), *of_links, one.nbytes, one.travelling
+        key = (
+            exchange.operation,
+            _measured_as(exchange),
+            *of_links,
+            exchange.nbytes,
+            exchange.travelling,
+        )
         if key not in self._found:
-            self._found[key] = self._once(one, links)
-        return one.times * self._found[key]
+            self._found[key] = self._once(exchange, links)
+        return exchange.times * self._found[key]
 
     def total(self, exchanges: Iterable[Exchange]) -> float:
         """The seconds of exchanges that follow each other."""
@@ -74,34 +80,38 @@ class ExchangeTimes:
             )
         return self._links[group]
 
-    def is_between_nodes(self, one: Exchange) -> bool:
+    def is_between_nodes(self, exchange: Exchange) -> bool:
         """Whether some of its ranks share no memory."""
-        return self.links(one.group).spans > 1
+        return self.links(exchange.group).spans > 1
 
-    def between_nodes(self, one: Exchange) -> float:
+    def between_nodes(self, exchange: Exchange) -> float:
         """The seconds of an exchange on links between nodes: all of it, or none."""
-        return self.is_between_nodes(one) * self.seconds(one)
+        return self.is_between_nodes(exchange) * self.seconds(exchange)
 
-    def _once(self, one: Exchange, links: Network) -> float:
+    def _once(self, exchange: Exchange, links: Network) -> float:
         """The seconds of an exchange that happens once."""
-        p, nbytes = len(links.nodes), one.travelling
-        curve = self._machine.sums.get(curve_name(one.operation, _measured_as(one), p))
+        p, nbytes = len(links.nodes), exchange.travelling
+        curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.spans == 1:
-            return curve.at(one.nbytes if one.algorithm in THROUGH_MEMORY else nbytes)
-        if one.operation in (Collective.MESSAGE, Collective.ALL_TO_ALL):
+            return curve.at(exchange.nbytes if exchange.algorithm in THROUGH_MEMORY else nbytes)
+        if exchange.operation in (Collective.MESSAGE, Collective.ALL_TO_ALL):
             return _to_each(links, nbytes / (p - 1))
-        if one.operation is Collective.ALL_REDUCE and one.algorithm in THROUGH_MEMORY:
-            return _through_memory(links, one.nbytes, nbytes)
-        plans = ALGORITHMS if one.operation is Collective.ALL_REDUCE else PLANS[one.operation]
-        if one.algorithm == "ring" or one.algorithm not in plans:  # of the library, or a user's
-            return _around(links, nbytes, one.operation)
-        return price(plans[one.algorithm], p, nbytes, links).seconds
+        if exchange.operation is Collective.ALL_REDUCE and exchange.algorithm in THROUGH_MEMORY:
+            return _through_memory(links, exchange.nbytes, nbytes)
+        plans = (
+            ALGORITHMS if exchange.operation is Collective.ALL_REDUCE else PLANS[exchange.operation]
+        )
+        if (
+            exchange.algorithm == "ring" or exchange.algorithm not in plans
+        ):  # of the library, or a user's
+            return _around(links, nbytes, exchange.operation)
+        return price(plans[exchange.algorithm], p, nbytes, links).seconds
 
 
-def _measured_as(one: Exchange) -> str:
+def _measured_as(exchange: Exchange) -> str:
     """The name under which a machine has the times of an exchange's algorithm."""
-    of_gradients = one.during is Kind.REDUCE and one.algorithm == "shared"
-    return IN_PLACE if of_gradients else one.algorithm
+    of_gradients = exchange.during is Kind.REDUCE and exchange.algorithm == "shared"
+    return IN_PLACE if of_gradients else exchange.algorithm
 
 
 def _to_each(links: Network, nbytes: float) -> float:
@@ -133,7 +143,7 @@ def _around(links: Network, nbytes: int, operation: Collective) -> float:
 
 
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")
-"""Of the others, ps and p2p are never faster: they send as many bytes in as many messages or more.
+"""The all-reduces to choose from; ps and p2p are never faster: they send as many bytes or more.
 Those by nodes, and NCCL's, are taken where `auto` takes them."""
 
 
@@ -153,7 +163,7 @@ def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
         for bucket in (() if a.store.zero else a.model_on(rank).buckets)
     ]
     seconds = {
-        name: times.total(one._replace(algorithm=name) for one in sums)
+        name: times.total(exchange._replace(algorithm=name) for exchange in sums)
         for name in dict.fromkeys((a.algorithm, *ALL_REDUCES))
     }
     name = min(seconds, key=seconds.__getitem__)

@@ -97,7 +97,7 @@ EXCHANGES: Mapping[Collective, Callable[..., Iterator[Exchange]]] = {
     Collective.REDUCE_SCATTER: _by_ring,
     Collective.MESSAGE: _of_halo,
 }
-"""What a rank takes part in for a message of a layer in a pass."""
+"""The exchanges of a rank for a message of a layer in a pass."""
 
 
 def _along_cp(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:

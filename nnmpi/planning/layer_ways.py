@@ -30,7 +30,7 @@ from nnmpi.planning.layer_messages import of_layer, passes_of, summed
 from nnmpi.planning.step_time import CostModel
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-"""Of a block, or of a layer of a Sequential, in the path of a layer."""
+"""The number of a block, or of a layer of a Sequential, in the path of a layer."""
 
 
 class LayerWays:
@@ -40,16 +40,16 @@ class LayerWays:
         self._paper, self._costs = paper, costs
         self._found = dict[tuple[int, int], str]()
 
-    def of(self, one: Candidate) -> str:
+    def of(self, candidate: Candidate) -> str:
         """The ways as --layout takes them; "" where they are those of --tp alone, or all of
         them those of dp, or the layout has more axes than dp and tp. A model that has positions is
         cut along these between its layers, which sends as much."""
-        if one.tp == 1 or one.cp * one.pp > 1 or one.sequence_parallel:
+        if candidate.tp == 1 or candidate.cp * candidate.pp > 1 or candidate.sequence_parallel:
             return ""
-        key = one.dp, one.tp
+        key = candidate.dp, candidate.tp
         if key not in self._found:
             try:
-                self._found[key] = self._search(Candidate(dp=one.dp, tp=one.tp))
+                self._found[key] = self._search(Candidate(dp=candidate.dp, tp=candidate.tp))
             except ValueError:  # the model cannot be cut among so many ranks
                 self._found[key] = ""
         return self._found[key]
@@ -62,12 +62,15 @@ class LayerWays:
         if self._of_positions:
             return ""
         prices = _Prices(self._paper.without_parameters(plain), self._costs, plain)
-        found, usual = self._paper.fastest_ways(plain, prices.seconds), self._paper.sharding(plain)
-        is_dp, nodes = {*found.ways.values()} <= {"samples"}, self._paper.graph.nodes
-        if is_dp or found.ways == usual.ways:
+        sharding, usual = (
+            self._paper.fastest_ways(plain, prices.seconds),
+            self._paper.sharding(plain),
+        )
+        is_dp, nodes = {*sharding.ways.values()} <= {"samples"}, self._paper.graph.nodes
+        if is_dp or sharding.ways == usual.ways:
             return ""
-        free = {layer.path for layer in found.layers if not follows(nodes[layer.node])}
-        return as_layout({path: how for path, how in found.ways.items() if path in free})
+        free = {layer.path for layer in sharding.layers if not follows(nodes[layer.node])}
+        return as_layout({path: how for path, how in sharding.ways.items() if path in free})
 
 
 class _Prices:
@@ -90,12 +93,12 @@ class _Prices:
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
         """The seconds of a unit, divided among its nodes by their multiplications."""
         graph = self._a.graph
-        found = [0.0] * len(graph.nodes)
+        seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
             works = [work(graph, graph.nodes[k]) for k in unit.nodes]
-            for k, own in zip(unit.nodes, works, strict=True):
-                found[k] = of_unit * own / max(sum(works), 1)
-        return found
+            for k, work_of_node in zip(unit.nodes, works, strict=True):
+                seconds[k] = of_unit * work_of_node / max(sum(works), 1)
+        return seconds
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
         """The seconds of a node in a step."""
@@ -115,21 +118,21 @@ class _Prices:
         """The seconds of the messages that ranks send in the passes of a node."""
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
-        a, found = self._a, 0.0
+        a, seconds = self._a, 0.0
         layer = described(a.graph, k, choice, a.sharding.ranks, "")
         for message in layer.sends:
             sends = of_layer(a, a.mesh.size - 1, layer, message, self._samples)
-            found += len(passes_of(message)) * self._exchanges.total(sends)
-        return found
+            seconds += len(passes_of(message)) * self._exchanges.total(sends)
+        return seconds
 
     def _of_parameters(self, choice: NodeChoice) -> float:
         """The seconds to sum the gradients of a node's parameters, and to update them."""
-        found, variables = 0.0, self._a.graph.variables
+        seconds, variables = 0.0, self._a.graph.variables
         for v, cut in choice.variables:
             if variables[v].is_trained:
                 of_number = self._of_number * (1.0 if cut is None else _largest_part(cut.bounds))
-                found += variables[v].size * (of_number + self._of_term * (cut is TERMS))
-        return found
+                seconds += variables[v].size * (of_number + self._of_term * (cut is TERMS))
+        return seconds
 
 
 def has_positions(graph: Graph) -> bool:
@@ -151,9 +154,9 @@ def _largest_part(bounds: Bounds) -> float:
 def as_layout(ways: Mapping[str, str]) -> str:
     """Ways of layers as --layout takes them; layers whose paths differ in numbers are named
     together if all of them have one way."""
-    found = dict[str, str]()
+    by_pattern = dict[str, str]()
     for path, how in ways.items():
         pattern = NUMBER.sub("*", path)
         alike = {other for name, other in ways.items() if fnmatchcase(name, pattern)}
-        found[path if alike - {how} else pattern] = how
-    return ",".join(f"{path}={how}" for path, how in found.items())
+        by_pattern[path if alike - {how} else pattern] = how
+    return ",".join(f"{path}={how}" for path, how in by_pattern.items())

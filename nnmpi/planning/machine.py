@@ -145,17 +145,17 @@ class Machine(NamedTuple):
         sums = {name: Curve(tuple((x, y) for x, y in row)) for name, row in f["sums"].items()}
         given = {name: f[name] for name in cls._fields}
         links = {"near": Link(*f["near"]), "far": Link(*f["far"])}
-        found = cls(**{**given, **links, "sums": sums, "models": models})
-        found.check()
-        return found
+        machine = cls(**{**given, **links, "sums": sums, "models": models})
+        machine.check()
+        return machine
 
     def check(self) -> None:
         """Raises ValueError for numbers that no machine has."""
         for name, least, numbers in self._numbers():
             for x in numbers:
                 if isinstance(x, bool) or not isinstance(x, int | float) or not least <= x < inf:
-                    what = shown(str(x))
-                    raise ValueError(f"{name} has {what}, which is no number from {least} on")
+                    text = shown(str(x))
+                    raise ValueError(f"{name} has {text}, which is no number from {least} on")
         sizes = [[x for x, _ in curve.points] for curve in self.sums.values()]
         if not self.updates or not all(row and row == sorted({*row}) for row in sizes):
             raise ValueError("updates, or the sizes of a sum, are missing or not ascending")
@@ -198,9 +198,9 @@ def read_machine(path: str | PathLike[str]) -> Machine:
             raise ValueError(f"its format is {fields['format']}, and this version reads {FORMAT}")
         return Machine.from_fields(fields)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
-            f"{shown(path)} is no machine file: {what}; make one by python -m nnmpi.measure"
+            f"{shown(path)} is no machine file: {problem}; make one by python -m nnmpi.measure"
         ) from None
 
 

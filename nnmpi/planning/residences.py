@@ -69,12 +69,12 @@ def within_memory(
     if max(gather_objects(comm, needed)) <= limit:
         return a
     units = joined(a.graph, partition.units(a.graph))
-    found = all_or_none(comm, lambda: _needs(a, rank, units))
-    of_all = gather_objects(comm, found)
-    fixed = max(one.fixed + one.samples for one in of_all)
-    nbytes = np.max([one.units for one in of_all], axis=0).tolist()
-    state = min(one.state for one in of_all)
-    longest, model_on_disk = max(own for own, _ in nbytes), of_all[0].model
+    needs = all_or_none(comm, lambda: _needs(a, rank, units))
+    of_all = gather_objects(comm, needs)
+    fixed = max(need.fixed + need.samples for need in of_all)
+    nbytes = np.max([need.units for need in of_all], axis=0).tolist()
+    state = min(need.state for need in of_all)
+    longest, model_on_disk = max(kept_bytes for kept_bytes, _ in nbytes), of_all[0].model
     least = min(
         max(fixed - state + longest, fixed),
         fixed - model_on_disk.saved + longest if model_on_disk else math.inf,
@@ -91,7 +91,11 @@ def within_memory(
 
     all_or_none(comm, check)
     longest_file = min(gather_objects(comm, _longest_file(a)))
-    _check_disk(a, longest_file, max(file_bytes(sum(own for own, _ in nbytes), 0), arena.MEASURED))
+    _check_disk(
+        a,
+        longest_file,
+        max(file_bytes(sum(kept_bytes for kept_bytes, _ in nbytes), 0), arena.MEASURED),
+    )
     loads, disk = _measured(a, comm, model, gather, on, units, nbytes)
 
     def cut() -> Arrangement:
@@ -101,10 +105,10 @@ def within_memory(
         by_file = {r: file_bytes(r.activations, r.in_file) for r in (*kept, *streamed)}
         _check_disk(a, longest_file, min(by_file.values()))
         fitting = (r for r, nbytes in by_file.items() if nbytes <= longest_file)
-        found = min(fitting, key=lambda r: r.seconds)
+        best = min(fitting, key=lambda r: r.seconds)
         division = divide(a.graph, units, range(1, len(units)), 1)
-        whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
-        return replace(whole, residences=found)
+        rearranged = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
+        return replace(rearranged, residences=best)
 
     return all_or_none(comm, cut)
 
@@ -139,22 +143,23 @@ def _with_model(
         load._replace(values=values, gradients=values * (model.gradients > 0))
         for load, values in zip(loads, needs.values, strict=True)
     )
-    for one in _choices(units, moving, memory + model.saved, disk, 0):
-        yield one._replace(model=model)
+    for residences in _choices(units, moving, memory + model.saved, disk, 0):
+        yield residences._replace(model=model)
 
 
 def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> Needs:
     samples = max(micro_batches(a, rank, a.config.batch_size))
-    found = kept_by_units(a, units, samples, rank)
+    kept = kept_by_units(a, units, samples, rank)
     held = memory(a, rank, a.config.batch_size)
-    own = not (a.is_mixed or a.cluster.survives)  # else they are with masters, or with other ranks
+    # otherwise they are with masters, or with other ranks
+    may_move = not (a.is_mixed or a.cluster.survives)
     values = _values(a, rank, units)
     return Needs(
         held.total,
-        held.optimizer * own,
+        held.optimizer * may_move,
         pass_bytes(a, rank, 0, samples).enters,
-        tuple(found),
-        _model(a, rank, held, values) if own and a.store.has_pages else None,
+        tuple(kept),
+        _model(a, rank, held, values) if may_move and a.store.has_pages else None,
         values,
     )
 
@@ -163,7 +168,8 @@ def _values(a: Arrangement, rank: int, units: Sequence[Unit]) -> tuple[float, ..
     """The bytes of trained parameters that each unit uses."""
     trained, size = a.model_on(rank).trained, a.dtype.itemsize
     return tuple(
-        sum(one.size * size for one in trained if one.variable in unit.variables) for unit in units
+        sum(variable.size * size for variable in trained if variable.variable in unit.variables)
+        for unit in units
     )
 
 
@@ -172,13 +178,13 @@ def _model(
 ) -> ModelOnDisk | None:
     """The bytes of the model that can be on disk; gradients, if no other rank adds to them."""
     alone = len(a.replicas(rank)) == 1
-    whole = sum(one.size for one in a.model_on(rank).trained) * a.dtype.itemsize
-    gradients = whole * alone
+    size = sum(variable.size for variable in a.model_on(rank).trained) * a.dtype.itemsize
+    gradients = size * alone
     here = [v * (1 + alone) for v in values]  # of two neighbours, one is on its way
     passes = max(map(sum, pairwise(here)), default=sum(here))
     rows = 2 + sums_of_optimizer(a.config)
-    update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, whole) * rows
-    return ModelOnDisk(whole, gradients, held.optimizer, max(passes, update))
+    update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, size) * rows
+    return ModelOnDisk(size, gradients, held.optimizer, max(passes, update))
 
 
 def _measured(
@@ -206,7 +212,7 @@ def _measured(
     write, read = (min(getattr(disk, name) for disk in disks) for name in ("write", "read"))
     slowest = np.max(times, axis=0).tolist()
     loads = (
-        UnitLoad(f, b, own, enters) for (f, b), (own, enters) in zip(slowest, nbytes, strict=True)
+        UnitLoad(f, b, kept, enters) for (f, b), (kept, enters) in zip(slowest, nbytes, strict=True)
     )
     paging, touch = (max(getattr(disk, name) for disk in disks) for name in ("paging", "touch"))
     return tuple(loads), Disk(write, read, paging, touch)

@@ -100,36 +100,38 @@ class Searcher:
     @uncollected()
     def search(self, keep: int = 10) -> Search:
         """The layouts that take the least time."""
-        there = [*self._candidates()]
-        possible = [one for one in there if not self._is_refused(one)]
+        layouts = [*self._candidates()]
+        possible = [candidate for candidate in layouts if not self._is_refused(candidate)]
         best = self._fastest(possible, keep, self._most)
         pure, ways = dict[str, Planned](), dict[str, list[Candidate]]()
-        for one in possible:
-            if one.pure:
-                ways.setdefault(one.pure, []).append(one)
+        for candidate in possible:
+            if candidate.pure:
+                ways.setdefault(candidate.pure, []).append(candidate)
         for name, several in ways.items():
             fit = self._fastest(several, 1, self._most)
-            for found in fit or self._fastest(several, 1, float("inf")):
-                pure[name] = found
+            for planned in fit or self._fastest(several, 1, float("inf")):
+                pure[name] = planned
         least = None if best or not possible else self._least(possible)
         refused = {why: len(those) for why, those in self._refused.items()}
         looked = sum(time is not None for time in self._times.values())
-        unseen = {*there} - {*self._times} - self._too_large - set().union(*self._refused.values())
+        unseen = (
+            {*layouts} - {*self._times} - self._too_large - set().union(*self._refused.values())
+        )
         counts = SearchCounts(looked, len(unseen), sum(refused.values()), len(self._too_large))
         return Search(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
         """All layouts; those along dp and tp also with the fastest ways of layers."""
         for shape in shapes(self._paper.cluster.size):
-            for one in candidates(self._paper.plain, shape):
-                yield one
-                if ways := self._ways.of(one):
-                    yield one._replace(layout=ways)
+            for candidate in candidates(self._paper.plain, shape):
+                yield candidate
+                if ways := self._ways.of(candidate):
+                    yield candidate._replace(layout=ways)
 
-    def _is_refused(self, one: Candidate) -> bool:
+    def _is_refused(self, candidate: Candidate) -> bool:
         """Whether the model cannot be cut in this way."""
-        if why := self._paper.refusal(one):
-            self._refused.setdefault(why, set()).add(one)
+        if why := self._paper.refusal(candidate):
+            self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
 
     def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[Planned]:
@@ -139,77 +141,87 @@ class Searcher:
         """
         closer = self._bounds.with_sums, self._bounds.with_messages
         order, best = count(), list[Planned]()
-        queue = [(self._bounds.seconds(one), 0, next(order), one) for one in layouts]
+        queue = [
+            (self._bounds.seconds(candidate), 0, next(order), candidate) for candidate in layouts
+        ]
         heapq.heapify(queue)
         while queue:
-            bound, level, _, one = heapq.heappop(queue)
+            bound, level, _, candidate = heapq.heappop(queue)
             is_full = self._prunes and len(best) == keep
             if is_full and bound >= best[-1].time.seconds:
                 break
             if level < len(closer):
-                bound = max(closer[level](one), bound)
-                heapq.heappush(queue, (bound, level + 1, next(order), one))
+                bound = max(closer[level](candidate), bound)
+                heapq.heappush(queue, (bound, level + 1, next(order), candidate))
                 continue
-            if self._bounds.nbytes(one) <= most:
-                time = self._time(one)
+            if self._bounds.nbytes(candidate) <= most:
+                time = self._time(candidate)
                 if time is None or (is_full and time.seconds >= best[-1].time.seconds):
                     continue
-                if (found := self._planned(one)).nbytes <= most:
-                    best = sorted([*best, found], key=lambda p: (p.time.seconds, p.layout))[:keep]
+                if (planned := self._planned(candidate)).nbytes <= most:
+                    best = sorted([*best, planned], key=lambda p: (p.time.seconds, p.layout))[:keep]
                     continue
-            self._too_large.add(one)
-            if again := recomputed(one):
+            self._too_large.add(candidate)
+            if again := recomputed(candidate):
                 heapq.heappush(queue, (bound, level, next(order), again))
         return best
 
     def _least(self, layouts: Iterable[Candidate]) -> Planned | None:
         """The layout that takes the least memory."""
-        both = ((one, recomputed(one)) for one in layouts)
-        there = sorted((self._bounds.nbytes(one), one) for one in chain(*both) if one)
-        found = list[tuple[int, Candidate]]()
-        for bound, one in there:
-            if found and bound >= min(found)[0]:
+        both = ((candidate, recomputed(candidate)) for candidate in layouts)
+        bounded = sorted(
+            (self._bounds.nbytes(candidate), candidate) for candidate in chain(*both) if candidate
+        )
+        sized = list[tuple[int, Candidate]]()
+        for bound, candidate in bounded:
+            if sized and bound >= min(sized)[0]:
                 break
-            if nbytes := self._sized(one):
-                found.append((nbytes, one))
-        return self._planned(min(found)[1]) if found else None
+            if nbytes := self._sized(candidate):
+                sized.append((nbytes, candidate))
+        return self._planned(min(sized)[1]) if sized else None
 
     # ---- what is known of one layout
 
-    def _arranged(self, one: Candidate) -> Arrangement | None:
+    def _arranged(self, candidate: Candidate) -> Arrangement | None:
         """A layout; None if it cannot be. The last one is kept."""
-        if one not in self._last:
+        if candidate not in self._last:
             self._last.clear()
             try:
-                a = self._paper.arranged(one)
-                if one.zero != a.store.zero:
-                    raise ValueError(f"zero {one.zero}: ranks of a node share all that it divides")
-                self._last[one] = with_fastest_sum(a, self._costs.exchanges)
+                a = self._paper.arranged(candidate)
+                if candidate.zero != a.store.zero:
+                    raise ValueError(
+                        f"zero {candidate.zero}: ranks of a node share all that it divides"
+                    )
+                self._last[candidate] = with_fastest_sum(a, self._costs.exchanges)
             except ValueError as error:
-                self._refused.setdefault(str(error), set()).add(one)
-        return self._last.get(one)
+                self._refused.setdefault(str(error), set()).add(candidate)
+        return self._last.get(candidate)
 
-    def _time(self, one: Candidate) -> StepTime | None:
+    def _time(self, candidate: Candidate) -> StepTime | None:
         """The seconds of its step; None if it cannot be."""
-        if one not in self._times:
-            a = self._arranged(one)
-            self._times[one] = None if a is None else step_time(a, self._costs)
-        return self._times[one]
+        if candidate not in self._times:
+            a = self._arranged(candidate)
+            self._times[candidate] = None if a is None else step_time(a, self._costs)
+        return self._times[candidate]
 
-    def _sized(self, one: Candidate) -> int | None:
+    def _sized(self, candidate: Candidate) -> int | None:
         """The bytes of its largest rank; None if it cannot be."""
-        if one not in self._nbytes:
-            a = self._arranged(one)
-            self._nbytes[one] = None if a is None else largest(a)
-        return self._nbytes[one]
+        if candidate not in self._nbytes:
+            a = self._arranged(candidate)
+            self._nbytes[candidate] = None if a is None else largest(a)
+        return self._nbytes[candidate]
 
-    def _planned(self, one: Candidate) -> Planned:
+    def _planned(self, candidate: Candidate) -> Planned:
         """The layout, known to be possible, with its time and memory."""
-        if one not in self._found:
-            time, nbytes, a = self._time(one), self._sized(one), self._arranged(one)
+        if candidate not in self._found:
+            time, nbytes, a = (
+                self._time(candidate),
+                self._sized(candidate),
+                self._arranged(candidate),
+            )
             assert time is not None
             assert nbytes is not None
             assert a is not None
             cut = ",".join(map(str, a.division.begins)) or None
-            self._found[one] = Planned(one, time, nbytes, a.config.allreduce, cut)
-        return self._found[one]
+            self._found[candidate] = Planned(candidate, time, nbytes, a.config.allreduce, cut)
+        return self._found[candidate]

@@ -52,7 +52,7 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.ne
 
 
 def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
-    """What units cost in a micro-batch of so many samples, of which they keep their outputs."""
+    """The costs of units for a micro-batch of so many samples, of which they keep their outputs."""
     graph, itemsize = times.graph, np.dtype(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
@@ -74,14 +74,14 @@ def border_seconds(link: Link, nbytes: float) -> float:
 
 def live(config: Config) -> list[int]:
     """How many micro-batches each stage has between their forward and backward passes at most."""
-    found, now = [0] * stages_of(config), [0] * stages_of(config)
-    virtual = len(found) // config.pp
+    most, count = [0] * stages_of(config), [0] * stages_of(config)
+    virtual = len(most) // config.pp
     full = min(config.micro_batches, 2 * config.pp)  # with more, 1F1B has no more at once
     schedule = proof.find(config.schedule)
     for op in chain.from_iterable(schedule.compute(config.pp, full, virtual)):
-        now[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
-        found[op.stage] = max(found[op.stage], now[op.stage])
-    return found
+        count[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
+        most[op.stage] = max(most[op.stage], count[op.stage])
+    return most
 
 
 CUT, UNIT_COSTS = "cut", "unit_costs"
@@ -121,16 +121,19 @@ def measured_stages(
     """
     count, text = stages_of(config), known.get(CUT, config.cut)
     # what is wrong with a cut that is given is said before measuring
-    found, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
+    model_units, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
     if count == 1:
-        return MeasuredStages(divide(graph, found, (), 1))
-    samples, begins = measured_samples(config, layout.batch.size), tuple(u.first for u in found)
+        return MeasuredStages(divide(graph, model_units, (), 1))
+    samples, begins = (
+        measured_samples(config, layout.batch.size),
+        tuple(u.first for u in model_units),
+    )
 
     def measure() -> UnitCosts:  # on the first rank, and on those it divides layers with
         if layout.batch.rank or layout.axis["pp"].rank:
             return UnitCosts(samples, begins, ())
         x, together = gather(samples), (layout.axis["tp"], layout.axis["cp"])
-        costs = profile(model, graph, found, x, on, Timing(together=together), config.dtype)
+        costs = profile(model, graph, model_units, x, on, Timing(together=together), config.dtype)
         layout.axis["tp"].free_sums()  # of the layers of other stages, too
         return UnitCosts(samples, begins, (*costs,))
 
@@ -144,9 +147,9 @@ def measured_stages(
     link = TYPICAL.near if is_near else TYPICAL.far
 
     def cut() -> MeasuredStages:
-        chosen = best_cut(config, found, costs, link, graph.notes) if given is None else given
-        division = divide(graph, found, chosen, config.pp)
-        facts = _facts(config, found, chosen, division, costs, batches)
+        chosen = best_cut(config, model_units, costs, link, graph.notes) if given is None else given
+        division = divide(graph, model_units, chosen, config.pp)
+        facts = _facts(config, model_units, chosen, division, costs, batches)
         return MeasuredStages(division, facts, {CUT: facts[CUT], UNIT_COSTS: units})
 
     return all_or_none(layout.all, cut)
@@ -172,7 +175,7 @@ def best_cut(
 
 def _facts(
     config: Config,
-    found: Sequence[Unit],
+    units: Sequence[Unit],
     cut: SplitPoints,
     division: Division,
     costs: Sequence[UnitCost],
@@ -192,7 +195,7 @@ def _facts(
         inputs=[cost.input_bytes for cost in stages],
     )
     return {
-        CUT: partition.as_text(cut, found),
+        CUT: partition.as_text(cut, units),
         "predicted_bubble": round(simulated.bubble, 4),
         "stages": [
             {

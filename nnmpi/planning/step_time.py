@@ -78,11 +78,11 @@ class RankStep(NamedTuple):
     ) -> Mapping[tuple[int, Kind], float]:
         """The seconds of exchanges within a pass of a micro-batch, by stage and kind."""
         counts = Counter((op.stage, op.kind) for op in self.program if op.micro >= 0)
-        found = defaultdict[tuple[int, Kind], float](float)
-        for one in self.exchanges["tensor"]:
-            at = one.stage, one.during
-            found[at] += seconds(one) / counts[at]
-        return found
+        by_pass = defaultdict[tuple[int, Kind], float](float)
+        for exchange in self.exchanges["tensor"]:
+            at = exchange.stage, exchange.during
+            by_pass[at] += seconds(exchange) / counts[at]
+        return by_pass
 
     def update(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the optimizer, and of exchanges around it."""
@@ -121,18 +121,18 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     of_units = costs.model.of(a.sharding, a.config, max(micro))
     compute_of = passes_of_stages(costs.model, of_units, [nodes.start for nodes in a.stages])
     ranks = [_rank_step(a, rank, len(micro), compute_of) for rank in on_paper]
-    stages = dict(chain.from_iterable(one.compute.items() for one in ranks))
-    within = [one.within_passes(times.seconds) for one in ranks]
-    tensor = dict(chain.from_iterable(one.items() for one in within))
+    stages = dict(chain.from_iterable(item.compute.items() for item in ranks))
+    within = [item.within_passes(times.seconds) for item in ranks]
+    tensor = dict(chain.from_iterable(item.items() for item in within))
     passes = [
         {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
         for s in range(len(stages))
     ]
     links = defaultdict[tuple[Kind, int], float](float)
-    for one in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
-        links[one.during, one.stage] += times.seconds(one) / len(micro)
+    for item in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
+        links[item.during, item.stage] += times.seconds(item) / len(micro)
     ends, all_busy = [0.0] * len(ranks), [0.0] * len(ranks)
-    for span in run([one.program for one in ranks], Costs(passes, links=links)):
+    for span in run([item.program for item in ranks], Costs(passes, links=links)):
         all_busy[span.rank] += span.end - span.start
         ends[span.rank] = max(ends[span.rank], span.end)
     sums = [_exposed(*each, times) for each in zip(ranks, within, all_busy, strict=True)]
@@ -144,7 +144,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     passed = max(ends[last], busy)
     all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
     share = compute / all_units if len(ranks) > 1 and all_units else 1.0
-    updated = max(ranks, key=lambda one: one.update(a, costs))
+    updated = max(ranks, key=lambda item: item.update(a, costs))
     time = StepTime(
         compute=compute,
         tensor=busy - compute if tensor else 0.0,
@@ -179,16 +179,16 @@ def _rank_step(
     """The step of a rank: the seconds of its units, and its log on paper."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
-    for one in chain.from_iterable(exchanges(a, rank, a.config.batch_size).values()):
-        is_sent, is_inside = one.during in SENDS, one.stage >= 0
-        phase = "messages" if is_sent else "tensor" if is_inside else PHASES.get(one.during)
-        by_phase[phase or "gathers"].append(one)
+    for exchange in chain.from_iterable(exchanges(a, rank, a.config.batch_size).values()):
+        is_sent, is_inside = exchange.during in SENDS, exchange.stage >= 0
+        phase = "messages" if is_sent else "tensor" if is_inside else PHASES.get(exchange.during)
+        by_phase[phase or "gathers"].append(exchange)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
     return RankStep(ops(a, rank, micro), compute, by_phase, numbers)
 
 
 def _exposed(
-    one: RankStep, within: Mapping[tuple[int, Kind], float], busy: float, times: ExchangeTimes
+    step: RankStep, within: Mapping[tuple[int, Kind], float], busy: float, times: ExchangeTimes
 ) -> float:
     """The seconds of sums and gathers that no pass hides.
 
@@ -196,14 +196,15 @@ def _exposed(
     the same link: those of the first bucket begin when its part of the last backward pass has
     ended. On a node the ranks move them themselves.
     """
-    sums, gathers = one.exchanges["sums"], times.total(one.exchanges["gathers"])
-    on_link = one.within_passes(times.between_nodes)
-    if gathers and times.is_between_nodes(one.exchanges["gathers"][0]):
-        inside = sum(map(times.between_nodes, one.exchanges["tensor"]))
+    sums, gathers = step.exchanges["sums"], times.total(step.exchanges["gathers"])
+    on_link = step.within_passes(times.between_nodes)
+    if gathers and times.is_between_nodes(step.exchanges["gathers"][0]):
+        inside = sum(map(times.between_nodes, step.exchanges["tensor"]))
         gathers = max(gathers - (busy - inside), 0.0)
     numbers, done = sum(sum_.numbers for sum_ in sums), 0
     last = sum(
-        passes[Kind.B] + within[s, Kind.B] - on_link[s, Kind.B] for s, passes in one.compute.items()
+        passes[Kind.B] + within[s, Kind.B] - on_link[s, Kind.B]
+        for s, passes in step.compute.items()
     )
     clock = -last
     for sum_ in sums:

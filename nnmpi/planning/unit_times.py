@@ -111,8 +111,8 @@ class ModelTimes:
         graph = self.graph
         works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
         passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
-        found: np.ndarray = np.array(works)[:, None] * np.array(passes)
-        return found
+        multiplications: np.ndarray = np.array(works)[:, None] * np.array(passes)
+        return multiplications
 
 
 def _needs_gradient(graph: Graph, unit: Unit) -> bool:
@@ -150,14 +150,14 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
             (k, work(graph, node), _part(sharding, ways, node, of_positions))
             for k, node in zip(unit.nodes, nodes, strict=True)
         ]
-        whole = sum(all_of_it for _, all_of_it, _ in parts)
+        total = sum(all_of_it for _, all_of_it, _ in parts)
         here = max(
             sum(part * of for k, of, part in parts if branches.runs(k, rank))
             for rank in (ranks if branches.nodes else ranks[:1])
         )
         by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
         by_rows = all(_is_by_rows(graph, sharding, ways, node) for node in nodes)
-        rows.append((here / whole if whole else 1.0, by_samples, by_rows))
+        rows.append((here / total if total else 1.0, by_samples, by_rows))
     return UnitShares(*map(np.array, zip(*rows, strict=True)))
 
 

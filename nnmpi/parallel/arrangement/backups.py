@@ -90,17 +90,20 @@ NO_BACKUP = Backup(Sent(), 0)
 def backup(a: Arrangement, rank: int) -> Backup:
     """The cost of backups on a rank, where they are needed."""
     held, everyone = a.model_on(rank), tuple(range(a.ranks))
-    own = (frozenset(one.variable for one in there) for there in (held.trained, held.others))
+    sets = (
+        frozenset(variable.variable for variable in held_here)
+        for held_here in (held.trained, held.others)
+    )
     kept = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
     of_others = sum(_bytes(a, r, backed_up(a, r)) for r in kept)
     message = _bytes(a, rank, backed_up(a, rank))
     return Backup(
         Sent(message, int(message > 0)) + sent(a, agreed(everyone, TOLD), rank),
-        VERSIONS_KEPT * (_bytes(a, rank, Sole(*own)) + of_others),
+        VERSIONS_KEPT * (_bytes(a, rank, Sole(*sets)) + of_others),
     )
 
 
 def _bytes(a: Arrangement, rank: int, variables: Sole) -> int:
     """The bytes of what a rank updates of these variables, in a message."""
-    sizes = [one.size for v, one in updated_ranges(a, rank) if v in variables.trained]
+    sizes = [numbers.size for v, numbers in updated_ranges(a, rank) if v in variables.trained]
     return bytes_of(a, rank, variables, sizes) + COUNT * (len(sizes) + len(variables.others))

@@ -103,15 +103,15 @@ def joined(graph: Graph, units: Sequence[Unit]) -> list[Unit]:
     """Units, those that stay together as one: between others one tensor crosses, and no buffer is
     in both."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
-    last = {v: i for i, own in enumerate(buffers) for v in own}
-    found, together = list[Unit](), 0  # up to this unit a buffer is used again
+    last = {v: i for i, held in enumerate(buffers) for v in held}
+    groups, together = list[Unit](), 0  # up to this unit a buffer is used again
     for i, unit in enumerate(units):
-        if found and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
-            found[-1] = found[-1].with_following(unit)
+        if groups and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
+            groups[-1] = groups[-1].with_following(unit)
         else:
-            found.append(unit)
+            groups.append(unit)
         together = max([together, *(last[v] for v in buffers[i])])
-    return found
+    return groups
 
 
 def _places(graph: Graph) -> list[int]:

@@ -55,7 +55,7 @@ def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
     if kind.scatters or not kind.divides:  # else stages that have a parameter share its parts
         axes = (*axes, "pp")
     readable = {v for v, _ in clipped(a, rank, kind.own(a, rank))}
-    others = (one.variable for one in held.others if rank < a.mesh.size)
+    others = (held_variable.variable for held_variable in held.others if rank < a.mesh.size)
     return Sole(
         frozenset(v for v in readable if is_only_here(v, *axes)),
         frozenset(v for v in others if is_only_here(v, *REPLICAS, "pp")),
@@ -78,13 +78,13 @@ def clipped(a: Arrangement, rank: int, stretches: Iterable[Stretch]) -> Iterator
     number of the variable."""
     held, several = a.model_on(rank), sorted(s for s in stretches if s[0] < s[1])
     ends = [stop for _, stop in several]
-    for one, (start, _) in zip(held.trained, held.spans, strict=True):
-        end = start + one.size
+    for variable, (start, _) in zip(held.trained, held.spans, strict=True):
+        end = start + variable.size
         for lo, hi in several[bisect_right(ends, start) :]:
             if lo >= end:
                 break
-            place = place_of(a, one.variable, rank)
-            yield one.variable, place.range(max(lo - start, 0), min(hi, end) - start)
+            place = place_of(a, variable.variable, rank)
+            yield variable.variable, place.range(max(lo - start, 0), min(hi, end) - start)
 
 
 def updated_ranges(a: Arrangement, rank: int) -> Iterator[tuple[int, Range]]:
@@ -95,7 +95,7 @@ def updated_ranges(a: Arrangement, rank: int) -> Iterator[tuple[int, Range]]:
 def sole_bytes(a: Arrangement, rank: int) -> int:
     """The bytes that would be lost with a rank."""
     only_here, readable = sole(a, rank), clipped(a, rank, a.store.own(a, rank))
-    sizes = [one.size for v, one in readable if v in only_here.trained]
+    sizes = [numbers.size for v, numbers in readable if v in only_here.trained]
     return bytes_of(a, rank, only_here, sizes, has_values=not a.store.copies)
 
 
@@ -106,5 +106,7 @@ def bytes_of(
     sizes, values and running sums; masters are counted with these."""
     n = sum(sizes)
     values = n * a.dtype.itemsize if has_values and not a.is_mixed else 0
-    others = (one for one in a.model_on(rank).others if one.variable in variables.others)
-    return values + running_sums(a, n) + sum(bytes_of_other(a, one) for one in others)
+    others = (
+        variable for variable in a.model_on(rank).others if variable.variable in variables.others
+    )
+    return values + running_sums(a, n) + sum(bytes_of_other(a, variable) for variable in others)

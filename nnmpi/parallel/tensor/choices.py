@@ -304,7 +304,7 @@ def _cuts(
 
     Of a table of positions, the last rank has the rows that no sample is long enough for, too.
     """
-    found: list[tuple[int, AxisCut | None]] = []
+    cuts: list[tuple[int, AxisCut | None]] = []
     for name, v in variables_of(graph, node).items():
         axis, shape, ends = way.parameters.get(name), graph.variables[v].shape, bounds
         if way.input is POSITIONS and not way.pattern.divides and axis is not None:
@@ -316,5 +316,5 @@ def _cuts(
             )
         is_part = isinstance(way.output, Marker) and graph.variables[v].is_parameter
         others = TERMS if is_part else None
-        found.append((v, others if axis is None else AxisCut(ends, axis % len(shape))))
-    return tuple(found)
+        cuts.append((v, others if axis is None else AxisCut(ends, axis % len(shape))))
+    return tuple(cuts)

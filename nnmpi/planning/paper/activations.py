@@ -105,14 +105,14 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
     others of a group follow each other."""
     at_once, most = 0, Counter[tuple[int, ...]]()
     scattered, scatters = 0, 0
-    for one in chain.from_iterable(exchanges(a, rank, batch).values()):
-        nbytes = received(a, one, rank)
-        if one.during is Kind.REDUCE:
+    for exchange in chain.from_iterable(exchanges(a, rank, batch).values()):
+        nbytes = received(a, exchange, rank)
+        if exchange.during is Kind.REDUCE:
             at_once += nbytes
-        elif one.during is Kind.B and one.stage < 0:
-            scattered, scatters = max(scattered, nbytes), scatters + one.times
+        elif exchange.during is Kind.B and exchange.stage < 0:
+            scattered, scatters = max(scattered, nbytes), scatters + exchange.times
         else:
-            most[one.group] = max(most[one.group], nbytes)
+            most[exchange.group] = max(most[exchange.group], nbytes)
     return at_once + min(SLOTS, scatters) * scattered + most.total()
 
 

@@ -51,32 +51,32 @@ class AlikeRanks(NamedTuple):
 @uncollected()
 def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
     """All ranks in such groups, with what they do in steps over batches of so many samples."""
-    found: dict[tuple[object, ...], AlikeRanks] = {}
+    kinds: dict[tuple[object, ...], AlikeRanks] = {}
     for ranks in _alike(a, batch):
-        one = _figures(a, ranks, batch)
-        sent = (n for there in (*one.traffic.values(), one.backup.sent) for n in there)
-        numbers = *one.memory, one.activations, one.sole, one.backup.held, *sent
-        key = (one.stages, *(f"{n:.2e}" for n in numbers))
-        same = found.setdefault(key, one)
-        if same is not one:
-            found[key] = same._replace(ranks=tuple(sorted((*same.ranks, *ranks))))
-    return list(found.values())
+        figures = _figures(a, ranks, batch)
+        sent = (n for amount in (*figures.traffic.values(), figures.backup.sent) for n in amount)
+        numbers = *figures.memory, figures.activations, figures.sole, figures.backup.held, *sent
+        key = (figures.stages, *(f"{n:.2e}" for n in numbers))
+        same = kinds.setdefault(key, figures)
+        if same is not figures:
+            kinds[key] = same._replace(ranks=tuple(sorted((*same.ranks, *ranks))))
+    return list(kinds.values())
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     """The figures of the first of these ranks; with --verify each of them has a whole model too."""
-    first, one = ranks[0], alone(a) if a.config.verify else None
-    held, own = memory(a, first, batch), sole_bytes(a, first)
+    first, single = ranks[0], alone(a) if a.config.verify else None
+    held, sole_here = memory(a, first, batch), sole_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
-        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Sent()), sole=own)
+        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Sent()), sole=sole_here)
     kept = activations(a, first, batch)
-    if one is not None:
-        held = Memory(*map(add, held, memory(one, 0, batch)))
-        kept = max(kept, activations(one, 0, batch))  # one trains after the other
+    if single is not None:
+        held = Memory(*map(add, held, memory(single, 0, batch)))
+        kept = max(kept, activations(single, 0, batch))  # one trains after the other
     sent, parameters = traffic(a, first, batch), parameters_sent(a, first, batch)
     copies = backup(a, first) if needs_backups(a) else NO_BACKUP
     stages = a.model_on(first).stages
-    return AlikeRanks(ranks, stages, held, kept, sent, parameters, own, copies)
+    return AlikeRanks(ranks, stages, held, kept, sent, parameters, sole_here, copies)
 
 
 def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
@@ -84,8 +84,8 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
     ones on a node are apart, since they have the memory that it shares, and so are those that
     measure the model, and those that keep larger backups for others. A few ranks are all apart."""
     ranks, at = np.arange(a.mesh.size), a.mesh.coordinates_of_all()
-    own = {axis: i for axis, i in at.items() if axis not in BATCH}
-    keys = [*own.values(), np.any([at[axis] for axis in (*BATCH, "pp")], axis=0)]
+    places = {axis: i for axis, i in at.items() if axis not in BATCH}
+    keys = [*places.values(), np.any([at[axis] for axis in (*BATCH, "pp")], axis=0)]
     nodes = np.array(a.cluster.nodes[: a.mesh.size])
     for axes in (axes for axes in (REPLICAS, ("tp",)) if a.mesh.count(*axes) > 1):
         group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
@@ -121,11 +121,11 @@ def _sent_by_place(
     replicas; where there are others, ranks of a kind do the same in these."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     told = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
-    for operation, name in {(one.operation, one.algorithm): None for one in told}:
-        found = (ALGORITHMS | PLANS.get(operation, {})).get(name)
-        if found is not None:
-            rounds = range(found.rounds(p))
-            steps = [found.at(t, np.arange(p), p) for t in {*rounds[:FEW], *rounds[-FEW:]}]
+    for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in told}:
+        algorithm = (ALGORITHMS | PLANS.get(operation, {})).get(name)
+        if algorithm is not None:
+            rounds = range(algorithm.rounds(p))
+            steps = [algorithm.at(t, np.arange(p), p) for t in {*rounds[:FEW], *rounds[-FEW:]}]
             yield np.sum([step.to >= 0 for step in steps], axis=0)[place]
             chunks = (np.where(step.to >= 0, np.subtract(*step.send[::-1]), 0) for step in steps)
             yield sum(chunks, np.zeros(p, int))[place]
@@ -136,24 +136,26 @@ def _parting(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
     groups = _numbered([i for axis, i in at.items() if axis != "tp"])
     ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
     over = nodes[ranks] - nodes[ranks[:, :1]]
-    found = np.empty_like(groups)
-    found[ranks] = np.unique(over, axis=0, return_inverse=True)[1].reshape(-1, 1)
-    return found
+    parted = np.empty_like(groups)
+    parted[ranks] = np.unique(over, axis=0, return_inverse=True)[1].reshape(-1, 1)
+    return parted
 
 
 def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) -> np.ndarray:
     """The place of each rank in its group along these axes."""
-    own = [axis for axis in at if axis in axes]
-    return np.ravel_multi_index([at[axis] for axis in own], [a.mesh.count(axis) for axis in own])
+    axes_here = [axis for axis in at if axis in axes]
+    return np.ravel_multi_index(
+        [at[axis] for axis in axes_here], [a.mesh.count(axis) for axis in axes_here]
+    )
 
 
 def _numbered(rows: Sequence[np.ndarray]) -> np.ndarray:
     """A number for each column; the same for equal columns."""
-    found, most = rows[0].astype(int), int(rows[0].max(initial=0)) + 1
+    number_of, most = rows[0].astype(int), int(rows[0].max(initial=0)) + 1
     for row in rows[1:]:
         length = int(row.max(initial=0)) + 1
         if most * length > 1 << 62:
-            found = np.unique(found, return_inverse=True)[1]
-            most = found.size
-        found, most = found * length + row, most * length
-    return found
+            number_of = np.unique(number_of, return_inverse=True)[1]
+            most = number_of.size
+        number_of, most = number_of * length + row, most * length
+    return number_of

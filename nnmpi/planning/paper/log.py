@@ -10,7 +10,7 @@ from nnmpi.schedules.op import Kind, Op
 NO_STAGE = -1
 
 WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
-"""What ranks tell each other along an axis in a pass; along dp, statistics of BatchNorm."""
+"""Words for the exchanges along an axis in a pass; along dp, statistics of BatchNorm."""
 
 
 SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
@@ -68,11 +68,11 @@ class StepLog(Recorder):
 
     def recorded(self, name: str, do: Do) -> Do:
         def logged(op: Op) -> None:
-            before = self._kind, self._stage
+            outer = self._kind, self._stage
             self._kind, self._stage = op.kind, op.stage if op.micro >= 0 else NO_STAGE
             try:
                 do(op)
             finally:
-                self._kind, self._stage = before
+                self._kind, self._stage = outer
 
         return logged

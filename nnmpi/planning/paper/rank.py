@@ -67,7 +67,7 @@ def built(a: Arrangement, rank: int) -> PaperRank:
     """A rank of any strategy."""
     ranks, held = ranks_on_paper(a, rank), a.model_on(rank)
     layout = layout_on_paper(a, ranks)
-    parameters = {one.variable: _parameter(a, one) for one in held.trained}
+    parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
     part = _part(a, rank, parameters, layout.axis)
     scale = LossScale.of(a.config.dtype)
     task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
@@ -116,20 +116,20 @@ def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchan
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
     """A step of a rank over a batch of so many samples; that of its twin, if it has one."""
     if (source := twin(a, rank, batch)) != rank:
-        found = step(a, source, batch)
+        of_twin = step(a, source, batch)
         by_axis = {
             axis: [moved(a, each, source, rank) for each in several]
-            for axis, several in found.exchanges.items()
+            for axis, several in of_twin.exchanges.items()
         }
-        return found._replace(exchanges=by_axis)
+        return of_twin._replace(exchanges=by_axis)
     return carried_out(a, rank, batch)
 
 
 def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
     """A step of a rank as its executor carries it out."""
-    one = built(a, rank)
+    paper_rank = built(a, rank)
     if rank >= a.mesh.size:  # servers compute no stage
-        return PaperStep({}, _held(a, one))
+        return PaperStep({}, _held(a, paper_rank))
     sizes = micro_batches(a, rank, batch)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
     load = Load(np.broadcast_to(0, batch), micro, float(batch))
@@ -137,21 +137,21 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
     # all versions of its weights after as many steps as there are stages
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
     for number in range(first + 1):
-        one.ranks.log.clear()
-        one.run(load, StepState(number, 0, number), 1 << 30)
-        one.store.wait()
-    return PaperStep(one.ranks.log.exchanges(), _held(a, one))
+        paper_rank.ranks.log.clear()
+        paper_rank.run(load, StepState(number, 0, number), 1 << 30)
+        paper_rank.store.wait()
+    return PaperStep(paper_rank.ranks.log.exchanges(), _held(a, paper_rank))
 
 
-def _held(a: Arrangement, one: PaperRank) -> Memory:
+def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
     """The memory that a rank holds for trained parameters between steps."""
-    store, windows = one.store, sum(one.ranks.windows.values())
+    store, windows = paper_rank.store, sum(paper_rank.ranks.windows.values())
     masters = 0 if store.masters is None else store.masters.nbytes
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
     if isinstance(store, NodeStore):
         windows -= values + gradients
-    sums = sum(array.nbytes for array in one.optimizer.state.values())
-    slots = store.slot_bytes() + one.ranks.wide_terms
+    sums = sum(array.nbytes for array in paper_rank.optimizer.state.values())
+    slots = store.slot_bytes() + paper_rank.ranks.wide_terms
     return Memory(values, gradients, sums + masters, slots=slots, windows=windows)
 
 

@@ -66,7 +66,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     """The events of the passes at these coordinates along the axes that cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
-    rank = next(r for r, there in ranks if all(there[axis] == i for axis, i in at.items()))
+    rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
     token = recording.set(IN_SET_UP)  # whatever asks: the first pass that is computed again cannot
     try:
         if parts := repeated.sections(a, stage):
@@ -144,12 +144,12 @@ class _Recording:
         back, taken = notes.taken(), taken._replace(more={**taken.more, Kind.B: more})
         if not leaves:  # a first stage has all of its backward pass in the second half
             return PassEvents(shapes, _in_second_half(taken), ahead, back, weights=back)
-        whole = PassEvents(shapes, taken, ahead, back)
-        return self._in_halves(whole) if halves else whole
+        events = PassEvents(shapes, taken, ahead, back)
+        return self._in_halves(events) if halves else events
 
-    def _in_halves(self, whole: PassEvents) -> PassEvents:
+    def _in_halves(self, events: PassEvents) -> PassEvents:
         """The events of `whole`, and those of the two halves of the backward pass besides."""
-        notes, live, taken = self._cut.notes, self._live, whole.nbytes
+        notes, live, taken = self._cut.notes, self._live, events.nbytes
         root, given = self._forward()
         leaves = [x for x in given if x.requires_grad]
         del given
@@ -165,7 +165,7 @@ class _Recording:
         second = self._more(lambda: rests.pop().finish(on_leaf=self._on_leaf))
         more = {**taken.more, Kind.I: first, Kind.W: second}
         taken = taken._replace(left=left, more=more)
-        return whole._replace(inputs=inputs, weights=notes.taken(), nbytes=taken)
+        return events._replace(inputs=inputs, weights=notes.taken(), nbytes=taken)
 
     def _more(self, run: Callable[[], object]) -> int:
         """Runs a pass; returns by how much the most bytes are above those when it began."""
@@ -243,11 +243,11 @@ def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend)
         given: Arguments = mapped(own, a.graph.source.inputs(samples))
         return given
     at, takes = a.mesh.coordinates(rank), a.division.stages[stage].takes
-    found = list[Tensor]()
+    tensors = list[Tensor]()
     for edge, shape in ((a.graph.edges[e], a.local_shape(e, samples, at)) for e in takes):
         memory = numbers(on, [shape[k] for k in edge.order], edge.dtype)
-        found.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
-    return tuple(found), {}
+        tensors.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
+    return tuple(tensors), {}
 
 
 def _loss(a: Arrangement, rank: int, layout: Layout, scores: Tensor, samples: int) -> Tensor:

@@ -63,9 +63,13 @@ def all_sections(a: Arrangement, stage: int) -> list[Section]:
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
     """The sections of a stage; none if it is shorter to record the stage itself."""
-    found = all_sections(a, stage)
-    distinct = len({section.signature for section in found})
-    return found if len(found) > 2 * distinct and not a.sharding.branches.variables else []
+    sections_of_stage = all_sections(a, stage)
+    distinct = len({section.signature for section in sections_of_stage})
+    return (
+        sections_of_stage
+        if len(sections_of_stage) > 2 * distinct and not a.sharding.branches.variables
+        else []
+    )
 
 
 def _kept_section(a: Arrangement, number: int) -> Section:
@@ -128,12 +132,14 @@ def put_together(
     has_gradient   whether what comes into the first section requires a gradient
     """
     first = dict[str, Section]()
-    made = [(record(first.setdefault(one.signature, one).number), one) for one in parts]
+    made = [
+        (record(first.setdefault(section.signature, section).number), section) for section in parts
+    ]
     events = [
         _with_variables(
-            of, dict(zip(first[one.signature].variables, one.variables, strict=True)), i
+            of, dict(zip(first[section.signature].variables, section.variables, strict=True)), i
         )
-        for i, (of, one) in enumerate(made)
+        for i, (of, section) in enumerate(made)
     ]
     ahead = _joined(of.forward for of in events)
     back = _joined(of.backward for of in reversed(events))
@@ -195,21 +201,21 @@ def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
         if part.out:  # else the output is a view of the input
             border, is_read = part.out, part.out_read > 0
     inside = sum(within)
-    whole = PassBytes(parts[0].enters, inside, parts[-1].out, parts[0].read, parts[-1].out_read)
+    total = PassBytes(parts[0].enters, inside, parts[-1].out, parts[0].read, parts[-1].out_read)
     more = {Kind.F: 0, Kind.B: 0, Kind.I: 0, Kind.W: 0}
     left = sum(part.left - part.kept for part in parts)
-    after = whole.kept + left
+    after = total.kept + left
     behind = 0  # what sections behind have left between the halves, above what they keep
     for i in reversed(range(len(parts))):
         part = parts[i]
         out = part.out if part.out_read or i == len(parts) - 1 else 0
         at = held[i + 1] + out
         more[Kind.F] = max(more[Kind.F], held[i] + part.more.get(Kind.F, 0))
-        more[Kind.B] = max(more[Kind.B], at - whole.kept + part.more.get(Kind.B, 0))
+        more[Kind.B] = max(more[Kind.B], at - total.kept + part.more.get(Kind.B, 0))
         more[Kind.I] = max(more[Kind.I], behind + part.more.get(Kind.I, 0))
         behind += part.left - part.kept
         more[Kind.W] = max(more[Kind.W], at + left - behind - after + part.more.get(Kind.W, 0))
     if not has_gradient:
-        more |= {Kind.I: whole.out, Kind.W: max(more[Kind.B] - whole.out, 0)}
-        return whole._replace(left=whole.kept + whole.out, more=more)
-    return whole._replace(left=after, more=more)
+        more |= {Kind.I: total.out, Kind.W: max(more[Kind.B] - total.out, 0)}
+        return total._replace(left=total.kept + total.out, more=more)
+    return total._replace(left=after, more=more)

@@ -257,10 +257,10 @@ class PaperStage(Module):
             self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        now = _pass()
-        assert now.samples is not None
-        events = self._recorded(len(now.samples))
-        self.replay(events.forward, now.batch_stats)
+        current = _pass()
+        assert current.samples is not None
+        events = self._recorded(len(current.samples))
+        self.replay(events.forward, current.batch_stats)
         outputs = [shape.tensor() for shape in events.outputs]
         leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
         return PaperRoot(self, events, outputs, leaves)
@@ -301,7 +301,7 @@ class PaperStage(Module):
 
     def moments(self, local: Moments) -> None:
         """Asks for statistics."""
-        self._stats.moments(local, lambda whole: None)
+        self._stats.moments(local, lambda summed: None)
 
     def sum(self, sums: Array) -> None:
         """Sums over the batch."""

@@ -34,14 +34,21 @@ def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
 def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
     """All that the step of a rank depends on, with variables and stages by their places on it."""
     at, held = a.mesh.coordinates(rank), a.model_on(rank)
-    places = {one.variable: i for i, one in enumerate(held.trained)}
+    places = {variable.variable: i for i, variable in enumerate(held.trained)}
     stages = {s: i for i, s in enumerate(held.stages)}
     sizes = micro_batches(a, rank, batch)
     shares = tuple(stop - start for start, stop in a.owned_ranges(rank))
     yield shares, at["cp"], tuple(sizes), a.progress[rank]
-    for one, is_counted in zip(held.trained, counted(a, rank), strict=True):
-        users = tuple(sorted(stages[s] for s in one.users))
-        yield one.shape, one.room, one.region, users, is_counted, one.variable in a.sharding.terms
+    for variable, is_counted in zip(held.trained, counted(a, rank), strict=True):
+        users = tuple(sorted(stages[s] for s in variable.users))
+        yield (
+            variable.shape,
+            variable.room,
+            variable.region,
+            users,
+            is_counted,
+            variable.variable in a.sharding.terms,
+        )
     yield held.scalars, tuple(held.buckets)
     for s in held.stages:
         for section in all_sections(a, s):
