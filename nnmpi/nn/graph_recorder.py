@@ -82,7 +82,7 @@ class ConflictError(Exception):
 class GraphRecorder:
     """Records the layers and ops of one pass: the structure of a model, not what a rank does.
 
-    `whole` are the modules to take whole, by path, with the reasons. `grown` is called with the
+    `notes` has the modules to take whole, by path, with the reasons. `grown` is called with the
     bytes that the pass holds so far, whenever a node has been added.
 
     edges  for the samples of the pass, once its arrays are freed
@@ -93,7 +93,7 @@ class GraphRecorder:
     def __init__(
         self, model: Module, notes: Mapping[str, str], grown: Callable[[int], object]
     ) -> None:
-        self._whole, self._grown, self.held = notes, grown, 0
+        self._notes, self._grown, self.held = notes, grown, 0
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = variables_of(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
@@ -160,7 +160,7 @@ class GraphRecorder:
         path = self._paths.get(id(module))  # None: `forward` of another one has made it
         if path is None or self._unit is not None or (in_sequence and not module._modules):
             return forward(*args, **named)
-        if not module._modules or module._buffers or module._hooks or path in self._whole:
+        if not module._modules or module._buffers or module._hooks or path in self._notes:
             return self._layer(module, path, forward, args, named)
         self._within.append(path)
         if in_sequence:  # which would run some of them as one op
@@ -207,7 +207,7 @@ class GraphRecorder:
         kind = type(module) if _is_of_class(module, forward) else Module
         settings = {name: value for name, value in _plain(module).items() if name[0] != "_"}
         reason = HOOKS if module._hooks else HOLDS if module._modules and module._buffers else ""
-        note = self._whole.get(path, reason)
+        note = self._notes.get(path, reason)
         node = Node(path, arguments, None, within, used, kind, settings, None, note)
         return self._add(node, result)
 

@@ -66,7 +66,7 @@ class Operands(NamedTuple):
         return Operands(self.values[part], self.grads[part], sums, self.t, mixed)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
-        """The running sum that an option of the group needs."""
+        """The running sum that an option of the group needs; asked for where the option is on."""
         if name not in self.sums:
             raise ValueError(
                 f"{option}={group[option]} needs a running sum, which this optimizer was created "

@@ -235,7 +235,7 @@ def unchanged(module: Module) -> Iterator[None]:
 def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Graph:
     """One graph; raises ConflictError where the passes differ in more than lengths.
 
-    `whole` are the modules that are taken whole already.
+    `notes` has the modules that are taken whole already.
     """
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
         raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)

@@ -28,7 +28,7 @@ def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
 
 
 def gather_objects(comm: Comm, item: T) -> list[T]:
-    """The objects that the ranks pass as `own`, in the order of ranks; every rank calls it."""
+    """The items that the ranks pass, in the order of ranks; every rank calls it."""
     data = np.frombuffer(pickle.dumps(item), np.uint8)
     counts = np.zeros(comm.size, np.int64)
     counts[comm.rank] = len(data)

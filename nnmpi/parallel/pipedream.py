@@ -181,7 +181,7 @@ class SignalChannels(Channels):
         return wish
 
     def report(self, report: StageReport | None, micro: int) -> StageReport:
-        """The report of the last stage, which passes it as `own`; called in the backward pass."""
+        """The report of the last stage, which passes it; called in the backward pass."""
         known = report
         if known is None:
             loss, stop = self._next(REPORT, micro)

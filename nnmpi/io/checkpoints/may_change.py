@@ -120,7 +120,7 @@ TABLE = (
 def check_may_change(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:
     """Raises ValueError for the first value that may not be another than before, with both.
 
-    what: that goes on, as "the snapshot"
+    `source`: what goes on, as "the snapshot"
     """
     for row, name, old, new in _others(before, now):
         if row.then is Consequence.REFUSED:

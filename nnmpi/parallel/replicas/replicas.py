@@ -136,7 +136,7 @@ def check_parts(
 ) -> None:
     """Raises OneSampleError, on all ranks alike, if a part of the first `batches` has one sample.
 
-    `cuts` are those of all ranks; `cut_into` describes them, `remedy` is what to do instead.
+    `cuts` are those of all ranks; `into` describes them, `remedy` is what to do instead.
     """
     layers = over_rows(model)
     if not layers:

@@ -309,6 +309,7 @@ class Executor:
         if live.root.requires_grad:  # else the first stage has used none of its parameters
             compute(on_leaf=self._ready if is_last or every_pass else None)
         del self._live[op.stage, op.micro]
+        self._input = ()  # else the arrays of the last micro-batch stay until the next step
 
     def _evaluate(self, op: Op) -> None:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples

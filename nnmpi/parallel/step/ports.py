@@ -182,7 +182,10 @@ class LossSink(Sink):
         like = root.data
         key = value, like.shape, like.dtype, type(like)
         if self._seed is None or self._seed[0] != key:
-            self._seed = key, constant(like.shape, value, like.dtype, backend.xp_of(like))
+            seed = constant(like.shape, value, like.dtype, backend.xp_of(like))
+            if isinstance(seed, np.ndarray):
+                seed.flags.writeable = False  # it serves later steps too
+            self._seed = key, seed
         return self._seed[1]
 
     def loss(self) -> Any:

@@ -37,9 +37,7 @@ class NodeStore(LocalStore):
             self._window.free()
             raise
         me, cuts = self._node.index(self.dp.rank), self.buckets.all
-        summed_here = (
-            self._window.own(start, stop, me) for start, stop, _ in cuts
-        )  # this rank sums them
+        summed_here = (self._window.own(start, stop, me) for start, stop, _ in cuts)
         self.shards = shards_of(sorted((s.start, s.stop) for s in summed_here))
         self._mine = self._window.mine, self.views(self._window.mine)
         self._total = self._window.total, self.views(self._window.total)

@@ -26,6 +26,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, stores_of
 from nnmpi.parallel.arrangement.flat_buffer import Stretch
 from nnmpi.parallel.layout import duplicate
+from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
@@ -194,7 +195,8 @@ class ZeroStore(LocalStore):
 
     def settle(self) -> None:
         super().settle()
-        self._values.gather()
+        with waiting("settle"):
+            self._values.gather()
         self._is_reading = False
 
     def close(self) -> None:
