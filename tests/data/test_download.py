@@ -84,7 +84,7 @@ def test_a_good_file_is_kept_and_not_fetched_again(server: Server, tmp_path: Pat
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (None, ("404", "Not StoredCheckpoint")),
+        (None, ("404", "Not Found")),
         (Answer(b"", 503), ("503",)),
         (
             Answer(CONTENT[:-1] + b"!"),
