@@ -33,7 +33,7 @@ from nnmpi.schedules.op import Kind
 
 IMAGES = "synthetic:1x28x28:10:12800"
 MODELS = {
-    "cnn": Config(model="mnist-cnn", data=IMAGES, batch_size=16),
+    "cnn": Config(model="mnist-cnn", data=IMAGES),
     "wide mlp": Config(model="mlp:784-512-512-10", data=IMAGES, batch_size=24, optimizer="adam"),
     "halves": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=10, dtype="float16"),
     "tp is far": Config(model="mlp:784-256-256-10", data=IMAGES, batch_size=32, order="dp,tp,pp"),

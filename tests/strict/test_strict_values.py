@@ -26,11 +26,11 @@ BIASED = "rnn", "gru", "lstm"
 the host, which rounds once, has a number."""
 
 CASES_AT = [
-    pytest.param(name, size, dtype, marks=() if i % 383 == 0 else pytest.mark.long)
+    pytest.param(name, size, dtype, marks=() if i % 191 == 0 else pytest.mark.long)
     for i, (name, size, dtype) in enumerate(product(CASES, SIZES, HALVES))
     if size == 1 or dtype == "bfloat16" or not name.startswith(BIASED)
 ]
-"""Without --all ops, sizes and types vary: 383 and their 6 have no common divisor."""
+"""Without --all ops, sizes and types vary: 191 and their 6 have no common divisor."""
 
 
 def scaled(a: np.ndarray, size: float, dtype: str) -> np.ndarray:

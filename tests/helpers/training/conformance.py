@@ -579,11 +579,16 @@ def third(k: int) -> int:
 
 
 def rows_on_threads() -> Iterator[tuple[Row, bool]]:
-    """All rows, and whether a row runs without --all: so many that each family has each of its
-    models and options, and each value of an option is somewhere.
+    """All rows, and whether a row runs without --all: one in 36, and so many
+    that each family has each of its models and options, and each value of an option is somewhere.
     """
-    found = [(family, row) for family in FAMILIES for row in rows(family)]
-    return with_all_words([row for _, row in found], [words_of(*one) for one in found])
+    found, words, some = list[Row](), list[set[str]](), list[int]()
+    for family in FAMILIES:
+        own = rows(family)
+        some += [len(found) + k for k in range(len(own)) if third(k) == 0][::12]
+        found += own
+        words += [words_of(family, row) for row in own]
+    return with_all_words(found, words, some)
 
 
 def words_of(family: str, row: Row) -> set[str]:
@@ -594,9 +599,14 @@ def words_of(family: str, row: Row) -> set[str]:
 
 
 def arranged_rows() -> Iterator[tuple[Row, bool]]:
-    """The rows whose arrangement is held to the run, and whether it is without --all."""
-    found = [row for family in FAMILIES for row in rows(family) if row.options is not None]
-    return with_all_words(found, [{*row.name.split()} for row in found])
+    """The rows whose arrangement is held to the run, and whether it is without --all: one in
+    36 of each family."""
+    found, some = list[Row](), list[int]()
+    for family in FAMILIES:
+        said = [row for row in rows(family) if row.options is not None]
+        some += [len(found) + k for k in range(len(said)) if third(k) == 1][::12]
+        found += said
+    return with_all_words(found, [{*row.name.split()} for row in found], some)
 
 
 def resumed_rows(family: str, turn: int) -> Iterator[tuple[Row, bool]]:
@@ -608,11 +618,14 @@ def resumed_rows(family: str, turn: int) -> Iterator[tuple[Row, bool]]:
         yield row, is_turn and k % 180 == 17 % len(family)
 
 
-def with_all_words(found: list[Row], words: list[set[str]]) -> Iterator[tuple[Row, bool]]:
-    """Rows, and whether a row is of a sample that has all words: each model, each value of an
-    option. Rows with the most words that are not there yet, on the fewest ranks, are first.
+def with_all_words(
+    found: list[Row], words: list[set[str]], some: list[int]
+) -> Iterator[tuple[Row, bool]]:
+    """Rows, and whether a row is one of some, or has words that none of these has: so each model
+    and each value of an option is tried. Rows with the most such words, on the fewest ranks, first.
     """
-    chosen, seen = set[int](), set[str]()
+    chosen = {*some}
+    seen = {word for k in some for word in words[k]}
 
     def gain(k: int) -> tuple[int, int]:
         return len(words[k] - seen), -found[k].ranks

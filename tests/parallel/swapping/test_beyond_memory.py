@@ -171,16 +171,16 @@ def status(name):
 
 blas.tune()
 how = {"memory": sys.argv[1]} if sys.argv[1:] else {}
-data = "synthetic:3x32x32:10:512"
-trainer = Trainer(Config(model="cifar-cnn", data=data, batch_size=256, steps=2, **how))
+data = "synthetic:3x32x32:10:1024"
+trainer = Trainer(Config(model="cifar-cnn", data=data, batch_size=512, steps=2, **how))
 a = trainer.arrangement
-fixed = memory(a, 0, 256).total
+fixed = memory(a, 0, 512).total
 there = fixed - (a.residences.state if a.residences else 0)
 before = status("VmRSS") - there
 Path("/proc/self/clear_refs").write_text("5")
 for step in trainer.strategy.steps(trainer.train, trainer.state):
     pass
-print(json.dumps([fixed + activations(a, 0, 256), status("VmHWM") - before]))
+print(json.dumps([fixed + activations(a, 0, 512), status("VmHWM") - before]))
 trainer.close()
 """
 
