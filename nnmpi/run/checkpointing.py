@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.io.checkpoints.forms import RunAbout, tensor_facts
-from nnmpi.io.checkpoints.keep import BETTER, best_of, whole_ones
+from nnmpi.io.checkpoints.forms import RunFacts, tensor_facts
+from nnmpi.io.checkpoints.keep import BETTER, best_of, metrics_by_step
 from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.checkpoints.write import Writer, WriteResult
 from nnmpi.io.files import folders
@@ -82,7 +82,9 @@ class Checkpoints:
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
-        return best_of(whole_ones(directory, self._run.state.step), self._config.keep_best or "")
+        return best_of(
+            metrics_by_step(directory, self._run.state.step), self._config.keep_best or ""
+        )
 
     def after_step(self, session: Session, result: StepResult) -> None:
         """A step was made, and callbacks have heard of it."""
@@ -144,10 +146,10 @@ class Checkpoints:
 
     def about(
         self, session: Session, metrics: Event | None = None, complete: bool = False
-    ) -> RunAbout:
+    ) -> RunFacts:
         """The facts that a checkpoint has besides a snapshot."""
         run = self._run
-        return RunAbout(
+        return RunFacts(
             complete,
             run.total_steps,
             self._facts(),

@@ -9,7 +9,7 @@ from nnmpi.options import terms
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.planning.search import Planned
+from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
 from nnmpi.run.planning.planning import SUMS, FoundLayouts
 from nnmpi.sim.drawing.tables import amount, columns, plural
@@ -36,7 +36,7 @@ def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
     }
 
 
-def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
+def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Event:
     """One layout, and why it is not the best one."""
     return {
         "layout": planned.options,
@@ -50,7 +50,7 @@ def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
     }
 
 
-def why(planned: Planned, best: Planned, memory: float | None) -> str:
+def why(planned: PricedLayout, best: PricedLayout, memory: float | None) -> str:
     """Why a layout loses: its memory, or the term by which it is slower most; it may be faster, by
     less than the spread of measurements."""
     if memory and planned.nbytes > memory:
@@ -66,7 +66,7 @@ GIVEN = (*options(TRAINED), *SUMS)
 """The options of a plan that a run gets as they are."""
 
 
-def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) -> Iterator[str]:
+def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = None) -> Iterator[str]:
     """The words of the command that runs a layout, which may be in a file. It cuts by its own
     measurements, unless the plan has some."""
     yield f"mpirun -n {layouts.asked.ranks} python -m nnmpi.train"
@@ -87,7 +87,7 @@ def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) ->
         yield f"--cut {planned.cut}"
 
 
-def as_toml(layouts: FoundLayouts, planned: Planned) -> str:
+def as_toml(layouts: FoundLayouts, planned: PricedLayout) -> str:
     """A layout as a file of --layout."""
     cut = planned.cut if layouts.is_measured else None
     ways = terms.layout(planned.layout.layout).ways if planned.layout.layout else {}
