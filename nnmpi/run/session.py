@@ -305,7 +305,7 @@ class Session:
     def rest(self) -> None:
         """From here to the next run each rank has all values of its part."""
         for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.at_rest())
+            self._resting.enter_context(store.between_runs())
         self.rests = True
 
     def wake(self) -> None:
