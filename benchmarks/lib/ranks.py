@@ -64,7 +64,7 @@ class Memory(NamedTuple):
 class MemorySaid(NamedTuple):
     """Bytes on one rank as its arrangement says."""
 
-    held: float  # parameters, gradients, running sums, and windows
+    held: float  # parameters, gradients, optimizer state, and windows
     slots: float
     activations: float  # the most at a time in a step
 
