@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.debug.exit_hooks import Failures, JobEnd
-from nnmpi.comm.debug.silence import SilentRankMonitor
+from nnmpi.comm.debug.silent_ranks import SilentRankMonitor
 from nnmpi.comm.debug.start_limit import stopped_ranks
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
