@@ -138,7 +138,7 @@ class Session:
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
         self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
         if restored:  # sums are expressed by the options of then
-            restored.sums_to_optimizer(self.optimizer)
+            restored.load_optimizer_state(self.optimizer)
         self.backups = backups(arrangement, part, self.optimizer, comm)
         self._resting = ExitStack()
         self._release = partial(release, self._resting, self.backups, self.strategy, model)
