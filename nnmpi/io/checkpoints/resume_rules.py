@@ -63,7 +63,7 @@ RESUME_RULES = (
     ResumeRule(
         ("optimizer", "momentum", "dtype", "functions for options"),
         ResumeEffect.REFUSED,
-        "running sums are those of this rule and type",
+        "the optimizer state belongs to this rule and type",
     ),
     ResumeRule(
         ("slices",),
