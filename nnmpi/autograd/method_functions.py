@@ -1,4 +1,4 @@
-"""Methods of tensors as functions whose first argument is the tensor."""
+"""The methods of tensors as functions, with the tensor as first argument."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,7 +18,8 @@ __all__ = [
 
 
 def _function(name: str) -> Callable[..., Tensor]:
-    """The function of a tensor, an array or numbers that calls this method."""
+    """The function that calls the tensor method `name`; its first argument may be a tensor, an
+    array or numbers."""
     method = getattr(Tensor, name)
 
     @wraps(method)
@@ -31,7 +32,7 @@ def _function(name: str) -> Callable[..., Tensor]:
 
 
 def pow(a: Any, b: Any) -> Tensor:
-    """a ** b, of which one may be a number."""
+    """a ** b; one of them may be a number."""
     power: Tensor = a**b
     return power
 

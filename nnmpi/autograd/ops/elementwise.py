@@ -144,7 +144,7 @@ def _exponents_gradient(g: Array, y: Array, a: Array, b: Array) -> Array:
     return g * y * xp.log(base + flat)
 
 
-def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
+def _min_or_max(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
     a, b = beside_number(a, b), beside_number(b, a)
     y = _numbers(name, a, b)
     dtype = y.dtype
@@ -159,12 +159,12 @@ def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -
 
 def maximum(a: Array, b: Array) -> Result:
     """The larger of a and b; equal elements share the gradient, as in PyTorch."""
-    return _extreme("maximum", a, b, operator.gt)
+    return _min_or_max("maximum", a, b, operator.gt)
 
 
 def minimum(a: Array, b: Array) -> Result:
     """The smaller of a and b; equal elements share the gradient."""
-    return _extreme("minimum", a, b, operator.lt)
+    return _min_or_max("minimum", a, b, operator.lt)
 
 
 def where(chosen: Array, a: Array, b: Array) -> Result:

@@ -18,30 +18,30 @@ from nnmpi.arrays.kernels.rows import embedding_gradient_loop
 class TableGradient:
     """The gradient of rows of a table, summed over equal rows: the table's needs no more.
 
-    rows (U, K) are gradients of the rows `index` (U) of the table; `whole` computes that of each
+    rows (U, K) are gradients of the rows `index` (U) of the table; `dense` computes that of each
     row that was looked up, which is needed only where it is added to another one, or asked for.
     """
 
-    __slots__ = ("dtype", "index", "rows", "whole")
+    __slots__ = ("dtype", "index", "rows", "dense")
     __array_ufunc__ = None  # so that ndarray + this calls __radd__
 
     def __init__(self, rows: Array, index: Array, dense: Callable[[], Array]) -> None:
-        self.rows, self.index, self.whole, self.dtype = rows, index, dense, rows.dtype
+        self.rows, self.index, self.dense, self.dtype = rows, index, dense, rows.dtype
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, TableGradient):
-            return self.whole() + other
+            return self.dense() + other
         xp = xp_of(self.rows)
         rows = xp.concatenate([self.rows, other.rows])
         index = xp.concatenate([self.index, other.index])
-        return TableGradient(rows, index, lambda: self.whole() + other.whole())
+        return TableGradient(rows, index, lambda: self.dense() + other.dense())
 
     __radd__ = __add__
 
 
-def whole(g: Any) -> Array:
+def dense(g: Any) -> Array:
     """A gradient as an array."""
-    return g.whole() if isinstance(g, TableGradient) else g
+    return g.dense() if isinstance(g, TableGradient) else g
 
 
 def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
@@ -59,25 +59,25 @@ def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
     return Result(w[kept], (vjp,))
 
 
-class Distinct(NamedTuple):
+class DistinctRows(NamedTuple):
     """The distinct rows that an index looks up, each once: the arrays of the drawing above."""
 
-    which: Array
+    values: Array
     first: Array
-    number: Array
+    inverse: Array
 
     def spread(self, rows: Array, out: Array) -> None:
         """Write to `out` (P, C) the one of the rows (U, C) that each is."""
-        xp_of(rows).take(rows, self.number, 0, out, "clip")  # NumPy copies once more to raise
+        xp_of(rows).take(rows, self.inverse, 0, out, "clip")  # NumPy copies once more to raise
 
     def summed(self, g: Array) -> Array:
         """g (P, C) summed over equal rows, (U, C)."""
-        sums = xp_of(g).zeros((len(self.which), g.shape[1]), g.dtype)
-        embedding_gradient_loop(g, self.number, sums)
+        sums = xp_of(g).zeros((len(self.values), g.shape[1]), g.dtype)
+        embedding_gradient_loop(g, self.inverse, sums)
         return sums
 
 
-def distinct(index: Array) -> Distinct:
+def distinct(index: Array) -> DistinctRows:
     """The distinct integers of an index (P,)."""
-    which, first, number = np.unique(index, return_index=True, return_inverse=True)
-    return Distinct(which.astype(np.int64), first, number)
+    values, first, inverse = np.unique(index, return_index=True, return_inverse=True)
+    return DistinctRows(values.astype(np.int64), first, inverse)

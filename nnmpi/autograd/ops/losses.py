@@ -57,7 +57,7 @@ class Smoothing(NamedTuple):
 
     share: float
     spread: Array  # share / C w[c] of these classes
-    whole: Any  # the sum over all classes
+    total: Any  # the sum over all classes
 
     @classmethod
     def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> "Smoothing | None":
@@ -68,7 +68,7 @@ class Smoothing(NamedTuple):
     def losses(self, labels: Labels, log_total: Array, chosen: Array, spread: Array) -> Array:
         """From the log of the sum of exponentials, scores of labels, and sums of spread scores."""
         certain = (1 - self.share) * labels.counts * (log_total - chosen)
-        return certain + labels.kept * (self.whole * log_total - spread)
+        return certain + labels.kept * (self.total * log_total - spread)
 
 
 def gradient(
@@ -83,7 +83,7 @@ def gradient(
         p *= (labels.counts * g).astype(p.dtype)
         return p
     certain, evenly = (1 - smoothing.share) * labels.counts * g, labels.kept * g
-    p *= (certain + smoothing.whole * evenly).astype(p.dtype)
+    p *= (certain + smoothing.total * evenly).astype(p.dtype)
     p -= (smoothing.spread[:, None] * evenly).astype(p.dtype)
     p.reshape(-1)[at] -= certain[samples].astype(p.dtype)
     return p

@@ -29,7 +29,7 @@ class _GradientSums(NamedTuple):
     g: Array
     total: Array
     dot: Array
-    whole: Array | None
+    global_sums: Array | None
 
 
 def _rows(x: Array) -> Array:
@@ -123,9 +123,9 @@ def batch_norm(
         return _GradientSums(g, sum_g, dot, of_all)
 
     def vjp_x(s: _GradientSums, out: Array | None) -> Array:
-        if s.whole is None:
+        if s.global_sums is None:
             return _unrows(s.g[0] * scale, shape)
-        dx, sums = xp.empty_like(rows), s.whole.reshape(2, -1)
+        dx, sums = xp.empty_like(rows), s.global_sums.reshape(2, -1)
         kernels.batch_norm_gradient_loop(s.g, rows, center, sums, scale, r, n, dx)
         return _unrows(dx[0], shape)
 

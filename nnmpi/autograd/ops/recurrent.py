@@ -24,7 +24,7 @@ from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
 from nnmpi.arrays.kernels import recurrent as kernels
 from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, takes_large
 from nnmpi.autograd.ops.linear import check_dtype
-from nnmpi.autograd.ops.lookup import Distinct, TableGradient, distinct
+from nnmpi.autograd.ops.lookup import DistinctRows, TableGradient, distinct
 
 
 class Cell(NamedTuple):
@@ -197,7 +197,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
             return of_x(g)
         dz = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
         gradients(g.sums, w_ih, None, dz, None, None)
-        return TableGradient(dz, once.which, lambda: of_x(g))
+        return TableGradient(dz, once.values, lambda: of_x(g))
 
     def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
         dw = xp.empty(w_ih.shape, dtype) if out is None else out
@@ -218,7 +218,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     return Result(value, (vjp_x, *of_states, *of_weights, *of_biases), prepare)
 
 
-def _products(x: Array, w: Array, b: Array | None, z: Array, once: Distinct | None) -> None:
+def _products(x: Array, w: Array, b: Array | None, z: Array, once: DistinctRows | None) -> None:
     """z = x W^T + b of the rows of all steps, whose inputs are x, or each of the distinct ones."""
     if once is None:
         outputs(x, w, b, z, False)

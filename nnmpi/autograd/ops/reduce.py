@@ -131,7 +131,7 @@ def cumsum(a: Array, *, axis: int) -> Result:
     return Result(xp.cumsum(a, axis=axis), (vjp,))
 
 
-def _extreme(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
+def _min_or_max(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
     """The largest or smallest element; equal ones share the gradient, as in PyTorch's amax."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
@@ -153,9 +153,9 @@ def check_not_empty(name: str, a: Array, axis: Dims) -> None:
 
 def max(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The largest element over `axis`."""
-    return _extreme("amax", a, axis, keepdims)
+    return _min_or_max("amax", a, axis, keepdims)
 
 
 def min(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The smallest element over `axis`."""
-    return _extreme("amin", a, axis, keepdims)
+    return _min_or_max("amin", a, axis, keepdims)
