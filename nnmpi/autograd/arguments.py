@@ -25,7 +25,7 @@ class ElementCount(int):
         return self._shape[dim]
 
     def __reduce__(self) -> Any:
-        return int, (int(self),)  # a copy, or one that another rank gets, is a number
+        return int, (int(self),)  # copied, or pickled for another rank, it becomes a plain int
 
 
 def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:

@@ -29,15 +29,15 @@ class TensorBase:
     __slots__ = ("operand", "requires_grad", "storage")
 
     applied: Callable[..., Self]
-    """`tensor.apply`, from arrays to tensors."""
+    """`tensor.apply`: runs an op on arrays, and returns a tensor."""
 
     operand: Array
-    """The array that an op takes; unlike `data`, it may be valid until the next op only."""
+    """The array that ops read; unlike `data`, it may be valid only until the next op."""
 
     data: Array
     requires_grad: bool
     is_refreshed = False
-    """Whether `refresh` does anything, so that nodes have to hold it without a gradient, too."""
+    """True if `refresh` does anything: then nodes hold the tensor even if it gets no gradient."""
     storage: Storage
     shape: Any
     reshape: Callable[..., Self]
@@ -180,8 +180,10 @@ def in_place(op: OpFunction) -> Callable[[T, Any], T]:
 
     def method(self: Any, other: Any) -> Any:
         leaf = self.requires_grad and self.node is None
+        # `loss += term` has to record the sum: a new tensor takes the name. Not for a leaf, which
+        # an optimizer holds: it would go on with the old one, so the write below is refused.
         if self.loses_gradient(other) and not leaf:
-            return self.applied(op, self, other)  # `loss += term` binds the name to a new tensor
+            return self.applied(op, self, other)
         new = op(self.operand, self.to_write(other)).value
         if not np.can_cast(new.dtype, self.dtype, "same_kind"):
             raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")

@@ -54,7 +54,7 @@ def like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return make(t.shape, *args, device=device or t.device, **options)
 
     function.__name__ = function.__qualname__ = f"{make.__name__}_like"
-    function.__module__ = make.__module__  # where pickles look for it
+    function.__module__ = make.__module__  # pickle looks it up there
     function.__doc__ = f"`{make.__name__}` in the shape, type and device of t."
     return function
 

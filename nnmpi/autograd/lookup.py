@@ -47,4 +47,4 @@ class EmbeddingResult(Tensor):
         super().receive(lambda given, out: dense(vjp(given, out)), g)
 
 
-EmbeddingResult.__name__ = Tensor.__name__  # as messages to users call it
+EmbeddingResult.__name__ = Tensor.__name__  # messages to users say "Tensor"

@@ -27,7 +27,7 @@ def _function(name: str) -> Callable[..., Tensor]:
         return method(*as_tensors(t), *args, **options)
 
     function.__name__ = function.__qualname__ = name
-    function.__module__ = __name__  # where pickles look for it
+    function.__module__ = __name__  # pickle looks it up there
     return function
 
 

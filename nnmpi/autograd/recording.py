@@ -26,8 +26,8 @@ class OpRecorder(Protocol):
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
-"""Whether ops record nodes; a recorder, which is called beside that, where a model is traced. A
-context variable, since ranks may be threads."""
+"""True if ops record nodes; while a model is traced, a recorder that is called as well. A context
+variable, since ranks may be threads."""
 
 
 class no_grad(ContextDecorator):
@@ -59,12 +59,12 @@ class no_grad(ContextDecorator):
 
 
 tick = count(1).__next__
-"""Numbers operations and in-place writes in the order in which they happen."""
+"""Returns the next number of a counter that orders operations and in-place writes in time."""
 
 
 AnyTensor: TypeAlias = Any
-"""A Tensor, which is made with this file. The tape asks for `operand`, `requires_grad`, `node`,
-`storage`, and calls `receive`, and `refresh` where it `is_refreshed`."""
+"""A Tensor; its class builds on this file and so cannot be named here. The tape reads `operand`,
+`requires_grad`, `node` and `storage`, and calls `receive`, and `refresh` if `is_refreshed`."""
 
 
 class Storage:

@@ -18,7 +18,7 @@ _WITHOUT_GRADIENT = {
     *("all", "allclose", "any", "argmax", "argmin", "argsort", "array_equal", "isclose", "ndim"),
     *("ones_like", "result_type", "shape", "size", "zeros_like"),
 }
-"""Functions of NumPy whose results have no gradient, so that none is lost."""
+"""NumPy functions whose results have no gradient, so that none can be lost."""
 
 _OF_VALUES = " of t.numpy(), for values without a gradient"
 _ALIASES = {
@@ -33,7 +33,7 @@ TYPES = {
     name: np.dtype(_ALIASES.get(name, name)).type
     for name in (*_ALIASES, *_ALIASES.values(), *_OTHERS)
 }
-"""NumPy's types by PyTorch's names."""
+"""NumPy's scalar types, by PyTorch's names."""
 
 
 @cache
@@ -53,7 +53,7 @@ def _rows() -> dict[str, list[tuple[str, str]]]:
 def _instead(name: str, *kinds: str) -> str:
     """A colon and the advice for a missing name, looked up in the given sections; empty if there is
     none."""
-    if name.startswith("_"):  # which Python and NumPy ask for often
+    if name.startswith("_"):  # Python and NumPy probe for such names often
         return ""
     for pattern, sentence in chain(*(_rows()[kind] for kind in kinds)):
         if re.fullmatch(pattern, name):

@@ -32,7 +32,7 @@ from nnmpi.arrays.kernels import precision, progress_hook
 from nnmpi.autograd.recording import AnyTensor, TapeNode
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
-"""(-made, node, which parents to go to); a heap of these gives the latest first."""
+"""(-made, node, mask of the parents to go to); a heap of visits yields the latest node first."""
 
 OnLeaf: TypeAlias = Callable[[Any], None]
 """Called with each leaf whose gradient is final."""
@@ -91,12 +91,13 @@ def backward(
     if node.vjps is None:
         _refuse_used()
     visits: list[Visit] = [(-node.made, node, node.needs)]
-    if path is None:  # nothing is computed before the rest
+    if path is None:  # an undivided pass: there is no first half
         UnfinishedBackward(visits, {node: seed}, retain_graph).finish(on_leaf)
         return None
+    # a copy: the caller may reuse the seed's memory before `finish`
     rest = _walk_path(visits, {node: seed.copy(order="K")}, ends, path, retain_graph)
     for end in ends.values():
-        if end in path and on_leaf is not None:  # else it is no leaf: its node is there
+        if end in path and on_leaf is not None:  # for a non-leaf, `path` has its node instead
             on_leaf(end)
     return rest
 
@@ -190,11 +191,12 @@ def _pass_on(
         if parent is not None:
             if parent.storage.written > made:
                 _refuse_written(node)
-            if parent.is_refreshed:
+            if parent.is_refreshed:  # before any vjp: it may have closed over the array
                 parent.refresh(made)
     if node.prepare is not None:
         g = node.prepare(g, needs)
-    for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
+    # from the last argument on: weights come last, and their all-reduce can start the sooner
+    for k in range(len(parents) - 1, -1, -1):
         parent = parents[k]
         if not needs[k]:
             continue

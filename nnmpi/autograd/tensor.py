@@ -45,6 +45,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
             needs.append(False)
     result = op(*arrays, **options)
     value = result.value
+    # NumPy's reductions return scalars, which are not arrays
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
     if result.is_view and parents[0] is not None:
         args[0].lend(y)
@@ -134,7 +135,7 @@ class Tensor(TorchNames):
         self.lend(t)
         return t
 
-    if not TYPE_CHECKING:  # so that type checkers still know which attributes there are
+    if not TYPE_CHECKING:  # type checkers still report attributes that do not exist
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(replacements.no_attribute(name), name=name, obj=self)
@@ -168,6 +169,7 @@ class Tensor(TorchNames):
         """Adds the gradient `vjp(g, out)` to this leaf's `grad`."""
         new = vjp(g, None)
         total = new if self.grad is None else precision.added(self.grad, new)
+        # copies: a vjp may return g itself (as that of add), which other tensors get too
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
 
     def lend(self, view: Tensor) -> None:
@@ -227,7 +229,7 @@ class Tensor(TorchNames):
     __neg__: Callable[..., Tensor] = method_of(elementwise.negative)
     __abs__: Callable[..., Tensor] = method_of(elementwise.absolute)
 
-    # ---- comparisons, and logic of masks: without gradients
+    # ---- comparisons, and logic on masks: without gradients
 
     __eq__ = operator_of(logic.equal)  # type: ignore[assignment]
     __ne__ = operator_of(logic.not_equal)  # type: ignore[assignment]
@@ -278,7 +280,7 @@ class MinMaxTensor(Tensor):
         )
 
 
-MinMaxTensor.__name__ = Tensor.__name__  # as messages to users call it
+MinMaxTensor.__name__ = Tensor.__name__  # messages to users say "Tensor"
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
@@ -319,7 +321,7 @@ def constant(value: Any, others: Sequence[Any]) -> Any:
 
     Numbers, NumPy's included, become Python numbers, which do not promote the dtype of arrays.
     """
-    if isinstance(value, np.generic):  # before float, which np.float64 is too
+    if isinstance(value, np.generic):  # checked before float, because np.float64 is a float
         return value.item()
     if isinstance(value, (int, float)):
         return value

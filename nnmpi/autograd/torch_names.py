@@ -205,7 +205,7 @@ class TorchNames(TensorBase):
     amax, amin = reduction(reduce.max), reduction(reduce.min)
     clone = method_of(shape.copy)
 
-    # ---- types and devices; last, since these are names of Python's types
+    # ---- types and devices; last, since they hide Python's int, float and bool in this class
 
     cpu, cuda = to_method("cpu"), to_method("cuda")
     half, float, double = to_method("float16"), to_method("float32"), to_method("float64")

@@ -1,8 +1,8 @@
-"""Rows of a table by integers, and what equal rows save: each is computed with once.
+"""Rows of a table looked up by integers, and the savings for equal rows: each is computed once.
 
 index   3 1 3 3 1      distinct   1 3        rows of the table, in this order
-                       first      1 0        where in the index each is
-                       number     1 0 1 1 0  which of them each row is
+                       first      1 0        position of each in the index
+                       inverse    1 0 1 1 0  which distinct row each position has
 """
 
 from collections.abc import Callable
@@ -16,13 +16,15 @@ from nnmpi.arrays.kernels.rows import embedding_gradient_loop
 
 
 class TableGradient:
-    """The gradient of rows of a table, summed over equal rows: the table's needs no more.
+    """The gradient of looked-up rows, already summed over equal rows: the table's gradient needs no
+    more.
 
-    rows (U, K) are gradients of the rows `index` (U) of the table; `dense` computes that of each
-    row that was looked up, which is needed only where it is added to another one, or asked for.
+    rows (U, K) are the gradients of the rows `index` (U) of the table. `dense` computes the
+    gradient of every row that was looked up, which is needed only where gradients are added or
+    inspected.
     """
 
-    __slots__ = ("dtype", "index", "rows", "dense")
+    __slots__ = ("dense", "dtype", "index", "rows")
     __array_ufunc__ = None  # so that ndarray + this calls __radd__
 
     def __init__(self, rows: Array, index: Array, dense: Callable[[], Array]) -> None:
@@ -40,18 +42,18 @@ class TableGradient:
 
 
 def dense(g: Any) -> Array:
-    """A gradient as an array."""
+    """The gradient as an array: a TableGradient is expanded to every looked-up row."""
     return g.dense() if isinstance(g, TableGradient) else g
 
 
 def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
-    """w[index]; row `padding` of w gets no gradient."""
-    xp, shape, kept = xp_of(w), w.shape, index.copy()  # the backward pass reads it again
+    """The rows w[index]; row `padding` of w gets no gradient."""
+    xp, shape, kept = xp_of(w), w.shape, index.copy()  # the caller may reuse the index's memory
 
     def vjp(g: Any, out: Array | None) -> Array:
         rows, at = (g.rows, g.index) if isinstance(g, TableGradient) else (g, kept)
         dw = xp.zeros(shape, g.dtype)
-        embedding_gradient_loop(xp.ascontiguousarray(rows), at, dw)  # NumPy's own is slow
+        embedding_gradient_loop(xp.ascontiguousarray(rows), at, dw)  # np.add.at is slow
         if padding is not None:
             dw[padding] = 0
         return dw
@@ -60,18 +62,19 @@ def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
 
 
 class DistinctRows(NamedTuple):
-    """The distinct rows that an index looks up, each once: the arrays of the drawing above."""
+    """The distinct values of an index, where each first occurs, and the inverse, as from
+    np.unique."""
 
     values: Array
     first: Array
     inverse: Array
 
     def spread(self, rows: Array, out: Array) -> None:
-        """Write to `out` (P, C) the one of the rows (U, C) that each is."""
-        xp_of(rows).take(rows, self.inverse, 0, out, "clip")  # NumPy copies once more to raise
+        """Writes to `out` (P, C), for each position, its row among the distinct rows (U, C)."""
+        xp_of(rows).take(rows, self.inverse, 0, out, "clip")  # mode "raise" would buffer `out`
 
     def summed(self, g: Array) -> Array:
-        """g (P, C) summed over equal rows, (U, C)."""
+        """The sum (U, C) of g (P, C) over the positions of each distinct row."""
         sums = xp_of(g).zeros((len(self.values), g.shape[1]), g.dtype)
         embedding_gradient_loop(g, self.inverse, sums)
         return sums
