@@ -31,7 +31,7 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import Pass, ReplayStats
+from nnmpi.nn.passes import KeptStats, Pass
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
@@ -250,7 +250,7 @@ class Executor:
     def _forward(self, op: Op) -> None:
         stage, stats = self._stages[op.stage], self._batch_stats
         x, recomputed = stage.source.take(op.micro), (op.stage, op.micro) in self._plan.recomputed
-        live = self._live[op.stage, op.micro] = Live(x, ReplayStats(stats) if recomputed else stats)
+        live = self._live[op.stage, op.micro] = Live(x, KeptStats(stats) if recomputed else stats)
         with no_grad() if recomputed else nullcontext():
             root = self._root(stage, live, op.micro)
         if not recomputed:
@@ -261,8 +261,8 @@ class Executor:
 
     def _recompute(self, op: Op) -> None:
         live = self._live[op.stage, op.micro]
-        assert isinstance(live.stats, ReplayStats)
-        live.stats.replay()
+        assert isinstance(live.stats, KeptStats)
+        live.stats.again()
         live.root = self._root(self._stages[op.stage], live, op.micro)
         live.compare(op.stage)
 
