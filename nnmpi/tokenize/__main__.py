@@ -33,7 +33,7 @@ from nnmpi.data.files import RefusedError
 from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
-from nnmpi.data.windows import About, held_out
+from nnmpi.data.windows import TokenInfo, held_out
 from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.io.output import Event
 from nnmpi.options import cli
@@ -127,7 +127,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
             comm.agree(ValueError(f"{shown(text)} is empty; {REMEDY}"))
         lengths, first = made.lengths(), held_out(n).start - begin
         units = sum(gather_objects(comm, _units(spool, lengths, kind, first)))
-        about = About.of(made, units)
+        about = TokenInfo.of(made, units)
         _write(out, _header(kind, n), begin * kind.itemsize, spool, about.line(), comm)
     return {
         "event": "tokenized",

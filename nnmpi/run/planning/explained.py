@@ -27,7 +27,7 @@ from nnmpi.planning.step_time import (
 from nnmpi.run.planning.planning import Basis
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import amount, columns, plural
-from nnmpi.sim.drawing.timeline import BETWEEN, Span
+from nnmpi.sim.drawing.timeline import GAPS, Span
 
 
 def explained(by: Basis, layout: str, trace: Path | None) -> Event:
@@ -167,7 +167,7 @@ def _of_others(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
 LABELS = {
     **dict.fromkeys(("F", "RECOMPUTE"), "forward of stage {}"),
     **dict.fromkeys(("B", "I", "W"), "backward of stage {}"),
-    **dict.fromkeys(BETWEEN, "exchanges and waiting"),
+    **dict.fromkeys(GAPS, "exchanges and waiting"),
     "UPDATE": "update",
 }
 """The part of a step that each kind of span belongs to."""
