@@ -50,8 +50,8 @@ class Shard(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The operands of one update: values, their gradients, and running sums by name, all of which
-    it moves; the number of the step; and beside masters, the values that are their rounding."""
+    """The operands of one update: flat arrays of values, gradients and optimizer state (by name),
+    the number of the step, and in 16-bit training the 16-bit values that masters are rounded to."""
 
     values: Array
     grads: Array
@@ -61,15 +61,15 @@ class Operands(NamedTuple):
 
     def part(self, part: slice) -> "Operands":
         """Some of the numbers."""
-        sums = {name: array[part] for name, array in self.sums.items()}
+        state = {name: array[part] for name, array in self.sums.items()}
         mixed = self.mixed.part(part)
-        return Operands(self.values[part], self.grads[part], sums, self.t, mixed)
+        return Operands(self.values[part], self.grads[part], state, self.t, mixed)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
-        """The running sum that an option of the group needs; asked for where the option is on."""
+        """The state array that an option of the group needs; raises ValueError if there is none."""
         if name not in self.sums:
             raise ValueError(
-                f"{option}={group[option]} needs a running sum, which this optimizer was created "
+                f"{option}={group[option]} needs a state array, which this optimizer was created "
                 f"without: create it with {option}={group[option]}, which may then change between "
                 "steps"
             )
@@ -84,7 +84,7 @@ class FlatStore(Store):
     it, have another `allocate`. The optimizer moves numbers of `updated_dtype`.
     """
 
-    _rests = False
+    _is_between_runs = False
     """Whether no step is to come, and this rank updates a part of the values only."""
 
     def __init__(
@@ -130,27 +130,27 @@ class FlatStore(Store):
             yield self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
-        self, start: int, end: int, sums: Mapping[str, Array], at: int, t: int
+        self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
         """The operands of update number t in elements start to end - 1: what is `owned`, with its
-        running sums, which begin at `at` in `sums`.
+        optimizer state, which begins at `at` in each array of `state`.
 
         Each one is changed before the next one is asked for.
         """
         for values, grads, mixed in self.owned(start, end):
-            n, sums_here = len(values), dict[str, Array]()
-            for name, array in sums.items():
-                sums_here[name] = array[at : at + n]
-            yield Operands(values, grads, sums_here, t, mixed)
+            n, state_part = len(values), dict[str, Array]()
+            for name, array in state.items():
+                state_part[name] = array[at : at + n]
+            yield Operands(values, grads, state_part, t, mixed)
             at += n
 
     def scale(self, array: Array, factor: float) -> None:
-        """Multiplies what a step changes besides its updates: gradients, or running sums."""
+        """Multiplies what a step changes besides its updates: gradients, or optimizer state."""
         scale_loop(array, factor)
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """The shards of elements start to end - 1 that this rank updates."""
-        if self._rests:
+        if self._is_between_runs:
             raise ValueError(
                 "each rank updates a part of the parameters of this Trainer: call trainer.close() "
                 "before another optimizer updates them, or trainer.fit(epochs=N)"
@@ -188,14 +188,14 @@ class FlatStore(Store):
         return nullcontext()
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def between_runs(self) -> Iterator[None]:
         """`gathered`, between two runs, when no optimizer may update a part of the values."""
         with self.gathered():
-            self._rests = self.shards != shards_of([(0, self.length)])
+            self._is_between_runs = self.shards != shards_of([(0, self.length)])
             try:
                 yield
             finally:
-                self._rests = False
+                self._is_between_runs = False
 
     def parameter_bytes(self) -> int:
         """The memory of values; memory that a node shares counts on its first rank only."""

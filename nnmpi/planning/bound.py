@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
-from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.planning.arrangements import Paper
 from nnmpi.planning.candidate import Candidate
@@ -121,8 +121,8 @@ class LowerBounds:
         return max(*ends, least + min(exposed)) + max(gathers)
 
     def nbytes(self, candidate: Candidate) -> float:
-        """The least memory of the rank that has most: values, gradients and running sums."""
-        k, parts = sums_of_optimizer(self._paper.plain), candidate.replicas
+        """The least memory of the rank that has most: values, gradients and optimizer state."""
+        k, parts = state_array_count(self._paper.plain), candidate.replicas
         most = self._most_numbers(candidate) * self._itemsize
         copies = (2, 2, 1, 0)[candidate.zero]
         return ROUNDING * most * (copies + (2 + k - copies) / parts)

@@ -138,7 +138,7 @@ class Session:
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
         self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
         if restored:  # sums are expressed by the options of then
-            restored.sums_to_optimizer(self.optimizer)
+            restored.load_optimizer_state(self.optimizer)
         self.backups = backups(arrangement, part, self.optimizer, comm)
         self._resting = ExitStack()
         self._release = partial(release, self._resting, self.backups, self.strategy, model)
@@ -305,7 +305,7 @@ class Session:
     def rest(self) -> None:
         """From here to the next run each rank has all values of its part."""
         for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.at_rest())
+            self._resting.enter_context(store.between_runs())
         self.rests = True
 
     def wake(self) -> None:

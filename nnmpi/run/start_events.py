@@ -82,7 +82,7 @@ def arranged_event(a: Arrangement) -> Event:
 
 
 def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event:
-    """The bytes that ranks move when they are arranged anew: values, running sums and buffers."""
+    """The bytes of values, optimizer state and buffers that a new arrangement moves."""
     ranks, plans = max(before.ranks, after.ranks), rearranged(before, after, axes_of(model))
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:

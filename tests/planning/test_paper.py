@@ -228,7 +228,7 @@ def test_stages_on_one_rank_send_nothing_to_each_other(model: dict[str, Any]) ->
         assert held(one.store, one.optimizer) == held(whole.store, whole.optimizer)
 
 
-def test_workers_have_no_running_sums_and_servers_a_slice() -> None:
+def test_workers_have_no_optimizer_state_and_servers_a_slice() -> None:
     a = arranged(Cluster.on_paper(5), servers=2, **MLP)
     rows = [held(one.store, one.optimizer) for one in (built(a, rank) for rank in range(5))]
     assert [row["optimizer"] > 0 for row in rows] == [False] * 3 + [True] * 2

@@ -72,8 +72,8 @@ def of_optimizer(
         if fact.is_trained and fact.name == fact.first:
             first = ranges[fact.name][0]
             arrays = tuple((name, row[0:0].dtype) for name, row in first.sums.items())
-            *sums, count = state_places([Place.of_whole(fact.name, first.shape)], [*first.sums])
-            items += [TensorSpec(at, dtype) for at, (_, dtype) in zip(sums, arrays, strict=True)]
+            *state, count = state_places([Place.of_whole(fact.name, first.shape)], [*first.sums])
+            items += [TensorSpec(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
             items.append(TensorSpec(count, np.dtype(int), steps=first.steps))
             rows.append((fact.name, arrays, ranges[fact.name]))
     return _entries(rows, items)

@@ -284,9 +284,7 @@ def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
             )
             raise refused(f"{field}.ranges[{i}]", numbers)
         if saved != made.ranges[i]:
-            expected = (
-                f"{saved.values.dtype} at byte {saved.values.at:,}, or its sums are not, where"
-            )
+            expected = f"{saved.values.dtype} at byte {saved.values.at:,}, or not its state, where"
             raise refused(f"{field}.ranges[{i}]", f"not {expected} such ranges and arrays have it")
     if file.name != made.name:
         raise refused(f"{field}.name", f"{shown(file.name)}, not {made.name}")

@@ -63,7 +63,7 @@ TABLE = (
     MayChange(
         ("optimizer", "momentum", "dtype", "functions for options"),
         Consequence.REFUSED,
-        "running sums are those of this rule and type",
+        "the optimizer state belongs to this rule and type",
     ),
     MayChange(
         ("slices",),

@@ -81,7 +81,7 @@ class Swapper:
 
     @contextmanager
     def allocating_state(self) -> Iterator[None]:
-        """Within it the running sums are made."""
+        """Within it the optimizer state is made."""
         where = self._arena.allocating(STATE) if self._plan.state else self.allocating_model()
         with where:
             yield

@@ -150,9 +150,9 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
     if isinstance(store, NodeStore):
         windows -= values + gradients
-    sums = sum(array.nbytes for array in paper_rank.optimizer.state.values())
+    state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
     slots = store.slot_bytes() + paper_rank.ranks.wide_terms
-    return Memory(values, gradients, sums + masters, slots=slots, windows=windows)
+    return Memory(values, gradients, state + masters, slots=slots, windows=windows)
 
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
