@@ -234,10 +234,10 @@ class LowerBounds:
         than that and the longest modules.
         """
         links, config = self._costs.exchanges.links(group), self._paper.plain
-        others, numbers = links.spans - 1, sum(modules)
-        sent = numbers * self._itemsize * others / links.spans * links.sharing
+        others, numbers = links.node_count - 1, sum(modules)
+        sent = numbers * self._itemsize * others / links.node_count * links.sharing
         mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
         lengths = accumulate(mb * MB / self._itemsize + n for n in modules)
         buckets = sum(length < numbers for length in lengths) + 1
-        rounds = buckets * (others if by_ring else log2(links.spans) / 2)
+        rounds = buckets * (others if by_ring else log2(links.node_count) / 2)
         return sent * links.link.beta + rounds * links.link.alpha
