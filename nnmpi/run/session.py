@@ -17,7 +17,7 @@ from nnmpi.arrays import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
-from nnmpi.io.checkpoints.may_change import check_batch_norm
+from nnmpi.io.checkpoints.resume_rules import check_batch_norm
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot, next_steps
 from nnmpi.io.files import folders, saving
 from nnmpi.metrics import Sums
@@ -40,7 +40,7 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.planning.paper.alike_ranks import alike_ranks
+from nnmpi.planning.paper.rank_kinds import rank_kinds
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped import release, watch
@@ -126,7 +126,7 @@ class Session:
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run code of the user's: on all ranks, and not in `fit`
-            all_or_none(comm, lambda: alike_ranks(arrangement, config.batch_size))
+            all_or_none(comm, lambda: rank_kinds(arrangement, config.batch_size))
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:

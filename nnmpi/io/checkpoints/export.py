@@ -45,7 +45,7 @@ def export(found: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
     if optimizer:
         files.append(str(Path(files[0]).with_suffix(".optimizer.safetensors")))
         entries = of_optimizer(about.tensors, ranges)
-        index = [saving.Info(*row) for row in entries.index()]
+        index = [saving.HeaderRow(*row) for row in entries.index()]
         saving.write(files[1], index, (entry.value for entry in entries), {}, {})
     return files
 

@@ -50,7 +50,7 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     dtype, scalars = parameters[0].data.dtype, scalar_count(parameters)
     store = SliceStore(StoreSpec(parameters, dtype, CPU, dp, scalars), max_stack_depth(plan))
-    stats = Deferred()
+    stats = DeferredStats()
     return StrategyParts(
         store=store,
         cut=lambda rows: [part_of(rows, V, v) for v in slices],
