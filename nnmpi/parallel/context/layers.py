@@ -13,7 +13,7 @@ from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import summed
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
-from nnmpi.nn.graph import Graph, Node, Use, Value
+from nnmpi.nn.graph import Graph, Node, TensorRef, VariableRef
 from nnmpi.parallel.context.ring import Ring, ring_attention
 from nnmpi.parallel.sequence_cut import SequenceCut
 from nnmpi.parallel.tensor.parallelize import become
@@ -73,9 +73,9 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
     """For each argument that is no tensor of samples: whether it differs between positions."""
     for argument in node.arguments[0]:
-        if type(argument) is Value:
+        if type(argument) is TensorRef:
             continue
-        is_use = type(argument) is Use
+        is_use = type(argument) is VariableRef
         array = graph.variables[argument.variable] if is_use else argument
         shape = getattr(array, "shape", ())
         k = axis - (axes - len(shape))
@@ -146,7 +146,7 @@ class RingSelfAttention(OnSomePositions, SelfAttention):
         length = self.ring.cut.length
         keep_of = self.keep_of(qkv.data, length) if self.drops else None
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep_of": keep_of}
-        return apply(ring_attention, self.turned(qkv, positions), ring=self.ring, **options)
+        return apply(ring_attention, self.rotated(qkv, positions), ring=self.ring, **options)
 
 
 LAYERS: Mapping[type[Module], type[OnSomePositions]] = {

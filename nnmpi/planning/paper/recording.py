@@ -16,9 +16,9 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import Arguments, mapped
-from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.arrangement.remembered import remembered
@@ -209,7 +209,7 @@ class _Recording:
 
 def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
     """The bytes that a forward pass keeps; of a loss, only those that its backward pass reads."""
-    read, enters = kept(outputs), _memory(given)
+    read, enters = saved_memory(outputs), _memory(given)
     out = {} if is_last else _memory(outputs)
     out = {key: memory for key, memory in out.items() if key not in enters}
     inside = (memory for key, memory in read.items() if key not in enters and key not in out)

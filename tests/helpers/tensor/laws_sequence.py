@@ -9,7 +9,7 @@ from nnmpi import Tensor, nn
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops.linear import linear
 from nnmpi.comm import Comm, comm_self
-from nnmpi.nn.kept import kept, nbytes
+from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.tensor import POSITIONS, Way
 from nnmpi.parallel.tensor.layers import gathering_linear, row, sharded_lookup
 from nnmpi.parallel.tensor.ops import Bounds, own
@@ -56,7 +56,7 @@ def a_column_of_positions_equals_linear(comm: Comm) -> None:
         leaves = [mine, Tensor(w, requires_grad=True), Tensor(b, requires_grad=True)]
         y = apply(gathering_linear, *leaves, side=side, relu=relu)
         most = mine.data.nbytes + w.nbytes + b.nbytes + y.data.nbytes
-        assert nbytes(kept([y]).values()) <= most, "it keeps positions of other ranks"
+        assert nbytes(saved_memory([y]).values()) <= most, "it keeps positions of other ranks"
         whole = [Tensor(a, requires_grad=True) for a in (x, w, b)]
         wanted = apply(linear, *whole, relu=relu)
         np.testing.assert_allclose(y.data, wanted.data, rtol=1e-12)
