@@ -31,7 +31,7 @@ from nnmpi import nn
 from nnmpi.arrays import backend, blas
 from nnmpi.comm import Comm, world
 from nnmpi.comm.allreduce.interpreter import Interpreter
-from nnmpi.comm.calls import Freed
+from nnmpi.comm.calls import FreedObject
 from nnmpi.comm.transport.base import Ledger, SharedWindow
 from nnmpi.comm.transport.mpi import MPITransport
 from nnmpi.nn.graph import Graph
@@ -64,7 +64,7 @@ class Memory(NamedTuple):
 class MemorySaid(NamedTuple):
     """Bytes on one rank as its arrangement says."""
 
-    held: float  # parameters, gradients, running sums, and windows
+    held: float  # parameters, gradients, optimizer state, and windows
     slots: float
     activations: float  # the most at a time in a step
 
@@ -317,7 +317,7 @@ def sent_by(run: Steps) -> Traffic:
     run(1)
     gc.collect()
     comms = [found for found in gc.get_objects() if isinstance(found, Comm)]
-    there = [comm for comm in comms if not isinstance(comm._transport, Freed)]
+    there = [comm for comm in comms if not isinstance(comm._transport, FreedObject)]
     ledgers = {id(comm.ledger): comm.ledger for comm in there}.values()
     before = _counts(ledgers)
     run(COUNTED)

@@ -50,8 +50,8 @@ class Shard(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """The operands of one update: values, their gradients, and running sums by name, all of which
-    it moves; the number of the step; and beside masters, the values that are their rounding."""
+    """The operands of one update: flat arrays of values, gradients and optimizer state (by name),
+    the number of the step, and in 16-bit training the 16-bit values that masters are rounded to."""
 
     values: Array
     grads: Array
@@ -61,15 +61,15 @@ class Operands(NamedTuple):
 
     def part(self, part: slice) -> "Operands":
         """Some of the numbers."""
-        sums = {name: array[part] for name, array in self.sums.items()}
+        state = {name: array[part] for name, array in self.sums.items()}
         mixed = self.mixed.part(part)
-        return Operands(self.values[part], self.grads[part], sums, self.t, mixed)
+        return Operands(self.values[part], self.grads[part], state, self.t, mixed)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
-        """The running sum that an option of the group needs; asked for where the option is on."""
+        """The state array that an option of the group needs; raises ValueError if there is none."""
         if name not in self.sums:
             raise ValueError(
-                f"{option}={group[option]} needs a running sum, which this optimizer was created "
+                f"{option}={group[option]} needs a state array, which this optimizer was created "
                 f"without: create it with {option}={group[option]}, which may then change between "
                 "steps"
             )
@@ -130,22 +130,22 @@ class FlatStore(Store):
             yield self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
-        self, start: int, end: int, sums: Mapping[str, Array], at: int, t: int
+        self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
         """The operands of update number t in elements start to end - 1: what is `owned`, with its
-        running sums, which begin at `at` in `sums`.
+        optimizer state, which begins at `at` in each array of `state`.
 
         Each one is changed before the next one is asked for.
         """
         for values, grads, mixed in self.owned(start, end):
-            n, sums_here = len(values), dict[str, Array]()
-            for name, array in sums.items():
-                sums_here[name] = array[at : at + n]
-            yield Operands(values, grads, sums_here, t, mixed)
+            n, state_part = len(values), dict[str, Array]()
+            for name, array in state.items():
+                state_part[name] = array[at : at + n]
+            yield Operands(values, grads, state_part, t, mixed)
             at += n
 
     def scale(self, array: Array, factor: float) -> None:
-        """Multiplies what a step changes besides its updates: gradients, or running sums."""
+        """Multiplies what a step changes besides its updates: gradients, or optimizer state."""
         scale_loop(array, factor)
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:

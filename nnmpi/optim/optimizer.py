@@ -25,9 +25,9 @@ from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_orde
 from nnmpi.nn.place import Place, Range
 from nnmpi.nn.store import FlatStore, Operands, flatten
 from nnmpi.optim import state as states
+from nnmpi.optim.flat_state import FlatState
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
 from nnmpi.optim.operands import in_blocks
-from nnmpi.optim.running_sums import RunningSums
 
 
 class FlatRange(NamedTuple):
@@ -97,7 +97,7 @@ class Optimizer:
         self._groups = [number for number, group in enumerate(groups) for _ in group["params"]]
         self.sums = (*dict.fromkeys(n for g in groups for n in self._sums(g)),)
         self.steps = [0] * len(parameters)
-        self._running = RunningSums(self.sums, parameters)
+        self._running = FlatState(self.sums, parameters)
         self._ranges: list[FlatRange] = []
         self._ranges_of: list[tuple[bool, Any]] = []
 
@@ -221,7 +221,7 @@ class Optimizer:
         """Refuses a store in which this rank updates another part of the parameters than before."""
         if self.sums and not self._running.fits:
             raise ValueError(
-                "this optimizer has running sums for a part of the parameters only, as one of "
+                "this optimizer has the state of a part of the parameters only, as one of "
                 "several ranks; create another optimizer over model.parameters()"
             )
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import steps
 from nnmpi.nn.store import Operands, flatten
+from nnmpi.optim.flat_state import store_of
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.optimizer import Optimizer, non_negative
-from nnmpi.optim.running_sums import store_of
 
 
 class SGD(Optimizer):

@@ -58,11 +58,11 @@ def packed_bytes(form: RangeOf[str]) -> int:
 def rows_of(
     form: RangeOf[str], memory: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """How often a range was updated, its values and its sums, which have one type, as views of the
-    bytes in which it lies."""
+    """Views of a range in the bytes of a backup: its step count, its values, and its optimizer
+    state by name, of the same type as the values."""
     numbers = memory[COUNT:].view(named(form.values))
-    values, *sums = numbers.reshape(1 + len(form.sums), -1)
-    return memory[:COUNT].view(np.int64), values, dict(zip(form.sums, sums, strict=True))
+    values, *state = numbers.reshape(1 + len(form.sums), -1)
+    return memory[:COUNT].view(np.int64), values, dict(zip(form.sums, state, strict=True))
 
 
 class PackedRanges:
@@ -80,10 +80,10 @@ class PackedRanges:
 
     def fill(self, ranges: Iterable[SavedRange]) -> None:
         """Copies ranges of its forms, in their order."""
-        for (steps, values, sums), saved in zip(self._rows, ranges, strict=True):
+        for (steps, values, state), saved in zip(self._rows, ranges, strict=True):
             here = slice(0, saved.hi - saved.lo)
             steps[0], values[...] = saved.steps, saved.values[here]
-            for name, numbers in sums.items():
+            for name, numbers in state.items():
                 numbers[...] = saved.sums[name][here]
         self.complete()
 

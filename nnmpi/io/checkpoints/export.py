@@ -45,7 +45,7 @@ def export(found: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
     if optimizer:
         files.append(str(Path(files[0]).with_suffix(".optimizer.safetensors")))
         entries = of_optimizer(about.tensors, ranges)
-        index = [saving.Info(*row) for row in entries.index()]
+        index = [saving.HeaderRow(*row) for row in entries.index()]
         saving.write(files[1], index, (entry.value for entry in entries), {}, {})
     return files
 
@@ -72,8 +72,8 @@ def of_optimizer(
         if fact.is_trained and fact.name == fact.first:
             first = ranges[fact.name][0]
             arrays = tuple((name, row[0:0].dtype) for name, row in first.sums.items())
-            *sums, count = state_places([Place.of_whole(fact.name, first.shape)], [*first.sums])
-            items += [Item(at, dtype) for at, (_, dtype) in zip(sums, arrays, strict=True)]
+            *state, count = state_places([Place.of_whole(fact.name, first.shape)], [*first.sums])
+            items += [Item(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
             items.append(Item(count, np.dtype(int), steps=first.steps))
             rows.append((fact.name, arrays, ranges[fact.name]))
     return _entries(rows, items)

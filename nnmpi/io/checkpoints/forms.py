@@ -58,7 +58,7 @@ class TensorFact(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RunAbout:
+class RunFacts:
     """The facts about a run that a checkpoint has besides a snapshot.
 
     complete     whether it has no more steps to make

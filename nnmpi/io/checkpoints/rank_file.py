@@ -31,7 +31,7 @@ import numpy as np
 from nnmpi.arrays.dtypes import named
 from nnmpi.io.checkpoints.forms import ArrayInFile, InFile, SavedFile
 from nnmpi.io.files.atomic import sync
-from nnmpi.io.files.saving import Info, header_of
+from nnmpi.io.files.saving import HeaderRow, header_of
 from nnmpi.nn.place import Part, Place, whole
 from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of
 
@@ -131,13 +131,13 @@ def laid_out(
 ) -> RankFile:
     """The file of a rank that writes these ranges, and arrays of such types and shapes, which the
     run has told."""
-    index = [Info(_name(held), named(held.values), (held.hi - held.lo,)) for held in ranges]
+    index = [HeaderRow(_name(held), named(held.values), (held.hi - held.lo,)) for held in ranges]
     index += [
-        Info(f"{_name(held)}.{name}", named(dtype), (held.hi - held.lo,))
+        HeaderRow(f"{_name(held)}.{name}", named(dtype), (held.hi - held.lo,))
         for held in ranges
         for name, dtype in held.sums.items()
     ]
-    index += [Info(f"about.{i}", named(name), shape) for i, (name, shape) in enumerate(arrays)]
+    index += [HeaderRow(f"about.{i}", named(name), shape) for i, (name, shape) in enumerate(arrays)]
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
     at = iter(starts)
     values = [InFile(held.values, next(at)) for held in ranges]

@@ -18,7 +18,7 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import AbortedError, Comm, OtherRankError
-from nnmpi.io.checkpoints.forms import InFile, RunAbout
+from nnmpi.io.checkpoints.forms import InFile, RunFacts
 from nnmpi.io.checkpoints.keep import folders
 from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.io.checkpoints.rank_file import BLOCK
@@ -101,7 +101,7 @@ class StoredCheckpoint(NamedTuple):
         """The steps that were made."""
         return self.manifest.step
 
-    def about(self) -> RunAbout:
+    def about(self) -> RunFacts:
         """The facts about the run, with their arrays, which are read."""
         arrays, reader = [], BlockReader(self.folder, self.manifest)
         for array in self.manifest.arrays:

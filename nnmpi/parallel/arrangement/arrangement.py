@@ -84,8 +84,8 @@ class StoreKind(NamedTuple):
     """A row of `STORE_KINDS`.
 
     updaters    the ranks that share the update of a bucket, each a part of it
-    own         the stretches of the flat buffer whose running sums can be read as long as the rank
-                is there; and with them values that are up to date
+    own         slices of the flat buffer whose optimizer state can be read as long as the rank is
+                there; and with them values that are up to date
     divides     whether each replica has others of them; else all have the same
     copies      whether each replica has the values of all of them
     strategy    the strategy whose store it is, where there is one kind for it
@@ -94,7 +94,7 @@ class StoreKind(NamedTuple):
     scalars     whether scalars travel in front of the gradients
     scatters    whether each backward pass scatters gradients among the replicas
     is_whole    whether a rank alone can read the parameters between steps
-    has_pages   whether values and running sums can be on disk but for those in use: all are in
+    has_pages   whether values and optimizer state can be on disk but for those in use: all are in
                 memory of the rank alone
     """
 
@@ -155,7 +155,7 @@ class Arrangement:
 
     @property
     def updated_dtype(self) -> np.dtype[Any]:
-        """The type of what the optimizer updates, and of its running sums."""
+        """The type of what the optimizer updates, and of its state."""
         dtype: np.dtype[Any] = types_of(self.dtype).masters
         return dtype
 

@@ -2,8 +2,8 @@
 
              what its replicas have              sole, if no rank along tp or pp has it either
 replica      the same                            nothing; everything of a rank without replicas
-zero 1, 2    all values, running sums of others  running sums of its shards; masters, if any
-zero 3       values and running sums of others   its shards
+zero 1, 2    all values, state of others         optimizer state of its shards; masters, if any
+zero 3       values and state of others          its shards
 served       servers have slices of others       a server's slice; nothing of a worker
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nnmpi.nn.place import Place, Range, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement, ranks_of_variables
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
-from nnmpi.parallel.arrangement.state_bytes import bytes_of_other, running_sums
+from nnmpi.parallel.arrangement.state_bytes import bytes_of_other, optimizer_bytes
 from nnmpi.parallel.mesh import REPLICAS
 
 
@@ -103,8 +103,8 @@ def bytes_of(
     a: Arrangement, rank: int, state: Unreplicated, sizes: Sequence[int], has_values: bool = True
 ) -> int:
     """The bytes of variables on a rank: of the ranges of those that are trained, which have these
-    sizes, values and running sums; masters are counted with these."""
+    sizes, values and optimizer state; masters are counted with these."""
     n = sum(sizes)
     values = n * a.dtype.itemsize if has_values and not a.is_mixed else 0
     others = (variable for variable in a.model_on(rank).others if variable.variable in state.others)
-    return values + running_sums(a, n) + sum(bytes_of_other(a, variable) for variable in others)
+    return values + optimizer_bytes(a, n) + sum(bytes_of_other(a, variable) for variable in others)

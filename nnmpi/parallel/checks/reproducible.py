@@ -40,7 +40,7 @@ from nnmpi.parallel.replicas.replicas import check_parts
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, fill_unused
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
-from nnmpi.schedules.reduction_tree import Action, TreeMove, highest, moves, owners_of
+from nnmpi.schedules.reduction_tree import Action, TreeMove, max_stack_depth, moves, owners_of
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
@@ -49,7 +49,7 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     owners = owners_of(V, dp.size)
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     dtype, scalars = parameters[0].data.dtype, scalar_count(parameters)
-    store = SliceStore(StoreSpec(parameters, dtype, CPU, dp, scalars), highest(plan))
+    store = SliceStore(StoreSpec(parameters, dtype, CPU, dp, scalars), max_stack_depth(plan))
     stats = Deferred()
     return StrategyParts(
         store=store,

@@ -7,7 +7,7 @@ together; each whole tensor is put together on the rank that writes, from one ra
     rank 1            part of a   ─── send ─────┘      yields nothing
 
 The moves are those of `nearest.py`, as between arrangements of ranks. An optimizer knows which
-stretches of the running sums are here. So its entries can be read after the end of a run, too.
+slices of the optimizer state are here. So its entries can be read after the end of a run, too.
 """
 
 import hashlib
@@ -123,8 +123,8 @@ class Entries:
         tensors, items = list[MovedTensor](), list[Item]()
         for p in parameters:
             tensors.append(MovedTensor(p.place.path, p.place.shape, p.memory_axes, arrays))
-            *sums, count = states.state_places([p.place], optimizer.sums)
-            items += [Item(at, dtype) for at, (_, dtype) in zip(sums, arrays, strict=True)]
+            *state, count = states.state_places([p.place], optimizer.sums)
+            items += [Item(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
             items.append(Item(count, np.dtype(int), steps=updates.get(p.place.path, 0)))
 
         def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:

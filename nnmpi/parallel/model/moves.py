@@ -130,10 +130,10 @@ Holder: TypeAlias = int | str
 """A rank, by its number; or a file, by its name, which each rank that needs it reads itself."""
 
 VALUES = "values"
-"""The name of the values of a tensor, among those of its running sums."""
+"""The name of the values of a tensor, among the names of its optimizer state."""
 
 Arrays: TypeAlias = tuple[tuple[str, np.dtype[Any]], ...]
-"""Names and types of arrays that lie alike: the values of a tensor, or its running sums."""
+"""Names and types of arrays that lie alike: the values of a tensor, or its optimizer state."""
 
 TOGETHER = 1 << 25
 """Bytes of tensors that are moved together; one that has more is moved alone."""

@@ -8,7 +8,7 @@ a needed box has of it, each holder has one range.
 What each rank of an arrangement has of a model in training, and what it needs of it, on paper:
 
 held      all of its part of each tensor that a rank has: what it needs before it trains
-updated   the ranges of trained parameters that a rank updates, and has running sums of
+updated   the ranges of trained parameters that a rank updates, and has the optimizer state of
 owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
 """
 
@@ -24,7 +24,7 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.nn import Module
 from nnmpi.nn.place import Part, Place, Range
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.arrangement.unreplicated import place_of, updated_ranges
 from nnmpi.parallel.model.moves import (
     VALUES,
@@ -216,10 +216,11 @@ def axes_of(model: Module) -> dict[str, tuple[int, ...]]:
 
 
 class Rearranged(NamedTuple):
-    """The moves from one arrangement to another one: of parameters and buffers, and of sums."""
+    """The moves from one arrangement to another one: of parameters and buffers, and of
+    optimizer state."""
 
     values: MovePlan
-    sums: MovePlan
+    optimizer: MovePlan
 
 
 def rearranged(
@@ -231,7 +232,7 @@ def rearranged(
     """
     nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
     dtype = after.updated_dtype
-    sums: Arrays = tuple((f"sum {j}", dtype) for j in range(sums_of_optimizer(after.config)))
+    state: Arrays = tuple((f"sum {j}", dtype) for j in range(state_array_count(after.config)))
     variables = after.graph.variables
     order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
     types = [np.dtype(v.dtype) for v in variables]
@@ -240,8 +241,8 @@ def rearranged(
         MovedTensor(v.path, v.shape, memory_order, ((VALUES, t),), not v.is_parameter)
         for v, memory_order, t in zip(variables, order, types, strict=True)
     ]
-    summed = [tensor._replace(arrays=sums) for tensor in tensors]
+    trained = [tensor._replace(arrays=state) for tensor in tensors]
     return Rearranged(
         plan_moves(tensors, owned(before), held(after), nodes),
-        plan_moves(summed, updated(before), updated(after), nodes),
+        plan_moves(trained, updated(before), updated(after), nodes),
     )

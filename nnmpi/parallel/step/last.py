@@ -37,7 +37,7 @@ class LastStep:
 
     @property
     def version(self) -> int:
-        """The number of steps after which values and running sums here are as they are; 0 before
+        """The number of steps after which values and optimizer state here are as they are; 0 before
         the first one here."""
         return self._update.version
 

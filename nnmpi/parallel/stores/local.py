@@ -209,9 +209,9 @@ class LocalStore(FlatStore):
             yield values, self.shard_gradient(shard), Mixed(beside, self.factor)
 
     def updates(
-        self, start: int, end: int, sums: Mapping[str, Array], at: int, t: int
+        self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
-        operands = super().updates(start, end, sums, at, t)
+        operands = super().updates(start, end, state, at, t)
         return operands if self.in_turn is None else _pieces(operands, self.in_turn)
 
     def scale(self, array: Array, factor: float) -> None:
@@ -255,8 +255,8 @@ def _pieces(operands: Iterator[Operands], in_turn: InTurn) -> Iterator[Operands]
         beside = [] if x.mixed.values is None else [x.mixed.values]
         for values, grads, *rest in in_turn(x.values, x.grads, *x.sums.values(), *beside):
             mixed = x.mixed._replace(values=rest.pop() if beside else None)
-            sums = dict(zip(x.sums, rest, strict=True))
-            yield Operands(values, grads, sums, x.t, mixed)
+            state = dict(zip(x.sums, rest, strict=True))
+            yield Operands(values, grads, state, x.t, mixed)
 
 
 def squares(g: Array, in_turn: InTurn | None = None, factor: float | Array = 1.0) -> Array:

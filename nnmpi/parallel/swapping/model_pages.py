@@ -1,4 +1,4 @@
-"""Model pages: values, gradients and running sums of a rank on disk, but for those in use.
+"""Model pages: values, gradients and optimizer state of a rank on disk, but for those in use.
 
     F s       values of s are in memory, those of s + 1 on their way
     B s       values of s, those of s - 1 on their way; gradients of s are written behind it

@@ -81,7 +81,7 @@ class Swapper:
 
     @contextmanager
     def making_state(self) -> Iterator[None]:
-        """Within it the running sums are made."""
+        """Within it the optimizer state is made."""
         where = self._arena.making(STATE) if self._plan.state else self.making_model()
         with where:
             yield

@@ -10,7 +10,7 @@ import numpy as np
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import RankLost
-from nnmpi.io.checkpoints.forms import RunAbout, TensorFact, tensor_facts
+from nnmpi.io.checkpoints.forms import RunFacts, TensorFact, tensor_facts
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.checkpoints.write import Writer
@@ -54,9 +54,9 @@ def made(comm: Comm, step: int, n: int = 1000, epoch: int = 0) -> Snapshot:
     return Snapshot(Config(), size, {}, None, state, 0, sums, (), changes, owned, None)
 
 
-def about_run(arrays: object = None, **others: object) -> RunAbout:
+def about_run(arrays: object = None, **others: object) -> RunFacts:
     """What a run tells, with arrays in the state of a callback."""
-    about = RunAbout(
+    about = RunFacts(
         *(False, 9, {}, None, PaceCounts(), {}),
         callbacks=(("Arrays", arrays),),
         tensors=tuple(TensorFact(path, path, path != BUFFER, path != BUFFER) for path in PATHS),
@@ -66,7 +66,7 @@ def about_run(arrays: object = None, **others: object) -> RunAbout:
     return replace(about, **others)
 
 
-def about_of(trainer: Trainer, state: object = None) -> RunAbout:
+def about_of(trainer: Trainer, state: object = None) -> RunFacts:
     """What a Trainer tells of its model, and the state of a callback."""
     return about_run(state, tensors=tensor_facts(trainer.model))
 

@@ -48,7 +48,7 @@ BUFFERS = 3 * 4 + 3 * 4 + 8
 @pytest.mark.parametrize(
     ("ranks", "nodes", "options", "bytes_of_all"),
     [
-        (1, 1, {}, 12 * PARAMETERS + BUFFERS),  # values and two running sums
+        (1, 1, {}, 12 * PARAMETERS + BUFFERS),  # values and two state arrays
         (4, 1, {}, 0),  # in the memory of the node
         (4, 2, {}, 0),
         (4, 4, RING, 0),

@@ -93,7 +93,7 @@ def test_a_file_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
         entries = Entries.of_model(model(comm), comm)
         arrays = (entry.value for entry in entries)
         if comm.rank == 0:
-            index = [saving.Info(*info) for info in entries.index()]
+            index = [saving.HeaderRow(*info) for info in entries.index()]
             saving.write(path, index, arrays, {}, {})
         assert not list(arrays)
 

@@ -1,4 +1,4 @@
-"""Values, gradients and running sums on disk but for those in use: the same bits."""
+"""Values, gradients and optimizer state on disk but for those in use: the same bits."""
 
 import threading
 from itertools import islice
