@@ -19,7 +19,7 @@ from nnmpi.nn.gpt2 import Sizes
 from nnmpi.nn.state import PLAIN, Form
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.full_state import FullState
 
 PARAMETERS = "parameters_sha256"
 """The metadata of a run's model have the digest of its parameters, as in the last event."""
@@ -86,7 +86,7 @@ def _check_given(state: Any, path: Any) -> None:
 
 def write_entries(
     path: str | None,
-    entries: Entries,
+    entries: FullState,
     metadata: Mapping[str, str],
     sizes: Sizes | None,
     model: str,

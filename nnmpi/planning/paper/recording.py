@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.step.ports import Joined
+from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.memory_meter import Meter, memory_meter
@@ -142,7 +142,7 @@ class _Recording:
         start = meter.begin()
         root, inputs = self._forward()
         peak, forward = meter.peak() - start, recorder.take()
-        outputs = root.parts if isinstance(root, Joined) else (root,)
+        outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
         shapes = [TensorShape.of(t) for t in outputs]
         taken = _bytes(inputs, outputs, self._is_last)
         taken = taken._replace(left=taken.kept, more={Kind.F: max(peak, taken.kept)})
@@ -204,7 +204,7 @@ class _Recording:
         finally:
             current_pass.reset(token)
         given = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
-        return Joined(y) if isinstance(y, tuple) else y, given
+        return JoinedOutputs(y) if isinstance(y, tuple) else y, given
 
 
 def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
@@ -235,7 +235,7 @@ def _in_second_half(taken: PassBytes) -> PassBytes:
 
 def _seed(root: Tensor, on: Backend) -> Any:
     """The gradient that a backward pass starts from."""
-    if isinstance(root, Joined):
+    if isinstance(root, JoinedOutputs):
         return root.seed([on.xp.ones_like(t.data) for t in root.parts])
     return on.xp.ones_like(root.data)
 
