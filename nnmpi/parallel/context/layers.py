@@ -85,7 +85,7 @@ def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
 # ---- layers for some of the positions
 
 
-class OnSomePositions(Module):
+class PositionSharded(Module):
     """The base of these layers. `ring` are the ranks that share sequences, `axis_of_positions` is
     that of a sample."""
 
@@ -105,7 +105,7 @@ class OnSomePositions(Module):
         return backend.of(x.data).asarray(cut.of(comm.rank))
 
 
-class PartPositionalEmbedding(OnSomePositions, PositionalEmbedding):
+class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
     """x plus the rows of the weight of the positions that are here."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
     return Result(x + w[index], (lambda g, out: g, of_w))
 
 
-class PartDropout(OnSomePositions, Dropout):
+class PartDropout(PositionSharded, Dropout):
     """Dropout with the masks of the positions that are here."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class PartDropout(OnSomePositions, Dropout):
         return xp.asarray(cut.of(self.ring.comm.rank).astype("uint32")), cut.length
 
 
-class RingSelfAttention(OnSomePositions, SelfAttention):
+class RingSelfAttention(PositionSharded, SelfAttention):
     """SelfAttention whose keys and values come from all ranks of the ring."""
 
     def attended(self, qkv: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class RingSelfAttention(OnSomePositions, SelfAttention):
         return apply(ring_attention, self.rotated(qkv, positions), ring=self.ring, **options)
 
 
-LAYERS: Mapping[type[Module], type[OnSomePositions]] = {
+LAYERS: Mapping[type[Module], type[PositionSharded]] = {
     PositionalEmbedding: PartPositionalEmbedding,
     Dropout: PartDropout,
     SelfAttention: RingSelfAttention,

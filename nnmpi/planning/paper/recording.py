@@ -20,8 +20,8 @@ from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import ops
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.scaling import widened
@@ -66,7 +66,7 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
 
 
-@remembered
+@cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
     """The events of the passes at these coordinates along the axes that cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
@@ -86,7 +86,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
         recording.reset(token)
 
 
-@remembered
+@cached
 def _has_halves(a: Arrangement) -> bool:
     """Whether backward passes are in two halves, of which those of first stages are one."""
     count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]

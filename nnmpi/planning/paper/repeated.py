@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import TensorRef, VariableRef, mapped
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import Division, StagePart
 from nnmpi.parallel.arrangement.partition import joined, units
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.planning.paper.stage import Events, PaperStage, PassBytes, PassEvents
 from nnmpi.schedules.op import Kind
 
@@ -34,7 +34,7 @@ class Section(NamedTuple):
     variables: Sequence[int]
 
 
-@remembered
+@cached
 def in_sections(a: Arrangement) -> Arrangement:
     """The arrangement with a stage for each section."""
     graph, cache = a.graph, a.graph.source.cache
@@ -53,7 +53,7 @@ def in_sections(a: Arrangement) -> Arrangement:
     return replace(a, division=Division(tuple(stages)))
 
 
-@remembered
+@cached
 def all_sections(a: Arrangement, stage: int) -> list[Section]:
     """The sections of a stage."""
     cut, nodes = in_sections(a), a.division.stages[stage].nodes

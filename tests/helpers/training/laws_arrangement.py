@@ -20,7 +20,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, Sent, Traffic
+from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step.executor import StepState
@@ -101,7 +101,7 @@ def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Traine
     """After some steps; returns the Trainer, steps that are left, and what stages have taken."""
     trainer, steps, taken = _begun(comm, options)
     a = trainer.arrangement
-    before: Traffic = dict.fromkeys(TRAFFIC_AXES, Sent())
+    before: AxisTraffic = dict.fromkeys(TRAFFIC_AXES, Traffic())
     after = before
     for _ in range(3):  # the first step has what the next ones need no more
         next(steps)
