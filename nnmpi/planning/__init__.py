@@ -4,6 +4,6 @@
                          machine.json ─► Machine ├─► step_time ─► StepTime    terms that add up
                                    Arrangement ─┘
 
-Here: steps on paper (`paper`), predictions from their logs, and the search for a layout.
-Elsewhere: measuring a machine (`run/measuring.py`), and the text of the command (`run/planning`).
+Here: steps on paper (`paper`), predictions from their logs, and the search for a layout. Elsewhere:
+measuring a machine (`run/measuring.py`), and the text of the command (`run/planning`).
 """

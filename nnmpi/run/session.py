@@ -244,7 +244,7 @@ class Session:
     def first_has_all(self) -> bool:
         """True if rank 0 has the whole model, so that it can write it without a message."""
         has_all = self.arrangement.store.is_whole or self.rests
-        return has_all and self.strategy.entries.writer_has_all
+        return has_all and self.strategy.full_state.writer_has_all
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -261,14 +261,14 @@ class Session:
         """Writes the model to a file, on rank 0."""
         where = path if self.comm.rank == 0 else None
         sizes, model = folders.gpt_sizes(self.model), type(self.model).__name__
-        saving.write_entries(where, self.strategy.entries, self.metadata, sizes, model)
+        saving.write_entries(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:
         """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
         ranks."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
-            parts = self.strategy.entries.table
+            parts = self.strategy.full_state.table
             consistency.check_copies(parts, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
@@ -310,7 +310,7 @@ class Session:
     def rest(self) -> None:
         """Gathers all values of this rank's part of the model, until the next run begins."""
         for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.at_rest())
+            self._resting.enter_context(store.between_runs())
         self.rests = True
 
     def wake(self) -> None:

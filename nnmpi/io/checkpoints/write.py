@@ -52,7 +52,7 @@ from nnmpi.io.checkpoints.schema import as_json
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.snapshot import RangeOf, typed
+from nnmpi.parallel.model.snapshot import StateRange, dtypes_of
 
 T = TypeVar("T")
 PAUSE = 1e-4  # seconds between two polls of a rank that waits
@@ -82,7 +82,7 @@ class WriteJob(NamedTuple):
     """
 
     snapshot: Snapshot
-    has: Sequence[Sequence[RangeOf[str]]]
+    has: Sequence[Sequence[StateRange[str]]]
     about: Any
     arrays: list[np.ndarray]
     log: str | None
@@ -134,7 +134,7 @@ class Writer:
         arrays = list[np.ndarray]()
         facts = None if self._comm.rank else about
         told = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
-        ranges, problem = [*map(typed, snapshot.owned)], self._made_folder(snapshot.state.step)
+        ranges, problem = [*map(dtypes_of, snapshot.owned)], self._made_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))

@@ -103,8 +103,8 @@ def _more(kind: Kind, of_pass: PassBytes) -> int:
 def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
     """The bytes into which a rank receives what it adds to its own values.
 
-    Sums of gradients may all be under way at once; of the gradients that ZeRO scatters in a backward
-    pass, as many as it has slots; other exchanges of a group follow each other.
+    Sums of gradients may all be under way at once; of the gradients that ZeRO scatters in a
+    backward pass, as many as it has slots; other exchanges of a group follow each other.
     """
     at_once, most = 0, Counter[tuple[int, ...]]()
     scattered, scatters = 0, 0

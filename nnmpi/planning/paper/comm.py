@@ -1,8 +1,8 @@
 """PaperComm: a Comm that moves nothing. It logs each call as an Exchange, and returns at once.
 
-Buffers are filled as if all ranks had the values of this rank: a sum is `size` times its values,
-a gather has them in every place, a received message is zeros. So counts and flags that ranks agree
-on are those of identical ranks. Arrays without data stay as they are.
+Buffers are filled as if all ranks had the values of this rank: a sum is `size` times its values, a
+gather has them in every place, a received message is zeros. So counts and flags that ranks agree on
+are those of identical ranks. Arrays without data stay as they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -271,10 +271,10 @@ class PaperBuffer:
         return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
     def barrier(self) -> None:
-        """Nobody is waited for."""
+        """Returns at once, since no other rank exists."""
 
     def free(self, check: bool = True) -> None:
-        """Nothing to free."""
+        """Does nothing, since no memory is shared."""
 
 
 def rank_state(a: Arrangement, rank: int) -> RankState:

@@ -22,7 +22,8 @@ class StepLog(Recorder):
     operation of the program (F, B, REDUCE, ...) that starts it.
 
     It is the recorder of an executor, which tells it the operation. On paper nothing takes time, so
-    there are no waits, unlike in `Recording` of --trace, but every exchange with its ranks and length.
+    there are no waits, unlike in `Recording` of --trace, but every exchange with its ranks and
+    length.
 
     entries   how often each exchange was started, by its axis, its position among the sums of
               gradients (their order decides what hides them; 0 for other exchanges), its word, its
@@ -38,8 +39,8 @@ class StepLog(Recorder):
     def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
         """Logs an exchange over the ranks of an axis, in the operation that is being executed.
 
-        Exchanges that are started along dp (sums of gradients, gathers of parameters) continue beside
-        passes, so they belong to no stage.
+        Exchanges that are started along dp (sums of gradients, gathers of parameters) continue
+        beside passes, so they belong to no stage.
         """
         kind, stage, word = self._kind, self._stage, WORDS.get(axis, "moments")
         if axis == "pp":

@@ -17,14 +17,14 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import Arguments, mapped
-from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import ops
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.step.ports import Joined
+from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.memory_meter import Meter, memory_meter
@@ -51,10 +51,10 @@ class NullOpRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Nothing is noted of an op."""
+        """Ignores an op."""
 
     def enter_no_grad(self) -> None:
-        """Nothing is noted of no_grad."""
+        """Ignores that a no_grad block begins."""
 
 
 NO_OPS_RECORDED = NullOpRecorder()
@@ -67,7 +67,7 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
 
 
-@remembered
+@cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
     """Records the passes of a stage at these coordinates along the axes that cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
@@ -87,7 +87,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
         recording.reset(token)
 
 
-@remembered
+@cached
 def _has_halves(a: Arrangement) -> bool:
     """True if the schedule runs backward passes in two halves, I and W, as zero-bubble schedules
     do."""
@@ -146,7 +146,7 @@ class _Recording:
         start = meter.begin()
         root, inputs = self._forward()
         peak, forward = meter.peak() - start, recorder.take()
-        outputs = root.parts if isinstance(root, Joined) else (root,)
+        outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
         shapes = [TensorShape.of(t) for t in outputs]
         taken = _bytes(inputs, outputs, self._is_last)
         taken = taken._replace(left=taken.kept, more={Kind.F: max(peak, taken.kept)})
@@ -209,13 +209,13 @@ class _Recording:
         finally:
             current_pass.reset(token)
         given = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
-        return Joined(y) if isinstance(y, tuple) else y, given
+        return JoinedOutputs(y) if isinstance(y, tuple) else y, given
 
 
 def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
     """The bytes that a forward pass keeps for its backward pass; a loss counts only with what its
     backward pass reads."""
-    read, enters = kept(outputs), _memory(given)
+    read, enters = saved_memory(outputs), _memory(given)
     out = {} if is_last else _memory(outputs)
     out = {key: memory for key, memory in out.items() if key not in enters}
     inside = (memory for key, memory in read.items() if key not in enters and key not in out)
@@ -242,7 +242,7 @@ def _in_second_half(taken: PassBytes) -> PassBytes:
 
 def _seed(root: Tensor, on: Backend) -> Any:
     """The gradient from which a backward pass starts: ones."""
-    if isinstance(root, Joined):
+    if isinstance(root, JoinedOutputs):
         return root.seed([on.xp.ones_like(t.data) for t in root.parts])
     return on.xp.ones_like(root.data)
 

@@ -26,7 +26,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.step.ports import Joined
+from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.planning.paper.comm import PaperComm
 from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
@@ -187,7 +187,7 @@ class RecordedStats:
         return sums
 
 
-class PaperRoot(Joined):
+class PaperRoot(JoinedOutputs):
     """The outputs of a stage on paper, whose `backward` replays the recorded backward pass."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")

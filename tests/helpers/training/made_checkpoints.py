@@ -18,7 +18,7 @@ from nnmpi.io.output.pace import PaceCounts
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.snapshot import RangeOf, SavedRange
+from nnmpi.parallel.model.snapshot import SavedRange, StateRange
 from nnmpi.parallel.step.executor import StepState
 
 COPIES, SLICES, BUFFER, PARTS = "copies", "slices", "buffer", "parts"
@@ -40,7 +40,7 @@ def made(comm: Comm, step: int, n: int = 1000, epoch: int = 0) -> Snapshot:
     def of(path: str, place: Place, lo: int, hi: int, sums: tuple[str, ...] = SUMS) -> SavedRange:
         row = numbers(step, path, "values", n)[place.slices[0]]
         rows = {name: numbers(step, path, name, n)[place.slices[0]][lo:hi] for name in sums}
-        return RangeOf(*place, (0,), lo, hi, step if sums else 0, row[lo:hi], rows)
+        return StateRange(*place, (0,), lo, hi, step if sums else 0, row[lo:hi], rows)
 
     entire = whole((n,))
     owned = (
