@@ -22,7 +22,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.kernels.steps import PLAIN, Mixed, scale_loop
+from nnmpi.arrays.kernels.steps import PLAIN, MixedStep, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Range
 from nnmpi.nn.single_store import Store
@@ -57,7 +57,7 @@ class Operands(NamedTuple):
     grads: Array
     sums: dict[str, Array]
     t: int
-    mixed: Mixed = PLAIN
+    mixed: MixedStep = PLAIN
 
     def part(self, part: slice) -> "Operands":
         """Some of the numbers."""
@@ -123,7 +123,7 @@ class FlatStore(Store):
         """The memory of the gradient of parameter i."""
         return self.grad_memories[i]
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, Mixed]]:
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         """(values, gradients, what is beside masters) of what this rank updates of elements start
         to end - 1."""
         for shard in self.own_shards(start, end):

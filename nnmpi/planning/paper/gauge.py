@@ -7,7 +7,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from nnmpi.arrays.backend import META, Backend
-from nnmpi.arrays.meta.array import LiveBytes, counting
+from nnmpi.arrays.meta.array import AllocationCounter, counting
 
 
 class Gauge(NamedTuple):
@@ -27,10 +27,10 @@ class Gauge(NamedTuple):
 def gauge(on: Backend) -> Iterator[Gauge]:
     """Within it memory is counted: of arrays without numbers where `on` is META."""
     if on is META:
-        live = LiveBytes()
+        live = AllocationCounter()
         token = counting.set(live)
         try:
-            yield Gauge(lambda: live.bytes, lambda: live.most, live.forget)
+            yield Gauge(lambda: live.bytes, lambda: live.peak, live.reset_peak)
         finally:
             counting.reset(token)
         return
