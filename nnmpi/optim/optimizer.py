@@ -3,8 +3,8 @@
 Rules:
 
 - Nothing here communicates. A rank updates what `owned` of the store gives, and has running sums
-  for that only; `Entries.of_optimizer` collects those of all ranks, `planning/paper/rank.py` counts
-  them.
+  for that only; `FullState.of_optimizer` collects those of all ranks, `planning/paper/rank.py`
+  counts them.
 - Ranges are found again when `_dependencies` changes, which each step compares: what else ranges
   come to depend on belongs there, or sets `_ranges_of` to nothing as `take` does.
 - A step leaves the mark of a write (`storage.written`), by which the tape refuses older graphs.

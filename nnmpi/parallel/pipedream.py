@@ -217,9 +217,9 @@ class OverlappingSteps:
     ) -> None:
         pp = layout.axis["pp"]
         self._signals = SignalChannels(spec.part.boundaries, pp, spec.task.on)
-        around = (Kind.F, self._forward), (Kind.B, self._backward)
+        op_hooks = (Kind.F, self._forward), (Kind.B, self._backward)
         self._executor = executor_of(
-            layout, spec, NO_SYNC, self._next_version, channels=self._signals, around=around
+            layout, spec, NO_SYNC, self._next_version, channels=self._signals, op_hooks=op_hooks
         )
         self._number, self._count = pp.rank, pp.size
         self._store, self._optimizer, self._control = store, optimizer, spec.control

@@ -115,9 +115,9 @@ def test_all_batches_of_pipedream_send_the_same() -> None:
         one, last = built(a, rank), None
         micro = [Batch(np.empty((24, 0)), np.zeros(24), np.arange(24))]
         for step in range(5):
-            one.ranks.log.clear()
+            one.state.log.clear()
             one.run(Load(np.arange(24), micro, 24.0), StepState(step, 0, step), 1 << 30)
-            said = one.ranks.log.exchanges()
+            said = one.state.log.exchanges()
             assert said == last or step < 2
             last = said
         assert said == exchanges(a, rank, 24)
@@ -198,7 +198,7 @@ def test_ranks_that_sum_by_nccl_need_no_gpu_on_paper(zero: int) -> None:
     a = arranged(cluster, **options)
     one = after_steps(a, 1, 2)
     longest = max(b.stop - b.start for b in a.model_on(1).buckets)
-    assert one.ranks.wide_terms == 4 * longest  # terms in 32 bits
+    assert one.state.wide_terms == 4 * longest  # terms in 32 bits
     sums = [e for e in exchanges(a, 1, 24)["dp"] if e.algorithm == "nccl"]
     assert sums
     gathers = traffic(a, 1, 24)["dp"].bytes

@@ -11,7 +11,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.rows import dropout_mask_loop
 from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, array_of, as_tensor
-from nnmpi.autograd.lookup import Lookup
+from nnmpi.autograd.lookup import EmbeddingResult
 from nnmpi.autograd.ops import elementwise, linear, lookup
 from nnmpi.autograd.ops.shape import axis_within
 from nnmpi.nn import init
@@ -100,7 +100,7 @@ class Embedding(Module):
         index = self.checked(index)
         y = apply(lookup.embedding, self.weight, index=index, padding=self.padding_idx)
         on_host = isinstance(index, np.ndarray)  # who looks for equal rows waits for a device
-        return Lookup(y, index.copy()) if on_host else y
+        return EmbeddingResult(y, index.copy()) if on_host else y
 
     def checked(self, index: Any) -> Array:
         """The integers as an array where the weight is; raises ValueError if a row is missing."""

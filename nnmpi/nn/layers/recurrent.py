@@ -7,7 +7,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.autograd import Tensor, apply, as_tensor, on_host
 from nnmpi.autograd.functional import concatenate
-from nnmpi.autograd.lookup import Lookup
+from nnmpi.autograd.lookup import EmbeddingResult
 from nnmpi.autograd.ops import elementwise, recurrent
 from nnmpi.nn import init
 from nnmpi.nn.layers.basic import (
@@ -137,7 +137,7 @@ class _Recurrent(Module):
         """Which rows of x are equal, if that is known; not where weights move before a gradient of
         all rows may be asked for."""
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
-        return x.index if isinstance(x, Lookup) and not rotates else None
+        return x.index if isinstance(x, EmbeddingResult) and not rotates else None
 
     def _initial(self, hx: State | None, N: int) -> Sequence[Tensor | None]:
         """The initial states, (layers * directions, N, H) each, or None."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.mesh import REPLICAS
-from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, between, box, page, text
+from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 
 # ---- Names of ranks, and of layers that many blocks have alike, for tables and drawings.
 
@@ -182,7 +182,7 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
             parts.append(text(26, top + LINE / 2, name, 14, weight="bold"))
             parts += _heads(a, columns, top + 1.7 * LINE)
             for i, row in enumerate(cells):
-                shade = colour if row.kind else between(colour, PAPER, 0.4)
+                shade = colour if row.kind else blend(colour, PAPER, 0.4)
                 parts += _drawn(row, top + head + i * (ROW + GAP), columns, shade)
             top += height + 14
             right = max(right, columns[-1].left + columns[-1].width)

@@ -10,7 +10,7 @@ Where a model is spread over ranks of other axes, one more all-reduce sums what 
 Rules:
 
 - A step waits for a device here and nowhere else, once, for the numbers of `totals`, or not at all
-  (`late.py`). What else is to be read joins that array; `tests/strict/` counts the waits.
+  (`deferred_steps.py`). What else is to be read joins that array; `tests/strict/` counts the waits.
 - What is decided is decided from sums that are the same on all ranks: to clip, to skip the step,
   which parameters have a gradient. A decision from a rank's own gradient lets copies drift apart.
 - Each number counts once. `counts_loss` and `counts` say on which rank: a new axis along which

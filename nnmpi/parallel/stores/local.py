@@ -44,7 +44,7 @@ class StoreSpec(NamedTuple):
     apart: bool = False
 
 
-InTurn: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
+InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
 """Yields arrays of one length, or the same pieces of each of them, one behind the other; the work
 on them is over when the next ones are asked for."""
 
@@ -64,7 +64,7 @@ class LocalStore(FlatStore):
               (`swapping/model_pages.py`)
     """
 
-    in_turn: InTurn | None = None
+    in_pieces: InPieces | None = None
     masters: Array | None = None
     factor: float | Array = 1.0
 
@@ -173,7 +173,7 @@ class LocalStore(FlatStore):
         terms = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):
-                terms.append(squares(self.shard_gradient(shard), self.in_turn, self.factor))
+                terms.append(squares(self.shard_gradient(shard), self.in_pieces, self.factor))
         return sum(terms[1:], start=terms[0]) if terms else np.zeros(())
 
     # ---- a step
@@ -212,10 +212,10 @@ class LocalStore(FlatStore):
         self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
         operands = super().updates(start, end, state, at, t)
-        return operands if self.in_turn is None else _pieces(operands, self.in_turn)
+        return operands if self.in_pieces is None else _pieces(operands, self.in_pieces)
 
     def scale(self, array: Array, factor: float) -> None:
-        for (piece,) in [(array,)] if self.in_turn is None else self.in_turn(array):
+        for (piece,) in [(array,)] if self.in_pieces is None else self.in_pieces(array):
             super().scale(piece, factor)
 
     def scale_gradients(self, factor: float) -> None:
@@ -249,17 +249,17 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
             p.grad_memory[...] = 0
 
 
-def _pieces(operands: Iterator[Operands], in_turn: InTurn) -> Iterator[Operands]:
+def _pieces(operands: Iterator[Operands], in_pieces: InPieces) -> Iterator[Operands]:
     """The operands of updates in pieces that come to memory in turn."""
     for x in operands:
         beside = [] if x.mixed.values is None else [x.mixed.values]
-        for values, grads, *rest in in_turn(x.values, x.grads, *x.sums.values(), *beside):
+        for values, grads, *rest in in_pieces(x.values, x.grads, *x.sums.values(), *beside):
             mixed = x.mixed._replace(values=rest.pop() if beside else None)
             state = dict(zip(x.sums, rest, strict=True))
             yield Operands(values, grads, state, x.t, mixed)
 
 
-def squares(g: Array, in_turn: InTurn | None = None, factor: float | Array = 1.0) -> Array:
+def squares(g: Array, in_pieces: InPieces | None = None, factor: float | Array = 1.0) -> Array:
     """The float64 sum over blocks of squares of factor * g: threads of BLAS change nothing."""
     dtype, on = types_of(g.dtype).sums, backend.of(g)
     if on is backend.META:
@@ -269,7 +269,7 @@ def squares(g: Array, in_turn: InTurn | None = None, factor: float | Array = 1.0
         squares_loop(g, factor, sums)
         return sums.sum(dtype=np.float64)
     terms: list[float] = []
-    for (piece,) in [(g,)] if in_turn is None else in_turn(g):
+    for (piece,) in [(g,)] if in_pieces is None else in_pieces(g):
         sums = np.empty(-(-len(piece) // BLOCK_OF_SQUARES), dtype)
         squares_loop(piece, factor, sums)
         terms += sums.tolist()

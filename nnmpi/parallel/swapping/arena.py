@@ -102,7 +102,7 @@ class Arena:
         self._nbytes, self._address = nbytes, _function("address")(self._handler)
 
     @contextmanager
-    def making(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
+    def allocating(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
         """Within it the arrays that this thread makes lie here; with free memory that keeps its
         pages they take no more than this, as long as there is some."""
         _function("tag")(self._handler, tag, round(nbytes))
@@ -200,7 +200,7 @@ def _fill(array: np.ndarray, blocks: Blocks, value: int) -> None:
 
 
 def _measure(arena: Arena) -> Disk:
-    with arena.making(0):
+    with arena.allocating(0):
         array = np.empty(MEASURED, np.uint8)
     blocks = [*pairwise(range(0, MEASURED + 1, MEASURED // PIECES))]
 

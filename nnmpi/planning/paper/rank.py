@@ -29,7 +29,7 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategies import RANK_STEPS
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.planning.paper.comm import Ranks, layout_on_paper, ranks_on_paper
+from nnmpi.planning.paper.comm import RankState, layout_on_paper, rank_state
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.stage import PaperStage
 from nnmpi.planning.paper.twins import moved, twin
@@ -47,7 +47,7 @@ CONTROL = StepControl(
 class PaperRank(NamedTuple):
     """A rank built on paper; it can make steps, and its arrays have no numbers."""
 
-    ranks: Ranks
+    state: RankState
     store: LocalStore
     optimizer: Optimizer
     run: Callable[[Load, StepState, int], object]
@@ -65,15 +65,15 @@ class PaperLoss:
 
 def built(a: Arrangement, rank: int) -> PaperRank:
     """A rank of any strategy."""
-    ranks, held = ranks_on_paper(a, rank), a.model_on(rank)
-    layout = layout_on_paper(a, ranks)
+    state, held = rank_state(a, rank), a.model_on(rank)
+    layout = layout_on_paper(a, state)
     parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
     part = _part(a, rank, parameters, layout.axis)
     scale = LossScale.of(a.config.dtype)
     task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
     make_optimizer = partial(of_config, a.config)
-    spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, ranks.log))
-    return PaperRank(ranks, *RANK_STEPS[a.strategy.name](layout, spec))
+    spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, state.log))
+    return PaperRank(state, *RANK_STEPS[a.strategy.name](layout, spec))
 
 
 def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
@@ -137,22 +137,22 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
     # all versions of its weights after as many steps as there are stages
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
     for number in range(first + 1):
-        paper_rank.ranks.log.clear()
+        paper_rank.state.log.clear()
         paper_rank.run(load, StepState(number, 0, number), 1 << 30)
         paper_rank.store.wait()
-    return PaperStep(paper_rank.ranks.log.exchanges(), _held(a, paper_rank))
+    return PaperStep(paper_rank.state.log.exchanges(), _held(a, paper_rank))
 
 
 def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
     """The memory that a rank holds for trained parameters between steps."""
-    store, windows = paper_rank.store, sum(paper_rank.ranks.windows.values())
+    store, windows = paper_rank.store, sum(paper_rank.state.windows.values())
     masters = 0 if store.masters is None else store.masters.nbytes
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
     if isinstance(store, NodeStore):
         windows -= values + gradients
-    state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
-    slots = store.slot_bytes() + paper_rank.ranks.wide_terms
-    return Memory(values, gradients, state + masters, slots=slots, windows=windows)
+    optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
+    slots = store.slot_bytes() + paper_rank.state.wide_terms
+    return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)
 
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:

@@ -141,15 +141,15 @@ def put_together(
         )
         for i, (of, section) in enumerate(made)
     ]
-    ahead = _joined(of.forward for of in events)
-    back = _joined(of.backward for of in reversed(events))
+    forward = _joined(of.forward for of in events)
+    backward = _joined(of.backward for of in reversed(events))
     nbytes = _bytes([of.nbytes for of in events], has_gradient)
     outputs = events[-1].outputs
     if not has_gradient:
-        return PassEvents(outputs, nbytes, ahead, back, weights=back)
+        return PassEvents(outputs, nbytes, forward, backward, weights=backward)
     inputs = _joined(of.inputs for of in reversed(events))
     weights = _joined(of.weights for of in reversed(events))
-    return PassEvents(outputs, nbytes, ahead, back, inputs, weights)
+    return PassEvents(outputs, nbytes, forward, backward, inputs, weights)
 
 
 def _with_variables(of: PassEvents, variables: Mapping[int, int], place: int) -> PassEvents:
@@ -167,7 +167,7 @@ def _with_variables(of: PassEvents, variables: Mapping[int, int], place: int) ->
 
 
 def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Iterator[Any]:
-    for do, arguments in events.others:
+    for do, arguments in events.calls:
         if do is PaperStage.use_again:
             variable, made = arguments
             yield do, (variables[variable], (place << 48) + made)
@@ -179,11 +179,11 @@ def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Ite
 
 def _joined(several: Iterator[Events]) -> Events:
     """The events of passes that follow each other."""
-    exchanges, others = Counter[Any](), list[Any]()
+    exchanges, calls = Counter[Any](), list[Any]()
     for events in several:
         exchanges.update(events.exchanges)
-        others += events.others
-    return Events(exchanges, others)
+        calls += events.calls
+    return Events(exchanges, calls)
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:

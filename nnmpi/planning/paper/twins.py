@@ -12,8 +12,8 @@ from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.mesh import BATCH, MODEL, REPLICAS
-from nnmpi.planning.paper.cut_model import places_recorded
 from nnmpi.planning.paper.repeated import all_sections
+from nnmpi.planning.paper.sharded_model import places_recorded
 
 
 def twin(a: Arrangement, rank: int, batch: int) -> int:

@@ -1,4 +1,4 @@
-"""LateSteps: steps on a device whose host reads what a step has shown in the next one.
+"""DeferredSteps: steps on a device whose host reads what a step has shown in the next one.
 
     step i      F  B  UPDATE ── loss, squares ──┐ copied to the host
     step i + 1  F ─────────────────────── read ◄┘  B  UPDATE
@@ -27,7 +27,7 @@ from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.control import StepControl
-from nnmpi.parallel.step.executor import Around, Executor, StepResult, StepState
+from nnmpi.parallel.step.executor import Executor, OpHooks, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import wire_of
@@ -37,7 +37,7 @@ UNREAD = Outcome(0.0, 0.0, True)
 """The outcome of a step until the host has read the real one."""
 
 
-class LateSteps:
+class DeferredSteps:
     """The update, the hooks around B and the steps of an executor, for outcomes that are read late.
 
     now: an update that waits
@@ -57,7 +57,7 @@ class LateSteps:
         self._copies = CopyStream(store.on)
         self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
-        self.around: Around = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
+        self.op_hooks: OpHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
 
     def apply(self, step: int) -> Outcome:
         """Update the parameters, and wait for the outcome at the end of an epoch or where it is
@@ -129,7 +129,7 @@ class LateSteps:
             self._store.factor = 1.0 / scaler.current.scale
 
 
-def can_be_late(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
+def can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
     """Tell whether this rank has a device and all parameters, and NCCL sums gradients of copies."""
     has_all = a.ranks == 1 or (a.algorithm == NCCL and a.ranks == a.mesh.count(*REPLICAS))
     copies = a.store.name in ("local", "replica")

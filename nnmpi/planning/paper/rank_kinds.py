@@ -27,7 +27,7 @@ MANY = 1 << 16
 """Ranks of more than which each kind sends in sums over replicas what its first one sends."""
 
 
-class AlikeRanks(NamedTuple):
+class RankKind(NamedTuple):
     """Ranks of the same stages with the same figures, and those of the first of them.
 
     parameters_sent  what of its traffic along dp is parameters
@@ -49,9 +49,9 @@ class AlikeRanks(NamedTuple):
 
 
 @uncollected()
-def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
+def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
     """All ranks in such groups, with what they do in steps over batches of so many samples."""
-    kinds: dict[tuple[object, ...], AlikeRanks] = {}
+    kinds: dict[tuple[object, ...], RankKind] = {}
     for ranks in _alike(a, batch):
         figures = _figures(a, ranks, batch)
         sent = (n for amount in (*figures.traffic.values(), figures.backup.sent) for n in amount)
@@ -63,12 +63,12 @@ def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
     return list(kinds.values())
 
 
-def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
+def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
     """The figures of the first of these ranks; with --verify each of them has a whole model too."""
     first, single = ranks[0], alone(a) if a.config.verify else None
     held, sole_here = memory(a, first, batch), sole_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
-        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Sent()), sole=sole_here)
+        return RankKind(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Sent()), sole=sole_here)
     kept = activations(a, first, batch)
     if single is not None:
         held = Memory(*map(add, held, memory(single, 0, batch)))
@@ -76,7 +76,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     sent, parameters = traffic(a, first, batch), parameters_sent(a, first, batch)
     copies = backup(a, first) if needs_backups(a) else NO_BACKUP
     stages = a.model_on(first).stages
-    return AlikeRanks(ranks, stages, held, kept, sent, parameters, sole_here, copies)
+    return RankKind(ranks, stages, held, kept, sent, parameters, sole_here, copies)
 
 
 def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
