@@ -35,10 +35,10 @@ def with_names(graph: Graph) -> Graph:
     for e in graph.inputs:
         edge = graph.edges[e]
         tokens = SEQUENCES[: len(edge.axes)] if edge.dtype.startswith(("int", "uint")) else ()
-        names_of[e] = tokens or _by_number(edge)
+        names_of[e] = tokens or _default_names(edge)
     for node in graph.nodes:
         for e in node.outputs:
-            names_of[e] = _behind(node, [names_of[i] for i in node.inputs], graph.edges[e])
+            names_of[e] = _output_names(node, [names_of[i] for i in node.inputs], graph.edges[e])
     for node in graph.nodes:
         if node.layer is SelfAttention:  # of its heads are the query, the key and the value
             names_of[node.inputs[0]] = (*names_of[node.inputs[0]][:-1], "heads")
@@ -47,12 +47,12 @@ def with_names(graph: Graph) -> Graph:
     return graph._replace(edges=tuple(edges))
 
 
-def _by_number(edge: Edge) -> tuple[str, ...]:
+def _default_names(edge: Edge) -> tuple[str, ...]:
     n = len(edge.axes)
     return BY_AXES.get(n, ("batch", *[""] * (n - 1)) if edge.of_samples else ("",) * n)
 
 
-def _behind(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[str, ...]:
+def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[str, ...]:
     """The names of the axes of an output."""
     x = inputs[0] if inputs else ()
     if node.layer is Embedding:
@@ -63,7 +63,7 @@ def _behind(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[
         return (x[0], x[-1], *x[1:-1])
     if node.layer is Conv1d:
         return ("batch", "channels", "length")
-    return x if len(x) == len(edge.axes) else _by_number(edge)
+    return x if len(x) == len(edge.axes) else _default_names(edge)
 
 
 def _name_scores(graph: Graph, names_of: dict[int, tuple[str, ...]]) -> None:

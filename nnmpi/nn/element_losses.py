@@ -37,7 +37,7 @@ class ElementLoss(Loss):
             )
         losses = self.losses(prediction, target)
         if self.weight is not None:
-            losses = losses * _fitting(self.weight, losses)
+            losses = losses * _broadcast(self.weight, losses)
         return self.reduced(losses)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class BCEWithLogitsLoss(ElementLoss):
         self.pos_weight = weights(type(self).__name__, "pos_weight", pos_weight)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        positive = 1.0 if self.pos_weight is None else _fitting(self.pos_weight, prediction)
+        positive = 1.0 if self.pos_weight is None else _broadcast(self.pos_weight, prediction)
         return apply(ops.bce_with_logits, prediction, target, pos_weight=positive)
 
 
@@ -148,7 +148,7 @@ class KLDivLoss(ElementLoss):
         return total / max(len(losses), 1) if self.reduction == "batchmean" else total
 
 
-def _fitting(weight: np.ndarray, like: Tensor) -> Array:
+def _broadcast(weight: np.ndarray, like: Tensor) -> Array:
     """The weights as an array like a tensor; raises ValueError unless they broadcast to it."""
     try:
         fits = np.broadcast_shapes(weight.shape, like.shape) == like.shape

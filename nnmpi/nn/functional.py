@@ -42,21 +42,21 @@ from nnmpi.nn.layers.pooling import (
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.registries import constructor_options
-from nnmpi.nn.seeding import construction
+from nnmpi.nn.seeding import seed_state
 
 M = TypeVar("M", bound=Module)
 
 
-def _made(layer: Callable[..., M], *args: Any, **options: Any) -> M:
+def _temporary(layer: Callable[..., M], *args: Any, **options: Any) -> M:
     """A layer for one call, which does not count as constructed."""
-    saved = construction.get()
+    saved = seed_state.get()
     try:
         return layer(*args, **options)
     finally:
-        construction.set(saved)
+        seed_state.set(saved)
 
 
-def _of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
+def _wrap(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
     """The function of inputs of these names, and of the options of a layer, in its order."""
     named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs or ("input",)]
     shown = Signature([*named, *constructor_options(layer)])
@@ -64,7 +64,7 @@ def _of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
     def function(*args: Any, **options: Any) -> Tensor:
         given = shown.bind(*args, **options).arguments
         values = [given.pop(p.name) for p in named]
-        y: Tensor = _made(layer, **given).forward(*values)
+        y: Tensor = _temporary(layer, **given).forward(*values)
         return y
 
     described: Any = function
@@ -106,10 +106,10 @@ def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return apply(activations.elu, as_tensor(input), alpha=float(alpha))
 
 
-gelu = _of(GELU)
-sigmoid = _of(Sigmoid)
-softplus = _of(Softplus)
-tanh = _of(Tanh)
+gelu = _wrap(GELU)
+sigmoid = _wrap(Sigmoid)
+softplus = _wrap(Softplus)
+tanh = _wrap(Tanh)
 
 
 def prelu(input: Any, weight: Any) -> Tensor:
@@ -242,17 +242,17 @@ def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
         return_indices: bool = False,
     ) -> Any:
         sizes = (kernel_size, stride, padding, dilation)
-        return _made(layer, *sizes, return_indices, ceil_mode).forward(input)
+        return _temporary(layer, *sizes, return_indices, ceil_mode).forward(input)
 
     return function
 
 
 max_pool1d = _max_pool(MaxPool1d)
 max_pool2d = _max_pool(MaxPool2d)
-avg_pool1d = _of(AvgPool1d)
-avg_pool2d = _of(AvgPool2d)
-adaptive_avg_pool2d = _of(AdaptiveAvgPool2d)
-interpolate = _of(Upsample)
+avg_pool1d = _wrap(AvgPool1d)
+avg_pool2d = _wrap(AvgPool2d)
+adaptive_avg_pool2d = _wrap(AdaptiveAvgPool2d)
+interpolate = _wrap(Upsample)
 
 
 def pad(
@@ -278,16 +278,16 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
 
 # ---- losses
 
-cross_entropy = _of(CrossEntropyLoss, "input", "target")
-nll_loss = _of(NLLLoss, "input", "target")
-mse_loss = _of(element_losses.MSELoss, "input", "target")
-l1_loss = _of(element_losses.L1Loss, "input", "target")
-smooth_l1_loss = _of(element_losses.SmoothL1Loss, "input", "target")
-huber_loss = _of(element_losses.HuberLoss, "input", "target")
-kl_div = _of(element_losses.KLDivLoss, "input", "target")
-binary_cross_entropy = _of(element_losses.BCELoss, "input", "target")
-binary_cross_entropy_with_logits = _of(element_losses.BCEWithLogitsLoss, "input", "target")
-triplet_margin_loss = _of(TripletMarginLoss, "anchor", "positive", "negative")
+cross_entropy = _wrap(CrossEntropyLoss, "input", "target")
+nll_loss = _wrap(NLLLoss, "input", "target")
+mse_loss = _wrap(element_losses.MSELoss, "input", "target")
+l1_loss = _wrap(element_losses.L1Loss, "input", "target")
+smooth_l1_loss = _wrap(element_losses.SmoothL1Loss, "input", "target")
+huber_loss = _wrap(element_losses.HuberLoss, "input", "target")
+kl_div = _wrap(element_losses.KLDivLoss, "input", "target")
+binary_cross_entropy = _wrap(element_losses.BCELoss, "input", "target")
+binary_cross_entropy_with_logits = _wrap(element_losses.BCEWithLogitsLoss, "input", "target")
+triplet_margin_loss = _wrap(TripletMarginLoss, "anchor", "positive", "negative")
 
 
 if not TYPE_CHECKING:  # so that type checkers still know which names there are

@@ -23,7 +23,7 @@ from nnmpi.arrays import backend
 from nnmpi.data.files import read_json
 from nnmpi.nn.gpt import GPT, check_gpt
 from nnmpi.nn.place import Place
-from nnmpi.nn.state import AS_IS, Form, Order, check_state
+from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder, check_state
 from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.options.quoting import shown
@@ -80,12 +80,12 @@ GPT2 = Sizes(12, 12, 768, 50_257, 1024)
 
 
 @dataclass(frozen=True)
-class Published(Form):
+class GPT2Format(FileFormat):
     """A file of a model with so many heads (see `nnmpi.nn.state.Form`)."""
 
     heads: int
 
-    def found(self, names: Iterable[str]) -> dict[str, str]:
+    def names_by_path(self, names: Iterable[str]) -> dict[str, str]:
         """The names in a file by those here."""
         names_in_file = {n.removeprefix(PREFIX): n for n in names if not n.endswith(NO_PARAMETERS)}
         if EMBEDDING in names_in_file:
@@ -102,13 +102,13 @@ class Published(Form):
         """The name in a file that is written; None for the tied weight, under its second name."""
         return None if path == HEAD else PREFIX + path
 
-    def order(self, path: str) -> Order:
+    def order(self, path: str) -> StorageOrder:
         """How a file has the numbers of a tensor."""
         if path.endswith("attn.c_attn.weight"):
-            return Order(is_transposed=True, heads=self.heads)
+            return StorageOrder(is_transposed=True, heads=self.heads)
         if path.endswith("attn.c_attn.bias"):
-            return Order(heads=self.heads)
-        return Order(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
+            return StorageOrder(heads=self.heads)
+        return StorageOrder(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
 
 
 def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
@@ -116,7 +116,7 @@ def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
     `dropout` is for training."""
     sizes = read_sizes(folder)
     model = GPT(*sizes, dropout, published_in(folder))
-    form, file = Published(sizes.heads), weights_in(folder)
+    form, file = GPT2Format(sizes.heads), weights_in(folder)
     check_tied(file, form)
     sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
     try:
@@ -140,10 +140,10 @@ def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
 
     They are written into another folder first, so that a failure leaves nothing behind.
     """
-    path, form = Path(folder), Published(model.heads)
-    texts = texts_of(sizes_of(model), model.published)
+    path, form = Path(folder), GPT2Format(model.heads)
+    texts = json_texts(sizes_of(model), model.published)
     state = {
-        name: form.order(path).there(backend.to_host(value))
+        name: form.order(path).to_file(backend.to_host(value))
         for path, value in model.state_dict().items()
         if (name := form.name(path))
     }
@@ -192,7 +192,7 @@ def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> l
     return []
 
 
-def texts_of(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
+def json_texts(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
     """The texts of config.json and generation_config.json by name, config.json last.
 
     They say what those of the folder did from which the model is, but for what is written anew.
@@ -214,7 +214,7 @@ def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
     path = Path(folder) / CONFIG
     config = _read_config(path)
     sizes = Sizes(*(config[key] for key in KEYS))
-    check_sources(path, sizes, sources_in(weights_in(folder), Published(sizes.heads)))
+    check_sources(path, sizes, sources_in(weights_in(folder), GPT2Format(sizes.heads)))
     return sizes
 
 

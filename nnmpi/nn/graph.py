@@ -21,14 +21,14 @@ from nnmpi.nn.parameter import Parameter
 
 
 @dataclass(frozen=True)
-class Value:
+class TensorRef:
     """Stands for a tensor in arguments and results: the number of its edge."""
 
     edge: int
 
 
 @dataclass(frozen=True)
-class Use:
+class VariableRef:
     """Stands for a parameter or a buffer in arguments: its number in `Graph.variables`."""
 
     variable: int
@@ -177,8 +177,8 @@ class Call(NamedTuple):
     def is_plain(self) -> bool:
         """Whether it is a module that takes one tensor and returns one."""
         args, named = self.arguments
-        takes_one = len(args) == 1 and type(args[0]) is Value and not named
-        return self.op is None and takes_one and type(self.result) is Value
+        takes_one = len(args) == 1 and type(args[0]) is TensorRef and not named
+        return self.op is None and takes_one and type(self.result) is TensorRef
 
 
 class Graph(NamedTuple):
@@ -236,7 +236,7 @@ def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
     If `others`, which are nested as `tree` is, are given, it is `leaf(part, *parts of these)`.
     """
-    if isinstance(tree, Value | Use | SampleCount):  # first, since a Segment asks in each step
+    if isinstance(tree, TensorRef | VariableRef | SampleCount):  # first: asked in every step
         return leaf(tree, *others)
     if isinstance(tree, tuple | list):
         parts = [mapped(leaf, *inside) for inside in zip(tree, *others, strict=True)]
@@ -255,7 +255,7 @@ def leaves(tree: Any) -> list[Any]:
 
 def edges_of(tree: Any) -> tuple[int, ...]:
     """The edges in nested tuples, lists and dicts, each once."""
-    return tuple(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is Value))
+    return tuple(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is TensorRef))
 
 
 def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:

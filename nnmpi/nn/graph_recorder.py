@@ -16,8 +16,8 @@ from nnmpi.nn.graph import (
     Call,
     Edge,
     Node,
-    Use,
-    Value,
+    TensorRef,
+    VariableRef,
     mapped,
     variables_of,
 )
@@ -46,7 +46,7 @@ class TracedTensor(Tensor):
     @property
     def data(self) -> Array:
         """The array."""
-        tell(READS)
+        note_untraceable(READS)
         return self.operand
 
     @data.setter
@@ -57,15 +57,15 @@ class TracedTensor(Tensor):
     def shape(self) -> tuple[int, ...]:
         record = recording.get()
         if isinstance(record, GraphRecorder):
-            record.measure(self)
+            record.note_shape_read(self)
         return super().shape
 
     def detach(self) -> Tensor:
-        tell(DETACHES)
+        note_untraceable(DETACHES)
         return super().detach()
 
     def mark_written(self) -> None:
-        tell(WRITES)
+        note_untraceable(WRITES)
         super().mark_written()
 
 
@@ -132,7 +132,7 @@ class GraphRecorder:
         """Called before no_grad (see `nnmpi.autograd.recording`)."""
         self.refuse(NO_GRAD)
 
-    def measure(self, tensor: Tensor) -> None:
+    def note_shape_read(self, tensor: Tensor) -> None:
         """Lengths of a tensor were read."""
         if self._unit is None and id(tensor) in self._edges:
             self.shapes.add(self._edges[id(tensor)])
@@ -237,9 +237,9 @@ class GraphRecorder:
 
     def _template(self, value: Any) -> Any:
         if id(value) in self._edges:
-            return Value(self._edges[id(value)])
+            return TensorRef(self._edges[id(value)])
         if id(value) in self._numbers:
-            return Use(self._numbers[id(value)])
+            return VariableRef(self._numbers[id(value)])
         if isinstance(value, Tensor):
             self._refuse_outside(value)
         is_array = isinstance(value, Tensor) or backend.is_array(value)
@@ -257,7 +257,7 @@ class GraphRecorder:
             )
 
 
-def tell(reason: str) -> None:
+def note_untraceable(reason: str) -> None:
     """A `forward` does this, which a graph does not show: the pass under way is told."""
     record = recording.get()
     if isinstance(record, GraphRecorder):

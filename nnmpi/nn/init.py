@@ -19,7 +19,7 @@ from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.keyed import Key
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.nn.parameter import Init, Parameter
-from nnmpi.nn.seeding import next_construction
+from nnmpi.nn.seeding import next_seed_state
 
 _ROW = np.zeros(1, np.int64)
 
@@ -203,7 +203,7 @@ def _fill(name: str, tensor: T, init: Init) -> T:
             f"{name}: takes a Parameter or a Tensor, not a {type(tensor).__name__}: give "
             "layer.weight, or nnmpi.tensor(array)"
         )
-    drawn = next_construction()
+    drawn = next_seed_state()
     values = init(keyed.key(drawn.seed, "init", "", drawn.number), np.arange(tensor.size))
     with no_grad():
         tensor[...] = backend.of(tensor.data).asarray(values.reshape(tensor.shape), tensor.dtype)

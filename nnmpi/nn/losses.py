@@ -104,7 +104,7 @@ class ClassLoss(Loss):
         """
         scores = as_tensor(scores)
         labels, may_ignore = self.checked(scores.shape, labels)
-        on, loss = backend.of(scores.data), self.of_checked(scores, labels, may_ignore)
+        on, loss = backend.of(scores.data), self.loss_of(scores, labels, may_ignore)
         here = on.asarray(labels)
         kept = here != self.ignore_index
         correct = (on.xp.argmax(sortable(scores.data), axis=1) == here) & kept
@@ -116,9 +116,9 @@ class ClassLoss(Loss):
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)
-        return self.of_checked(scores, *self.checked(scores.data.shape, labels))
+        return self.loss_of(scores, *self.checked(scores.data.shape, labels))
 
-    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+    def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         """The loss of labels that fit."""
         raise NotImplementedError
 
@@ -198,17 +198,17 @@ class CrossEntropyLoss(ClassLoss):
             raise ValueError(f"label_smoothing={label_smoothing!r} must be from 0 to 1")
         self.label_smoothing = label_smoothing
 
-    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+    def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         if self._is_plain(may_ignore):
             return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
         options = self.options(scores) | {"smoothing": self.label_smoothing}
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
-    def in_sums(self, scores: Tensor, labels: Any) -> Tensor:
+    def wide_loss(self, scores: Tensor, labels: Any) -> Tensor:
         """The loss in the type of sums; a device makes no copy of the scores for it."""
         labels, may_ignore = self.checked(scores.shape, labels)
         if backend.of(scores.data).is_host or not self._is_plain(may_ignore):
-            return self.of_checked(scores.astype(types_of(scores.dtype).sums), labels, may_ignore)
+            return self.loss_of(scores.astype(types_of(scores.dtype).sums), labels, may_ignore)
         return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction, widens=True)
 
     def _is_plain(self, may_ignore: bool) -> bool:
@@ -218,5 +218,5 @@ class CrossEntropyLoss(ClassLoss):
 class NLLLoss(ClassLoss):
     """-logp[label]: log-probabilities (N, C, ...), integer labels (N, ...)."""
 
-    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+    def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         return apply(ops.nll, scores, labels, **self.options(scores))

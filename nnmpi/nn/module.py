@@ -33,7 +33,7 @@ from nnmpi.nn.passes import (
 )
 from nnmpi.nn.place import Place
 from nnmpi.nn.registries import Registries
-from nnmpi.nn.seeding import Construction, refuse_late_seed
+from nnmpi.nn.seeding import SeedState, refuse_late_seed
 from nnmpi.nn.state import LoadedKeys, load_into
 
 
@@ -47,7 +47,7 @@ class Module(Hooked, Registries):
     """
 
     training: bool = True
-    _meet: Callable[[], None] | None = None
+    _before_user_call: Callable[[], None] | None = None
     """Called before the user calls a model whose layers need other ranks."""
     _modules: dict[str, Module]
 
@@ -74,8 +74,8 @@ class Module(Hooked, Registries):
                 with combined_buffers(self, self._combine, current):
                     return forward(*args, **options)
             return forward(*args, **options)
-        if self._meet is not None:
-            self._meet()
+        if self._before_user_call is not None:
+            self._before_user_call()
         token = current_pass.set(Pass(self.passes, None, LOCAL, self.training))
         try:
             return forward(*args, **options)
@@ -112,12 +112,12 @@ class Module(Hooked, Registries):
     def seed(self) -> int:
         """The seed of weights and dropout masks, if this is the root: 0 by default, or that of
         `nnmpi.seeded`."""
-        return self._construction.seed
+        return self._seed_state.seed
 
     @seed.setter
     def seed(self, seed: int) -> None:
         refuse_late_seed(type(self).__name__, seed, self.named_parameters())
-        object.__setattr__(self, "_construction", Construction(seed))
+        object.__setattr__(self, "_seed_state", SeedState(seed))
 
     @property
     def _number(self) -> int:
@@ -127,7 +127,7 @@ class Module(Hooked, Registries):
         It is 0 for a module with parts, for a part, and after `seed` was set.
         """
         alone = self._parent is None and not self._modules
-        return self._construction.number if alone else 0
+        return self._seed_state.number if alone else 0
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The modules assigned to this one, each once, under its first name."""

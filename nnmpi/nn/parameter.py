@@ -27,7 +27,7 @@ from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of
 from nnmpi.autograd.recording import Storage
 from nnmpi.nn.place import Place
-from nnmpi.nn.seeding import Construction, construction, next_construction
+from nnmpi.nn.seeding import SeedState, next_seed_state, seed_state
 from nnmpi.nn.single_store import SingleStore, Store
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
@@ -79,7 +79,6 @@ class Parameter(Tensor):
         "_parent",
         "_place",
         "_shape",
-        "construction",
         "drawn_as",
         "has_grad",
         "index",
@@ -87,6 +86,7 @@ class Parameter(Tensor):
         "memory_axes",
         "room",
         "seed",
+        "seed_state",
         "store",
     )
 
@@ -136,7 +136,7 @@ class Parameter(Tensor):
         self.seed: int | None = None
         self.store: Store | None = None
         self.drawn_as: tuple[Any, Backend] = np.dtype(np.float32), CPU
-        self.construction: Construction | None = None
+        self.seed_state: SeedState | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Values and gradient instead of the store, which holds the whole model.
@@ -197,7 +197,7 @@ class Parameter(Tensor):
         """The seed, and the initial values of the part that is here."""
         parent, place = self._parent, self.place
         if parent is None:
-            seed, number, _ = self.construction or Construction(construction.get().seed)
+            seed, number, _ = self.seed_state or SeedState(seed_state.get().seed)
         else:
             seed, number = parent.root.seed, parent._number
         assert self.init is not None
@@ -211,7 +211,7 @@ class Parameter(Tensor):
         """
         self.init, store = init, self.store
         if self._parent is None:
-            self.construction = next_construction()
+            self.seed_state = next_seed_state()
         if isinstance(store, SingleStore) and not self.has_grad:
             values = store.value(self.index)
             self.drawn_as = values.dtype, backend.of(values)

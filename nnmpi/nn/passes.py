@@ -48,28 +48,28 @@ class Untracked(Local):
         return local
 
 
-class KeptStats:
+class ReplayStats:
     """BatchStats of a forward pass that runs twice: the second one gets the moments of the first.
 
     Then nothing is asked for or tracked again.
     """
 
     def __init__(self, inner: BatchStats) -> None:
-        self._inner, self._kept = inner, list[Any]()
-        self._again: Iterator[Any] | None = None
+        self._inner, self._results = inner, list[Any]()
+        self._replayed: Iterator[Any] | None = None
 
-    def again(self) -> None:
+    def replay(self) -> None:
         """The second pass begins."""
-        self._again = iter(self._kept)
+        self._replayed = iter(self._results)
 
-    def keep(self, make: Callable[[], T]) -> T:
+    def computed_once(self, make: Callable[[], T]) -> T:
         """Return what `make` returns; in the second pass, what it returned in the first one."""
-        if self._again is None:
+        if self._replayed is None:
             result = make()
-            self._kept.append(result)
+            self._results.append(result)
             return result
         try:
-            kept: T = next(self._again)
+            kept: T = next(self._replayed)
             return kept
         except StopIteration:
             raise ValueError(
@@ -78,7 +78,7 @@ class KeptStats:
             ) from None
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        return self.keep(lambda: self._inner.moments(local, track))
+        return self.computed_once(lambda: self._inner.moments(local, track))
 
     def sum(self, sums: Array) -> Array:
         return self._inner.sum(sums)
@@ -134,8 +134,8 @@ def combined_buffers(
     stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
     arrays = {name: getattr(module, name) for name in combine if getattr(module, name) is not None}
     old = {name: array.copy() for name, array in arrays.items()}
-    if isinstance(stats, KeptStats):
-        old = stats.keep(partial(dict, old))
+    if isinstance(stats, ReplayStats):
+        old = stats.computed_once(partial(dict, old))
     for name, array in old.items():
         object.__setattr__(module, name, array.copy())
     try:

@@ -19,7 +19,7 @@ from nnmpi.autograd.torch_names import to_method
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
-from nnmpi.nn.seeding import Construction, next_construction
+from nnmpi.nn.seeding import SeedState, next_seed_state
 from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -41,7 +41,7 @@ class Registries:
             object.__setattr__(self, registry, {})
         object.__setattr__(self, "_parent", None)
         object.__setattr__(self, "_name", "")
-        object.__setattr__(self, "_construction", next_construction())
+        object.__setattr__(self, "_seed_state", next_seed_state())
         object.__setattr__(self, "passes", 0)
         object.__setattr__(self, "_hooks", ())
         return self
@@ -51,7 +51,7 @@ class Registries:
     _modules: dict[str, Any]
     _parent: Any
     _name: str
-    _construction: Construction
+    _seed_state: SeedState
     passes: int
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 
-class Construction(NamedTuple):
+class SeedState(NamedTuple):
     """The seed and the counts on which numbers of the next module or random tensor depend."""
 
     seed: int = 0
@@ -14,9 +14,9 @@ class Construction(NamedTuple):
     draws: int = 0  # of random tensors before
 
 
-FIRST = Construction()
+FIRST = SeedState()
 
-construction: ContextVar[Construction] = ContextVar("nnmpi_construction", default=FIRST)
+seed_state: ContextVar[SeedState] = ContextVar("nnmpi_construction", default=FIRST)
 """The next construction in this thread; ranks may be threads, and each of them counts its own."""
 
 
@@ -27,11 +27,11 @@ def seeded(seed: int) -> Iterator[None]:
     The same code within it gives the same weights each time, also if it reads or changes weights
     before their layers are part of a model.
     """
-    token = construction.set(Construction(seed))
+    token = seed_state.set(SeedState(seed))
     try:
         yield
     finally:
-        construction.reset(token)
+        seed_state.reset(token)
 
 
 def manual_seed(seed: int) -> None:
@@ -40,20 +40,20 @@ def manual_seed(seed: int) -> None:
     Those that exist keep theirs, a Trainer has that of its Config, and NumPy's generators are
     other ones.
     """
-    construction.set(Construction(seed))
+    seed_state.set(SeedState(seed))
 
 
-def next_construction() -> Construction:
+def next_seed_state() -> SeedState:
     """Count a module that is being constructed, or a tensor that `nn.init` fills."""
-    current = construction.get()
-    construction.set(current._replace(number=current.number + 1))
+    current = seed_state.get()
+    seed_state.set(current._replace(number=current.number + 1))
     return current
 
 
-def next_draw() -> Construction:
+def next_draw() -> SeedState:
     """Count a random tensor, on which no weights depend."""
-    current = construction.get()
-    construction.set(current._replace(draws=current.draws + 1))
+    current = seed_state.get()
+    seed_state.set(current._replace(draws=current.draws + 1))
     return current
 
 

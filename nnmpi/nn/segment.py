@@ -11,7 +11,16 @@ from typing import Any
 
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.autograd import apply
-from nnmpi.nn.graph import Arguments, Call, Graph, SampleCount, Use, Value, edges_of, mapped
+from nnmpi.nn.graph import (
+    Arguments,
+    Call,
+    Graph,
+    SampleCount,
+    TensorRef,
+    VariableRef,
+    edges_of,
+    mapped,
+)
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
@@ -25,10 +34,10 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
     of layers is a Sequential, which runs some of them as one op.
     """
     modules, runs = dict(model.named_modules()), chains(graph, nodes, graph.calls)
-    called = [_called(run, modules) for run in runs]
+    called = [_callable_for(run, modules) for run in runs]
     first, last, made = runs[0][0], runs[-1][-1], called[0]
-    is_alone = len(runs) == 1 and _returns(graph, nodes) == edges_of(last.result)
-    if not (is_alone and first.is_plain and _takes(graph, nodes) == first.arguments):
+    is_alone = len(runs) == 1 and _outputs_of(graph, nodes) == edges_of(last.result)
+    if not (is_alone and first.is_plain and _inputs_of(graph, nodes) == first.arguments):
         made = Segment(graph, nodes, runs, called, modules)
     assert isinstance(made, Module)
     ops = (k for run in runs for call in run if call.op for k in call.nodes)
@@ -81,19 +90,19 @@ def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> 
     return needed - made <= {*edges_of(call.arguments)} and outside <= {*edges_of(call.result)}
 
 
-def _takes(graph: Graph, nodes: range) -> Arguments:
+def _inputs_of(graph: Graph, nodes: range) -> Arguments:
     """The arguments of the segment, in which tensors are Value."""
     if nodes.start == 0:
         return graph.arguments
-    return tuple(map(Value, graph.crossing(nodes.start))), {}
+    return tuple(map(TensorRef, graph.crossing(nodes.start))), {}
 
 
-def _returns(graph: Graph, nodes: range) -> tuple[int, ...]:
+def _outputs_of(graph: Graph, nodes: range) -> tuple[int, ...]:
     is_last = nodes.stop == len(graph.nodes)
     return graph.outputs if is_last else graph.crossing(nodes.stop)
 
 
-def _called(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
+def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
     """A callable that computes a chain: a Sequential, a module with other arguments, or an op."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
@@ -121,7 +130,7 @@ class Segment(Module):
         for i, call in enumerate(called):
             if isinstance(call, Module):
                 setattr(self, f"part_{i}", call)
-        self._arguments, self._returned = _takes(graph, nodes), _returns(graph, nodes)
+        self._arguments, self._returned = _inputs_of(graph, nodes), _outputs_of(graph, nodes)
         takes = edges_of(self._arguments)
         self._counted = [  # edges, axes and how much longer they are than the number of samples
             (e, k, a.size)
@@ -148,17 +157,17 @@ class Segment(Module):
         values = _matched({}, self._arguments, (args, named))
         samples = next((values[e].shape[k] // size for e, k, size in self._counted), 0)
 
-        def there(part: Any) -> Any:
-            if type(part) is Value:
+        def resolved(part: Any) -> Any:
+            if type(part) is TensorRef:
                 return values[part.edge]
-            if type(part) is Use:
+            if type(part) is VariableRef:
                 return getattr(*self._owners[part.variable])
             return part.times * samples if type(part) is SampleCount else part
 
         progress = progress_hook.get()
         for call, (positional, keywords), result, done in self._steps:
-            ordered = [mapped(there, part) for part in positional]
-            by_name = {name: mapped(there, part) for name, part in keywords.items()}
+            ordered = [mapped(resolved, part) for part in positional]
+            by_name = {name: mapped(resolved, part) for name, part in keywords.items()}
             _matched(values, result, call(*ordered, **by_name))
             for e in done:
                 del values[e]
@@ -170,12 +179,12 @@ class Segment(Module):
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
     """Adds, for each edge in nested tuples, lists and dicts, what is given in its place."""
 
-    if type(template) is Value:  # the result of most calls
+    if type(template) is TensorRef:  # the result of most calls
         values[template.edge] = given
         return values
 
     def match(part: Any, value: Any) -> None:
-        if type(part) is Value:
+        if type(part) is TensorRef:
             values[part.edge] = value
 
     mapped(match, template, given)

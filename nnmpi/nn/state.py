@@ -19,7 +19,7 @@ from nnmpi.nn.place import Place
 from nnmpi.options.quoting import shown
 
 
-class Order(NamedTuple):
+class StorageOrder(NamedTuple):
     """How a file has the numbers of a tensor, whose first axis are outputs in a model.
 
     is_transposed   outputs are its last axis there
@@ -29,12 +29,12 @@ class Order(NamedTuple):
     is_transposed: bool = False
     heads: int = 0
 
-    def here(self, array: np.ndarray) -> np.ndarray:
+    def to_model(self, array: np.ndarray) -> np.ndarray:
         """The whole tensor as a model has it; a view where it can be."""
         array = array.T if self.is_transposed else array
         return _swapped(array, 3, self.heads) if self.heads else array
 
-    def there(self, array: np.ndarray) -> np.ndarray:
+    def to_file(self, array: np.ndarray) -> np.ndarray:
         """The inverse of `here`, in C order."""
         array = _swapped(array, self.heads, 3) if self.heads else array
         return np.ascontiguousarray(array.T if self.is_transposed else array)
@@ -44,13 +44,13 @@ class Order(NamedTuple):
         return shape[::-1] if self.is_transposed else shape
 
 
-AS_IS = Order()
+AS_IS = StorageOrder()
 
 
-class Form:
+class FileFormat:
     """Names of tensors in a kind of file, and their order there; by default those of a model."""
 
-    def found(self, names: Iterable[str]) -> dict[str, str]:
+    def names_by_path(self, names: Iterable[str]) -> dict[str, str]:
         """The names in a file by the paths here; those of no tensor of the model are left out."""
         return {name: name for name in names}
 
@@ -62,12 +62,12 @@ class Form:
         """The name in a file that is written; None for what it does not have."""
         return path
 
-    def order(self, path: str) -> Order:
+    def order(self, path: str) -> StorageOrder:
         """How a file has the numbers of a tensor."""
         return AS_IS
 
 
-PLAIN = Form()
+PLAIN = FileFormat()
 
 
 def _swapped(outputs: np.ndarray, a: int, b: int) -> np.ndarray:
@@ -78,7 +78,7 @@ def _swapped(outputs: np.ndarray, a: int, b: int) -> np.ndarray:
     return parts.swapaxes(0, 1).reshape(outputs.shape)
 
 
-def fitting(
+def checked_arrays(
     state: Mapping[str, Any], places: Sequence[Place], owner: str = "model"
 ) -> dict[str, np.ndarray]:
     """The arrays of a state on the host; raises ValueError unless names and shapes fit."""
@@ -107,7 +107,7 @@ def load_into(
         state = {name: value for name, value in state.items() if name in known}
         targets = [(place, target) for place, target in targets if place.path in state]
     try:
-        values = fitting(state, [place for place, _ in targets])
+        values = checked_arrays(state, [place for place, _ in targets])
     except ValueError as error:
         remedy = "" if strict else "; strict=False is for names: leave these out of the state"
         raise ValueError(f"{error}{remedy}") from None

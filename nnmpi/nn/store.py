@@ -84,7 +84,7 @@ class FlatStore(Store):
     it, have another `allocate`. The optimizer moves numbers of `updated_dtype`.
     """
 
-    _rests = False
+    _is_between_runs = False
     """Whether no step is to come, and this rank updates a part of the values only."""
 
     def __init__(
@@ -150,7 +150,7 @@ class FlatStore(Store):
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
         """The shards of elements start to end - 1 that this rank updates."""
-        if self._rests:
+        if self._is_between_runs:
             raise ValueError(
                 "each rank updates a part of the parameters of this Trainer: call trainer.close() "
                 "before another optimizer updates them, or trainer.fit(epochs=N)"
@@ -188,14 +188,14 @@ class FlatStore(Store):
         return nullcontext()
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
+    def between_runs(self) -> Iterator[None]:
         """`gathered`, between two runs, when no optimizer may update a part of the values."""
         with self.gathered():
-            self._rests = self.shards != shards_of([(0, self.length)])
+            self._is_between_runs = self.shards != shards_of([(0, self.length)])
             try:
                 yield
             finally:
-                self._rests = False
+                self._is_between_runs = False
 
     def parameter_bytes(self) -> int:
         """The memory of values; memory that a node shares counts on its first rank only."""

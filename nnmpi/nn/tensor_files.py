@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from nnmpi.arrays.dtypes import has_bfloat16
 from nnmpi.data.files import read_json
 from nnmpi.nn.place import Place
-from nnmpi.nn.state import AS_IS, Form, Order
+from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder
 from nnmpi.options.quoting import quoted, shown
 
 TYPES = {
@@ -52,7 +52,7 @@ REMEDY = "take an intact copy of the index and of its shards"
 BLOCK = 1 << 20  # numbers that are compared at once
 
 
-class Stored(NamedTuple):
+class RawTensor(NamedTuple):
     """A tensor in a file: the name of its type there, and the byte at which its numbers begin."""
 
     file: Path
@@ -97,8 +97,8 @@ class Stored(NamedTuple):
 class StoredTensor(NamedTuple):
     """A tensor of a model in a file, with the shape and the numbers that the model has."""
 
-    stored: Stored
-    order: Order
+    stored: RawTensor
+    order: StorageOrder
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -114,13 +114,13 @@ class StoredTensor(NamedTuple):
         """The part at a place; a tensor in another order is read whole."""
         if self.order == AS_IS:
             return self.stored.read(place.slices)
-        return self.order.here(self.stored.read())[place.slices]
+        return self.order.to_model(self.stored.read())[place.slices]
 
 
 class Contents(NamedTuple):
     """The contents of a file: its tensors by name, and its metadata."""
 
-    tensors: dict[str, Stored]
+    tensors: dict[str, RawTensor]
     metadata: dict[str, str]
 
 
@@ -135,7 +135,7 @@ def contents(file: Path) -> Contents:
     metadata = header.pop("__metadata__", None) or {}
     return Contents(
         {
-            name: Stored(
+            name: RawTensor(
                 file,
                 name,
                 entry["dtype"],
@@ -189,7 +189,7 @@ def is_index(path: Path) -> bool:
     return path.name.endswith(INDEX)
 
 
-def stored_in(path: Path) -> dict[str, Stored]:
+def stored_in(path: Path) -> dict[str, RawTensor]:
     """The tensors of a file, or of the shards of an index, by name; only headers are read."""
     if not is_index(path):
         return contents(path).tensors
@@ -204,16 +204,16 @@ def stored_in(path: Path) -> dict[str, Stored]:
     return {name: headers[file][name] for name, file in listed.items()}
 
 
-def sources_in(path: Path, form: Form) -> dict[str, StoredTensor]:
+def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
     """The tensors of a file, or of the shards of an index, by their paths in the model."""
     stored, order = stored_in(path), form.order
     return {
         path_here: StoredTensor(stored[name], order(path_here))
-        for path_here, name in form.found(stored).items()
+        for path_here, name in form.names_by_path(stored).items()
     }
 
 
-def check_tied(path: Path, form: Form) -> None:
+def check_tied(path: Path, form: FileFormat) -> None:
     """Raises ValueError unless a tensor that has two names in a file is equal under both."""
     stored = stored_in(path)
     for first, other in form.tied(stored):
@@ -240,7 +240,7 @@ def shards(index: Path) -> dict[str, Path]:
     return {name: index.with_name(file) for name, file in listed.items()}
 
 
-def _check_equal(a: Stored, b: Stored) -> None:
+def _check_equal(a: RawTensor, b: RawTensor) -> None:
     """Compares a block of rows at a time."""
     rows = max(BLOCK // max(np.prod(a.shape[1:], dtype=int), 1), 1)
     blocks = [(slice(i, i + rows),) for i in range(0, a.shape[0] if a.shape else 0, rows)]

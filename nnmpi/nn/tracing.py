@@ -36,7 +36,7 @@ from nnmpi.nn.graph import (
     edges_of,
     mapped,
 )
-from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
+from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, note_untraceable
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
@@ -91,7 +91,7 @@ def trace(
         try:
             few = run(FEW, _room_check(on), check)
             more = run(MORE)
-            source = ModelSource(_maker(model, build), zeros, labels, objective, {})
+            source = ModelSource(_model_factory(model, build), zeros, labels, objective, {})
             return merged(few, more, notes)._replace(source=source)
         except ConflictError as found:
             notes[found.path] = found.note
@@ -101,7 +101,7 @@ def trace(
             on = CPU
 
 
-def _maker(model: Module, build: Callable[[], Module] | None) -> Callable[[], Module]:
+def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callable[[], Module]:
     """A function that makes the model again: a copy, unless a module has a `forward` of its own,
     which may be bound to the module that it was made for."""
     if build and any("forward" in vars(m) for m in model.modules()):
@@ -138,11 +138,11 @@ def _pass(
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
     with unchanged(model), np.errstate(all="ignore"):
         for p in model.parameters():
-            p.move(Zeros(p, dtype, on), 0)
+            p.move(PlaceholderStore(p, dtype, on), 0)
         model.train(n == MORE)
         recorder = GraphRecorder(model, notes, grown)
         forget_steps(model)
-        watched = _Watched(0, None, UNTRACKED, around=recorder.forward)
+        watched = _TracedPass(0, None, UNTRACKED, around=recorder.forward)
         tokens = recording.set(recorder), current_pass.set(watched)
         try:
             recorder.run(model, arguments)
@@ -154,16 +154,16 @@ def _pass(
     return recorder
 
 
-class _Watched(Pass):
+class _TracedPass(Pass):
     """A pass whose step and samples `forward` of a module that is looked into does not read."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("step", "samples"):
-            tell(STEPS)
+            note_untraceable(STEPS)
         return super().__getattribute__(name)
 
 
-class Zeros(SingleStore):
+class PlaceholderStore(SingleStore):
     """The store of a parameter that is not drawn."""
 
     def __init__(self, p: Parameter, dtype: Any, on: Backend) -> None:
@@ -171,7 +171,7 @@ class Zeros(SingleStore):
         super().__init__(memory.transpose(inverse(p.memory_axes)))
 
     def written(self, i: int) -> None:
-        tell(WRITES)
+        note_untraceable(WRITES)
 
 
 def _without_numbers(value: Any) -> Any:

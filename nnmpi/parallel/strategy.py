@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
-from nnmpi.nn.layers.norm import over_rows
+from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
@@ -191,7 +191,7 @@ class ExecutorStrategy:
         self.full_state = FullState.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields, self._close = spec.part.fields, close
-        self._checks = [parts.check] if over_rows(spec.task.model) else []
+        self._checks = [parts.check] if row_norm_names(spec.task.model) else []
         self.traffic = StepTraffic(layout, spec.arrangement.config, parts.store.wait)
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:

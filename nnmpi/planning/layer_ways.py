@@ -22,7 +22,7 @@ from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.possible import follows, possible
-from nnmpi.parallel.tensor.sharding import described
+from nnmpi.parallel.tensor.sharding import describe
 from nnmpi.parallel.tensor.ways import OF_SAMPLES, POSITIONS, SPATIAL, TERMS
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
@@ -119,7 +119,7 @@ class _Prices:
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
         a, seconds = self._a, 0.0
-        layer = described(a.graph, k, choice, a.sharding.ranks, "")
+        layer = describe(a.graph, k, choice, a.sharding.ranks, "")
         for message in layer.sends:
             sends = of_layer(a, a.mesh.size - 1, layer, message, self._samples)
             seconds += len(passes_of(message)) * self._exchanges.total(sends)

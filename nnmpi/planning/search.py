@@ -12,7 +12,7 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.remembered import uncollected
+from nnmpi.parallel.arrangement.cached import gc_paused
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
@@ -97,7 +97,7 @@ class Searcher:
         self._refused = dict[str, set[Candidate]]()
         self._too_large = set[Candidate]()
 
-    @uncollected()
+    @gc_paused()
     def search(self, keep: int = 10) -> SearchResult:
         """The layouts that take the least time."""
         layouts = [*self._candidates()]

@@ -310,7 +310,7 @@ class Session:
     def rest(self) -> None:
         """Gathers all values of this rank's part of the model, until the next run begins."""
         for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.at_rest())
+            self._resting.enter_context(store.between_runs())
         self.rests = True
 
     def wake(self) -> None:

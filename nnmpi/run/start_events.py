@@ -16,7 +16,7 @@ from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
 from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
@@ -101,8 +101,8 @@ def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event
                 "rank": rank,
                 "needed_bytes": sum(moved.needed for moved in of_rank),
                 "kept_bytes": sum(moved.kept for moved in of_rank),
-                "received": sum((moved.received for moved in of_rank), Sent())._asdict(),
-                "sent": sum((moved.sent for moved in of_rank), Sent())._asdict(),
+                "received": sum((moved.received for moved in of_rank), Traffic())._asdict(),
+                "sent": sum((moved.sent for moved in of_rank), Traffic())._asdict(),
                 "from": dict(sorted(sources[rank].items())),
             }
             for rank, of_rank in enumerate(both)
@@ -154,7 +154,7 @@ def _figures(kind: RankKind) -> Event:
         **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
         "activation_bytes": kind.activations,
         "backups_bytes": kind.backup.held,
-        "sole_bytes": kind.sole,
+        "sole_bytes": kind.unique,
         "sent": sent,
         "parameters_sent": kind.parameters_sent._asdict(),
         "backup_sent": kind.backup.sent._asdict(),

@@ -21,7 +21,7 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.residence import Disk, Residence, Residences
@@ -105,7 +105,7 @@ def test_workers_that_do_not_wait_have_statistics_of_their_own() -> None:
         sync: traffic(arranged(Cluster.on_paper(4), sync=sync, **more, **CNN), 0, 24)["dp"]
         for sync, more in (("bsp", {"servers": 1}), ("ssp", {"staleness": 2}), ("asp", {}))
     }
-    assert said["ssp"] == said["asp"] == Sent()
+    assert said["ssp"] == said["asp"] == Traffic()
     assert said["bsp"].messages
 
 

@@ -16,7 +16,7 @@ from nnmpi.io.files import folders
 from nnmpi.io.files.atomic import NotSavedError as NotSavedError
 from nnmpi.io.files.atomic import check_target, refusing, replaced
 from nnmpi.nn.gpt2 import Sizes
-from nnmpi.nn.state import PLAIN, Form
+from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.full_state import FullState
@@ -96,14 +96,14 @@ def write_entries(
     `sizes` are those of a GPT, `model` is the name of the model. Returns the name of the file.
     """
     digest, file = hashlib.sha256(), ""
-    form: Form = PLAIN
+    form: FileFormat = PLAIN
 
     def values() -> Iterator[np.ndarray]:
         for entry in entries:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
             if form.name(entry.place.path):
-                yield form.order(entry.place.path).there(entry.value)
+                yield form.order(entry.place.path).to_file(entry.value)
 
     arrays = values()
     try:

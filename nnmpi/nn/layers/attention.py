@@ -24,7 +24,7 @@ from nnmpi.nn.layers.basic import (
     dropout_key,
     dropout_mask,
 )
-from nnmpi.nn.layers.sequences import check_base, check_even, past
+from nnmpi.nn.layers.sequences import check_base, check_even, kv_cache
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
@@ -49,7 +49,7 @@ def keep_of(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0
     return lambda queries, keys: partial(keep, queries, keys)
 
 
-def everywhere(like: Array, T: int, S: int) -> tuple[Array, Array]:
+def all_positions(like: Array, T: int, S: int) -> tuple[Array, Array]:
     """The positions of T queries and of S keys, where these are all that there are."""
     xp = backend.xp_of(like)
     return xp.arange(T, dtype="uint32"), xp.arange(S, dtype="uint32")
@@ -95,15 +95,15 @@ class SelfAttention(Module):
     def attended(self, qkv: Tensor) -> Tensor:
         """The output (N, T, H, D) of queries, keys and values (N, T, H, 3, D)."""
         T, keep = qkv.shape[1], None
-        if (earlier := past.get()) is not None:
-            qkv = self.turned(qkv, earlier.places(qkv.data))
-            return Tensor(earlier.attend(self, qkv.data, self.is_causal))
+        if (cache := kv_cache.get()) is not None:
+            qkv = self.rotated(qkv, cache.new_positions(qkv.data))
+            return Tensor(cache.attend(self, qkv.data, self.is_causal))
         if self.drops:
-            keep = self.keep_of(qkv.data, T)(*everywhere(qkv.data, T, T))
+            keep = self.keep_of(qkv.data, T)(*all_positions(qkv.data, T, T))
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep": keep}
-        return apply(attention.self_attention, self.turned(qkv), **options)
+        return apply(attention.self_attention, self.rotated(qkv), **options)
 
-    def turned(self, qkv: Tensor, positions: Array | None = None) -> Tensor:
+    def rotated(self, qkv: Tensor, positions: Array | None = None) -> Tensor:
         """Queries and keys at these positions, 0 to T - 1 by default, with rotary positions."""
         if self.rotary is None:
             return qkv
@@ -196,10 +196,10 @@ class MultiheadAttention(Module):
         q, k, v = map(self._heads, self._projected(*inputs))
         (N, H, T, D), S = q.shape, k.shape[2]
         options: dict[str, Any] = {"causal": bool(is_causal)}
-        options["mask"] = _merged(_seen(key_padding_mask, attn_mask, q.operand, S))
+        options["mask"] = _merged(_visible(key_padding_mask, attn_mask, q.operand, S))
         if self.training and self.dropout:
             keep = keep_of(self, self.dropout, q.operand, T, S)
-            options["keep"] = keep(*everywhere(q.operand, T, S))
+            options["keep"] = keep(*all_positions(q.operand, T, S))
         weights = None
         if need_weights:
             weights = _probabilities(q * D**-0.5, k, **options)
@@ -254,7 +254,7 @@ def _glorot(rows: int, columns: int) -> Parameter:
     return Parameter.drawn((rows, columns), init.uniform(math.sqrt(6 / (rows + columns))))
 
 
-def _seen(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array]:
+def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array]:
     """The masks given, each of axes (N, H, T, S) or 1: bool, true where a key is seen, or added."""
     N, H, T, _ = q.shape
     taken: dict[str, tuple[Any, dict[tuple[int, ...], tuple[int, ...]]]] = {

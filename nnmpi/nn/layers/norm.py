@@ -129,7 +129,7 @@ class BatchNorm2d(_BatchNorm):
     shapes: ClassVar = {4: "(N, C, H, W)"}
 
 
-def over_rows(model: Module) -> list[str]:
+def row_norm_names(model: Module) -> list[str]:
     """The class names of the layers that may see one value per channel and sample: BatchNorm1d."""
     norms = (m for m in model.modules() if isinstance(m, _BatchNorm))
     return [type(m).__name__ for m in norms if 2 in m.shapes]

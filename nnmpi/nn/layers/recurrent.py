@@ -22,7 +22,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.registries import constructor_options
 
-KINDS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+PARAMETER_NAMES = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 """The parameters of a layer in one direction, in the order of PyTorch's state dict."""
 
 NONLINEARITIES = "tanh", "relu"
@@ -76,8 +76,8 @@ class _Recurrent(Module):
         for k in range(num_layers):
             K = input_size if not k else hidden_size * self.directions
             shapes = (rows, K), (rows, hidden_size), (rows,), (rows,)
-            for end in self._ends(k):
-                for kind, shape in zip(KINDS, shapes[: 4 if bias else 2], strict=False):
+            for end in self._suffixes(k):
+                for kind, shape in zip(PARAMETER_NAMES, shapes[: 4 if bias else 2], strict=False):
                     setattr(self, kind + end, Parameter.drawn(shape, draw))
 
     @property
@@ -90,7 +90,7 @@ class _Recurrent(Module):
         """2 if sequences are read backwards, too."""
         return 2 if self.bidirectional else 1
 
-    def _ends(self, layer: int) -> Iterator[str]:
+    def _suffixes(self, layer: int) -> Iterator[str]:
         """The ends of the names of a layer's parameters, for each direction."""
         yield f"_l{layer}"
         if self.bidirectional:
@@ -107,19 +107,19 @@ class _Recurrent(Module):
         self._check_input(x)
         T, N = x.shape[1::-1] if self.batch_first else x.shape[:2]
         lasts = None if lengths is None else self._lengths(lengths, T, N)
-        of = recurrent.Sequences(lasts, False, self.batch_first, self._words(x))
+        of = recurrent.Sequences(lasts, False, self.batch_first, self._equal_rows(x))
         initial, final = self._initial(hx, N), list[Tensor]()
         for k in range(self.num_layers):
             x = self._dropped(x, k) if k else x
-            found_of = []
-            for end in self._ends(k):
+            outputs = []
+            for end in self._suffixes(k):
                 initial_states = [None if s is None else s[len(final)] for s in initial]
-                weights = (getattr(self, f"{kind}{end}", None) for kind in KINDS)
+                weights = (getattr(self, f"{kind}{end}", None) for kind in PARAMETER_NAMES)
                 how = {"mode": self.mode, "of": of._replace(reverse="reverse" in end)}
                 y = apply(recurrent.recurrent, x, *initial_states, *weights, **how)
-                found_of.append(y[:T])
+                outputs.append(y[:T])
                 final.append(y[T:])
-            x = found_of[0] if len(found_of) == 1 else concatenate(found_of, 2)
+            x = outputs[0] if len(outputs) == 1 else concatenate(outputs, 2)
             of = recurrent.Sequences(lasts)
         states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.cell.states))
         y = x.transpose(1, 0, 2) if self.batch_first else x
@@ -133,7 +133,7 @@ class _Recurrent(Module):
                 f"K = {self.input_size}"
             )
 
-    def _words(self, x: Tensor) -> Array | None:
+    def _equal_rows(self, x: Tensor) -> Array | None:
         """Which rows of x are equal, if that is known; not where weights move before a gradient of
         all rows may be asked for."""
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())

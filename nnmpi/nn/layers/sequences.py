@@ -22,15 +22,15 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
 
-class Past:
+class KVCache:
     """Keys and values of the first `length` positions, of each layer of attention that has run;
     room is made for all `positions`."""
 
     def __init__(self, positions: int) -> None:
         self.positions, self.length = positions, 0
-        self._kept: dict[object, Array] = {}
+        self._memory: dict[object, Array] = {}
 
-    def places(self, parts: Array) -> Array:
+    def new_positions(self, parts: Array) -> Array:
         """Where in the sequence the new positions of `parts` (N, T, ...) are."""
         return xp_of(parts).arange(self.length, self.length + parts.shape[1])
 
@@ -43,30 +43,30 @@ class Past:
                 f"{T} new positions behind {self.length}: decoding takes causal attention, all of "
                 "a prompt at once, and then one position at a time"
             )
-        if layer not in self._kept:
+        if layer not in self._memory:
             shape = (2, N, H, self.positions, D)
-            self._kept[layer] = xp_of(parts).empty(shape, parts.dtype)
+            self._memory[layer] = xp_of(parts).empty(shape, parts.dtype)
         end = self.length + T
-        kept = self._kept[layer]
+        kept = self._memory[layer]
         kept[:, :, :, self.length : end] = parts[:, :, :, 1:].transpose(3, 0, 2, 1, 4)
         q, (k, v) = parts[:, :, :, 0].transpose(0, 2, 1, 3), kept[:, :, :, :end]
         y = attention.attention(q, k, v, scale=D**-0.5, causal=T > 1).value
         return y.transpose(0, 2, 1, 3)
 
 
-past: ContextVar[Past | None] = ContextVar("past", default=None)
+kv_cache: ContextVar[KVCache | None] = ContextVar("kv_cache", default=None)
 """The positions before, in a pass that decodes."""
 
 
 @contextmanager
-def decoding(earlier: Past, new: int) -> Iterator[None]:
+def decoding(earlier: KVCache, new: int) -> Iterator[None]:
     """A pass through `new` positions behind those before, which have grown at its end."""
-    token = past.set(earlier)
+    token = kv_cache.set(earlier)
     try:
         with no_grad():
             yield
     finally:
-        past.reset(token)
+        kv_cache.reset(token)
     earlier.length += new
 
 
@@ -84,7 +84,7 @@ class PositionalEmbedding(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        earlier = past.get()
+        earlier = kv_cache.get()
         start = 0 if earlier is None else earlier.length
         stop = start + x.shape[1] if x.ndim == 3 else 0
         if x.ndim != 3 or stop > self.num_positions:

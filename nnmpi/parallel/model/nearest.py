@@ -24,8 +24,8 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.nn import Module
 from nnmpi.nn.place import Part, Place, Range
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.sole import place_of, updated_ranges
 from nnmpi.parallel.arrangement.state_bytes import state_array_count
+from nnmpi.parallel.arrangement.unreplicated import place_of, updated_ranges
 from nnmpi.parallel.model.moves import (
     VALUES,
     Arrays,

@@ -31,7 +31,7 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import KeptStats, Pass
+from nnmpi.nn.passes import Pass, ReplayStats
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
@@ -251,7 +251,7 @@ class Executor:
         stage, stats = self._stages[op.stage], self._batch_stats
         x, recomputed = stage.source.take(op.micro), (op.stage, op.micro) in self._plan.recomputed
         state = self._states[op.stage, op.micro] = PassState(
-            x, KeptStats(stats) if recomputed else stats
+            x, ReplayStats(stats) if recomputed else stats
         )
         with no_grad() if recomputed else nullcontext():
             root = self._root(stage, state, op.micro)
@@ -263,8 +263,8 @@ class Executor:
 
     def _recompute(self, op: Op) -> None:
         state = self._states[op.stage, op.micro]
-        assert isinstance(state.stats, KeptStats)
-        state.stats.again()
+        assert isinstance(state.stats, ReplayStats)
+        state.stats.replay()
         state.root = self._root(self._stages[op.stage], state, op.micro)
         state.compare(op.stage)
 

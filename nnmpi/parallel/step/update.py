@@ -30,7 +30,7 @@ from nnmpi.arrays import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, FlatSlice
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
@@ -137,7 +137,7 @@ class Update:
         return totals
 
 
-def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[Stretch]:
+def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
     """The stretches of parameters that this rank counts in the norm; some may be empty."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):

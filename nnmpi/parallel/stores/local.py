@@ -20,7 +20,7 @@ from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore, Operands, Shard, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, Stretch, scalar_count
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, FlatSlice, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.wire import Transfer
 
@@ -149,7 +149,7 @@ class LocalStore(FlatStore):
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
-    def totals(self, counted: Sequence[Stretch]) -> Array:
+    def totals(self, counted: Sequence[FlatSlice]) -> Array:
         """The scalars summed over dp, and behind them the sum of the squares of the gradients in
         the stretches that this rank counts."""
         sum_of_squares = self.squares(self.shards, counted)
@@ -167,7 +167,7 @@ class LocalStore(FlatStore):
         self.scalars[LOSS], *sums = backend.to_list(row)
         return [*self.scalars.tolist(), sum(sums)]
 
-    def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
+    def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
         """The sum of the squares of the summed gradients in what of these shards is counted, as an
         update reads them; the same bits on every rank."""
         terms = list[Array]()

@@ -15,10 +15,10 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.optim import Optimizer, of_config
 from nnmpi.optim.loss_scale import LossScale, Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, Exchange, Sent, Traffic, sent
+from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Exchange, Traffic, sent
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.state_bytes import bytes_of_other
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.step.control import StepControl
@@ -112,7 +112,7 @@ def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchan
     return step(a, rank, batch).exchanges
 
 
-@remembered
+@cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
     """A step of a rank over a batch of so many samples; that of its twin, if it has one."""
     if (source := twin(a, rank, batch)) != rank:
@@ -170,18 +170,18 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     return of_trained._replace(parameters=of_trained.parameters + sizes[True], buffers=sizes[False])
 
 
-def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
+def traffic(a: Arrangement, rank: int, batch: int) -> AxisTraffic:
     """The traffic that a rank sends along each axis in a step over a batch of so many samples."""
     by_axis = exchanges(a, rank, batch)
     return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
 
 
-def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
+def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
     """The part of the traffic along dp that is parameters, which ZeRO gathers."""
     along_dp = exchanges(a, rank, batch).get("dp", ())
     return all_sent(a, rank, (each for each in along_dp if each.what == "parameters"))
 
 
-def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Sent:
+def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
     """The traffic that a rank sends in these exchanges."""
-    return sum((sent(a, each, rank) for each in exchanges), Sent())
+    return sum((sent(a, each, rank) for each in exchanges), Traffic())

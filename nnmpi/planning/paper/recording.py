@@ -16,12 +16,12 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import Arguments, mapped
-from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import ops
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.scaling import widened
@@ -66,7 +66,7 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
 
 
-@remembered
+@cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
     """The events of the passes at these coordinates along the axes that cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
@@ -86,7 +86,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
         recording.reset(token)
 
 
-@remembered
+@cached
 def _has_halves(a: Arrangement) -> bool:
     """Whether backward passes are in two halves, of which those of first stages are one."""
     count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
@@ -209,7 +209,7 @@ class _Recording:
 
 def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
     """The bytes that a forward pass keeps; of a loss, only those that its backward pass reads."""
-    read, enters = kept(outputs), _memory(given)
+    read, enters = saved_memory(outputs), _memory(given)
     out = {} if is_last else _memory(outputs)
     out = {key: memory for key, memory in out.items() if key not in enters}
     inside = (memory for key, memory in read.items() if key not in enters and key not in out)

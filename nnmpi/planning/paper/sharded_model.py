@@ -12,8 +12,8 @@ from nnmpi.nn.parameter import inverse
 from nnmpi.nn.segment import segment
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import StagePart
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.context.layers import on_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout
@@ -99,7 +99,7 @@ def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
     return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
 
 
-@remembered
+@cached
 def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
     """For each place along tp the first one that has parts of the same lengths of a stage.
 

@@ -178,7 +178,7 @@ def cut_model(
             group.meet("trainer.model(x)")
 
     if groups:
-        model._meet = meet
+        model._before_user_call = meet
     return sharding
 
 

@@ -17,7 +17,7 @@ from nnmpi.autograd.recording import TapeNode
 from nnmpi.nn.parameter import Parameter
 
 
-def kept(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, Array]:
+def saved_memory(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, Array]:
     """The memory that results hold for a backward pass down to these tensors, by id; without that
     of parameters."""
     seen, memory_of, weights = {id(t.node) for t in until}, dict[int, Array](), set[int]()
