@@ -27,7 +27,7 @@ from nnmpi.arrays.kernels.precision import (
     multiplied,
     subtracted,
     summed,
-    widened_as_type_ofs,
+    widened_beside_numbers,
     widened_on_device,
 )
 
@@ -97,7 +97,7 @@ def multiply(a: Array, b: Array) -> Result:
     return Result(y, _vjps(a, b, lambda g: multiplied(g, b), lambda g: multiplied(g, a)))
 
 
-@widened_as_type_ofs
+@widened_beside_numbers
 def divide(a: Array, b: Array) -> Result:
     """a / b."""
     y = _numbers("divide", a, b)
@@ -108,7 +108,7 @@ def divide(a: Array, b: Array) -> Result:
     return Result(y, _vjps(a, b, da, lambda g: da(_negated(multiplied(g, y)))))
 
 
-@widened_as_type_ofs
+@widened_beside_numbers
 def remainder(a: Array, b: Array) -> Result:
     """a - b floor(a / b), with the sign of b; the gradient of b is -floor(a / b)."""
 
@@ -118,14 +118,14 @@ def remainder(a: Array, b: Array) -> Result:
     return Result(_numbers("remainder", a, b), _vjps(a, b, lambda g: g, db))
 
 
-@widened_as_type_ofs
+@widened_beside_numbers
 def floor_divide(a: Array, b: Array) -> Result:
     """floor(a / b), which has no gradient."""
     return Result(_numbers("floor_divide", a, b), ())
 
 
 @widened_on_device
-@widened_as_type_ofs
+@widened_beside_numbers
 def power(a: Array, b: Array) -> Result:
     """a ** b; the gradient of a is 0 where b is 0, that of b is 0 where a is 0 and b >= 0."""
     y = _numbers("power", a, b)
