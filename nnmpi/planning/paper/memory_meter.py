@@ -7,7 +7,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from nnmpi.arrays.backend import META, Backend
-from nnmpi.arrays.meta.array import LiveBytes, counting
+from nnmpi.arrays.meta.array import AllocationCounter, counting
 
 
 class Meter(NamedTuple):
@@ -28,10 +28,10 @@ def memory_meter(on: Backend) -> Iterator[Meter]:
     """A context that yields a Meter: it counts arrays without data if `on` is META, otherwise what
     tracemalloc traces."""
     if on is META:
-        live = LiveBytes()
+        live = AllocationCounter()
         token = counting.set(live)
         try:
-            yield Meter(lambda: live.bytes, lambda: live.most, live.forget)
+            yield Meter(lambda: live.bytes, lambda: live.peak, live.reset_peak)
         finally:
             counting.reset(token)
         return

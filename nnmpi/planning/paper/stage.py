@@ -17,7 +17,7 @@ from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.meta.array import made
-from nnmpi.arrays.meta.shapes import nesting
+from nnmpi.arrays.meta.shapes import axis_order
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.collectives.step import Collective
@@ -45,7 +45,7 @@ class TensorShape(NamedTuple):
 
     @classmethod
     def of(cls, t: Tensor) -> Self:
-        return cls(t.shape, t.dtype, nesting(t.data), t.requires_grad)
+        return cls(t.shape, t.dtype, axis_order(t.data), t.requires_grad)
 
     def tensor(self) -> Tensor:
         """A new tensor of this shape, without data."""
