@@ -1,7 +1,7 @@
 """What --backup costs in a step: mpirun -n 2 python benchmarks/backup.py [--json FILE]
 
-Ranks train W1 and W2 with --zero 1: each alone has the running sums of its part, and sends them to
-the next one with their values. Steps without backups, with one after each step and with one after
+Ranks train W1 and W2 with --zero 1: each alone has the optimizer state of its part, and sends it
+to the next one with the values. Steps without backups, with one after each step and with one after
 each tenth are timed in interleaved rounds of one job; a ratio is to the steps without, round by
 round.
 

@@ -3,9 +3,9 @@
 >>> import nnmpi
 >>> from nnmpi import nn, optim
 
-The import changes nothing in the process, but where the command `nnmpi.train` makes it
-(`held_signals`). `nnmpi.blas.tune()` makes training faster on some machines; the command calls it
-at its start.
+Importing it changes nothing in the process; only under the command `nnmpi.train` it holds signals
+back (`held_signals`). On some machines `nnmpi.blas.tune()` makes training faster; the command calls
+it when it starts.
 """
 
 from nnmpi.options import held_signals as _held_signals  # noqa: F401 - the first import
@@ -49,7 +49,8 @@ __all__ = [
     for name, value in globals().items()
     if not name.startswith("_") and (not isinstance(value, _types.ModuleType) or name in _MODULES)
 ]
-"""The names above: an import binds submodules too, as `config`, which are not of the library."""
+"""The public names: imports also bind submodules, such as `config`, which do not belong to the
+library."""
 
 if not _TYPE_CHECKING:  # so that type checkers still know which names there are
 

@@ -1,6 +1,7 @@
-"""The command `nnmpi NAME ...`, which is `python -m nnmpi.NAME ...`; only that one is imported.
+"""The command `nnmpi NAME ...`, which is `python -m nnmpi.NAME ...`; imports the module of that one
+command only.
 
-Exit status: that of the command; 2 if there is none of this name.
+Exit status: that of the command, or 2 if no command has this name.
 """
 
 import os
@@ -15,7 +16,7 @@ from nnmpi.version import __version__
 
 
 def main() -> int:
-    """Run the command that the first argument names; one that ends exits with its status."""
+    """Runs the command that the first argument names, and returns its exit status."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name in ("-V", "--version"):
         return cli.run("nnmpi", lambda: _print(f"nnmpi {__version__}"))

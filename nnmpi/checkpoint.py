@@ -1,4 +1,4 @@
-"""The command `python -m nnmpi.checkpoint`: what is in a directory of checkpoints; without MPI.
+"""The command `python -m nnmpi.checkpoint`: lists, verifies and exports checkpoints; without MPI.
 
 Exit status: 0 success, 1 a checkpoint is damaged, 2 unusable arguments, 130 stopped by Ctrl-C.
 """
@@ -21,13 +21,13 @@ from nnmpi.parallel.mesh import CUTS
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 Checkpoint = dict[str, Any]
-"""Facts of a checkpoint, which --json prints."""
+"""Facts about a checkpoint, as printed by --json."""
 
 HEADS = ("step", "epoch", "loss", "layout", "size", "age", "state")
 
 
 class Printed(NamedTuple):
-    """The output of a subcommand, and the exit status."""
+    """What a subcommand prints, as JSON values and as text, and its exit status."""
 
     values: list[Checkpoint]
     text: str
@@ -35,7 +35,8 @@ class Printed(NamedTuple):
 
 
 def parser() -> cli.Parser:
-    """The command line: a subcommand for each question; its `run` returns the output."""
+    """The parser of the command line; each subcommand sets `run` to the function that makes its
+    output."""
     about = "Look at checkpoints, check them, and export one as a model; without MPI."
     p = cli.Parser("nnmpi.checkpoint", description=about)
     kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
@@ -60,19 +61,19 @@ def parser() -> cli.Parser:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Prints the output of a subcommand."""
+    """Runs a subcommand, prints its output as text or JSON, and returns the exit status."""
     output = options.run(options)
     print(json.dumps(output.values) if options.json else output.text, flush=True)
     return int(output.status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return cli.main(parser(), command, arguments, "take a machine with more of it")
 
 
 def listed(options: argparse.Namespace) -> Printed:
-    """A line for each checkpoint; only manifests are read."""
+    """The output of `list`: a line for each checkpoint; only manifests are read."""
     by_step = _folders(options.directory)
     values = [_facts(step, folder) for step, folder in by_step.items()]
     if not values:
@@ -81,7 +82,8 @@ def listed(options: argparse.Namespace) -> Printed:
 
 
 def verified(options: argparse.Namespace) -> Printed:
-    """A line for each checkpoint, or for one, all of whose blocks are read."""
+    """The output of `verify`: a line for each checkpoint, or for one of them, after reading all its
+    blocks."""
     by_step = _folders(options.directory)
     if options.step is not None:
         by_step = {options.step: _chosen(options)}
@@ -100,7 +102,8 @@ def verified(options: argparse.Namespace) -> Printed:
 
 
 def exported(options: argparse.Namespace) -> Printed:
-    """The files that were written."""
+    """The output of `export`: writes a checkpoint's model to a file or folder, and says what was
+    written."""
     newest, remedy = None, ""
     if options.step is not None:
         folder = _chosen(options)
@@ -128,7 +131,7 @@ def _folders(directory: str) -> dict[int, Path]:
 
 
 def _chosen(options: argparse.Namespace) -> Path:
-    """The checkpoint of a step."""
+    """The folder of the checkpoint of `options.step`; raises ValueError if there is none."""
     by_step = _folders(options.directory)
     if options.step not in by_step:
         name = folder_of(Path(options.directory), options.step).name
@@ -142,7 +145,7 @@ def _chosen(options: argparse.Namespace) -> Path:
 def _facts(
     step: int, folder: Path, check: Callable[[Path, Manifest], None] = lambda *_: None
 ) -> Checkpoint:
-    """The facts of a checkpoint; with a `problem` if it is not whole."""
+    """The facts about a checkpoint; their `problem` says what is wrong if it is not whole."""
     try:
         manifest = read_manifest(folder)
         check(folder, manifest)
@@ -182,7 +185,7 @@ def _cells(value: Checkpoint) -> list[str]:
 
 
 def _age(seconds: float) -> str:
-    """Two digits are enough."""
+    """A duration in its largest unit, with two digits: 2 d, 15 h, 40 min, 59 s."""
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """The module whose `parser()` has the options, and what the command does."""
+    """An entry of the table: the module whose `parser()` has the options, and what the command
+    does."""
 
     parser: str
     text: str
@@ -24,4 +25,4 @@ COMMANDS = {
     "doctor": Command("nnmpi.doctor", "check the installation"),
     "completion": Command("nnmpi.completion", "print the completion of a shell"),
 }
-"""`nnmpi NAME` and `python -m nnmpi.NAME` are the same command."""
+"""By name: `nnmpi NAME` and `python -m nnmpi.NAME` are the same command."""

@@ -1,6 +1,8 @@
-"""The command `python -m nnmpi.completion`: what bash or zsh runs to complete `nnmpi ...`.
+"""The command `python -m nnmpi.completion`: prints a script with which bash or zsh completes
+`nnmpi`.
 
-Put `source <(nnmpi completion bash)` into ~/.bashrc, or the same of zsh into ~/.zshrc.
+Put `source <(nnmpi completion bash)` into ~/.bashrc, or `source <(nnmpi completion zsh)` into
+~/.zshrc.
 """
 
 import argparse
@@ -15,7 +17,7 @@ from nnmpi.options.config import options
 from nnmpi.options.terms import LOGGERS
 
 NAMES = {"model": MODELS, "data": DATASETS, "logger": [f"{name}:" for name in LOGGERS]}
-"""Values of options, besides files and code."""
+"""Values of options that can be completed, besides files and code."""
 
 ZSH = "autoload -U +X compinit bashcompinit && compinit && bashcompinit\n"
 SCRIPT = """_nnmpi() {{
@@ -36,14 +38,15 @@ complete -o default -F _nnmpi nnmpi
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
+    """The parser of the command line."""
     p = cli.Parser("nnmpi.completion", description="Print the completion of a shell.")
     p.add_argument("shell", choices=("bash", "zsh"))
     return p
 
 
 def script(shell: str) -> str:
-    """The completion: commands, their options, and what these may be; else files."""
+    """The completion script of a shell: completes commands, options and their values, otherwise
+    files."""
     cases = list[str]()
     for name, command in COMMANDS.items():
         cases += _cases(name, importlib.import_module(command.parser).parser())
@@ -52,9 +55,10 @@ def script(shell: str) -> str:
 
 
 def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
-    """The cases of a command: the values of its flags, its subcommands, and its own words.
+    """The `case` branches of one command: for the values of its flags, for its subcommands, for its
+    words.
 
-    The shell takes the first case that fits.
+    The shell takes the first branch that matches.
     """
     known = {o.name: o.metadata["choices"] for o in options()} | NAMES
     words = list[str]()
@@ -70,18 +74,19 @@ def _cases(path: str, p: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _case(line: str, words: Iterable[str]) -> str:
-    """The case that offers these words after a command line of this pattern."""
+    """A branch that offers `words` where the command line before the cursor matches the pattern
+    `line`."""
     return f'        {line}) words="{" ".join(words)}" ;;'
 
 
 def command(given: argparse.Namespace) -> int:
-    """Prints the completion."""
+    """Prints the completion script."""
     print(script(given.shell), end="", flush=True)
     return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return cli.main(parser(), command, arguments)
 
 

@@ -1,7 +1,7 @@
-"""The command `python -m nnmpi.doctor`: what nnmpi finds on this machine, and what to do about it.
+"""The command `python -m nnmpi.doctor`: checks the installation, and says how to fix a problem.
 
-Each check says what it found, and what is wrong with it, if anything. What may hang or end a
-process (MPI) is tried in a process of its own. Exit status: 0 all is well, 1 there is a problem.
+Each check prints what it found, and the problem with it, if there is one. Whatever may hang or end
+a process (MPI) is tried in a process of its own. Exit status: 0 all is well, 1 there is a problem.
 """
 
 import argparse
@@ -27,14 +27,14 @@ SHARED = Path("/dev/shm")
 
 
 class Finding(NamedTuple):
-    """The result of a check; `problem` says what is wrong and what to do, if anything is."""
+    """The result of a check; `problem` says what is wrong and how to fix it, or is empty."""
 
     text: str
     problem: str = ""
 
 
 def python() -> Finding:
-    """Python and the packages that nnmpi needs."""
+    """Checks that Python has the packages that nnmpi needs."""
     installed = {d.name: d.version for d in importlib.metadata.distributions()}
     names = ", ".join(f"{n} {installed[n]}" for n in (*PACKAGES, *EXTRAS) if n in installed)
     missing = ", ".join(name for name in PACKAGES if name not in installed)
@@ -43,18 +43,18 @@ def python() -> Finding:
 
 
 def cores() -> Finding:
-    """Cores of the machine and of this process, and what computes on them."""
+    """Checks the cores of the machine, the BLAS, and the compiled kernels."""
     kernels = f"OpenBLAS, {name}" if (name := blas.core()) != "unknown" else "not OpenBLAS"
     compiled = native.INSTRUCTIONS.replace("none", "none, NumPy computes")
     return Finding(
         f"{os.cpu_count()}, {blas.cores(1)} for this process (load {os.getloadavg()[0]:.1f}); "
         f"BLAS: {kernels}; compiled kernels: {compiled}",
-        native.wrong() or native.lack(),
+        native.setting_error() or native.missing(),
     )
 
 
 def launcher() -> Finding:
-    """mpirun, and whether two ranks that it starts find each other and share memory."""
+    """Checks that two ranks started by mpirun find each other and share memory."""
     path = shutil.which("mpirun")
     if path is None:
         return Finding("no mpirun", "activate the environment: source .venv/bin/activate")
@@ -74,7 +74,7 @@ def launcher() -> Finding:
 
 
 def going_on() -> Finding:
-    """Try whether a job goes on without a rank that is killed."""
+    """Checks whether a job goes on without a rank that is killed (ULFM)."""
     if _two_ranks("--with-ft", "ulfm")[1].startswith("2 2 True "):
         return Finding("mpirun --with-ft ulfm: a job goes on without a rank that is killed")
     return Finding(
@@ -96,7 +96,7 @@ if comm.rank == 0: print(*facts, mpi_ranks.mpi_versions()["mpi"], flush=True)
 
 
 def shared_memory() -> Finding:
-    """Memory that ranks of a node can share."""
+    """Checks that /dev/shm has room for the memory that ranks of a node share."""
     if not SHARED.is_dir():
         return Finding("no /dev/shm")  # macOS: the library keeps its memory elsewhere
     free = shutil.disk_usage(SHARED).free
@@ -106,7 +106,7 @@ def shared_memory() -> Finding:
 
 
 def gpu() -> Finding:
-    """GPUs, and CuPy for them."""
+    """Checks which GPUs there are, and that CuPy can use them."""
     if not Path("/dev/nvidia0").exists():
         return Finding("none")
     status, text = _try([sys.executable, "-c", DEVICES])
@@ -131,14 +131,14 @@ CHECKS: dict[str, Callable[[], Finding]] = {
 
 
 def _two_ranks(*options: str) -> tuple[int, str]:
-    """Runs two ranks; more than cores need an option of Open MPI, which others lack."""
+    """Starts two ranks with mpirun; returns the exit status and a line of output."""
     more = ["--oversubscribe"] if "Open MPI" in _try(["mpirun", "--version"])[1] else []
     return _try(["mpirun", *options, *more, "-n", "2", sys.executable, "-c", RANKS])
 
 
 def _try(command: list[str]) -> tuple[int, str]:
-    """Runs a command in a new process; its status, and the first line of its output, or of its
-    errors the first that names one."""
+    """Runs a command in a new process; returns its status and a line of text: the first line of its
+    output or, if it fails, the first line of stderr that names an error."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -150,12 +150,12 @@ def _try(command: list[str]) -> tuple[int, str]:
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
+    """The parser of the command line."""
     return cli.Parser("nnmpi.doctor", description=(__doc__ or "").partition("\n")[0])
 
 
 def command(_: argparse.Namespace) -> int:
-    """Runs all checks and prints each as soon as it is known."""
+    """Runs all checks, prints the result of each at once, and returns 1 if one found a problem."""
     width, problems = max(map(len, CHECKS)), 0
     for name, check in CHECKS.items():
         text, problem = check()
@@ -168,7 +168,7 @@ def command(_: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return cli.main(parser(), command, arguments)
 
 

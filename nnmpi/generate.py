@@ -1,7 +1,7 @@
-"""The command `python -m nnmpi.generate`: text from a model that was saved, or from a GPT-2.
+"""The command `python -m nnmpi.generate`: generates text with a saved model, or with a GPT-2.
 
-It is run, not imported: an import would put this module in the place of the function
-`nnmpi.generate` (`nnmpi/run/text/generation.py`).
+Run it, do not import it: an import would replace the function `nnmpi.generate`
+(`nnmpi/run/text/generation.py`) with this module.
 """
 
 import sys

@@ -1,7 +1,8 @@
-"""The command `python -m nnmpi.measure`: what a machine takes for a model, for nnmpi.plan.
+"""The command `python -m nnmpi.measure`: measures how long a machine takes for a model, for
+nnmpi.plan.
 
-Started by mpirun with as many ranks as a node has cores for. Exit status: 0 written, 1 failed, 2
-unusable arguments, 130 stopped by Ctrl-C.
+Start it with mpirun, with as many ranks as a node has cores for. Exit status: 0 written, 1 failed,
+2 unusable arguments, 130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -23,7 +24,8 @@ from nnmpi.run.setup.setup import set_up
 
 
 def parser() -> cli.Parser:
-    """The options of the command: those of nnmpi.train that say what a rank computes."""
+    """The parser of the command line: options of nnmpi.train that determine what a rank computes,
+    and --out."""
     about = "Measure what a machine takes for a model, for python -m nnmpi.plan."
     p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
@@ -32,13 +34,13 @@ def parser() -> cli.Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status; every rank calls it."""
+    """Runs the command and returns its exit status; every rank calls it."""
     return on_ranks(parser(), command, arguments, "take a smaller model")
 
 
 def known_machine(comm: Comm, out: str) -> Machine | None:
-    """The figures that the file has already, which stay, on the first rank; raises ValueError there
-    if it is of another machine."""
+    """The figures that the file `out` already has, to which new ones are added, or None; only rank
+    0 reads them. Raises ValueError if they are of another machine."""
     if comm.rank or not Path(out).exists():
         return None
     known, ranks = read_machine(out), len(comm.node())
@@ -51,7 +53,7 @@ def known_machine(comm: Comm, out: str) -> Machine | None:
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Measures, and writes the file; every rank calls it."""
+    """Measures this machine, and rank 0 writes the file; every rank calls it."""
     blas.tune()
     options = vars(given)
     out: str = options.pop("out")

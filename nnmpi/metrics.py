@@ -1,4 +1,4 @@
-"""Metrics of training: sums over samples."""
+"""Losses and metrics as sums over samples, which are divided at the end."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -7,31 +7,31 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 Metric: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
-"""`metric(scores, labels)`, of NumPy arrays: a sum over samples, and what to divide it by.
+"""`metric(scores, labels)`, of NumPy arrays: returns a sum over samples, and its divisor.
 
 Both are numbers or arrays of one shape, such as a confusion matrix.
 """
 
 ACCURACY = "accuracy"
-"""The name of the metric that every loss of classes has."""
+"""The name of the metric that every classification loss has."""
 
 
 class Share(NamedTuple):
-    """A sum over samples, and what to divide it by: numbers or arrays of one shape."""
+    """A sum over samples (`total`) and its divisor (`of`): numbers, or arrays of one shape."""
 
     total: Any = 0.0
     of: Any = 0.0
 
     @property
     def mean(self) -> Any:
-        """The quotient, a number or an array; 0 of nothing."""
+        """The quotient, a number or an array; 0 where the divisor is 0."""
         if np.ndim(self.total) == 0:
             return mean(self.total, self.of)
         return np.divide(self.total, self.of, out=np.zeros_like(self.total), where=self.of != 0)
 
 
 class Sums(NamedTuple):
-    """A loss and metrics as sums over samples, which add up over batches of any size."""
+    """A loss and metrics as sums over samples; sums over batches of any size can be added up."""
 
     loss: float = 0.0
     divisor: float = 0.0  # of the loss: the number of samples, or what they weigh
@@ -39,27 +39,28 @@ class Sums(NamedTuple):
     metrics: Mapping[str, Share] = MappingProxyType({})
 
     def plus(self, loss: float, divisor: float, samples: int) -> "Sums":
-        """The sums with the samples of one more step."""
+        """These sums with the samples of one more step added."""
         return self._replace(
             loss=self.loss + loss, divisor=self.divisor + divisor, samples=self.samples + samples
         )
 
     @property
     def mean_loss(self) -> float:
-        """The loss of a sample."""
+        """The mean loss of a sample."""
         return mean(self.loss, self.divisor)
 
     @property
     def means(self) -> dict[str, Any]:
-        """Each metric, a number or an array."""
+        """The value of each metric by name, a number or an array."""
         return {name: share.mean for name, share in self.metrics.items()}
 
 
 def mean(total: float, count: float) -> float:
-    """The quotient; 0 of nothing, such as labels that are all ignored."""
+    """The quotient; 0 if `count` is 0, as where all labels are ignored."""
     return total / count if count else 0.0
 
 
 def accuracy(scores: Any, labels: Any) -> tuple[float, float]:
-    """The metric of scores (N, C, ...) and labels (N, ...): how many have the largest score."""
+    """The metric of scores (N, C, ...) and labels (N, ...): the number of labels that have the
+    largest score, and the number of labels."""
     return float((scores.argmax(1) == labels).sum()), float(labels.size)

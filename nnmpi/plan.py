@@ -1,4 +1,5 @@
-"""The command `python -m nnmpi.plan`: the layout of so many ranks that trains fastest, on paper.
+"""The command `python -m nnmpi.plan`: finds the layout of N ranks that trains a model fastest,
+without MPI.
 
 Exit status: 0 success, 1 the output could not be written, 2 unusable arguments, 130 Ctrl-C.
 """
@@ -22,7 +23,8 @@ CLUSTER = ("ranks", "nodes", "memory", "machine")
 
 
 def parser() -> cli.Parser:
-    """The options of the command: those of nnmpi.train that say what is trained."""
+    """The parser of the command line: options of nnmpi.train that determine what is trained, the
+    cluster, and where the output goes."""
     about = "Find the layout of ranks that trains a model fastest, without MPI."
     p = cli.Parser("nnmpi.plan", description=about, argument_default=argparse.SUPPRESS)
     cluster = p.add_argument_group("cluster")
@@ -58,7 +60,7 @@ def parser() -> cli.Parser:
 
 
 def command(options: argparse.Namespace) -> int:
-    """Prints the plan, or what takes the time of one layout."""
+    """Prints the fastest layouts, or with --explain the parts of the time of one layout."""
     given = vars(options)
     ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
     asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
@@ -86,7 +88,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return cli.main(parser(), command, arguments, "take fewer ranks, or a smaller model")
 
 

@@ -1,7 +1,7 @@
-"""The command `python -m nnmpi.plot`: loss and accuracy of runs, drawn from their logs.
+"""The command `python -m nnmpi.plot`: draws loss and accuracy of runs, from their logs.
 
-It is run, not imported: an import would put this module in the place of the function `nnmpi.plot`
-(`nnmpi/io/output/plot.py`).
+Run it, do not import it: an import would replace the function `nnmpi.plot`
+(`nnmpi/io/output/plot.py`) with this module.
 """
 
 from nnmpi.io.output.plot import main

@@ -1,4 +1,4 @@
-"""The command `python -m nnmpi.report`: a page of runs, for browsers, from their logs and traces.
+"""The command `python -m nnmpi.report`: writes an HTML page of runs, from their logs and traces.
 
 Exit status: 0 written, 1 the file could not be written, 2 unusable arguments, 130 Ctrl-C.
 """
@@ -12,7 +12,7 @@ from nnmpi.options import cli
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
+    """The parser of the command line."""
     about = "Write a page of one or several runs, which browsers show without a network."
     p = cli.Parser("nnmpi.report", description=about)
     add_files(p)
@@ -21,7 +21,7 @@ def parser() -> cli.Parser:
 
 
 def add_files(p: argparse.ArgumentParser) -> None:
-    """The files of which pages are made."""
+    """Adds the argument FILE ..., the logs and traces that the page shows."""
     text = "a file of --log; behind it, those of --trace of its last run"
     p.add_argument("files", nargs="+", metavar="FILE", help=text)
 
@@ -33,7 +33,7 @@ def command(given: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return cli.main(parser(), command, arguments)
 
 

@@ -1,4 +1,5 @@
-"""The command `python -m nnmpi.simulate`: prices and draws plans and layouts, without MPI.
+"""The command `python -m nnmpi.simulate`: predicts the cost of plans and layouts and draws them,
+without MPI.
 
 Exit status: 0 success, 1 the output could not be written, 2 unusable arguments, 130 Ctrl-C.
 """
@@ -25,7 +26,8 @@ COMMANDS = {
 
 
 def parser() -> cli.Parser:
-    """The command line: one subcommand per kind of plan; its `run` returns text, or JSON values."""
+    """The parser of the command line; each subcommand sets `run` to a function that returns text or
+    JSON values."""
     p = cli.Parser("nnmpi.simulate", description="Price and draw plans, without MPI.")
     kinds = p.add_subparsers(title="plans", dest="kind", required=True, metavar="KIND")
     for name, command in COMMANDS.items():
@@ -43,7 +45,7 @@ def command(options: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return cli.main(parser(), command, arguments, SMALLER)
 
 

@@ -1,8 +1,8 @@
-"""The command `python -m nnmpi.train`.
+"""The command `python -m nnmpi.train`: trains a model, under mpirun on many ranks.
 
-Exit status: 0 trained, 1 failed, 2 unusable arguments, 75 there is more to do, and a checkpoint
-from which --resume goes on; 130 stopped by Ctrl-C, or by SIGUSR1 without --checkpoint-dir. Of
-several ranks that stop or fail together, that of the first one, and 0 of the others.
+Exit status: 0 trained, 1 failed, 2 unusable arguments, 75 suspended: --resume goes on from a
+checkpoint, 130 stopped by Ctrl-C, or by SIGUSR1 without --checkpoint-dir. If several ranks stop or
+fail together, the first of them has this status, and the others have 0.
 
 Python starts            the system's default: SIGUSR1 ends the process
 nnmpi is imported        SIGUSR1 is held back
@@ -49,7 +49,7 @@ MORE_TO_DO = 75
 
 
 def parser() -> cli.Parser:
-    """A flag for each option of Config, by groups, and --config."""
+    """The parser of the command line: --config, and a flag for each option of Config, in groups."""
     p = cli.Parser("nnmpi.train", description="Train a model.", argument_default=argparse.SUPPRESS)
     p.add_argument("--config", metavar="FILE.toml", help="a file of options; flags override it")
     code = "import the package.module:NAME that the file of --config names"
@@ -59,7 +59,7 @@ def parser() -> cli.Parser:
 
 
 def config(arguments: Sequence[str]) -> Config:
-    """The Config of the arguments."""
+    """The Config that the arguments give, with the options of the --config file below the flags."""
     given = vars(parser().parse_args(arguments))
     path, is_trusted = given.pop("config", None), given.pop("allow_code")
     of_file = Config() if path is None else cli.from_toml(path)
@@ -72,13 +72,14 @@ def config(arguments: Sequence[str]) -> Config:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status; afterwards signals are handled as before."""
+    """Runs the command and returns its exit status; afterwards signals are handled as before."""
     with restored_handlers():
         return command(sys.argv[1:] if arguments is None else arguments)
 
 
 def command(arguments: Sequence[str]) -> int:
-    """`main` of a process that ends with it: the signals that stop a run are ignored afterwards."""
+    """Runs the command in a process that then ends: from here on it ignores signals that stop a
+    run."""
     early: list[int] = []  # signals before the first step; an Event may not be set in a handler
     handle(signal.SIGUSR1, lambda number, _: early.append(number))  # mpirun sends it to all
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])  # see `held_signals`
@@ -119,7 +120,7 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
 
 
 def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
-    """Makes what the config says, and trains it."""
+    """Makes a Trainer as the config says, runs it, and returns the exit status."""
     try:
         if c.dry_run:
             return show(c, comm)
@@ -127,7 +128,7 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
         if trainer.fitted and trainer.is_first:
             print_error(f"nnmpi.train: {trainer.fitted}")
         if trainer.resumed and trainer.resumed.is_over:
-            digest = "" if trainer.is_spare else trainer.strategy.entries.sha256()
+            digest = "" if trainer.is_spare else trainer.strategy.full_state.sha256()
             with open_report(replace(c, log=None), comm) as events:
                 events.event(complete_event(trainer.resumed, digest))
             return 0
@@ -158,7 +159,7 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
 
 
 def show(c: Config, comm: Comm) -> int:
-    """Prints what each rank would hold and send."""
+    """Prints what each rank would hold and send (--dry-run)."""
     if c.elastic:
         fewer = fitted(c, comm)
         if comm.rank == 0:
@@ -174,11 +175,11 @@ def show(c: Config, comm: Comm) -> int:
 
 
 def opened(trainer: Trainer, comm: Comm) -> Report | None:
-    """The report of the first rank, opened before the run begins; None: `fit` opens it. Every rank
-    of the job calls it.
+    """The report of rank 0, opened before the run begins, or None if `fit` is to open it. Every
+    rank of the job calls it.
 
-    Where a rank is lost now, `fit` notices it too, and arranges those that are left. Where one was
-    lost before, others may be in `fit` already, so nothing is asked of them.
+    If a rank is lost during the call, `fit` notices it too, and arranges the remaining ranks. If
+    one was lost earlier, others may be in `fit` already, so this function communicates with nobody.
     """
     if comm.is_abandoned:
         return None
@@ -193,8 +194,8 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
 
 
 def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
-    """The config of the arguments, with BLAS set as it says; an error on one rank is an error on
-    all."""
+    """The config of the arguments, with the threads of BLAS set for it; an error on one rank is
+    raised on all."""
 
     def read() -> Config:
         blas.tune()
@@ -212,7 +213,7 @@ def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
 
 
 def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Comm) -> int:
-    """Train; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
+    """Trains; SIGUSR1 and Ctrl-C stop the run after the current step, a second Ctrl-C at once."""
     old_version, interrupts = version(trainer.config.save), list[int]()
 
     def stop_or_interrupt(number: int, _: object) -> None:
@@ -235,21 +236,23 @@ def run(trainer: Trainer, report: Report | None, early: Sequence[int], comm: Com
 
 
 def interrupt(*_: object) -> NoReturn:
-    """Ctrl-C ends the run; once more ends the process, whatever it does."""
+    """A handler of Ctrl-C: raises KeyboardInterrupt; another Ctrl-C then ends the process at
+    once."""
     handle(signal.SIGINT, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 
 def interrupted(comm: Comm, how: str) -> int:
-    """Says what was interrupted; where there are other ranks, it ends them with the same status."""
+    """Prints that the run was interrupted, and returns status 130; of several ranks it ends the
+    others."""
     if comm.size > 1:
         comm.abort(f"interrupted{how}", 130)
     return fail(f"interrupted{how}", 130)
 
 
 def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
-    """Print the error of a run; end the other ranks of the job unless they have it too, or can go
-    on without this one."""
+    """Prints the error of a run, and returns the exit status; ends the other ranks of the job
+    unless they have the error too, or can go on without this rank."""
     if isinstance(error, MemoryError):
         error = MemoryError(f"out of memory: {error}; try a smaller --batch-size")
     status = 2 if isinstance(error, ValueError) and not trainer.step else 1
@@ -268,15 +271,15 @@ def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
 
 
 def handle(number: signal.Signals, handler: Callable[..., Any] | int | None) -> None:
-    """Installs a handler of a signal; only the main thread can."""
+    """Installs a handler of a signal; does nothing outside the main thread, where Python refuses
+    it."""
     with suppress(ValueError):  # another thread
         signal.signal(number, handler)
 
 
 def ignore_stops() -> None:
-    """Ignores what stops a run. Until this thread has done so, it holds such signals back: Python
-    complains of one that comes while its handler is removed.
-    """
+    """Ignores the signals that stop a run. Meanwhile this thread blocks them: Python complains of a
+    signal that arrives while its handler is removed."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     for number in STOPS:
         handle(number, signal.SIG_IGN)
@@ -285,7 +288,7 @@ def ignore_stops() -> None:
 
 @contextmanager
 def restored_handlers() -> Iterator[None]:
-    """After the block, the handlers of what stops a run are those of before."""
+    """Restores, after the block, the handlers that signals which stop a run had before it."""
     handlers = [(number, signal.getsignal(number)) for number in (*STOPS, signal.SIGTERM)]
     try:
         yield
@@ -295,7 +298,7 @@ def restored_handlers() -> Iterator[None]:
 
 
 def fail(message: object, status: int = 1) -> int:
-    """Print a line on stderr and return the exit status."""
+    """Prints one line on stderr and returns the exit status."""
     return cli.fail("nnmpi.train", message, status)
 
 

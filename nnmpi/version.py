@@ -1,3 +1,3 @@
-"""The version of nnmpi; `setup.cfg` has the same, and a test compares the two."""
+"""The version of nnmpi; a test compares it with the one in `setup.cfg`."""
 
 __version__ = "0.1.0"

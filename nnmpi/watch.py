@@ -1,7 +1,8 @@
-"""The command `python -m nnmpi.watch`: serves the page of runs, and follows their logs.
+"""The command `python -m nnmpi.watch`: serves the page of runs, and follows their logs as they
+grow.
 
-It listens on this host alone: `ssh -L PORT:127.0.0.1:PORT HOST` brings the page elsewhere. Files
-may be there later. Exit status: 0 stopped by Ctrl-C, 1 failed, 2 unusable arguments.
+It listens on this host alone: use `ssh -L PORT:127.0.0.1:PORT HOST` to see the page elsewhere. Log
+files need not exist yet. Exit status: 0 stopped by Ctrl-C, 1 failed, 2 unusable arguments.
 """
 
 import argparse
@@ -23,7 +24,7 @@ HOST, PORT = "127.0.0.1", 8321
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
+    """The parser of the command line."""
     about = f"Serve the page of runs on {HOST}, and follow their logs while they grow."
     p = cli.Parser("nnmpi.watch", description=about)
     add_files(p)
@@ -33,9 +34,10 @@ def parser() -> cli.Parser:
 
 
 class Watched(ThreadingHTTPServer):
-    """The values of the page, whose version counts how often files have changed.
+    """A server of the page of runs; the version of its values counts how often the files have
+    changed.
 
-    Each connection has a thread: browsers open some that they send nothing on.
+    Each connection has a thread, because browsers open some that they send nothing on.
     """
 
     def __init__(self, port: int, files: Sequence[str]) -> None:
@@ -45,7 +47,8 @@ class Watched(ThreadingHTTPServer):
         super().__init__((HOST, port), Answer)
 
     def news(self, version: str) -> Mapping[str, Any]:
-        """The values, if the browser has not this version of them; or a problem."""
+        """The values of the page, {} if the browser already has this version of them, or a
+        problem."""
         try:
             with self._lock:
                 self._refresh()
@@ -62,13 +65,13 @@ class Watched(ThreadingHTTPServer):
             self.values, self._read = as_values(logs, self.values["version"] + 1), marks
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of an error, unless it is a browser that has gone."""
+        """Prints the traceback of an error, unless the browser has closed the connection."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
 
 class Answer(BaseHTTPRequestHandler):
-    """The page at /, and its values at /data, of which a browser says which version it has."""
+    """Answers requests: / is the page, /data?VERSION the values that are newer than VERSION."""
 
     server: Watched
     timeout = 60.0  # seconds for which a connection may be idle
@@ -92,7 +95,7 @@ class Answer(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, *_: Any) -> None:
-        """Requests are not told."""
+        """Prints nothing: the base class would log each request to stderr."""
 
 
 def command(given: argparse.Namespace) -> int:
@@ -110,7 +113,7 @@ def command(given: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return cli.main(parser(), command, arguments)
 
 

@@ -31,7 +31,7 @@ from nnmpi import nn
 from nnmpi.arrays import backend, blas
 from nnmpi.comm import Comm, world
 from nnmpi.comm.allreduce.interpreter import Interpreter
-from nnmpi.comm.calls import Freed
+from nnmpi.comm.calls import FreedObject
 from nnmpi.comm.transport.base import Ledger, SharedWindow
 from nnmpi.comm.transport.mpi import MPITransport
 from nnmpi.nn.graph import Graph
@@ -64,12 +64,12 @@ class Memory(NamedTuple):
 class MemorySaid(NamedTuple):
     """Bytes on one rank as its arrangement says."""
 
-    held: float  # parameters, gradients, running sums, and windows
+    held: float  # parameters, gradients, optimizer state, and windows
     slots: float
     activations: float  # the most at a time in a step
 
 
-class Sent(NamedTuple):
+class Traffic(NamedTuple):
     """What one rank sends in a step."""
 
     bytes: float
@@ -302,31 +302,31 @@ def _replaced(name: str, method: Callable[..., Any]) -> Iterator[None]:
         setattr(MPITransport, name, original)
 
 
-def sent(text: str) -> tuple[Sent, Sent]:
+def sent(text: str) -> tuple[Traffic, Traffic]:
     """What a step of a case sends, by the ledgers of all communicators of this rank."""
     with no_shared_memory():
         trainer = Case.of(text).trainer()
         counted = sent_by(Case.of(text).steps(trainer))
         said = traffic(trainer.arrangement, trainer.comm.rank, trainer.config.batch_size).values()
         total = [sum(one.bytes for one in said), sum(one.messages for one in said)]
-        return counted, Sent(*mean(total))
+        return counted, Traffic(*mean(total))
 
 
-def sent_by(run: Steps) -> Sent:
+def sent_by(run: Steps) -> Traffic:
     """What a step sends."""
     run(1)
     gc.collect()
     comms = [found for found in gc.get_objects() if isinstance(found, Comm)]
-    there = [comm for comm in comms if not isinstance(comm._transport, Freed)]
+    there = [comm for comm in comms if not isinstance(comm._transport, FreedObject)]
     ledgers = {id(comm.ledger): comm.ledger for comm in there}.values()
     before = _counts(ledgers)
     run(COUNTED)
     after = _counts(ledgers)
-    return Sent(*mean([(b - a) / COUNTED for a, b in zip(before, after, strict=True)]))
+    return Traffic(*mean([(b - a) / COUNTED for a, b in zip(before, after, strict=True)]))
 
 
-def _counts(ledgers: Iterable[Ledger]) -> Sent:
-    return Sent(
+def _counts(ledgers: Iterable[Ledger]) -> Traffic:
+    return Traffic(
         sum(sum(ledger.sent_bytes) for ledger in ledgers),
         sum(sum(ledger.sent_messages) for ledger in ledgers),
     )

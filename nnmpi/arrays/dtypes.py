@@ -21,7 +21,7 @@ class Types(NamedTuple):
 
     parameters  of activations and gradients, too, as they are in memory and in messages
     sums        of reductions, products, statistics and losses, before they are rounded
-    masters     of the values that an optimizer updates, and of its running sums: parameters of
+    masters     of the values that an optimizer updates, and of its state: parameters of
                 another type are their rounding
     """
 

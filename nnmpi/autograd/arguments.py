@@ -1,4 +1,4 @@
-"""Arguments that have two forms or two names: sizes, axes, options."""
+"""Normalises arguments that have two forms or two names: sizes, axes, options."""
 
 from math import prod
 from typing import Any
@@ -7,8 +7,8 @@ from nnmpi.arrays.backend import Backend, get, is_device
 
 
 class ElementCount(int):
-    """The number of elements, NumPy's t.size; called as PyTorch's t.size() it is the shape, and as
-    t.size(0) the length of an axis."""
+    """The number of elements of a tensor: an int, as NumPy's t.size, that can also be called like
+    PyTorch's t.size(), which returns the shape, or t.size(0), the length of an axis."""
 
     def __new__(cls, shape: tuple[int, ...]) -> "ElementCount":
         size = super().__new__(cls, prod(shape))
@@ -25,16 +25,17 @@ class ElementCount(int):
         return self._shape[dim]
 
     def __reduce__(self) -> Any:
-        return int, (int(self),)  # a copy, or one that another rank gets, is a number
+        return int, (int(self),)  # copied, or pickled for another rank, it becomes a plain int
 
 
 def flat(sizes: tuple[Any, ...]) -> tuple[int, ...]:
-    """(2, 3) from either f(2, 3) or f((2, 3))."""
+    """The sizes as a tuple, (2, 3), whether they were given as f(2, 3) or as f((2, 3))."""
     return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
 
 
 def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
-    """The value of an argument that has two names, NumPy's and PyTorch's; None if not given."""
+    """The value of an argument that has two names, NumPy's and PyTorch's; None if neither is given,
+    TypeError if both are."""
     if value is not None and alias is not None:
         raise TypeError(
             f"{name}={value} and {other}={alias}: these are two names of one argument; give one"
@@ -43,18 +44,20 @@ def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
 
 
 def axis_of(axis: Any, dim: Any, default: int | None = None) -> Any:
-    """The axis or axes given, by either name, or the default; a list becomes a tuple."""
+    """The axis or axes given as `axis` or as `dim`, or the default; a list becomes a tuple."""
     given = one_of("axis", axis, "dim", dim)
     return default if given is None else tuple(given) if isinstance(given, list) else given
 
 
 def keeps_axes(keepdims: bool | None, keepdim: bool | None) -> bool:
-    """Whether reduced axes stay with length 1, by either name."""
+    """True if a reduction keeps the reduced axes with length 1, asked for as `keepdims` or
+    `keepdim`."""
     return bool(one_of("keepdims", keepdims, "keepdim", keepdim))
 
 
 def type_and_device(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, Any]:
-    """The type and the device that `to` is given, by position in any order or by name."""
+    """The dtype and the backend that `Tensor.to` was given, by position in any order or by name;
+    None for each that is missing."""
     for value in args:
         if isinstance(value, Backend) or is_device(value):
             device = value

@@ -1,6 +1,6 @@
-"""The base of tensors: methods that apply no op, and families of methods that are made from ops.
+"""The base class of tensors: methods that apply no op, and factories that make methods from ops.
 
-Where a method takes an axis, it takes NumPy's names (axis, keepdims) and PyTorch's (dim, keepdim).
+Methods that take an axis accept NumPy's names (axis, keepdims) and PyTorch's (dim, keepdim).
 """
 
 import operator
@@ -23,20 +23,21 @@ Method: TypeAlias = Callable[..., Any]
 
 
 class TensorBase:
-    """The part of a tensor that has its array and its shape, and is made into others by methods."""
+    """The base of Tensor: its array and shape, conversions to Python and NumPy, and methods that
+    are built on `reshape`, `transpose` and indexing."""
 
     __slots__ = ("operand", "requires_grad", "storage")
 
     applied: Callable[..., Self]
-    """`tensor.apply`, from arrays to tensors."""
+    """`tensor.apply`: runs an op on arrays, and returns a tensor."""
 
     operand: Array
-    """The array that an op takes; unlike `data`, it may be valid until the next op only."""
+    """The array that ops read; unlike `data`, it may be valid only until the next op."""
 
     data: Array
     requires_grad: bool
     is_refreshed = False
-    """Whether `refresh` does anything, so that nodes have to hold it without a gradient, too."""
+    """True if `refresh` does anything: then nodes hold the tensor even if it gets no gradient."""
     storage: Storage
     shape: Any
     reshape: Callable[..., Self]
@@ -45,7 +46,8 @@ class TensorBase:
 
     @property
     def size(self) -> ElementCount:
-        """The number of elements; t.size() is the shape, t.size(0) the length of an axis."""
+        """The number of elements; called, t.size() is the shape and t.size(0) the length of an
+        axis."""
         return ElementCount(self.shape)
 
     def __len__(self) -> int:
@@ -68,7 +70,7 @@ class TensorBase:
         return int(self.item())
 
     def __index__(self) -> int:
-        """The only element as an index of a list, if it is an integer."""
+        """The only element of an integer tensor, so that the tensor can index a list."""
         return operator.index(self.item())
 
     def item(self) -> Any:
@@ -76,26 +78,28 @@ class TensorBase:
         return backend.to_host(self.data).item()
 
     def numpy(self) -> np.ndarray:
-        """The values as a NumPy array, which shares memory on the CPU."""
+        """The values as a NumPy array, which on the CPU shares the tensor's memory."""
         return backend.to_host(self.data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """The values, for np.asarray(tensor); refused where a gradient would be lost."""
+        """The values, for np.asarray(tensor); raises TypeError if a gradient would be lost."""
         if self.requires_grad and recording.get():
             raise TypeError(replacements.refusal("numpy.asarray"))
         return np.array(self.numpy(), dtype, copy=copy)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
-        """NumPy's function of the values; refused where a gradient would be lost."""
+        """The result of a NumPy function on the values; raises TypeError if a gradient would be
+        lost."""
         return replacements.evaluate(function, args, options, TensorBase)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else repr(self)
 
     def view(self, *sizes: int | tuple[int, ...]) -> Self:
-        """The elements in another shape, as by `reshape`, and in the same memory for who writes.
+        """The elements in another shape, as by `reshape`, sharing memory so that writes reach both.
 
-        Where memory is in another order, as that of images is, writes to the view are refused.
+        If the elements lie in another order in memory (images are channels-last), the view is a
+        copy, and writing to it raises RuntimeError.
         """
         y = self.reshape(*sizes)
         xp = backend.xp_of(self.operand)
@@ -104,23 +108,24 @@ class TensorBase:
         return y
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
-        """A tensor with the axes from start_dim to end_dim as one; all of them by default."""
+        """A tensor with the axes from start_dim to end_dim merged into one; by default all axes."""
         return self.reshape(shape.flattened(self.shape, start_dim, end_dim))
 
     def squeeze(self, axis: reduce.Dims = None, *, dim: reduce.Dims = None) -> Self:
-        """A tensor without the axes of length 1: all of these, or those in `axis` that have it."""
+        """A tensor without its axes of length 1: all of them, or only those listed in `axis`."""
         return self.reshape(shape.squeezed(self.shape, axis_of(axis, dim)))
 
     def unsqueeze(self, axis: int | None = None, *, dim: int | None = None) -> Self:
-        """A tensor with a new axis of length 1 at this place."""
+        """A tensor with a new axis of length 1 at position `axis`."""
         return self.reshape(shape.unsqueezed(self.shape, axis_of(axis, dim)))
 
     def split(
         self, sizes: int | Sequence[int], axis: int | None = None, *, dim: int | None = None
     ) -> tuple[Self, ...]:
-        """Views of these lengths along `axis`, the first by default; a number is each one's length.
+        """Views of consecutive parts along `axis` (default 0): a list gives the length of each
+        part, an integer the length of all parts, of which the last may be shorter.
 
-        The last may be shorter then. NumPy's split takes the number of parts, or where to cut.
+        This is PyTorch's split; NumPy's takes the number of parts, or the places to cut at.
         """
         return tuple(self[index] for index in shape.split(self.shape, sizes, axis_of(axis, dim)))
 
@@ -130,7 +135,7 @@ class TensorBase:
 
     @property
     def T(self) -> Self:
-        """The axes reversed."""
+        """The tensor with its axes reversed."""
         return self.transpose()
 
 
@@ -138,14 +143,15 @@ class TensorBase:
 
 
 def named(method: Method, op: OpFunction) -> Method:
-    """The method under the name of the op, which Python's messages about arguments show."""
+    """Gives a generated method the name and docstring of its op, which Python's error messages
+    show."""
     method.__name__, method.__doc__ = op.__name__, op.__doc__
     method.__qualname__ = f"Tensor.{op.__name__}"
     return method
 
 
 def method_of(op: OpFunction) -> Method:
-    """The method that applies an op to the tensor and to other operands."""
+    """Makes the method that applies an op to the tensor and further operands."""
 
     def method(self: Any, *operands: Any) -> Any:
         return self.applied(op, self, *operands)
@@ -154,7 +160,8 @@ def method_of(op: OpFunction) -> Method:
 
 
 def operator_of(op: OpFunction) -> Callable[[T, Any], T]:
-    """An operator; None is left to Python, which compares identities, and refuses arithmetic."""
+    """Makes the operator method for an op; with None it returns NotImplemented, so Python compares
+    identities, and refuses arithmetic."""
 
     def method(self: Any, other: Any) -> Any:
         return NotImplemented if other is None else self.applied(op, self, other)
@@ -163,17 +170,20 @@ def operator_of(op: OpFunction) -> Callable[[T, Any], T]:
 
 
 def both_operators(op: OpFunction) -> tuple[Callable[[T, Any], T], Callable[[T, Any], T]]:
-    """An operator and its reflection."""
+    """Makes an operator method and its reflection, such as __add__ and __radd__."""
     return operator_of(op), lambda self, other: self.applied(op, other, self)
 
 
 def in_place(op: OpFunction) -> Callable[[T, Any], T]:
-    """An operator that writes into its left operand."""
+    """Makes the in-place operator method for an op, such as __iadd__: it writes into its left
+    operand."""
 
     def method(self: Any, other: Any) -> Any:
         leaf = self.requires_grad and self.node is None
+        # `loss += term` has to record the sum: a new tensor takes the name. Not for a leaf, which
+        # an optimizer holds: it would go on with the old one, so the write below is refused.
         if self.loses_gradient(other) and not leaf:
-            return self.applied(op, self, other)  # `loss += term` binds the name to a new tensor
+            return self.applied(op, self, other)
         new = op(self.operand, self.to_write(other)).value
         if not np.can_cast(new.dtype, self.dtype, "same_kind"):
             raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")
@@ -184,7 +194,8 @@ def in_place(op: OpFunction) -> Callable[[T, Any], T]:
 
 
 def reduction(op: OpFunction) -> Method:
-    """t.sum(), t.sum(1), t.sum(axis=(0, 2), keepdims=True), t.sum(dim=1, keepdim=True)."""
+    """Makes a reduction method, to be called as t.sum(), t.sum(1), t.sum(axis=(0, 2),
+    keepdims=True) or t.sum(dim=1, keepdim=True)."""
 
     def method(
         self: Any,
@@ -201,7 +212,8 @@ def reduction(op: OpFunction) -> Method:
 
 
 def spread(op: OpFunction) -> Method:
-    """t.var(), t.var(1), t.var(1, ddof=1), t.var(dim=1, correction=1), t.var(1, unbiased=False)."""
+    """Makes the method for `var` or `std`, to be called as t.var(1), t.var(1, ddof=1), t.var(dim=1,
+    correction=1) or t.var(1, unbiased=False)."""
 
     def method(
         self: Any,
@@ -224,7 +236,7 @@ def spread(op: OpFunction) -> Method:
 
 
 def along(op: OpFunction) -> Method:
-    """The method that applies an op along an axis, the last by default."""
+    """Makes the method that applies an op along one axis, by default the last."""
 
     def method(self: Any, axis: int | None = None, *, dim: int | None = None) -> Any:
         return self.applied(op, self, axis=axis_of(axis, dim, -1))

@@ -1,4 +1,4 @@
-"""Gradients compared with finite differences along a random direction: two evaluations of f."""
+"""Compares gradients with finite differences along a random direction: two evaluations of f."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,10 @@ from nnmpi.autograd.tensor import Tensor
 def directional_error(
     f: Callable[..., Tensor], *arrays: np.ndarray, seed: int = 0, step: float = 1e-6
 ) -> float:
-    """The relative difference of finite difference and gradient . direction, for float64 arrays.
+    """The relative difference between the derivative of f along a random direction, by finite
+    differences, and gradient . direction; `arrays` are float64.
 
-    f's value is weighted by a fixed random array, so that every element counts.
+    The value of f is weighted by a fixed random array, so that every element counts.
     """
     rng = np.random.default_rng(seed)
     directions = [rng.standard_normal(a.shape) for a in arrays]

@@ -1,4 +1,4 @@
-"""Tensors that are made from sizes and numbers, under PyTorch's names."""
+"""Functions that make tensors from sizes and numbers, under PyTorch's names."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -19,9 +19,10 @@ __all__ = [
 
 
 def creator(values: Callable[..., Array]) -> Callable[..., Tensor]:
-    """The function that makes a tensor of such values; it takes PyTorch's options, too.
+    """Makes a PyTorch-like tensor constructor from a function that returns a NumPy array.
 
-    These are dtype (float32 by default of floats, int64 of integers), requires_grad and device.
+    The constructor also takes dtype (default: float32 for floats, int64 for integers),
+    requires_grad and device.
     """
 
     @wraps(values)
@@ -43,7 +44,8 @@ def creator(values: Callable[..., Array]) -> Callable[..., Tensor]:
 
 
 def like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The function that makes a tensor of the shape, type and device of another one."""
+    """Makes the `..._like` variant of a constructor: shape, dtype and device are those of a given
+    tensor."""
 
     def function(
         t: Tensor, *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
@@ -52,7 +54,7 @@ def like(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return make(t.shape, *args, device=device or t.device, **options)
 
     function.__name__ = function.__qualname__ = f"{make.__name__}_like"
-    function.__module__ = make.__module__  # where pickles look for it
+    function.__module__ = make.__module__  # pickle looks it up there
     function.__doc__ = f"`{make.__name__}` in the shape, type and device of t."
     return function
 
@@ -79,7 +81,8 @@ def full(
     on: Backend | None = None,
     device: str | Backend | None = None,
 ) -> Tensor:
-    """A tensor of this size and value, in the type that `tensor` gives the value."""
+    """A tensor of the given size, filled with one value, in the dtype that `tensor` gives the
+    value."""
     value, xp = tensor(fill_value, dtype), backend_of(on, device).xp
     return Tensor(xp.full(flat((size,)), value.item(), value.dtype), requires_grad)
 
@@ -91,13 +94,14 @@ full_like = like(full)
 
 @creator
 def arange(start: Any, end: Any = None, step: Any = 1) -> Array:
-    """start, start + step, ... before end; arange(end) begins at 0. Integers are int64."""
+    """The values start, start + step, ... before end; arange(end) begins at 0. Integers are
+    int64."""
     return np.arange(0 if end is None else start, start if end is None else end, step)
 
 
 @creator
 def linspace(start: float, end: float, steps: int) -> Array:
-    """`steps` numbers at equal distances from start to end, both included."""
+    """`steps` equally spaced values from start to end, both included."""
     return np.linspace(start, end, steps)
 
 
@@ -108,17 +112,19 @@ def eye(n: int, m: int | None = None) -> Array:
 
 
 def tril(t: Any, diagonal: int = 0) -> Tensor:
-    """The matrices of the last two axes, with 0 above this diagonal."""
+    """The lower triangles of the matrices in the last two axes: elements above the diagonal become
+    0."""
     return _triangle(t, diagonal, True)
 
 
 def triu(t: Any, diagonal: int = 0) -> Tensor:
-    """The matrices of the last two axes, with 0 below this diagonal."""
+    """The upper triangles of the matrices in the last two axes: elements below the diagonal become
+    0."""
     return _triangle(t, diagonal - 1, False)
 
 
 def _triangle(t: Any, diagonal: int, lower: bool) -> Tensor:
-    """The elements up to a diagonal, or those above it; 0 elsewhere."""
+    """The elements on and below a diagonal (`lower`) or those above it, with 0 elsewhere."""
     (t,) = as_tensors(t)
     if t.ndim < 2:
         raise ValueError(f"tril and triu take matrices, not a tensor of shape {t.shape}")

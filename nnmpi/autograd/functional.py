@@ -29,8 +29,8 @@ def tensor(
 ) -> Tensor:
     """A tensor with a copy of `value`: an array, a tensor, a number or nested lists of numbers.
 
-    Arrays keep their type; Python floats become float32. `device` is a backend or its name, and
-    so is `on`.
+    Arrays keep their dtype; Python floats become float32. `device`, or its other name `on`, is a
+    backend or the name of one.
     """
     if isinstance(value, Tensor):
         value = value.data
@@ -41,12 +41,12 @@ def tensor(
 
 
 def backend_of(on: Backend | None, device: str | Backend | None) -> Backend:
-    """The backend that is given, or named; the CPU by default."""
+    """The backend given as `on` or `device`, as an object or by name; the CPU by default."""
     return backend.get(one_of("on", on, "device", device) or CPU)
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A tensor in the memory of this array: writes to one are writes to the other."""
+    """A tensor that shares the memory of a NumPy array: a write to one changes the other."""
     if not isinstance(array, np.ndarray):
         raise TypeError(
             f"from_numpy takes a NumPy array, not a {type(array).__name__}: write nnmpi.tensor(x)"
@@ -55,7 +55,8 @@ def from_numpy(array: np.ndarray) -> Tensor:
 
 
 def as_tensors(*values: Any, others: tuple[Any, ...] = ()) -> list[Tensor]:
-    """Each value as a tensor; constants go to the backend of the first tensor given."""
+    """The values as tensors; constants go to the backend of the first tensor among `values` and
+    `others`."""
     on = next((backend.of(v.operand) for v in (*values, *others) if isinstance(v, Tensor)), None)
     return [as_tensor(v, on) for v in values]
 
@@ -66,39 +67,41 @@ def silu(t: Any) -> Tensor:
 
 
 def gelu(t: Any, *, approximate: str = "none") -> Tensor:
-    """t * Phi(t), Phi the distribution function of the standard normal; or its "tanh" form."""
+    """t * Phi(t), with Phi the standard normal distribution function; approximate="tanh" gives its
+    tanh form."""
     return apply(gelu_form(approximate), *as_tensors(t))
 
 
 def leaky_relu(t: Any, negative_slope: float = 0.01) -> Tensor:
-    """t where it is positive, negative_slope * t elsewhere."""
+    """t where t > 0, and negative_slope * t elsewhere."""
     return apply(activations.leaky_relu, *as_tensors(t), slope=negative_slope)
 
 
 def maximum(a: Any, b: Any) -> Tensor:
-    """The larger of a and b, elementwise."""
+    """The elementwise maximum of a and b."""
     return apply(elementwise.maximum, *_pair(a, b))
 
 
 def minimum(a: Any, b: Any) -> Tensor:
-    """The smaller of a and b, elementwise."""
+    """The elementwise minimum of a and b."""
     return apply(elementwise.minimum, *_pair(a, b))
 
 
 def _pair(a: Any, b: Any) -> tuple[Any, Any]:
-    """a and b with at least one tensor; the other may stay a number, which has no type."""
+    """a and b with at least one of them made a tensor; the other may stay a Python number, which
+    promotes no dtype."""
     return (a, b) if isinstance(a, Tensor) or isinstance(b, Tensor) else (*as_tensors(a), b)
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """a where the condition is true, b elsewhere."""
+    """The elements of a where the condition is true, and those of b elsewhere."""
     return apply(elementwise.where, *as_tensors(condition, others=(a, b)), a, b)
 
 
 def concatenate(
     tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = None
 ) -> Tensor:
-    """The tensors joined along an existing axis, the first by default."""
+    """The tensors joined along an existing axis, by default axis 0."""
     ts = _at_least_one("concatenate", tensors)
     return apply(shape.concatenate, *ts, axis=axis_of(axis, dim, 0))
 
@@ -107,7 +110,7 @@ cat = concatenate
 
 
 def stack(tensors: Sequence[Any], axis: int | None = None, *, dim: int | None = None) -> Tensor:
-    """The tensors joined along a new axis, the first by default."""
+    """The tensors joined along a new axis, by default axis 0."""
     ts, k = _at_least_one("stack", tensors), axis_of(axis, dim, 0)
     return concatenate([t.unsqueeze(k) for t in ts], axis=k)
 
@@ -119,12 +122,12 @@ def _at_least_one(name: str, tensors: Sequence[Any]) -> list[Tensor]:
 
 
 def broadcast_to(t: Any, shape_: tuple[int, ...]) -> Tensor:
-    """t broadcast to a shape."""
+    """t broadcast to the shape `shape_`."""
     return apply(shape.broadcast_to, *as_tensors(t), shape=shape_)
 
 
-class Ordered(NamedTuple):
-    """Elements of a tensor in some order along an axis, and where they are in it."""
+class Sorted(NamedTuple):
+    """The result of `sort` or `topk`: the chosen elements, and their indices along the axis."""
 
     values: Tensor
     indices: Tensor
@@ -137,9 +140,10 @@ def sort(
     *,
     dim: int | None = None,
     stable: bool = True,
-) -> Ordered:
-    """The elements in ascending order along `axis`, the last by default; equal ones in theirs."""
-    return _ordered(t, axis_of(axis, dim, -1), descending, None)
+) -> Sorted:
+    """The elements sorted along `axis` (default: the last), ascending unless `descending`, and
+    their indices; the sort is stable."""
+    return _sorted(t, axis_of(axis, dim, -1), descending, None)
 
 
 def topk(
@@ -150,12 +154,13 @@ def topk(
     sorted: bool = True,
     *,
     dim: int | None = None,
-) -> Ordered:
-    """The k largest or smallest elements along `axis`, the last by default, in order."""
-    return _ordered(t, axis_of(axis, dim, -1), largest, k)
+) -> Sorted:
+    """The k largest (or smallest) elements along `axis` (default: the last), in order, and their
+    indices."""
+    return _sorted(t, axis_of(axis, dim, -1), largest, k)
 
 
-def _ordered(t: Any, axis: int, descending: bool, k: int | None) -> Ordered:
+def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Sorted:
     (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
     at = shape.axis_within(axis, rows.ndim)
@@ -166,14 +171,15 @@ def _ordered(t: Any, axis: int, descending: bool, k: int | None) -> Ordered:
     if k is not None:
         order = order[(slice(None),) * at + (slice(k),)]
     values = apply(shape.take_along_axis, rows, order, axis=at)
-    return Ordered(values, order) if t.ndim else Ordered(values.reshape(()), order.reshape(()))
+    return Sorted(values, order) if t.ndim else Sorted(values.reshape(()), order.reshape(()))
 
 
 def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """t with more elements at the ends: pad is (before, after) of the last axis, then of the one
-    before it, and so on; less than 0 cuts off.
+    """t with elements added at its ends: `pad` is (before, after) for the last axis, then for the
+    one before it, and so on; negative widths cut elements off.
 
-    `mode`: "constant", or the elements that t has: "reflect", "replicate", "circular".
+    `mode`: "constant" fills with `value`; "reflect", "replicate" and "circular" repeat elements of
+    t.
     """
     (t,), widths = as_tensors(t), [*map(int, pad)]
     if len(widths) % 2 or len(widths) > 2 * t.ndim:
@@ -189,7 +195,8 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 
 
 def einsum(equation: str, *tensors: Any) -> Tensor:
-    """The sum of products that letters tell, as in einsum("bij,bjk->bik", a, b)."""
+    """The sum of products that an equation of letters describes, as einsum("bij,bjk->bik", a,
+    b)."""
     given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     if not isinstance(equation, str):
         raise TypeError('einsum: write the letters first, as in einsum("ij,jk->ik", a, b)')
@@ -208,11 +215,12 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(scale q k^T + attn_mask) v: q (..., H, T, D), k (..., H, S, D), v (..., H, S, E).
 
-    attn_mask: bool, true where a query sees a key, or numbers that are added; broadcast to scores
-    scale: 1 / sqrt(D) by default; `is_causal`: query i sees keys 0 to i only
-    enable_gqa: k and v have fewer heads, each for several of q in a row
+    attn_mask: bool, true where a query sees a key, or values added to the scores; it is broadcast
+    scale: 1 / sqrt(D) by default
+    is_causal: query i sees keys 0 to i only
+    enable_gqa: k and v have fewer heads, and consecutive heads of q share one of them
 
-    The scores of a few queries are in memory at a time. A query that sees no key gets zeros.
+    The scores of only a few queries are in memory at a time. A query that sees no key gets zeros.
     """
     q, k, v = as_tensors(query, key, value)
     if dropout_p:

@@ -1,4 +1,4 @@
-"""Lookup: rows of a table that still know their numbers, so that a layer can use them."""
+"""The result of an embedding, which remembers the looked-up indices for the layer that follows."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Any
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import Vjp
-from nnmpi.autograd.ops.lookup import whole
+from nnmpi.autograd.ops.lookup import dense
 from nnmpi.autograd.tensor import Tensor
 
 
-class Lookup(Tensor):
-    """The result of an embedding: rows of the last axis with the same integer in `index` are equal.
+class EmbeddingResult(Tensor):
+    """The tensor that an embedding returns, with the index that was looked up: rows of the last
+    axis with equal indices are equal, so a recurrent layer can compute each of them once.
 
-    It is a tensor like others, and every op makes another one of it. The index is None as soon as
-    anybody else has its memory, and may write there.
+    Any op on it returns a plain tensor. `index` becomes None as soon as other code gets the memory,
+    and so could write there.
     """
 
     __slots__ = ("index",)
@@ -26,7 +27,7 @@ class Lookup(Tensor):
 
     @property
     def data(self) -> Array:
-        """The array."""
+        """The array; reading it drops the index, since the reader may write to the array."""
         self.index = None
         return self.operand
 
@@ -43,7 +44,7 @@ class Lookup(Tensor):
         super().mark_written()
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        super().receive(lambda given, out: whole(vjp(given, out)), g)
+        super().receive(lambda given, out: dense(vjp(given, out)), g)
 
 
-Lookup.__name__ = Tensor.__name__  # as messages to users call it
+EmbeddingResult.__name__ = Tensor.__name__  # messages to users say "Tensor"

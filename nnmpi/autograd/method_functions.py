@@ -1,4 +1,4 @@
-"""Methods of tensors as functions whose first argument is the tensor."""
+"""The methods of tensors as functions, with the tensor as first argument."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -18,7 +18,8 @@ __all__ = [
 
 
 def _function(name: str) -> Callable[..., Tensor]:
-    """The function of a tensor, an array or numbers that calls this method."""
+    """The function that calls the tensor method `name`; its first argument may be a tensor, an
+    array or numbers."""
     method = getattr(Tensor, name)
 
     @wraps(method)
@@ -26,12 +27,12 @@ def _function(name: str) -> Callable[..., Tensor]:
         return method(*as_tensors(t), *args, **options)
 
     function.__name__ = function.__qualname__ = name
-    function.__module__ = __name__  # where pickles look for it
+    function.__module__ = __name__  # pickle looks it up there
     return function
 
 
 def pow(a: Any, b: Any) -> Tensor:
-    """a ** b, of which one may be a number."""
+    """a ** b; one of them may be a number."""
     power: Tensor = a**b
     return power
 

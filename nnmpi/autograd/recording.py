@@ -1,4 +1,4 @@
-"""Whether operations are recorded, and in what: nodes, which stand for results, and storages, which
+"""The state of recording, and what is recorded: nodes, which stand for results, and storages, which
 stand for memory.
 
 a ──► node ──► node ──► root        parents of a node: nodes, leaves (a), storages of constants
@@ -14,24 +14,24 @@ from nnmpi.arrays.kernels import Prepare
 
 
 class OpRecorder(Protocol):
-    """Is told what a model does that is traced."""
+    """A callback that receives the ops of a model that is traced."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Called with each op, its arguments, its options and its result."""
+        """Receives an op, its arguments, its options and its result."""
 
     def enter_no_grad(self) -> None:
-        """Called before no_grad, within which it is told nothing."""
+        """Receives notice that a no_grad block begins, in which ops are not reported."""
 
 
 recording: ContextVar[bool | OpRecorder] = ContextVar("nnmpi_recording", default=True)
-"""Whether ops record nodes; a recorder, which is called beside that, where a model is traced. A
-context variable, since ranks may be threads."""
+"""True if ops record nodes; while a model is traced, a recorder that is called as well. A context
+variable, since ranks may be threads."""
 
 
 class no_grad(ContextDecorator):
-    """Within it ops record nothing: `with no_grad():`, `@no_grad()` or `@no_grad`."""
+    """Switches off the recording of ops: `with no_grad():`, `@no_grad()` or `@no_grad`."""
 
     def __new__(cls, function: Any = None) -> Any:
         if function is None:
@@ -53,25 +53,26 @@ class no_grad(ContextDecorator):
         recording.reset(self._tokens.pop())
 
     def _recreate_cm(self) -> Self:
-        """A new one for each call of a decorated function: many threads may call it at once."""
+        """Returns a new context manager for each call of a decorated function, since threads may
+        call it at the same time."""
         return type(self)()
 
 
 tick = count(1).__next__
-"""Numbers operations and in-place writes in the order in which they happen."""
+"""Returns the next number of a counter that orders operations and in-place writes in time."""
 
 
 AnyTensor: TypeAlias = Any
-"""A Tensor, which is made with this file. The tape asks for `operand`, `requires_grad`, `node`,
-`storage`, and calls `receive`, and `refresh` where it `is_refreshed`."""
+"""A Tensor; its class builds on this file and so cannot be named here. The tape reads `operand`,
+`requires_grad`, `node` and `storage`, and calls `receive`, and `refresh` if `is_refreshed`."""
 
 
 class Storage:
-    """When the memory of a tensor was last written in place; its views share this object.
+    """The time of the last in-place write to a tensor's memory, shared by all its views.
 
-    It is a parent of nodes, in the place of a tensor that gets no gradient.
+    A node has a Storage as its parent in place of a tensor that gets no gradient.
 
-    is_copy: whether it stands for a view of other memory, which a write would not reach
+    is_copy: True for a view that had to be copied, so that a write would not reach the tensor
     """
 
     __slots__ = ("is_copy", "written")
@@ -82,18 +83,18 @@ class Storage:
 
     @property
     def storage(self) -> "Storage":
-        """This object itself; the tape asks every parent for its storage."""
+        """The object itself: the tape asks every parent for its storage."""
         return self
 
 
 class TapeNode:
-    """How a tensor was made, without the tensor: a parent beside each vjp.
+    """A record of how a tensor was made: its parents, with one vjp each, but not the tensor itself.
 
-    parents  what each argument is on the tape: the node of a result, a leaf itself, the Storage of
-             a tensor without a gradient, None of what is no tensor
-    needs    which of them get a gradient
-    vjps     of these; None once a backward pass has used the node
-    storage, dtype and shape are those of the tensor
+    parents  for each argument: the node of a result, a leaf, the Storage of a tensor without a
+             gradient, or None for an argument that is no tensor
+    needs    for each argument: True if it gets a gradient
+    vjps     for each argument: its vjp; the whole is None once a backward pass has used the node
+    storage, dtype and shape are copied from the tensor
     """
 
     __slots__ = ("dtype", "made", "needs", "parents", "prepare", "shape", "storage", "vjps")
@@ -114,11 +115,12 @@ class TapeNode:
         self.prepare = prepare
 
     def clear(self) -> None:
-        """A backward pass has used it: frees what its vjps hold."""
+        """Drops parents and vjps after a backward pass has used the node, which frees their
+        arrays."""
         self.parents, self.needs, self.vjps, self.prepare = (), (), None, None
 
     def taken(self) -> "TapeNode":
-        """A node with all that this one has, which is cleared."""
+        """Moves the contents of this node to a new node, and clears this one."""
         other = TapeNode.__new__(TapeNode)
         other.dtype, other.shape, other.storage = self.dtype, self.shape, self.storage
         other.parents, other.needs, other.made = self.parents, self.needs, self.made

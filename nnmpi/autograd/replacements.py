@@ -1,6 +1,6 @@
-"""Advice on what to write instead of functions and methods of PyTorch and NumPy that are missing.
+"""Advice on replacements for functions and methods of PyTorch and NumPy that nnmpi does not have.
 
-Functions of NumPy are refused on tensors where they would lose a gradient.
+NumPy functions are refused on tensors where they would lose a gradient.
 """
 
 import re
@@ -18,7 +18,7 @@ _WITHOUT_GRADIENT = {
     *("all", "allclose", "any", "argmax", "argmin", "argsort", "array_equal", "isclose", "ndim"),
     *("ones_like", "result_type", "shape", "size", "zeros_like"),
 }
-"""Functions of NumPy whose results have no gradient, so that none is lost."""
+"""NumPy functions whose results have no gradient, so that none can be lost."""
 
 _OF_VALUES = " of t.numpy(), for values without a gradient"
 _ALIASES = {
@@ -33,12 +33,12 @@ TYPES = {
     name: np.dtype(_ALIASES.get(name, name)).type
     for name in (*_ALIASES, *_ALIASES.values(), *_OTHERS)
 }
-"""NumPy's types by PyTorch's names."""
+"""NumPy's scalar types, by PyTorch's names."""
 
 
 @cache
 def _rows() -> dict[str, list[tuple[str, str]]]:
-    """The rows of `replacements.txt`, (pattern of names, sentence), by the kind of names."""
+    """The rows of `replacements.txt`, (pattern of names, sentence), by section."""
     text = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8")
     rows: dict[str, list[tuple[str, str]]] = {}
     for block in text.split("\n\n"):
@@ -51,8 +51,9 @@ def _rows() -> dict[str, list[tuple[str, str]]]:
 
 
 def _instead(name: str, *kinds: str) -> str:
-    """A colon and the advice for a name of these kinds that does not exist here, or nothing."""
-    if name.startswith("_"):  # which Python and NumPy ask for often
+    """A colon and the advice for a missing name, looked up in the given sections; empty if there is
+    none."""
+    if name.startswith("_"):  # Python and NumPy probe for such names often
         return ""
     for pattern, sentence in chain(*(_rows()[kind] for kind in kinds)):
         if re.fullmatch(pattern, name):
@@ -63,17 +64,19 @@ def _instead(name: str, *kinds: str) -> str:
 
 
 def no_attribute(name: str) -> str:
-    """The message for an attribute that a tensor does not have."""
+    """The error message for an attribute that tensors do not have, with advice if there is any."""
     return f"a tensor has no attribute {name!r}{_instead(name, 'functions and methods')}"
 
 
 def no_name(package: str, name: str, *kinds: str) -> str:
-    """The message for a name that a package does not have; `kinds` of rows say what to do."""
+    """The error message for a name that a package does not have; advice comes from the sections
+    `kinds`."""
     return f"{package} has no {name!r}{_instead(name, *kinds)}"
 
 
 def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any) -> Any:
-    """NumPy's function of the values of all arguments of type `tensor`, in lists and tuples too."""
+    """Calls a NumPy function with the values of all arguments of type `tensor`, also those in lists
+    and tuples; raises TypeError if a gradient would be lost."""
     name = f"{function.__module__}.{function.__name__}"
     refused = recording.get() and function.__name__ not in _WITHOUT_GRADIENT
 
@@ -90,7 +93,7 @@ def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any)
 
 
 def refusal(name: str) -> str:
-    """The message for a function of NumPy that would lose the gradient of a tensor."""
+    """The error message for a NumPy function that would lose the gradient of a tensor."""
     others = "functions of nnmpi (concatenate, stack, where, ...), methods and operators of tensors"
     instead = _instead(name.rpartition(".")[2], "numpy").removeprefix(": ") or others
     return (

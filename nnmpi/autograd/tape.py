@@ -3,23 +3,23 @@
     TapeNode(y, parents, needs, vjps, prepare)   how the tensor y was made
     backward(root, seed, on_leaf, until)         the gradient of every leaf under root
 
-There is no global list of operations: the tape is the nodes that hang from the root. They are
-visited latest first, so that the gradient of a tensor is complete when it is visited: whatever used
-it was made after it. The gradient of a leaf is final when as many contributions have arrived as
-nodes use it.
+There is no global list of operations: the tape is the graph of nodes below the root. Nodes are
+visited latest first, so the gradient of a tensor is complete when its node is visited: everything
+that used the tensor was made after it. The gradient of a leaf is final when each node that uses it
+has contributed.
 
 Rules:
 
-- A node holds no tensor but leaves: so the tape keeps the arrays that vjps close over, and no
-  others. A vjp that needs only the shape of an array closes over that.
-- The order of visits is the order of additions, and so of bits: on one rank and on many, in one
-  pass and in two halves. It depends on `made` alone, which no two nodes share.
-- Vjps of later arguments run first, so ops take weights behind inputs: their sums over ranks then
-  start while the gradient of the input is computed.
-- `refresh` comes right before the vjps of a node. A vjp may keep the array of a parameter, whose
-  memory a store fills again (ZeRO 3, PipeDream), and needs no copy of it.
-- A visited node is cleared: what its vjps hold is freed in the course of the pass. Who keeps a
-  closure of one keeps activations.
+- A node holds no tensors except leaves. So the tape keeps only the arrays that vjps close over; a
+  vjp that needs only the shape of an array closes over the shape.
+- The order of visits is the order of additions, and therefore decides the bits: on one rank and on
+  many, in one pass and in two halves. It depends on `made` alone, which is unique.
+- Vjps of later arguments run first. Ops therefore take weights after inputs: the all-reduce of a
+  weight gradient can start while the gradient of the input is computed.
+- `refresh` is called right before the vjps of a node. So a vjp may keep the array of a parameter
+  whose memory a store fills again (ZeRO 3, PipeDream), without a copy.
+- A visited node is cleared, which frees the arrays of its vjps during the pass. Code that keeps a
+  closure of a node keeps activations alive.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,14 +32,15 @@ from nnmpi.arrays.kernels import precision, progress_hook
 from nnmpi.autograd.recording import AnyTensor, TapeNode
 
 Visit: TypeAlias = tuple[int, TapeNode, Sequence[bool]]
-"""(-made, node, which parents to go to); a heap of these gives the latest first."""
+"""(-made, node, mask of the parents to go to); a heap of visits yields the latest node first."""
 
 OnLeaf: TypeAlias = Callable[[Any], None]
 """Called with each leaf whose gradient is final."""
 
 
 def seed(root: AnyTensor, gradient: Array | None) -> Array:
-    """The gradient that a backward pass starts from: the one given, or 1 for a scalar root."""
+    """The gradient that a backward pass starts from: the given one, or 1 for a root with one
+    element."""
     if not root.requires_grad:
         raise RuntimeError("backward: nothing under this tensor requires a gradient")
     value = root.data
@@ -65,15 +66,15 @@ def backward(
     on_leaf: OnLeaf | None = None,
     retain_graph: bool = False,
     until: AnyTensor | Sequence[AnyTensor] | None = None,
-) -> "Rest | None":
-    """Add to every leaf under root the gradient of sum(root * seed).
+) -> "UnfinishedBackward | None":
+    """Adds the gradient of sum(root * seed) to every leaf under root.
 
-    `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. Nodes are marked
-    as used and what they hold is freed on the way, unless `retain_graph`.
+    `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final. Nodes are cleared on
+    the way, unless `retain_graph`.
 
-    With `until`, a tensor under root, only its gradient is computed; `finish` of what is returned
-    computes the others. Of several tensors each gets its gradient, if one reaches it; none of them
-    lies under another.
+    With `until`, a tensor under root, only its gradient is computed; `finish` of the returned
+    object computes all others. `until` may be several tensors, none below another: each gets its
+    gradient, if one reaches it.
     """
     node, ends, path = root.node, dict[Any, AnyTensor](), None
     if until is not None:
@@ -86,26 +87,28 @@ def backward(
         root.receive(_same, seed)
         if on_leaf is not None:
             on_leaf(root)
-        return None if until is None else Rest([], {}, retain_graph)
+        return None if until is None else UnfinishedBackward([], {}, retain_graph)
     if node.vjps is None:
         _refuse_used()
     visits: list[Visit] = [(-node.made, node, node.needs)]
-    if path is None:  # nothing is computed before the rest
-        Rest(visits, {node: seed}, retain_graph).finish(on_leaf)
+    if path is None:  # an undivided pass: there is no first half
+        UnfinishedBackward(visits, {node: seed}, retain_graph).finish(on_leaf)
         return None
+    # a copy: the caller may reuse the seed's memory before `finish`
     rest = _walk_path(visits, {node: seed.copy(order="K")}, ends, path, retain_graph)
     for end in ends.values():
-        if end in path and on_leaf is not None:  # else it is no leaf: its node is there
+        if end in path and on_leaf is not None:  # for a non-leaf, `path` has its node instead
             on_leaf(end)
     return rest
 
 
 @dataclass(slots=True, eq=False)
-class Rest:
-    """The second half of a backward pass: all that was not needed for the gradient of `until`.
+class UnfinishedBackward:
+    """The second half of a backward pass that ran only as far as `until`: `finish` computes all
+    other gradients.
 
-    Until it is finished it holds the nodes on the path to `until` that have other parents, and
-    the gradients of their results.
+    Until then it holds the nodes on the path to `until` that have other parents, and the gradients
+    of their results.
     """
 
     _visits: list[Visit] | None
@@ -113,7 +116,7 @@ class Rest:
     _retain_graph: bool
 
     def finish(self, on_leaf: OnLeaf | None = None) -> None:
-        """Add its gradient to every leaf but `until`: the bits of an undivided pass.
+        """Adds their gradients to all leaves except `until`, with the bits of an undivided pass.
 
         `on_leaf(leaf)` is called once per leaf, as soon as its gradient is final.
         """
@@ -137,11 +140,12 @@ def _walk_path(
     ends: Mapping[Any, AnyTensor],
     path: set[Any],
     retain_graph: bool,
-) -> Rest:
-    """Visit the nodes of the path alone, and keep for later the gradients of the others.
+) -> UnfinishedBackward:
+    """Visits only the nodes on the path to `until`, and keeps the gradients that the other parents
+    need.
 
-    A result of the path is used by nodes of the path only, so its gradient is complete when it is
-    visited, and its contributions arrive in the order of an undivided pass.
+    A result on the path is used by nodes of the path only. So its gradient is complete when it is
+    visited, and contributions arrive in the order of an undivided pass.
     """
     rest: list[Visit] = []
     kept: dict[TapeNode, Array] = {}
@@ -163,7 +167,7 @@ def _walk_path(
             kept[left] = g
         elif not retain_graph:
             node.clear()
-    return Rest(rest, kept, retain_graph)
+    return UnfinishedBackward(rest, kept, retain_graph)
 
 
 def _pass_on(
@@ -173,7 +177,8 @@ def _pass_on(
     grads: dict[TapeNode, Any],
     contributed: OnLeaf | None,
 ) -> None:
-    """Add to the gradients of a result's parents, from its own gradient g."""
+    """Runs the vjps of a node with its gradient g, and adds the results to the gradients of its
+    parents."""
     _, node, needs = visit
     parents, vjps, made = node.parents, node.vjps, node.made
     if vjps is None:
@@ -186,11 +191,12 @@ def _pass_on(
         if parent is not None:
             if parent.storage.written > made:
                 _refuse_written(node)
-            if parent.is_refreshed:
+            if parent.is_refreshed:  # before any vjp: it may have closed over the array
                 parent.refresh(made)
     if node.prepare is not None:
         g = node.prepare(g, needs)
-    for k in range(len(parents) - 1, -1, -1):  # weights come last: theirs are final early so
+    # from the last argument on: weights come last, and their all-reduce can start the sooner
+    for k in range(len(parents) - 1, -1, -1):
         parent = parents[k]
         if not needs[k]:
             continue
@@ -208,7 +214,7 @@ def _pass_on(
 
 
 def _path(root: AnyTensor, ends: Mapping[Any, AnyTensor]) -> set[Any]:
-    """The ends that a gradient reaches, and the nodes under root of what is computed from them."""
+    """The ends that a gradient from root reaches, and all nodes under root that depend on them."""
     start = root.node or root
     inner, seen, stack = [], {start}, [start]
     while stack:
@@ -230,7 +236,7 @@ def _path(root: AnyTensor, ends: Mapping[Any, AnyTensor]) -> set[Any]:
 
 
 def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
-    """Raises ValueError if the gradient of root does not reach this tensor."""
+    """Raises ValueError if the gradient of root does not reach the tensor `until`."""
     if (root.node or root) not in path or not until.requires_grad:
         raise ValueError(
             f"backward: until is a tensor of shape {until.shape} that no gradient of this result "
@@ -240,8 +246,8 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
 
 
 def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
-    """A function to call at each contribution to a leaf under these tensors; it calls on_leaf at
-    the last one."""
+    """Makes a function to call at each contribution to a leaf under these nodes; at the last
+    contribution to a leaf it calls on_leaf."""
     left: dict[AnyTensor, int] = {}
     seen: set[TapeNode] = set()
     stack = [*visits]

@@ -1,7 +1,7 @@
 """Tensor: an array that remembers how it was made.
 
-`apply` runs for every op of every step: small models feel each line of it. A name of PyTorch's that
-is missing here belongs in `replacements.py`.
+`apply` runs for every op of every step, so small models feel each of its lines. Advice for a name
+of PyTorch that is missing belongs in `replacements.txt`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from nnmpi.autograd import replacements, tape
 from nnmpi.autograd.base import both_operators, in_place, method_of, operator_of, reduction, spread
 from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape
 from nnmpi.autograd.recording import Storage, TapeNode, recording, tick
-from nnmpi.autograd.tape import OnLeaf, Rest
+from nnmpi.autograd.tape import OnLeaf, UnfinishedBackward
 from nnmpi.autograd.torch_names import TorchNames
 
 
 def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
-    """Apply `op` to the arrays of `args`, and record a node for the backward pass.
+    """Applies `op` to the arrays of `args`, and records a node for the backward pass.
 
-    Arguments that are not tensors are constants; `options` are passed to the op as they are. The
-    value of an op without vjps has no gradient.
+    Arguments that are not tensors are constants; `options` go to the op unchanged. The result of an
+    op without vjps has no gradient.
     """
     arrays: list[Any] = []
     parents: list[Any] = []
@@ -45,6 +45,7 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
             needs.append(False)
     result = op(*arrays, **options)
     value = result.value
+    # NumPy's reductions return scalars, which are not arrays
     y = Tensor(value if hasattr(value, "__setitem__") else np.asarray(value))
     if result.is_view and parents[0] is not None:
         args[0].lend(y)
@@ -63,22 +64,23 @@ def apply(op: Callable[..., Result], *args: Any, **options: Any) -> Tensor:
     return y
 
 
-def _extreme(op: Callable[..., Result]) -> Callable[..., Tensor]:
-    """The method of `max` or `min`."""
+def _min_or_max(op: Callable[..., Result]) -> Callable[..., Tensor]:
+    """Makes the method `max` or `min`, whose result over an axis refuses to be unpacked as a
+    pair."""
     over: Callable[..., Tensor] = reduction(op)
 
     @wraps(over)
     def method(self: Tensor, *args: Any, **options: Any) -> Tensor:
         y = over(self, *args, **options)
         if y.ndim:
-            y.__class__ = Extreme
+            y.__class__ = MinMaxTensor
         return y
 
     return method
 
 
 class Tensor(TorchNames):
-    """An array with a gradient; arithmetic is NumPy's, `backward` is PyTorch's.
+    """An array with a gradient: arithmetic is NumPy's, `backward` is PyTorch's.
 
     `data` is the array itself; the tape does not detect writes to it. A leaf (`node` is None) that
     requires a gradient accumulates it in `grad`, which is None until one arrives.
@@ -89,7 +91,7 @@ class Tensor(TorchNames):
     __slots__ = ("__weakref__", "grad", "node")
 
     def __init__(self, data: Array, requires_grad: bool = False) -> None:
-        """Keep an array of any backend without a copy; `nnmpi.tensor` copies and converts."""
+        """Keeps an array of any backend without copying it; `nnmpi.tensor` copies and converts."""
         if not hasattr(data, "dtype"):
             raise TypeError(
                 f"Tensor keeps an array, not {data!r:.40}: write nnmpi.tensor({data!r:.40})"
@@ -104,7 +106,7 @@ class Tensor(TorchNames):
 
     @property
     def data(self) -> Array:
-        """The array."""
+        """The array of the tensor; writes to it are not detected by the tape."""
         return self.operand
 
     @data.setter
@@ -128,12 +130,12 @@ class Tensor(TorchNames):
         return dtype
 
     def detach(self) -> Tensor:
-        """A tensor with the same memory and no history."""
+        """A tensor that shares the memory but has no history, so no gradient flows through it."""
         t = Tensor(self.operand)
         self.lend(t)
         return t
 
-    if not TYPE_CHECKING:  # so that type checkers still know which attributes there are
+    if not TYPE_CHECKING:  # type checkers still report attributes that do not exist
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(replacements.no_attribute(name), name=name, obj=self)
@@ -148,11 +150,12 @@ class Tensor(TorchNames):
         retain_graph: bool = False,
         create_graph: bool = False,
         until: Tensor | Sequence[Tensor] | None = None,
-    ) -> Rest | None:
-        """Add the gradient of this scalar (of sum(self * gradient), if given) to every leaf.
+    ) -> UnfinishedBackward | None:
+        """Adds the gradient of this scalar (or of sum(self * gradient)) to the `grad` of every
+        leaf.
 
-        With `until`, compute only `until.grad`; `finish()` of what is returned does the others.
-        Of several tensors each gets its gradient, if one reaches it.
+        With `until`, computes only `until.grad`; `finish()` of the returned object computes the
+        others. `until` may be several tensors: each gets its gradient, if one reaches it.
         """
         if create_graph:
             raise TypeError(
@@ -163,13 +166,15 @@ class Tensor(TorchNames):
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Add `vjp(g, out)` to this leaf's gradient."""
+        """Adds the gradient `vjp(g, out)` to this leaf's `grad`."""
         new = vjp(g, None)
         total = new if self.grad is None else precision.added(self.grad, new)
+        # copies: a vjp may return g itself (as that of add), which other tensors get too
         self.grad = backend.xp_of(self.data).array(total, self.data.dtype)
 
     def lend(self, view: Tensor) -> None:
-        """`view` lies in the memory of this tensor."""
+        """Makes `view`, which shares this tensor's memory, share its storage too, so that writes
+        are noticed."""
         view.storage = self.storage
 
     # ---- writing in place
@@ -179,10 +184,8 @@ class Tensor(TorchNames):
         self.mark_written()
 
     def to_write(self, value: Any) -> Any:
-        """The array or number to write; refused if this tensor or the value needs a gradient.
-
-        Writes are not recorded.
-        """
+        """The array or number to write in place; raises RuntimeError if this tensor or the value
+        needs a gradient, because writes are not recorded."""
         if self.loses_gradient(value):
             raise RuntimeError(
                 f"writing in place to a tensor of shape {self.shape}, where this tensor or the "
@@ -197,12 +200,13 @@ class Tensor(TorchNames):
         return constant(value, (self,))
 
     def loses_gradient(self, value: Any) -> bool:
-        """Whether operations are recorded and this tensor or the value requires a gradient."""
+        """True if ops are recorded and this tensor or the value requires a gradient."""
         either = self.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
         return either and bool(recording.get())
 
     def mark_written(self) -> None:
-        """Record a write: graphs that have used these values can no longer be differentiated."""
+        """Records an in-place write: a backward pass through ops that used the old values
+        raises."""
         self.storage.written = tick()
 
     __iadd__ = in_place(elementwise.add)
@@ -225,7 +229,7 @@ class Tensor(TorchNames):
     __neg__: Callable[..., Tensor] = method_of(elementwise.negative)
     __abs__: Callable[..., Tensor] = method_of(elementwise.absolute)
 
-    # ---- comparisons, and logic of masks: without gradients
+    # ---- comparisons, and logic on masks: without gradients
 
     __eq__ = operator_of(logic.equal)  # type: ignore[assignment]
     __ne__ = operator_of(logic.not_equal)  # type: ignore[assignment]
@@ -248,22 +252,23 @@ class Tensor(TorchNames):
     mean: Callable[..., Tensor] = reduction(reduce.mean)
     var: Callable[..., Tensor] = spread(reduce.var)
     std: Callable[..., Tensor] = spread(reduce.std)
-    max: Callable[..., Tensor] = _extreme(reduce.max)
-    min: Callable[..., Tensor] = _extreme(reduce.min)
+    max: Callable[..., Tensor] = _min_or_max(reduce.max)
+    min: Callable[..., Tensor] = _min_or_max(reduce.min)
     prod: Callable[..., Tensor] = reduction(reduce.prod)
     any: Callable[..., Tensor] = reduction(logic.any)
     all: Callable[..., Tensor] = reduction(logic.all)
     argmax: Callable[..., Tensor] = reduction(logic.argmax)
 
     def astype(self, dtype: Any) -> Tensor:
-        """The values in another type; gradients flow between floating-point types."""
+        """The values in another dtype; gradients flow between floating-point types."""
         if not is_float(np.dtype(dtype)):
             return Tensor(self.data.astype(dtype))
         return apply(elementwise.astype, self, dtype=dtype)
 
 
-class Extreme(Tensor):
-    """The largest or smallest elements over an axis: values alone, where PyTorch has a pair."""
+class MinMaxTensor(Tensor):
+    """The result of `max` or `min` over an axis: values only, where PyTorch returns (values,
+    indices), so unpacking it raises TypeError."""
 
     __slots__ = ()
 
@@ -275,11 +280,12 @@ class Extreme(Tensor):
         )
 
 
-Extreme.__name__ = Tensor.__name__  # as messages to users call it
+MinMaxTensor.__name__ = Tensor.__name__  # messages to users say "Tensor"
 
 
 def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
-    """An array of any backend, a number or nested lists of numbers, as an array on this one."""
+    """An array of any backend, a number or nested lists of numbers, as an array on the backend
+    `on`."""
     array = value if backend.is_array(value) else np.asarray(value)
     if array.dtype.kind not in "biuf" and not is_float(array.dtype):
         raise TypeError(f"a tensor holds real numbers, not {type(value).__name__}")
@@ -287,7 +293,7 @@ def array_on(on: backend.Backend, value: Any, dtype: Any = None) -> Array:
 
 
 def as_tensor(value: Any, on: backend.Backend | None = None) -> Tensor:
-    """The value itself if it is a tensor, else a constant; an array is not copied.
+    """The value itself if it is a tensor, else a constant tensor; an array is not copied.
 
     Without `on`, an array stays on its backend, and numbers and lists go to the CPU.
     """
@@ -299,22 +305,23 @@ def as_tensor(value: Any, on: backend.Backend | None = None) -> Tensor:
 
 
 def array_of(value: Any) -> Array:
-    """The array of a tensor, an array of any backend, or nested lists of numbers."""
+    """The array behind a tensor, an array of any backend, or nested lists of numbers."""
     value = value.data if isinstance(value, Tensor) else value
     return value if backend.is_array(value) else np.asarray(value)
 
 
 def on_host(value: Any) -> np.ndarray:
-    """The values of a tensor, an array of any backend, or nested lists of numbers."""
+    """A tensor, an array of any backend or nested lists of numbers as a NumPy array."""
     return value if type(value) is np.ndarray else backend.to_host(array_of(value))
 
 
 def constant(value: Any, others: Sequence[Any]) -> Any:
-    """An argument without a gradient as an op takes it, on the backend of the tensors in `others`.
+    """An op's argument without a gradient, as an array on the backend of the tensors in `others`,
+    or as a number.
 
-    Numbers, NumPy's included, become Python numbers, which do not promote the type of arrays.
+    Numbers, NumPy's included, become Python numbers, which do not promote the dtype of arrays.
     """
-    if isinstance(value, np.generic):  # before float, which np.float64 is too
+    if isinstance(value, np.generic):  # checked before float, because np.float64 is a float
         return value.item()
     if isinstance(value, (int, float)):
         return value
@@ -331,7 +338,7 @@ def constant(value: Any, others: Sequence[Any]) -> Any:
 
 
 def index_of(index: Any) -> Any:
-    """An index with an array in place of each tensor."""
+    """The index with each tensor in it replaced by its array."""
     if isinstance(index, tuple):
         return tuple(map(index_of, index))
     return index.data if isinstance(index, Tensor) else index

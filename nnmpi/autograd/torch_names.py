@@ -1,6 +1,6 @@
 """Methods of tensors under PyTorch's names, beside those of an ndarray.
 
-A method that there is not belongs in `replacements.py`.
+Advice for a method that is missing belongs in `replacements.txt`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nnmpi.autograd.ops import elementwise, linear, logic, reduce, shape, softma
 
 
 def to_method(where: str) -> Callable[..., Any]:
-    """The method that gives the values in a type, or on a device."""
+    """Makes a method such as t.half() or t.cpu(), a short form of t.to(where)."""
 
     def method(self: Any) -> Any:
         return self.to(where)
@@ -28,18 +28,18 @@ def to_method(where: str) -> Callable[..., Any]:
 
 
 def _is_array(bound: Any) -> bool:
-    """Whether an argument has axes, or a gradient."""
+    """True if an argument has axes or requires a gradient, so that it is not a plain number."""
     return getattr(bound, "ndim", 0) > 0 or getattr(bound, "requires_grad", False)
 
 
 def _moved(a: backend.Array, *, on: backend.Backend) -> Result:
-    """A copy on another device."""
+    """A copy of the array on another device, with a vjp that copies the gradient back."""
     here = backend.of(a)
     return Result(on.asarray(a), (lambda g, out: here.asarray(g),))
 
 
 class TorchNames(TensorBase):
-    """The methods that PyTorch has and NumPy has not, or under another name."""
+    """The tensor methods that PyTorch has and NumPy does not, or has under another name."""
 
     __slots__ = ()
 
@@ -47,12 +47,12 @@ class TorchNames(TensorBase):
 
     @property
     def device(self) -> backend.Backend:
-        """The backend of the array: `device=` takes it, and its `type` is "cpu" or "cuda"."""
+        """The backend of the array: `device=` accepts it, and its `type` is "cpu" or "cuda"."""
         return backend.of(self.operand)
 
     @property
     def mT(self) -> Self:
-        """The last two axes exchanged."""
+        """The tensor with its last two axes exchanged."""
         return self.transpose(-2, -1)
 
     def to(
@@ -63,7 +63,8 @@ class TorchNames(TensorBase):
         non_blocking: bool = False,
         copy: bool = False,
     ) -> Self:
-        """The tensor in a type, on a device, or in both of another tensor: itself if it is there.
+        """The tensor with a dtype, on a device, or with both as in another tensor; itself if
+        nothing changes.
 
         Gradients flow back. A copy between devices is complete when this returns.
         """
@@ -77,12 +78,12 @@ class TorchNames(TensorBase):
         return y.copy() if copy and y is self else y
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """The tensor itself, which from now on requires a gradient or not."""
+        """Sets whether the tensor requires a gradient, and returns it."""
         self.requires_grad = requires_grad
         return self
 
     def contiguous(self) -> Self:
-        """The tensor itself: no method needs another order in memory."""
+        """The tensor itself: no method needs its elements in another memory order."""
         return self
 
     def dim(self) -> int:
@@ -90,64 +91,67 @@ class TorchNames(TensorBase):
         return len(self.shape)
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python's numbers, or as a number."""
+        """The values as nested lists of Python numbers, or as one number."""
         return self.numpy().tolist()
 
     def t(self) -> Self:
-        """The two axes exchanged; a vector, or a number, as it is."""
+        """A matrix with its two axes exchanged; a vector or a scalar unchanged."""
         return self.T
 
     def allclose(
         self, other: Any, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
     ) -> bool:
-        """Whether |a - b| <= atol + rtol |b| everywhere; waits for the device."""
+        """True if |a - b| <= atol + rtol |b| for every element; waits for the device."""
         b = other.numpy() if isinstance(other, TensorBase) else other
         return bool(np.allclose(self.numpy(), b, rtol, atol, equal_nan))
 
     # ---- shapes
 
     def reshape(self, *sizes: int | tuple[int, ...]) -> Self:
-        """A tensor of the same elements in another shape: t.reshape(2, -1), t.reshape((2, -1))."""
+        """A tensor with the same elements in another shape: t.reshape(2, -1) or t.reshape((2,
+        -1))."""
         return self.applied(shape.reshape, self, shape=flat(sizes))
 
     def transpose(self, *axes: Any) -> Self:
-        """The axes in another order, reversed by default; of two numbers these are exchanged.
+        """The tensor with its axes in another order, by default reversed; two numbers exchange
+        these axes.
 
-        t.transpose(0, 1) is PyTorch's for matrices too, t.transpose((0, 1)) is NumPy's.
+        t.transpose(0, 1) works as in PyTorch, t.transpose((0, 1)) as in NumPy.
         """
         order = shape.swapped(len(self.shape), *axes) if len(axes) == 2 else flat(axes) or None
         return self.applied(shape.transpose, self, axes=order)
 
     def copy(self) -> Self:
-        """A copy; gradients flow."""
+        """A copy through which gradients flow."""
         return self.applied(shape.copy, self)
 
     def permute(self, *dims: int | tuple[int, ...]) -> Self:
-        """The axes in this order, all of which are named."""
+        """The tensor with its axes in the given order, which names all of them."""
         return self.applied(shape.transpose, self, axes=flat(dims))
 
     def expand(self, *sizes: int | tuple[int, ...]) -> Self:
-        """Axes of length 1, and new ones in front, repeated to these lengths; -1 leaves one."""
+        """The tensor with its axes of length 1, and new axes in front, repeated to the given
+        lengths; -1 keeps a length."""
         return self.applied(shape.broadcast_to, self, shape=shape.expanded(self.shape, flat(sizes)))
 
     def expand_as(self, other: TensorBase) -> Self:
-        """The tensor broadcast to the shape of another."""
+        """The tensor broadcast to the shape of another tensor."""
         return self.expand(other.shape)
 
     def view_as(self, other: TensorBase) -> Self:
-        """The elements in the shape of another tensor."""
+        """A view of the elements in the shape of another tensor."""
         return self.view(other.shape)
 
     def chunk(
         self, chunks: int, axis: int | None = None, *, dim: int | None = None
     ) -> tuple[Self, ...]:
-        """At most so many parts of equal length along `axis`; the last may be shorter."""
+        """At most `chunks` parts of equal length along `axis`; the last may be shorter."""
         k = axis_of(axis, dim, 0)
         n = self.shape[shape.axis_within(k, len(self.shape))]
         return self.split(-(-n // chunks), k)
 
     def cumsum(self, axis: int | None = None, *, dim: int | None = None) -> Self:
-        """The sums of the elements up to each place along `axis`; without one, in C order."""
+        """The cumulative sum along `axis`; without an axis, that of the flattened tensor."""
         k = axis_of(axis, dim)
         t = self.reshape(-1) if k is None else self
         return self.applied(reduce.cumsum, t, axis=k or 0)
@@ -155,8 +159,8 @@ class TorchNames(TensorBase):
     # ---- elements
 
     def clamp(self, min: Any = None, max: Any = None) -> Self:
-        """The elements limited to [min, max], numbers or tensors, which get gradients where they
-        are taken."""
+        """The elements limited to [min, max]; bounds that are tensors get a gradient where they
+        apply."""
         if not _is_array(min) and not _is_array(max):
             return self.applied(elementwise.clip, self, low=min, high=max)
         y = self if min is None else self.applied(elementwise.where, self < min, min, self)
@@ -165,7 +169,7 @@ class TorchNames(TensorBase):
     clip = clamp
 
     def masked_fill(self, mask: Any, value: Any) -> Self:
-        """The elements, but `value` where the mask is true."""
+        """The elements with `value` wherever the mask is true."""
         t = mask if isinstance(mask, TensorBase) else self.device.asarray(mask)
         return self.applied(elementwise.where, t, value, self)
 
@@ -201,7 +205,7 @@ class TorchNames(TensorBase):
     amax, amin = reduction(reduce.max), reduction(reduce.min)
     clone = method_of(shape.copy)
 
-    # ---- types and devices; last, since these are names of Python's types
+    # ---- types and devices; last, since they hide Python's int, float and bool in this class
 
     cpu, cuda = to_method("cpu"), to_method("cuda")
     half, float, double = to_method("float16"), to_method("float32"), to_method("float64")

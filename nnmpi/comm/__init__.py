@@ -9,7 +9,7 @@ Rules of `communicator.py`:
 - All ranks of a Comm call its collectives in one order. That is the caller's duty: what is checked
   here on one rank only (an array, a name) raises there only, so a caller agrees on what may fail.
 - What MPI does in one blocking call (to split, to make shared memory) goes within
-  `Calls.collective`, whose barrier moves the works under way; else two ranks that wait for
+  `CallRunner.collective`, whose barrier moves the works under way; else two ranks that wait for
   different things deadlock.
 - A rank blocks in MPI only where it has no works. So a collective is made of messages, which match
   whether they block or not; MPI's own all-reduce needs an agreement first.

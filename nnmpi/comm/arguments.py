@@ -34,7 +34,7 @@ MOVES_ONLY = "broadcast", "all_gather", "agree"
 """Operations that add no numbers."""
 
 
-def unknown(name: str, operation: str, names: tuple[str, ...]) -> ValueError:
+def unknown_name(name: str, operation: str, names: tuple[str, ...]) -> ValueError:
     """The error for a name that is none of the names of an operation's algorithms."""
     return ValueError(f"{operation} has no algorithm {name!r}: choose one of {', '.join(names)}")
 

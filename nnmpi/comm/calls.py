@@ -24,7 +24,7 @@ from nnmpi.comm.arguments import (
     flat,
     parts_text,
     put_back,
-    unknown,
+    unknown_name,
 )
 from nnmpi.comm.call_log import CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.debug.compare import CallComparison
@@ -39,7 +39,7 @@ PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
 """By algorithm, length and type."""
 
 
-class Calls:
+class CallRunner:
     """The calls of this rank on the ranks of one transport."""
 
     def __init__(self, comm: str, transport: Transport, progress: Progress) -> None:
@@ -86,10 +86,10 @@ class Calls:
         frame = sys._getframe(2)
         if frame.f_code is self._caller:  # as last time: it is outside of PACKAGE
             self._counter.calls = number = self._counter.calls + 1
-            call = known.what, number, frame.f_code, frame.f_lasti
+            call = known.signature, number, frame.f_code, frame.f_lasti
             self._log.records.append(call)
         else:
-            call = self.record(known.what)
+            call = self.record(known.signature)
             self._caller = call[2]
         if not known.short.call(array):
             with self._log.during(call):
@@ -122,7 +122,7 @@ class Calls:
         """The steps of an operation by an algorithm of its family, or by another plan."""
         plan = plan or FAMILIES[operation].get(name)
         if plan is None:
-            raise unknown(name, operation, tuple(FAMILIES[operation]))
+            raise unknown_name(name, operation, tuple(FAMILIES[operation]))
         row, bounds = flat(array, operation), None
         if parts is not None:
             bounds = bounds_of(parts, row.size, self.transport.size, operation)
@@ -178,7 +178,7 @@ class Calls:
         if self.comparison is not None:
             self.comparison.free()
         self.transport.free()
-        freed: Any = Freed(f"Comm {self.comm}")
+        freed: Any = FreedObject(f"Comm {self.comm}")
         self._counter = freed
 
 
@@ -198,17 +198,17 @@ def record_of(
     return signature, number, frame.f_code, frame.f_lasti
 
 
-class Freed:
+class FreedObject:
     """A stand-in for something that was freed: it raises on every use.
 
     MPI would end the process with an error of its own, or without one where memory is gone, and
     ranks that are threads would notice nothing.
     """
 
-    def __init__(self, what: str) -> None:
-        self._what = what
+    def __init__(self, label: str) -> None:
+        self._label = label
 
     def _refuse(self, *_: object) -> NoReturn:
-        raise RuntimeError(f"{self._what} was freed, and cannot be used any more: make a new one")
+        raise RuntimeError(f"{self._label} was freed, and cannot be used any more: make a new one")
 
     __getattr__ = __getitem__ = __setitem__ = __len__ = __array__ = _refuse

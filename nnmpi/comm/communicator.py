@@ -24,10 +24,10 @@ from nnmpi.comm.arguments import (
     checked_tag,
     flat,
     put_back,
-    unknown,
+    unknown_name,
 )
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature
-from nnmpi.comm.calls import Calls, Freed, PreparedSums, record_of
+from nnmpi.comm.calls import CallRunner, FreedObject, PreparedSums, record_of
 from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.roll_call import roll_call
 from nnmpi.comm.shared_memory import NodeMemory, SharedBuffer
@@ -64,10 +64,10 @@ class Comm:
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport, narrow_sums)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
-        self._choice: autotune.Fastest | None = None
+        self._choice: autotune.AlgorithmChoice | None = None
         self._prepared: PreparedSums = {}
         self._splits = 0
-        self._calls = Calls(name, self._transport, self._progress)
+        self._calls = CallRunner(name, self._transport, self._progress)
         self._steps = partial(self._calls.planned, self._interpreter)
         self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
         self.comms_of_rank = self._progress.comms  # this one among them
@@ -233,7 +233,7 @@ class Comm:
         with self._calls.collective(call := self._calls.log("node_memory", "", n, dtype)):
             transport = self._dispatch.node_transport(n * dtype.itemsize)
             name = f"{self.name}/node_memory{call[1]}"
-            memory = NodeMemory(Calls(name, transport, self._progress), n, dtype)
+            memory = NodeMemory(CallRunner(name, transport, self._progress), n, dtype)
         memory.barrier()
         return memory
 
@@ -264,7 +264,7 @@ class Comm:
         self._calls.free()
         self._p2p.free()
         self.comms_of_rank.discard(self)
-        self._p2p = self._transport = self._receiver = cast(Any, Freed(f"Comm {self.name}"))
+        self._p2p = self._transport = self._receiver = cast(Any, FreedObject(f"Comm {self.name}"))
 
     def confirm(self) -> None:
         """Returns on all ranks of the job, or raises RankLost on all that are left: see `shrink`.
@@ -301,7 +301,7 @@ class Comm:
         call = calls.record(signature)
         blocks = not starts and not self._progress.works
         steps = (later if starts else waits)(row, call[1] % TAGS, blocks)
-        if calls.comparison is not None and not starts:  # `Calls.start` has it compared too
+        if calls.comparison is not None and not starts:  # `CallRunner.start` has it compared too
             steps = calls.compared(steps, call, blocks)
         return steps if row is array else put_back(steps, row, array), call
 
@@ -310,7 +310,7 @@ class Comm:
         check_dtype(dtype, "all_reduce")
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
         if name not in NAMES and not user_code.is_named(name):
-            raise unknown(algorithm, "all_reduce", ("auto", *NAMES, "package.module:NAME"))
+            raise unknown_name(algorithm, "all_reduce", ("auto", *NAMES, "package.module:NAME"))
         signature = CallSignature(self.name, "all_reduce", name, dtype, n, -1)
         if name in NEED_SETUP and self._dispatch.lacks_setup(name, n, dtype):
             try:

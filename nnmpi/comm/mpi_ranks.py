@@ -40,14 +40,14 @@ def world(guard: bool = True) -> Comm:
     is 5 minutes for the start if it is not set. The first call decides; without `guard` it leaves
     the process as it is.
     """
-    made = _made()
+    made = _cached()
     if not made:
-        made.append(_make(guard))
+        made.append(_make_world(guard))
     return made[0]
 
 
 @functools.cache
-def _made() -> list[Comm]:
+def _cached() -> list[Comm]:
     """The Comm that `world` has made, if it has."""
     return []
 
@@ -56,13 +56,13 @@ class _UnusableError(RuntimeError):
     """MPI does not run here, or without the other ranks."""
 
 
-def _make(guard: bool) -> Comm:
+def _make_world(guard: bool) -> Comm:
     if not (guard and has_launcher()):
-        return _started(guard)
+        return _start(guard)
     on_all = _UnusableError, OtherRankError, ValueError  # nobody waits for a rank that raises these
-    ending = exit_hooks.Ending(_abort)
+    ending = exit_hooks.JobEnd(_abort)
     with exit_hooks.fatal(f"rank {rank_of(os.environ)} of {launched()}", ending, on_all):
-        return _started(guard)
+        return _start(guard)
 
 
 def _abort(status: int) -> None:
@@ -79,7 +79,7 @@ def _abort(status: int) -> None:
     os.kill(os.getpid(), signal.SIGINT if is_interrupt else signal.SIGKILL)
 
 
-def _started(guard: bool) -> Comm:
+def _start(guard: bool) -> Comm:
     settings, error = _settings()
     try:
         with limited_start(settings.start if guard and has_launcher() else math.inf):
@@ -89,7 +89,7 @@ def _started(guard: bool) -> Comm:
             raise _UnusableError(
                 f"{launched()} ranks were started, but MPI cannot be used here: {failure}"
             ) from failure
-        return _alone(comm_self(), error)
+        return _single_rank(comm_self(), error)
     _, size = mpi_job.rank_and_size()
     if size == 1 < launched():
         raise _UnusableError(
@@ -97,14 +97,14 @@ def _started(guard: bool) -> Comm:
             "use the mpirun of the MPI that mpi4py was installed with"
         )
     if size == 1:
-        return _alone(Comm(mpi.MPITransport.world()), error)
+        return _single_rank(Comm(mpi.MPITransport.world()), error)
     if ulfm.is_available() and not files.HAS_FILES:
         raise _UnusableError(
             "ranks that outlive others share memory through files in /dev/shm, which this system "
             "does not have: start the job without --with-ft ulfm"
         )
     progress = Progress(CallLog(settings))
-    return _guarded(progress, error) if guard else _joined(progress, error)[0]
+    return _start_guarded(progress, error) if guard else _connect(progress, error)[0]
 
 
 def _settings() -> tuple[DebugSettings, ValueError | None]:
@@ -115,14 +115,14 @@ def _settings() -> tuple[DebugSettings, ValueError | None]:
         return DebugSettings(), error
 
 
-def _alone(comm: Comm, error: ValueError | None) -> Comm:
+def _single_rank(comm: Comm, error: ValueError | None) -> Comm:
     """The Comm of one rank, unless its environment cannot be used."""
     if error is not None:
         raise error
     return comm
 
 
-def _joined(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPIChannel | None"]:
+def _connect(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPIChannel | None"]:
     """The Comm of several ranks, with the settings of rank 0; waits for all of them.
 
     In a fault-tolerant job, of those that are left when all have it, with a channel for watchdogs.
@@ -160,17 +160,17 @@ def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | N
     log.settings = DebugSettings(bool(agreed[0]), float(agreed[1]))
 
 
-def _guarded(progress: Progress, error: ValueError | None) -> Comm:
+def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
     """The Comm of several ranks, with exception hooks and a watchdog."""
     from nnmpi.comm.transport import mpi_job, start_mpi, ulfm, ulfm_channel
 
     rank, size = mpi_job.rank_and_size()
-    ending = exit_hooks.Ending(mpi_job.abort_job, ulfm.is_available())
+    ending = exit_hooks.JobEnd(mpi_job.abort_job, ulfm.is_available())
     watchdog = Watchdog(rank, progress, ending)
     exit_hooks.install(rank, size, ending, watchdog.failures)
     start = CallSignature("world", "world", "", None, 0, -1)
     with progress.log.during(record_of(start, 0)):
-        comm, channel = _joined(progress, error)
+        comm, channel = _connect(progress, error)
         if comm.any_thread:
             watchdog.channel = channel or mpi_job.MPIChannel.of_job()
     if comm.fault_tolerant:
@@ -186,7 +186,7 @@ def ended(status: int) -> int:
     the launcher of Open MPI then adds nothing to what it has printed, nor where the job is fault
     tolerant: MPI does not end there, since it would wait for ranks that are lost.
     """
-    if status and _made() and _made()[0].size > 1 and not _made()[0].fault_tolerant:
+    if status and _cached() and _cached()[0].size > 1 and not _cached()[0].fault_tolerant:
         from nnmpi.comm.transport import mpi_job
 
         flush_output()
@@ -208,7 +208,7 @@ def launched() -> int:
 
 def job() -> Comm:
     """`world()`; without MPI where no launcher has started this process."""
-    return world() if has_launcher() else _alone(comm_self(), _settings()[1])
+    return world() if has_launcher() else _single_rank(comm_self(), _settings()[1])
 
 
 def has_launcher() -> bool:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from weakref import WeakSet
 
 from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, LoggedCall
-from nnmpi.comm.steps import NOT_YET, Copies, Steps, between
+from nnmpi.comm.steps import NOT_YET, Copies, Steps, with_copies
 from nnmpi.comm.transport.base import RankLost, Receiver, Request, Transport, TransportFamily
 
 LONGEST_PAUSE = 1.0  # seconds between two polls; the end of the context may have to wait that long
@@ -75,12 +75,12 @@ class Progress:
                 self.works = outer
                 outer[:] = works
 
-    def poll(self, keeps_error: bool = False) -> None:
+    def poll(self, keep_error: bool = False) -> None:
         """Moves every work as far as it goes without waiting, unless another thread is doing so.
 
-        With `keeps_error` an error is kept for the rank's own thread, which else raises it.
+        With `keep_error` an error is kept for the rank's own thread, which else raises it.
         """
-        if self.error is not None and not keeps_error:
+        if self.error is not None and not keep_error:
             self.raise_error()
         if not self.lock.acquire(blocking=False):
             time.sleep(0)  # or the other one could not go on
@@ -90,7 +90,7 @@ class Progress:
                 while not work.done and work.step():
                     pass
         except BaseException as error:
-            if not keeps_error:
+            if not keep_error:
                 raise
             self.error = self.error or error
         finally:
@@ -113,7 +113,7 @@ class Progress:
         with self.lock:  # a helper thread that was in an operation has left it: it was revoked
             self.error = None
             for work in tuple(self.works):
-                work.drop()
+                work.abandon()
 
     def shrink(self) -> Transport:
         """The first transport of the ranks that are left; it abandons.
@@ -142,7 +142,7 @@ class Progress:
             while not ended.is_set():
                 wake.clear()
                 if self.works:
-                    self.poll(keeps_error=True)
+                    self.poll(keep_error=True)
                     time.sleep(pause)
                 elif not ended.is_set():
                     wake.wait()
@@ -185,7 +185,7 @@ class Work:
         copies: Copies = None,
     ) -> None:
         self._record = call
-        self._steps = steps if copies is None else between(steps, copies)
+        self._steps = steps if copies is None else with_copies(steps, copies)
         self._transport, self._progress = transport, progress
         self._needs: list[Request] | None = None
         self._error: BaseException | None = None
@@ -241,7 +241,7 @@ class Work:
         if self._error is not None:
             self._raise(self._error)
 
-    def drop(self) -> None:
+    def abandon(self) -> None:
         """Ends it without its result. The caller holds the lock of the progress."""
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from nnmpi.comm.calls import Calls
+from nnmpi.comm.calls import CallRunner
 from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.progress import Work
 from nnmpi.comm.stderr import print_error
@@ -20,7 +20,7 @@ LONGEST_NAME = 32  # bytes of the name of a method
 TAG = TAGS - 1
 
 
-def roll_call(calls: Calls, call_name: str, transport: Transport) -> None:
+def roll_call(calls: CallRunner, call_name: str, transport: Transport) -> None:
     """Returns when every rank has come; raises ValueError on all if they come for other things.
 
     `transport` has the messages of these ranks.

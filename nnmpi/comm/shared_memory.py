@@ -9,7 +9,7 @@ import numpy as np
 from nnmpi.comm.allreduce.node_memory import SharedReduction
 from nnmpi.comm.arguments import Array
 from nnmpi.comm.call_log import CallRecord
-from nnmpi.comm.calls import Calls, Freed
+from nnmpi.comm.calls import CallRunner, FreedObject
 from nnmpi.comm.progress import Work
 from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import TAGS, Request, SharedWindow
@@ -24,7 +24,7 @@ class SharedBuffer:
     only where no other rank does.
     """
 
-    def __init__(self, reduction: SharedReduction, n: int, calls: Calls) -> None:
+    def __init__(self, reduction: SharedReduction, n: int, calls: CallRunner) -> None:
         self.mine, self.total = reduction.mine, reduction.total
         self._reduction, self._n, self._calls = reduction, n, calls
 
@@ -51,7 +51,7 @@ class SharedBuffer:
         use one ends the process.
         """
         memory, label = self._reduction, f"a shared buffer of Comm {self._calls.comm}"
-        freed: Any = Freed(label)
+        freed: Any = FreedObject(label)
         self._reduction = self.mine = self.total = freed
         _free(memory, self._calls, "shared.free", label, check)
 
@@ -77,7 +77,7 @@ class NodeMemory:
     After a rank has written, call `barrier` before others read, or write the same elements.
     """
 
-    def __init__(self, calls: Calls, n: int, dtype: np.dtype[Any]) -> None:
+    def __init__(self, calls: CallRunner, n: int, dtype: np.dtype[Any]) -> None:
         first, nbytes = calls.transport.rank == 0, n * dtype.itemsize
         self._calls, self._window = calls, calls.transport.window(nbytes if first else 0)
         memory = self._window.segments[0][:nbytes]
@@ -93,7 +93,7 @@ class NodeMemory:
     def free(self, check: bool = True) -> None:
         """Frees the memory; collective within the node. Arrays that view it are as in a buffer."""
         memory, label = self._window, f"the memory {self._calls.comm}"
-        freed: Any = Freed(label)
+        freed: Any = FreedObject(label)
         self._window = self.array = freed
         _free(memory, self._calls, "node_memory.free", label, check)
         self._calls.free()
@@ -104,7 +104,7 @@ def _meet(arrive: Callable[[], Request]) -> Steps:
 
 
 def _free(
-    memory: SharedReduction | SharedWindow, calls: Calls, name: str, label: str, check: bool
+    memory: SharedReduction | SharedWindow, calls: CallRunner, name: str, label: str, check: bool
 ) -> None:
     """Frees the memory; with `check` raises BufferError, on all ranks, if arrays of one view it."""
     is_viewed, free = memory.is_viewed, memory.free  # raises if it was freed before

@@ -28,7 +28,7 @@ Copies: TypeAlias = DeviceCopies | None
 """None stands for an array of the host, which is filled when the work starts."""
 
 
-def between(steps: Steps, copies: DeviceCopies) -> Steps:
+def with_copies(steps: Steps, copies: DeviceCopies) -> Steps:
     """The steps, which begin when their array is filled, and at whose end the result is taken."""
     while not copies.ready():
         yield NOT_YET
@@ -36,7 +36,7 @@ def between(steps: Steps, copies: DeviceCopies) -> Steps:
     copies.complete()
 
 
-class InOrder:
+class OperationQueue:
     """Operations that use one resource: each begins when those started before it are complete."""
 
     def __init__(self) -> None:

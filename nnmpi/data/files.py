@@ -79,7 +79,7 @@ CHUNK = 1 << 20
 TIMEOUT = 30.0  # seconds without a byte
 
 
-class Mirrors(NamedTuple):
+class DownloadSource(NamedTuple):
     """Where the files of a data set are: URLs that end in /, preferred one first; and their sums.
 
     sums: a line a file, its name, its size in bytes and its SHA-256
@@ -152,7 +152,7 @@ def _save(url: str, size: int, expected: str, part: Path) -> None:
 
 
 MIRRORS = {
-    "mnist": Mirrors(
+    "mnist": DownloadSource(
         (
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -164,7 +164,7 @@ t10k-images-idx3-ubyte.gz 1648877 8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b845
 t10k-labels-idx1-ubyte.gz 4542 f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6
 """,
     ),
-    "fashion-mnist": Mirrors(
+    "fashion-mnist": DownloadSource(
         (
             "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",  # it has no https
@@ -176,7 +176,7 @@ t10k-images-idx3-ubyte.gz 4422102 346e55b948d973a97e58d2351dde16a484bd415d459529
 t10k-labels-idx1-ubyte.gz 5148 67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5
 """,
     ),
-    "cifar10": Mirrors(
+    "cifar10": DownloadSource(
         ("https://www.cs.toronto.edu/~kriz/",),
         """
 cifar-10-binary.tar.gz 170052171 c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd

@@ -210,7 +210,7 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 # ---- computing the next items in a background thread
 
 
-class _End(NamedTuple):
+class _EndOfItems(NamedTuple):
     """The last entry of the queue, with the error that ended the items if there is one."""
 
     error: BaseException | None
@@ -223,7 +223,7 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
     stops early, by `break` or by an error, the thread finishes the item in progress and is joined.
     It is a daemon: the interpreter does not wait for it at exit, as it would for a pool's.
     """
-    queue: SimpleQueue[T | _End] = SimpleQueue()
+    queue: SimpleQueue[T | _EndOfItems] = SimpleQueue()
     free, stop = Semaphore(depth - 1), Event()
 
     def compute() -> None:
@@ -236,13 +236,13 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
                     break
         except BaseException as caught:  # of any kind: the consumer must not wait for ever
             error = caught
-        queue.put(_End(error))
+        queue.put(_EndOfItems(error))
 
     target = partial(copy_context().run, compute)
     thread = Thread(target=target, name="nnmpi-prefetch", daemon=True)
     thread.start()
     try:
-        while not isinstance(item := queue.get(), _End):
+        while not isinstance(item := queue.get(), _EndOfItems):
             free.release()
             yield item
         if item.error is not None:

@@ -13,7 +13,7 @@ from nnmpi.data.dataset import Dataset, DatasetRequest
 from nnmpi.data.files import check_room, reading
 from nnmpi.data.pieces import CHARACTERS, pieces, points_of
 from nnmpi.data.tokenizer import BPETokenizer, ByteTokenizer, CharTokenizer, Tokenizer
-from nnmpi.data.windows import About, held_out, in_windows
+from nnmpi.data.windows import TokenInfo, held_out, in_windows
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import check_regular
 
@@ -38,7 +38,7 @@ def text(request: DatasetRequest) -> Dataset:
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
     units = tokenizer.lengths()[tokens[held_out(len(tokens))]].sum()
-    return in_windows(name, tokens, request.context, About.of(tokenizer, int(units)))
+    return in_windows(name, tokens, request.context, TokenInfo.of(tokenizer, int(units)))
 
 
 def characters(texts: Iterable[bytes]) -> np.ndarray | None:

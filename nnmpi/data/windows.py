@@ -56,7 +56,7 @@ class TokenWindows:
         return np.asarray(self.stored.take(rows, axis)).astype("int64")
 
 
-class About(NamedTuple):
+class TokenInfo(NamedTuple):
     """The kind of tokens, as JSON behind those of a file.
 
     held_out_units: for how many characters, or bytes, the last tenth stands
@@ -69,7 +69,7 @@ class About(NamedTuple):
     held_out_units: int
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, held_out_units: int) -> "About":
+    def of(cls, tokenizer: Tokenizer, held_out_units: int) -> "TokenInfo":
         """The kind of tokens that a tokenizer makes."""
         words = tokenizer.tokens, tokenizer.unit
         return cls(tokenizer.describe(), tokenizer.size, *words, held_out_units)
@@ -79,7 +79,7 @@ class About(NamedTuple):
         return b"\n" + json.dumps(self._asdict()).encode() + b"\n"
 
     @classmethod
-    def read(cls, line: bytes) -> "About":
+    def read(cls, line: bytes) -> "TokenInfo":
         """The kind of tokens in a line that `line` has made; raises ValueError for other bytes."""
         try:
             return cls(**json.loads(line))
@@ -96,7 +96,7 @@ def windows(tokens: Any, T: int) -> Split:
     return Split(cast(np.ndarray, x), cast(np.ndarray, y))  # they have what is used of arrays
 
 
-def in_windows(name: str, tokens: Any, T: int, about: About) -> Dataset:
+def in_windows(name: str, tokens: Any, T: int, about: TokenInfo) -> Dataset:
     """The data set of tokens, whose last tenth is held out."""
     n, taken = len(tokens), held_out(len(tokens))
     kept = len(range(n)[taken])
@@ -135,7 +135,7 @@ def tokens(request: DatasetRequest) -> Dataset:
     return in_windows(shown(f"tokens:{path.name}"), all_tokens, request.context, about)
 
 
-def stored(path: Path) -> tuple[np.ndarray, About]:
+def stored(path: Path) -> tuple[np.ndarray, TokenInfo]:
     """The tokens of a file, which is mapped into memory, and what they are."""
     mapped = npy.open_memmap(path, "r")
     if mapped.dtype.kind != "u" or mapped.ndim != 1:
@@ -145,4 +145,4 @@ def stored(path: Path) -> tuple[np.ndarray, About]:
         )
     with path.open("rb") as file:
         file.seek(mapped.offset + mapped.nbytes)
-        return mapped, About.read(file.read(LONGEST))
+        return mapped, TokenInfo.read(file.read(LONGEST))

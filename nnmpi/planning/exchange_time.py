@@ -82,7 +82,7 @@ class ExchangeTimes:
 
     def is_between_nodes(self, exchange: Exchange) -> bool:
         """Whether some of its ranks share no memory."""
-        return self.links(exchange.group).spans > 1
+        return self.links(exchange.group).node_count > 1
 
     def between_nodes(self, exchange: Exchange) -> float:
         """The seconds of an exchange on links between nodes: all of it, or none."""
@@ -92,7 +92,7 @@ class ExchangeTimes:
         """The seconds of an exchange that happens once."""
         p, nbytes = len(links.nodes), exchange.travelling
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
-        if curve and links.spans == 1:
+        if curve and links.node_count == 1:
             return curve.at(exchange.nbytes if exchange.algorithm in THROUGH_MEMORY else nbytes)
         if exchange.operation in (Collective.MESSAGE, Collective.ALL_TO_ALL):
             return _to_each(links, nbytes / (p - 1))
@@ -126,9 +126,9 @@ def _through_memory(links: Network, nbytes: int, travelling: int) -> float:
     near, q = links.inner, int(np.bincount(links.nodes).max())
     assert near is not None
     inside = 2 * near.alpha + nbytes * (2 * near.beta + links.gamma * (q - 1)) if q > 1 else 0.0
-    leaders = links._replace(nodes=np.arange(links.spans))
+    leaders = links._replace(nodes=np.arange(links.node_count))
     return inside + (
-        _around(leaders, travelling, Collective.ALL_REDUCE) if links.spans > 1 else 0.0
+        _around(leaders, travelling, Collective.ALL_REDUCE) if links.node_count > 1 else 0.0
     )
 
 

@@ -31,7 +31,7 @@ from nnmpi.parallel.arrangement.residence import (
     choose,
     least_memory,
 )
-from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.pipeline.profile import profile
 from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes
@@ -43,9 +43,9 @@ PART = 4
 """Units are measured on one sample in so many, which takes less memory than a step."""
 
 
-class Needs(NamedTuple):
-    """The bytes of a rank in a step: between steps, of them running sums that may be on disk, and
-    what else of the model, of samples, of each unit and of its input."""
+class StepBytes(NamedTuple):
+    """The bytes of a rank in a step: between steps, of them optimizer state that may be on disk,
+    and what else of the model, of samples, of each unit and of its input."""
 
     fixed: int
     state: int
@@ -120,7 +120,7 @@ def _choices(
     disk: Disk,
     state: float,
 ) -> Iterator[Residences]:
-    """The best choices with running sums in memory, and with them on disk between updates."""
+    """The best choices with optimizer state in memory, and with it on disk between updates."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
@@ -134,7 +134,7 @@ def _with_model(
     loads: Sequence[UnitLoad],
     memory: float,
     disk: Disk,
-    needs: Needs,
+    needs: StepBytes,
 ) -> Iterator[Residences]:
     """The best choices with the model on disk, if it can be there."""
     if (model := needs.model) is None:
@@ -147,14 +147,14 @@ def _with_model(
         yield residences._replace(model=model)
 
 
-def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> Needs:
+def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> StepBytes:
     samples = max(micro_batches(a, rank, a.config.batch_size))
     kept = kept_by_units(a, units, samples, rank)
     held = memory(a, rank, a.config.batch_size)
     # otherwise they are with masters, or with other ranks
     may_move = not (a.is_mixed or a.cluster.survives)
     values = _values(a, rank, units)
-    return Needs(
+    return StepBytes(
         held.total,
         held.optimizer * may_move,
         pass_bytes(a, rank, 0, samples).enters,
@@ -182,7 +182,7 @@ def _model(
     gradients = size * alone
     here = [v * (1 + alone) for v in values]  # of two neighbours, one is on its way
     passes = max(map(sum, pairwise(here)), default=sum(here))
-    rows = 2 + sums_of_optimizer(a.config)
+    rows = 2 + state_array_count(a.config)
     update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, size) * rows
     return ModelOnDisk(size, gradients, held.optimizer, max(passes, update))
 

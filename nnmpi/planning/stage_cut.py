@@ -25,7 +25,7 @@ from nnmpi.parallel.arrangement.partition import (
     split_points,
 )
 from nnmpi.parallel.arrangement.program import measured_samples
-from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.pipeline.profile import Timing, UnitCost, UnitCosts, profile, stage_costs
 from nnmpi.planning.machine import TYPICAL
@@ -63,8 +63,8 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def copies(config: Config) -> int:
-    """How many numbers a rank holds for each parameter: its value, gradient and running sums."""
-    return 2 + sums_of_optimizer(config)
+    """How many numbers a rank holds for each parameter: its value, gradient and optimizer state."""
+    return 2 + state_array_count(config)
 
 
 def border_seconds(link: Link, nbytes: float) -> float:

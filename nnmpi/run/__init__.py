@@ -1,6 +1,6 @@
-"""Training: what a run starts from, its loop, and how it goes on without ranks that are lost.
+"""Training: from options and data to a session, its loop, and recovery after the loss of ranks.
 
-Here: `Trainer`, what a run starts from (`setup`), the session of arranged ranks, epochs, recovery,
-and commands that need a model: planning a run, generated text, notebooks.
-Not here: files and reports (`io`); which strategy is used, which is known to `parallel` alone.
+In this room: `Trainer`, `setup` (data, model, optimizer), sessions, the loop of epochs and steps,
+recovery, and commands that need a model: planning a run, generating text, notebooks.
+Elsewhere: files and reports (`io`); the choice of a strategy, which only `parallel` knows.
 """

@@ -1,14 +1,14 @@
-"""Callbacks, what a user does between the steps and epochs of a Trainer; settings they may change.
+"""Callbacks, which run a user's code between steps and epochs; settings that they may change.
 
     on_step(trainer, event)     after each step, once its loss is known
     on_epoch(trainer, event)    after each epoch and its evaluation
     on_end(trainer, event)      after the run
-    state_dict()                what a checkpoint has of it: numbers, texts, arrays, lists, dicts
-    load_state_dict(state)      the same, in a run that is resumed
+    state_dict()                its state for a checkpoint: numbers, texts, arrays, lists, dicts
+    load_state_dict(state)      restores that state in a run that is resumed
 
 A callback is an object with any of the first three. Every rank calls it with an event of the same
-values, but for times and rates, so that all ranks decide alike. An exception in it ends the run on
-all ranks. Of a state, that of the first rank is kept, and all ranks get it.
+values, except for times and rates, so that all ranks decide alike. An exception in it ends the run
+on all ranks. A checkpoint keeps the state of rank 0's callback, and all ranks load it.
 
 Settings are the options of the optimizer's groups, such as the learning rate, and `requires_grad`
 of parameters; callbacks change them alike on all ranks. Ranks compare them when an epoch begins,
@@ -33,7 +33,7 @@ OCCASIONS = ("on_step", "on_epoch", "on_end")
 
 
 def check_callbacks(objects: Iterable[object]) -> list[object]:
-    """The callbacks; raises ValueError for an object that has none of the methods."""
+    """The callbacks as a list; raises ValueError for an object without any of the methods."""
     if not isinstance(objects, Iterable):
         raise ValueError(f"callbacks is a {type(objects).__name__}: give a list of callbacks")
     callbacks = list(objects)
@@ -47,7 +47,7 @@ def check_callbacks(objects: Iterable[object]) -> list[object]:
 
 
 def states_of(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
-    """The names and states of the callbacks that have one."""
+    """The class name and state of each callback that has a state."""
     return [
         (type(callback).__name__, callback.state_dict())
         for callback in callbacks
@@ -56,7 +56,7 @@ def states_of(callbacks: Sequence[Any]) -> list[tuple[str, Any]]:
 
 
 def load_states(callbacks: Sequence[Any], states: Sequence[tuple[str, Any]]) -> None:
-    """Gives callbacks their states; raises ValueError if these are of others."""
+    """Restores the states of callbacks; raises ValueError if the states belong to other classes."""
     with_state = [callback for callback in callbacks if _has_state(callback)]
     here, saved = [type(callback).__name__ for callback in with_state], [name for name, _ in states]
     if here != saved:
@@ -80,7 +80,8 @@ SCHEDULE = "what the schedule returns"
 
 
 def plain(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a group of an optimizer that ranks can compare, as numbers of Python."""
+    """The options of a group of an optimizer that ranks can compare, with arrays and scalars as
+    Python numbers."""
     options = {name: _of_python(value) for name, value in group.items() if name != "params"}
     return {name: value for name, value in options.items() if isinstance(value, PLAIN)}
 
@@ -93,7 +94,8 @@ def _of_python(value: Any) -> Any:
 
 
 class Settings:
-    """The settings of this rank, in a run that goes on with some changes."""
+    """The settings of this rank that callbacks may change; they start with the changes of a
+    snapshot."""
 
     def __init__(self, part: ModelPart, optimizer: Optimizer, changes: Changes) -> None:
         self._parameters, self._held = dict(part.model.named_parameters()), part.held
@@ -105,12 +107,12 @@ class Settings:
         self._digest = 0
 
     def _now(self) -> tuple[list[bool], list[dict[str, Any]]]:
-        """requires_grad of each parameter, and the options of groups."""
+        """The current `requires_grad` of each parameter, and the options of each group."""
         trained = [p.requires_grad for p in self._parameters.values()]
         return trained, [plain(group) for group in self._optimizer.param_groups]
 
     def change(self, changes: Changes) -> None:
-        """Settings are those of the start, but for these."""
+        """Restores the initial values of all settings, except for the given changes."""
         trained, groups = self._start
         for (path, p), is_trained in zip(self._parameters.items(), trained, strict=True):
             p.requires_grad = is_trained and path not in changes.frozen
@@ -120,12 +122,12 @@ class Settings:
 
     @property
     def trains_others(self) -> bool:
-        """True if other parameters require a gradient than when the run was set up."""
+        """True if `requires_grad` of a parameter has changed since the run was set up."""
         return self._now()[0] != self._trained
 
     @property
     def changes(self) -> Changes:
-        """Settings that are others than at the start."""
+        """The settings that differ from their initial values."""
         (was, groups), (trained, others) = self._start, self._now()
         both = zip(self._parameters, was, trained, strict=True)
         return Changes(
@@ -138,14 +140,14 @@ class Settings:
 
     @property
     def unchanged(self) -> Changes:
-        """The value of `changes` at the start."""
+        """The value of `changes` if nothing has changed."""
         return Changes(tuple({} for _ in self._start[1]))
 
     def compare(self, comm: Comm, when: str = "", factors: Sequence[float] = ()) -> None:
-        """Raises AgreedError, on all ranks, if ranks differ. Every rank calls it.
+        """Raises AgreedError, on all ranks, if the settings of ranks differ. Every rank calls it.
 
-        One small message tells whether they do. `when` they may change, the remedy says. `factors`
-        are those of a schedule of the user's, for the next steps.
+        If nothing differs, it costs one small message. `when` is the occasion that the remedy
+        names; `factors` are those of a user's schedule for the next steps.
         """
         settings, added = self._now(), len(self._optimizer.parameters) - self._count
         seen = (settings, factors, added)
@@ -186,6 +188,6 @@ class Settings:
 
 
 def _listed(ranks: Iterable[int]) -> str:
-    """The numbers of ranks, of many the first ones."""
+    """The rank numbers as text; of more than two, the first two."""
     first, *rest = ranks
     return f"{first}" if not rest else f"{first}, {rest[0]}{', ...' if rest[1:] else ''}"

@@ -1,4 +1,5 @@
-"""Checkpoints: those that a run writes, what they tell besides a snapshot, how it is suspended."""
+"""Checkpoints: when a run writes checkpoints, what they contain besides a snapshot, and how it is
+suspended."""
 
 import os
 import sys
@@ -9,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.io.checkpoints.forms import RunAbout, tensor_facts
-from nnmpi.io.checkpoints.keep import BETTER, best_of, whole_ones
+from nnmpi.io.checkpoints.forms import RunFacts, tensor_facts
+from nnmpi.io.checkpoints.keep import BETTER, best_of, metrics_by_step
 from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.checkpoints.write import Writer, WriteResult
 from nnmpi.io.files import folders
@@ -26,22 +27,22 @@ from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 
 ALL = sys.maxsize
-"""How many checkpoints are kept where a user says when one is written."""
+"""The number of checkpoints to keep where the user writes each one explicitly."""
 
 
 class UnusableDirectoryError(AgreedError, ValueError):
-    """Checkpoints cannot be written where the config says."""
+    """Checkpoints cannot be written to the directory of the config."""
 
 
 class Checkpoints:
     """The checkpoints of a run, if it has a directory for them; every rank calls the methods,
     between the same steps.
 
-    began       when the run did, by time.monotonic
-    facts       returns what is compared when the run is resumed, besides options
-    callbacks   which may have states
-    newest      the step of the last one that was written and told, unless the run went back before
-                it; -1: none
+    began       when the run began, by time.monotonic
+    facts       returns facts besides options, which are compared when the run is resumed
+    callbacks   of the run; a checkpoint has the states of those that have one
+    newest      the step of the newest checkpoint that was written and reported, unless the run went
+                back behind it; -1: none
     """
 
     newest = -1
@@ -64,7 +65,7 @@ class Checkpoints:
         self._best: float | None = None
 
     def begin(self, comm: Comm) -> None:
-        """The run begins."""
+        """Prepares for a run, whose checkpoints go to the directory of the config."""
         config, self._is_first = self._config, comm.rank == 0
         if not config.checkpoint_dir:
             return
@@ -78,14 +79,17 @@ class Checkpoints:
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
-        """The best metric of the checkpoints up to now: a run goes on, or makes steps again."""
+        """The best metric of the checkpoints up to the current step, on rank 0: of a run that is
+        resumed or that makes steps again."""
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
-        return best_of(whole_ones(directory, self._run.state.step), self._config.keep_best or "")
+        return best_of(
+            metrics_by_step(directory, self._run.state.step), self._config.keep_best or ""
+        )
 
     def after_step(self, session: Session, result: StepResult) -> None:
-        """A step was made, and callbacks have heard of it."""
+        """Starts a checkpoint after a step if one is due, and reports one that has been written."""
         if self._writer is None:
             return
         run, times, step = self._run, self._times, result.state.step
@@ -100,12 +104,13 @@ class Checkpoints:
         self._tell(self._writer.poll())
 
     def is_due(self) -> bool:
-        """Whether this rank requests a checkpoint at the end of an epoch."""
+        """True if this rank requests a checkpoint at the end of an epoch."""
         is_wanted = self._run.save_requested or self._times.is_due()
         return self._writer is not None and self._is_first and is_wanted
 
     def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
-        """An epoch was evaluated, of a run that goes on; `is_due` if a rank requests one."""
+        """Starts a checkpoint after the evaluation of an epoch, if `is_due` (a rank requests one),
+        if one is due by options, or if the epoch is the best so far."""
         if self._writer is None:
             return
         run, times = self._run, self._times
@@ -117,7 +122,7 @@ class Checkpoints:
         self._tell(self._writer.finish() if served else self._writer.poll())
 
     def _is_best(self, metrics: Event) -> bool:
-        """Whether no epoch before was as good, in what --keep-best names."""
+        """True if this epoch has the best value so far of the metric of --keep-best."""
         name, best = self._config.keep_best, self._best
         if name is None:
             return False
@@ -130,7 +135,7 @@ class Checkpoints:
     def _start(
         self, session: Session, metrics: Event | None = None, complete: bool = False
     ) -> Writer:
-        """Begins to write a checkpoint of now, once the one before is written."""
+        """Starts to write a checkpoint of this step, once the previous one is written."""
         assert self._writer is not None
         self._tell(self._writer.finish())
         began, about = time.perf_counter(), self.about(session, metrics, complete)
@@ -144,10 +149,10 @@ class Checkpoints:
 
     def about(
         self, session: Session, metrics: Event | None = None, complete: bool = False
-    ) -> RunAbout:
-        """The facts that a checkpoint has besides a snapshot."""
+    ) -> RunFacts:
+        """The facts that a checkpoint contains besides a snapshot."""
         run = self._run
-        return RunAbout(
+        return RunFacts(
             complete,
             run.total_steps,
             self._facts(),
@@ -161,7 +166,7 @@ class Checkpoints:
         )
 
     def _tell(self, result: WriteResult | None) -> None:
-        """Tells of a checkpoint that was written, or of one that was not, with the reason."""
+        """Reports a checkpoint that was written, or why it could not be written."""
         if result is None or self._writer is None:
             return
         self._times.written(result.seconds)
@@ -179,7 +184,7 @@ class Checkpoints:
         self._run.report.event({**about, "bytes": result.size, **took})
 
     def go_back(self, step: int) -> None:
-        """The run has gone back to a step: checkpoints of later ones are those of another run."""
+        """Forgets checkpoints of later steps when the run goes back to a step."""
         self.newest, self._silent = min(self.newest, step), min(self._silent, step)
         self._under_way = -1
         if step < 0:
@@ -188,7 +193,8 @@ class Checkpoints:
     # ---- the end of a run
 
     def suspend(self, session: Session, metrics: Event | None = None) -> Event:
-        """The run ends here, and has more to do; returns what its last event says of that."""
+        """Writes the last checkpoint of a run that has steps left; returns the fields that its last
+        event gets."""
         if self._writer is None:
             return {}
         run, path = self._run, self._last(session, metrics, complete=False)
@@ -196,8 +202,9 @@ class Checkpoints:
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
     def finish(self) -> Event:
-        """Waits for what is being written; returns what the last event of a run says of it. The
-        checkpoint of `end` is not counted: it has the length of the log with that event."""
+        """Waits for the checkpoint that is being written; returns the fields on checkpoints of the
+        last event. The checkpoint of `end` is not counted: it is written after that event, whose
+        end in the log it has."""
         if self._writer is None:
             return {}
         self._tell(self._writer.finish())
@@ -205,12 +212,12 @@ class Checkpoints:
         return {"checkpoints": {"written": self._count, "waited": waited, "directory": directory}}
 
     def end(self, session: Session, metrics: Event) -> None:
-        """The run is over."""
+        """Writes the checkpoint of a completed run."""
         if self._writer is not None:
             self._last(session, metrics, complete=True)
 
     def _last(self, session: Session, metrics: Event | None, complete: bool) -> str:
-        """Writes the last checkpoint of the run; returns its path."""
+        """Writes a checkpoint and waits for it; returns its path."""
         result = self._start(session, metrics, complete).finish()
         if not complete:  # else the last event was told before
             self._tell(result)
@@ -220,13 +227,13 @@ class Checkpoints:
             raise AgreedError(str(error)) from None
 
     def close(self) -> None:
-        """The run has ended, on all ranks alike."""
+        """Ends writing after a run that ended on all ranks alike."""
         if self._writer is not None:
             self._tell(self._writer.close())
             self._writer = None
 
     def abandon(self) -> None:
-        """The run has ended on this rank alone."""
+        """Ends writing after a run that ended on this rank alone."""
         if self._writer is not None:
             self._writer.abandon()
             self._writer = None
@@ -234,7 +241,7 @@ class Checkpoints:
     # ---- besides a run
 
     def write_to(self, directory: str | os.PathLike[str], session: Session) -> str:
-        """Writes a checkpoint of now to a directory, and waits for it; returns its path."""
+        """Writes a checkpoint of this step to any directory, and waits for it; returns its path."""
         ours = self._config.checkpoint_dir
         if self._writer and ours and os.path.realpath(ours) == os.path.realpath(directory):
             return self._last(session, None, complete=False)
@@ -247,7 +254,8 @@ class Checkpoints:
 
 
 def path_of(result: WriteResult | None) -> str:
-    """Where a checkpoint was written; raises NotSavedError, on all ranks, if it was not."""
+    """The path of a checkpoint that was written; raises NotSavedError, on all ranks, if it was
+    not."""
     assert result is not None
     if result.problem:
         raise NotSavedError(

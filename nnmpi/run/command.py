@@ -1,4 +1,4 @@
-"""Commands that start ranks: their arguments, their errors and what they print."""
+"""Runs commands that are started on several ranks: their arguments, errors and output."""
 
 import argparse
 import sys
@@ -18,8 +18,8 @@ def on_ranks(
     arguments: Sequence[str] | None,
     memory: str,
 ) -> int:
-    """The exit status of a command on every rank of the job; what ends it early is one line on
-    stderr, of one rank. `memory`: what to do where it is too small."""
+    """Runs a command on every rank of the job, and returns its exit status; an error is printed as
+    one line on stderr, by one rank. `memory` is the remedy where memory is too small."""
 
     def of_job() -> int:
         comm = job()
@@ -41,5 +41,5 @@ def on_ranks(
 
 
 def first_prints(comm: Comm) -> AbstractContextManager[Any]:
-    """Within it the first rank alone prints to standard output."""
+    """A context in which only rank 0 prints to standard output."""
     return redirect_stdout(sys.stdout if comm.rank == 0 else StringIO())

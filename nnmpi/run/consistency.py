@@ -24,19 +24,19 @@ from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.entries import first_difference
+from nnmpi.parallel.model.full_state import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError
 
 MAX_BYTES = 16 << 20
-"""How much of an array, or of a file, is compared: of a larger one, every k-th row, or stretches
-that are equally far apart."""
+"""The bytes of an array, or of a file, that are compared: of a larger array every k-th row, of a
+larger file blocks at equal distances."""
 
 STRETCH = 1 << 16  # bytes
 
 MAY_DIFFER = ("data_dir", "save", "log", "json", "quiet")
-"""Options that may differ between ranks: where files are, and what is written."""
+"""Options that may differ between ranks: paths, and where output goes."""
 
 OPTIONS = "start all ranks with the same options"
 FILES = "let all ranks read the same files, or copies of them"
@@ -45,7 +45,8 @@ MODEL = "initialise all ranks from the same seed, or load the same file"
 
 
 Compared: TypeAlias = tuple[str, Any, str]
-"""A thing that is the same on all ranks: its name, its value as the repr tells it, the remedy."""
+"""A thing that must be equal on all ranks: its name, its value, which is compared by its repr, and
+the remedy."""
 
 
 def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
@@ -66,15 +67,15 @@ def check_inputs(comm: Comm, config: Config, dataset: Dataset) -> None:
 
 
 def digest_of(dataset: Dataset) -> str:
-    """A digest of what is compared of the samples and labels of a data set."""
+    """A digest of a data set, of the samples and labels that ranks compare."""
     splits = (dataset.train, dataset.test)
     described = [(_described(split.y), *map(_described, arrays(split.x))) for split in splits]
     return f"{_digest(repr(described).encode()):016x}"
 
 
 def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[str, Any]) -> None:
-    """Raises on all ranks if their options differ, their snapshots are of different steps, or some
-    ranks know what others would measure again.
+    """Raises on all ranks if their options differ, if their snapshots are of different steps, or if
+    only some ranks know figures that the others would measure again.
 
     Every rank calls it before anything else that communicates depends on them.
     """
@@ -84,25 +85,25 @@ def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[
 
 
 def check_given(comm: Comm, given: Mapping[str, Any], remedy: str = OPTIONS) -> None:
-    """Raises on all ranks if values, by name, differ. Every rank calls it."""
+    """Raises on all ranks if one of the named values differs between ranks. Every rank calls it."""
     check_same(comm, _given(given, remedy))
 
 
 def check_weights(comm: Comm, path: str) -> None:
-    """Raises on all ranks if the weights of --load differ. Every rank calls it."""
+    """Raises on all ranks if the weights of --load differ between ranks. Every rank calls it."""
     remedy = "name a file of --save, or a folder of GPT-2"
     check_files(comm, f"--load {shown(path)}", lambda: files_of(source_of(path)), remedy)
 
 
 def check_files(comm: Comm, label: str, files: Callable[[], list[Path]], remedy: str) -> None:
-    """Raises on all ranks if files differ, or cannot be read on a rank: then `remedy` says what to
-    do. Every rank calls it."""
+    """Raises on all ranks if files differ between ranks, or cannot be read on one of them: the
+    error then ends with `remedy`. Every rank calls it."""
     digests = all_or_none(comm, lambda: [(f.name, _file_digest(f, remedy)) for f in files()])
     check_same(comm, [(label, digests, FILES)])
 
 
 def _file_digest(path: Path, remedy: str) -> tuple[int, str]:
-    """The size of a file, and a digest of what is compared of it."""
+    """The size of a file, and a digest of the blocks that are compared."""
     digest = hashlib.blake2b(digest_size=8)
     with reading(path, remedy):
         check_regular(path)
@@ -127,7 +128,7 @@ def check_model(comm: Comm, model: Module) -> None:
 
 
 def check_graph(comm: Comm, graph: Graph) -> None:
-    """Raises on all ranks if their models compute in another order. Every rank calls it."""
+    """Raises on all ranks if their models compute in a different order. Every rank calls it."""
     nodes = [(n.name, n.kind, n.inputs, n.outputs, n.variables) for n in graph.nodes]
     edges = [(edge.axes, edge.dtype) for edge in graph.edges]
     trained = [(v.path, v.is_trained) for v in graph.variables if v.is_parameter]
@@ -140,7 +141,7 @@ def check_graph(comm: Comm, graph: Graph) -> None:
 
 
 def check_same(comm: Comm, items: Sequence[Compared]) -> None:
-    """Raises on all ranks if an item differs between them. Every rank calls it."""
+    """Raises on all ranks if an item differs between ranks. Every rank calls it."""
     rows = np.zeros((comm.size, len(items)), np.uint64)
     rows[comm.rank] = [_digest(repr(value).encode()) for _, value, _ in items]
     comm.all_gather(rows)
@@ -153,7 +154,8 @@ def check_same(comm: Comm, items: Sequence[Compared]) -> None:
 
 
 def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everything) -> None:
-    """Raises on all ranks if initial values differ between ranks with the same part of a tensor.
+    """Raises on all ranks if initial values differ between ranks that have the same part of a
+    tensor.
 
     Every rank calls it (see PartTable).
     """
@@ -168,7 +170,8 @@ def check_values(comm: Comm, model: Module, held: Callable[[str], bool] = everyt
 
 
 def check_copies(parts: PartTable, step: int, buffers: bool) -> None:
-    """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, are not equal.
+    """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
+    ranks.
 
     Every rank calls it.
     """
@@ -193,7 +196,7 @@ def _options_of(config: Config) -> dict[str, Any]:
 
 
 def _described(array: Any) -> tuple[Any, ...]:
-    """Shape, type, and a digest of the rows to compare."""
+    """The shape, the type and a digest of an array; of a large one, of every k-th row."""
     k = -(-array.size * array.dtype.itemsize // MAX_BYTES) or 1
     rows = np.ascontiguousarray(backend.to_host(array[::k] if array.ndim else array))
     return array.shape, str(array.dtype), _digest(rows.tobytes())

@@ -1,8 +1,7 @@
-"""Sessions of Trainers that the program has no reference to any more.
+"""Closes the sessions of Trainers that the program has dropped without calling `close`.
 
-What ranks share is given back by all of them together, so a rank cannot do it when it drops a
-Trainer, as in a loop over learning rates: the next Trainer does it for those that all ranks have
-dropped.
+Ranks free what they share all together, so a rank cannot do it alone when it drops a Trainer, as in
+a loop over learning rates. The next Trainer does it, for the sessions that all ranks have dropped.
 """
 
 import weakref
@@ -18,10 +17,10 @@ from nnmpi.parallel.strategy import Strategy
 
 
 class Sessions:
-    """The sessions of one Comm, by their numbers, which are the same on all ranks.
+    """The sessions of one Comm, by their numbers, which are equal on all ranks.
 
-    opened   how many there were
-    dropped  what closes those that this rank has no Trainer of any more
+    opened   how many there have been
+    dropped  by number, the function that closes a session whose Trainer this rank has dropped
     """
 
     def __init__(self) -> None:
@@ -29,14 +28,13 @@ class Sessions:
 
 
 SESSIONS = "nnmpi.run.sessions"
-"""The attribute of a Comm: what closes a session knows the Comm, so both are garbage together."""
+"""The attribute of a Comm: the function that closes a session knows the Comm, so both are garbage
+together."""
 
 
 def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], object]:
-    """Keeps `close` for when the owner of a session is dropped; returns what forgets it.
-
-    Every rank calls it.
-    """
+    """Registers `close` for when `owner`, a session, is garbage collected; returns a function that
+    cancels it. Every rank calls it."""
     if comm.size == 1:  # which shares nothing
         return lambda: None
     sessions: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())
@@ -55,13 +53,13 @@ def close_dropped(comm: Comm) -> None:
 
 
 def release(resting: ExitStack, made: Backups | None, strategy: Strategy, model: Module) -> None:
-    """Gives back what ranks share of a session; the model keeps what this rank has of it."""
+    """Frees what ranks share in a session; the model keeps this rank's part of its values."""
     resting.close()
     if made is not None:
         made.close()
     strategy.close()
-    if model._meet is not None:
-        model._meet = _refuse
+    if model._before_user_call is not None:
+        model._before_user_call = _refuse
 
 
 def _refuse() -> NoReturn:

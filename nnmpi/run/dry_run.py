@@ -1,6 +1,6 @@
-"""Bytes that each kind of rank holds and sends, without training: --dry-run, and `simulate layout`.
+"""The bytes that each kind of rank holds and sends, without training: --dry-run, `simulate layout`.
 
-The second is a subcommand, with `add_options` and `run`.
+The latter is a subcommand of `nnmpi.simulate`, with `add_options` and `run`.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from typing import Any
 
 from nnmpi.comm import Comm
 from nnmpi.data.inputs import arrays
-from nnmpi.io.checkpoints.snapshot import MAY_CHANGE
+from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
 from nnmpi.io.output import Event
 from nnmpi.io.output.messages import as_text
 from nnmpi.options import cli
@@ -38,10 +38,8 @@ MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 
 def dry_run(setup: Setup, comm: Comm) -> Event:
-    """The dry-run event, of the ranks of `comm`, or of as many as `config.ranks` says.
-
-    Every rank calls it.
-    """
+    """The dry-run event for the ranks of `comm`, or for `config.ranks` ranks on paper. Every rank
+    calls it."""
     config, dataset = setup.config, setup.dataset
     paper = config.ranks and Cluster.on_paper(config.ranks, device=setup.on.name)
     cluster = _surviving(config, paper or discover(comm, setup.on))
@@ -76,7 +74,8 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
-    """The options of the subcommand: those of nnmpi.train that say what ranks hold and send."""
+    """Adds the options of `simulate layout`: those of nnmpi.train that determine what ranks hold
+    and send."""
     p.argument_default = argparse.SUPPRESS  # Config knows the defaults
     cluster = p.add_argument_group("cluster")
     _add_cluster(cluster)
@@ -108,7 +107,7 @@ def _add_cluster(p: Any) -> None:
 
 
 def run(given: argparse.Namespace) -> Any:
-    """The output of `layout`."""
+    """The output of `simulate layout`, as text or as an event."""
     config, cluster = _asked(given)
     strategies.check(config, cluster.size)
     model, known = uncut_of(config)
@@ -129,11 +128,12 @@ def run(given: argparse.Namespace) -> Any:
 
 
 def _before(given: argparse.Namespace) -> argparse.Namespace:
-    """The options of the layout before: those of --from, and of others that say no layout."""
+    """The options of the old layout: those of --from, and all options that do not concern a
+    layout."""
     p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
     _add_cluster(p)
-    cli.add_flags(p, MAY_CHANGE)
-    of_layouts = {"ranks", "nodes", *(option.name for option in options(MAY_CHANGE))}
+    cli.add_flags(p, LAYOUT_GROUPS)
+    of_layouts = {"ranks", "nodes", *(option.name for option in options(LAYOUT_GROUPS))}
     kept = {name: value for name, value in vars(given).items() if name not in of_layouts}
     try:
         old = p.parse_args(shlex.split(given.before))
@@ -145,7 +145,7 @@ def _before(given: argparse.Namespace) -> argparse.Namespace:
 
 
 def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:
-    """The config and the cluster of these options."""
+    """The config and the cluster that these options describe."""
     check_cluster(given.ranks, given.nodes)
     known = {"backup", *(option.name for option in options(GROUPS))}
     asked = {name: value for name, value in vars(given).items() if name in known}
@@ -154,7 +154,7 @@ def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:
 
 
 def _surviving(config: Config, cluster: Cluster) -> Cluster:
-    """The cluster, of a job in which others go on if a rank is lost where backups are asked for."""
+    """The cluster, as one whose job survives the loss of ranks if backups are asked for."""
     return cluster._replace(survives=cluster.survives or config.backup is not None)
 
 

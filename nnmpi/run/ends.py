@@ -1,4 +1,5 @@
-"""Both ends of a run: checks and reports before it begins; its last event, the file of --save."""
+"""The start and the end of a run: checks and reports before it, its last event, the file of
+--save."""
 
 import math
 from contextlib import ExitStack, suppress
@@ -20,11 +21,12 @@ from nnmpi.run.training import Training
 
 
 class NotReadyError(AgreedError, ValueError):
-    """There is no run to make."""
+    """`fit` was called when there is no run to make."""
 
 
 def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
-    """Raises NotReadyError unless there is a run to make, of what the optimizer has."""
+    """Raises NotReadyError unless there are steps to make, with the parameters that the optimizer
+    has."""
     made, total, model = run.state.step, run.total_steps, session.model
     if session.is_closed:
         raise NotReadyError(
@@ -58,7 +60,8 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
 def open_reports(
     trainer: Training, news: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
-    """Opens what this rank writes; tells how the run starts, and what was lost since then."""
+    """Opens the reports of this rank, and reports the start of the run and the losses since
+    then."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.runs == 1 else None
     is_reported = run.reported.events >= place(run.first, "start")
@@ -109,9 +112,9 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
 
 
 def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
-    """The last event of a run, which ranks make together; `written` is said of checkpoints."""
+    """The last event of a run; every rank calls it. `written` are the fields on checkpoints."""
     run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
-    digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
+    digest = {} if is_suspended else {"parameters_sha256": strategy.full_state.sha256()}
     outcome = strategy.finish()
     session.rest()
     footprint = session.footprint.event(strategy.traffic.sent)
@@ -139,7 +142,7 @@ def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
 
 
 def save(session: Session) -> None:
-    """Writes the model, if the first rank wants to; every rank calls it."""
+    """Writes the model to the file of --save, if rank 0 has that option; every rank calls it."""
     comm, path = session.comm, session.config.save
     wanted = np.array([bool(path)])
     comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
@@ -158,9 +161,10 @@ def save(session: Session) -> None:
 
 
 def rescue(session: Session, error: Exception) -> None:
-    """Saves the model after an error on this rank, if it is whole and no other rank changes it.
+    """Saves the model after an error on this rank, if its values are whole and no other rank
+    changes them.
 
-    Of several ranks, others may have made the step in which this one failed.
+    Of several ranks, others may have made the step in which this rank failed.
     """
     if session.is_closed:
         return
@@ -177,8 +181,8 @@ def rescue(session: Session, error: Exception) -> None:
 
 
 def fail(trainer: Training, error: BaseException, is_running: bool) -> None:
-    """The run has failed, whoever is lost now. What all ranks have found before the last step ends
-    the session too."""
+    """Reports that the run has failed. An error that all ranks have found before the last step also
+    closes the session."""
     if isinstance(error, AgreedError) and is_running and not trainer.run.is_evaluated:
         with suppress(RankLost):
             trainer.checkpoints.close()

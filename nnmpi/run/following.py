@@ -11,11 +11,11 @@ from nnmpi.run.text.samples import Sampler
 from nnmpi.run.training import Training
 
 Follow: TypeAlias = Callable[[StepResult, float], None]
-"""A function of a step that was made and noted, and the loss of a sample in it."""
+"""A function that follows a completed step; its second argument is the mean loss of a sample."""
 
 
 def after_step(trainer: Training) -> Iterator[Follow]:
-    """The functions that follow a step in this session, one for each feature that is on."""
+    """The functions that follow each step in this session, one for each feature that is on."""
     config, survives = trainer.config, trainer.comm.fault_tolerant
     if survives:
         yield partial(_begun, trainer)
@@ -33,8 +33,8 @@ def after_step(trainer: Training) -> Iterator[Follow]:
 
 
 def _begun(trainer: Training, result: StepResult, loss: float) -> None:
-    """Records that work after a step begins: if a rank is lost, all of it is done again, except for
-    events that were reported."""
+    """Records that work after a step begins: if a rank is lost, all of that work is done again,
+    except for events that were already reported."""
     trainer.run.last = result
 
 
@@ -72,21 +72,23 @@ def _sample(trainer: Training, sampler: Sampler, result: StepResult, loss: float
 
 
 def _call_on_step(trainer: Training, result: StepResult, loss: float) -> None:
-    """Calls callbacks; ranks that make the step together compare what these change."""
+    """Calls on_step of callbacks; ranks that make steps together then compare the settings that
+    callbacks may have changed."""
     call(trainer, "on_step", {"event": "step", "step": result.state.step, "loss": loss})
     if trainer.session.arrangement.steps_together:
         compare_settings(trainer)
 
 
 def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> None:
-    """Raises AgreedError, on all ranks, if a callback has changed something on some ranks, or if a
-    schedule returns other factors."""
+    """Raises AgreedError, on all ranks, if a callback has changed settings on some ranks only, or
+    if a user's schedule returns different factors."""
     together = trainer.session.arrangement.steps_together
     trainer.session.settings.compare(trainer.comm, "" if together else ", in on_epoch", factors)
 
 
 def call(trainer: Training, occasion: str, event: Event) -> None:
-    """Calls what callbacks have for this occasion, unless that was done before a rank was lost."""
+    """Calls a method of all callbacks, except for calls that were completed before a rank was
+    lost."""
     run, step = trainer.run, trainer.run.state.step
     for i, callback in enumerate(trainer.callbacks):
         here = place(step, occasion, i)
@@ -106,7 +108,8 @@ def call(trainer: Training, occasion: str, event: Event) -> None:
 
 
 def _keep_changes(trainer: Training, occasion: str) -> None:
-    """Records what callbacks have changed, or changes it when a step is made again."""
+    """Records which settings callbacks have changed; in a step that is made again, restores the
+    recorded changes."""
     run, settings = trainer.run, trainer.session.settings
     key, changes = (run.state.step, occasion), settings.changes
     if key in run.changed:

@@ -1,31 +1,32 @@
-"""Footprint: how the process of a rank has grown, beside what was predicted."""
+"""Footprint: how much the process of a rank has grown, for comparison with what was predicted."""
 
 from contextlib import suppress
 from pathlib import Path
 
 from nnmpi.io.output import Event
-from nnmpi.parallel.arrangement.exchanges import Traffic
+from nnmpi.parallel.arrangement.exchanges import AxisTraffic
 
 PROCESS = Path("/proc/self")
 
 
 class Footprint:
-    """The memory and the messages of one rank, from before its model is made."""
+    """Measures how much a rank's process grows, from before its model is made."""
 
     def __init__(self) -> None:
         with suppress(OSError):
             (PROCESS / "clear_refs").write_text("5")  # the peak is what is resident now
         self._resident = memory("VmRSS")
 
-    def event(self, sent: Traffic | None) -> Event:
-        """The fields of the last event on the memory and the messages of a rank, where known."""
+    def event(self, sent: AxisTraffic | None) -> Event:
+        """The fields of the last event on the memory and the messages of this rank, where known."""
         grown = max(memory("VmHWM") - self._resident, 0)  # Linux counts in batches
         known = {"memory_bytes": grown} if self._resident else {}
         return {**({"sent": {k: s._asdict() for k, s in sent.items()}} if sent else {}), **known}
 
 
 def memory(name: str) -> int:
-    """Resident bytes of this process, now (VmRSS) or at most (VmHWM); 0 where Linux is not."""
+    """Resident bytes of this process, now (`VmRSS`) or at most (`VmHWM`); 0 where there is no
+    Linux."""
     with suppress(OSError):
         for line in (PROCESS / "status").read_text().splitlines():
             key, _, value = line.partition(":")

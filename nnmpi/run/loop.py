@@ -1,8 +1,8 @@
-"""The loop of training: epochs, their steps and evaluation, and the end of a run.
+"""The training loop: epochs, their steps and evaluation, and the end of a run.
 
     epoch ─► step ─► what follows it (`following.py`) ─► step ... ─► evaluation ─► epoch ... ─► end
 
-It asks for the session each time, since a callback may end it and open another.
+It reads `trainer.session` each time, because a callback may end the session and open another.
 """
 
 from contextlib import closing
@@ -22,7 +22,7 @@ from nnmpi.run.training import Training
 
 
 def train(trainer: Training) -> Event:
-    """Makes the steps of a run that are left, and what follows them; returns its last event."""
+    """Makes the remaining steps of a run, with evaluation and callbacks; returns its last event."""
     try:
         with trainer.tracer.of_run():
             _epochs(trainer)
@@ -35,7 +35,7 @@ def train(trainer: Training) -> Event:
 
 
 def _epochs(trainer: Training) -> None:
-    """All epochs that are left; or the run is suspended."""
+    """Runs all remaining epochs, or suspends the run."""
     run = trainer.run
     while not run.is_evaluated:
         _epoch(trainer)
@@ -51,7 +51,7 @@ def _epochs(trainer: Training) -> None:
 
 
 def _epoch(trainer: Training) -> None:
-    """Steps until the end of the epoch or of the run, in one session or several."""
+    """Makes the steps until the end of the epoch or of the run, in one session or several."""
     run, sessions = trainer.run, 0
     run.in_epoch = True
     if run.sums.samples:
@@ -74,7 +74,7 @@ def _epoch(trainer: Training) -> None:
 
 
 def _steps(trainer: Training, following: list[Follow]) -> None:
-    """Steps until the end of the epoch, of the run or of the session."""
+    """Makes the steps until the end of the epoch, of the run or of the session."""
     run = trainer.run
     trainer.session.model.train()
     is_own = trainer.comm.size > 1 and "lr_schedule" in trainer.setup.own
@@ -97,7 +97,8 @@ def _steps(trainer: Training, following: list[Follow]) -> None:
 
 
 def _evaluate(trainer: Training, train: Sums) -> None:
-    """Evaluates the model after the steps of an epoch, tells the result, and saves."""
+    """Evaluates the model after an epoch, reports the result, and saves a checkpoint if one is
+    due."""
     run = trainer.run
     test = trainer.session.evaluate()
     ends.check_finite(trainer.session, "test loss", test.mean_loss, run.state.step)
@@ -125,7 +126,7 @@ def _evaluate(trainer: Training, train: Sums) -> None:
 
 
 def _requests(trainer: Training) -> list[bool]:
-    """Whether some rank wants to stop the run, to suspend it, and a checkpoint."""
+    """Three flags: some rank wants to stop the run, to suspend it, to write a checkpoint."""
     run, is_due = trainer.run, trainer.checkpoints.is_due()
     row = np.array([run.stop_requested, run.suspend_requested, is_due], float)
     trainer.comm.all_reduce(row, "doubling")
@@ -134,7 +135,7 @@ def _requests(trainer: Training) -> list[bool]:
 
 
 def _end(trainer: Training) -> Event:
-    """Saves the model, and tells the result of the run."""
+    """Saves the model, reports the result of the run, and returns it as the last event."""
     is_suspended = "checkpoint" in trainer.run.metrics
     if not is_suspended:
         trainer.session.check_copies()

@@ -1,10 +1,12 @@
-"""Measurement of a model on the ranks of a node: its units, sums, messages, updates, and the rest.
+"""Measures a model on the ranks of a node: its units, sums, messages, updates, and the rest of a
+step.
 
-All ranks measure at the same time: caches, memory and clocks that they share count. A time of units
-and steps is the least, or a low one, of several: that of a machine that nobody else uses at the
-moment. Sums and updates are timed after other work. All is measured twice, at some distance in
-time, and the means of both count. Of sums and updates the first one takes the lower quartile, the
-second one the upper: beside other programs these differ most.
+All ranks measure at the same time, because they share caches, memory and clock rates. For units and
+steps the least of several times counts, or a low quantile: the time on a machine that nobody else
+uses at the moment. Sums and updates are timed after other work, as in a step. Everything is
+measured twice, at some distance in time, and averaged. For sums and updates, whose times vary most
+beside other programs, the first measurement takes the lower quartile, the second one the upper
+quartile.
 """
 
 import os
@@ -43,20 +45,21 @@ SIZES = tuple(1 << k for k in range(8, 25, 2))
 """Bytes of the sums that are timed."""
 
 OTHER = 1 << 22
-"""Numbers that are written between two timed calls: more than a core's caches hold, as passes
-write between two sums or updates."""
+"""Elements that are written between two timed calls: more than the caches of a core hold, because
+in a step the passes also write between two sums or updates."""
 
 LONG = 0.1
-"""Seconds: where one sum takes longer, larger ones are not timed."""
+"""Seconds: if a sum takes longer, larger ones are not timed."""
 
 MANY = 8
-"""Micro-batches of a step, to tell what each of them takes from what a step takes."""
+"""Micro-batches of a step, from which the cost of each micro-batch is told apart from that of a
+step."""
 
 NAP = 0.01
-"""Seconds for which a rank that waits for the first node sleeps."""
+"""Seconds between two polls of a rank that waits for the first node."""
 
 ROUNDS = 2
-"""How often each measurement times units and steps, of which the least time counts."""
+"""How often each measurement times units and steps; the least time counts."""
 
 STEPS = 10
 """Steps of one rank that are timed in a round."""
@@ -65,7 +68,7 @@ CALLS = 20
 """How often each measurement times a sum or an update."""
 
 QUARTILES = 0.25, 0.75
-"""Which of these times count, in the first and in the second measurement."""
+"""The quantile of these times that counts, in the first and in the second measurement."""
 
 QUANTILE = 0.1
 """The quantile of the seconds of steps that counts."""
@@ -77,11 +80,11 @@ def processor() -> str:
 
 
 def measure(setup: Setup, comm: Comm) -> Machine:
-    """The machine that the ranks of a Comm run on, and the units of a run's model on it; every rank
-    calls it.
+    """The measured Machine that the ranks of a Comm run on, with the units of a run's model; every
+    rank calls it.
 
-    Nodes are alike: the first one measures itself, twice, and all measure the links between them.
-    Ranks on one node do not know these: they are those of a typical machine.
+    Nodes are assumed to be alike: the first one measures itself, twice, and all measure the links
+    between them. If there is one node only, links are those of a typical machine.
     """
     here, load = comm.node(), os.getloadavg()[0]
     node = comm.split(here[0])
@@ -117,7 +120,7 @@ def _wait(comm: Comm) -> None:
 
 
 def _node(setup: Setup, comm: Comm, quantile: float) -> Machine:
-    """The measurements of one node, with that quantile of the times of sums and updates."""
+    """The measurements of one node; `quantile` of the times of sums and updates counts."""
     config = setup.config
     network, sizes = fitted_network(comm), _micro_batches(_samples(setup))
     near = network.link if comm.size > 1 else TYPICAL.near
@@ -134,13 +137,14 @@ def _node(setup: Setup, comm: Comm, quantile: float) -> Machine:
 
 
 def _session(setup: Setup, comm: Comm, **options: Any) -> Session:
-    """Ranks that are arranged by these options, in a run of their own."""
+    """A session of the ranks of `comm`, arranged by these options, in a run of its own."""
     config = replace(setup.config, plan=None, verify=False, check_copies=0, **options)
     return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
 
 
 def _group_sizes(comm: Comm) -> list[int]:
-    """2, 4, 8, ... as far as groups are equal, and all ranks."""
+    """The sizes of groups to measure: 2, 4, 8, ... as far as they divide the ranks, and all
+    ranks."""
     powers = {1 << k for k in range(1, comm.size.bit_length())}
     return sorted({p for p in (*powers, comm.size) if p > 1 and not comm.size % p})
 
@@ -151,8 +155,8 @@ def _samples(setup: Setup) -> int:
 
 
 def _micro_batches(n: int) -> list[int]:
-    """Samples of a rank in a micro-batch: three numbers, the largest all that one rank may have.
-    One sample has no variance, which BatchNorm1d needs."""
+    """The numbers of samples in a rank's micro-batch that are measured: three, the largest a whole
+    batch. None is 1 if avoidable: BatchNorm1d needs a variance."""
     return sorted({max(n // MANY, min(n, 2)), max(n // 2, min(n, 2)), n})
 
 
@@ -160,8 +164,8 @@ def _micro_batches(n: int) -> list[int]:
 
 
 def _sums(comm: Comm, p: int, quantile: float) -> Iterator[tuple[str, Curve]]:
-    """The seconds of collectives in groups of p ranks, all at the same time; of sums in shared
-    memory as far as all groups have room for them."""
+    """Times collectives in groups of p ranks, all groups at once; yields a curve of seconds by
+    bytes for each. Sums in shared memory are measured if all groups have room for it."""
     group = comm.split(comm.rank // p)
     assert group is not None
     calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
@@ -192,13 +196,13 @@ def _sums(comm: Comm, p: int, quantile: float) -> Iterator[tuple[str, Curve]]:
 
 
 def _in_place(window: SharedBuffer, array: np.ndarray) -> None:
-    """The sum of as many numbers that lie in the window."""
+    """Sums elements that already lie in the shared window, as many as `array` has."""
     window.all_reduce(0, array.size)
 
 
 def _in_a_step(comm: Comm, call: Callable[[], object], quantile: float) -> float:
-    """A quantile of the seconds of a call that finds neither its memory nor its code in the caches,
-    since other work was done before: the mean of the ranks."""
+    """A quantile of the seconds of a call with cold caches, as after other work in a step; the mean
+    over ranks."""
     other, times = np.zeros(OTHER, np.float32), list[float]()
     for _ in range(CALLS):
         other += 1.0
@@ -221,12 +225,12 @@ class ComputeClock(Recorder):
         self.waited += self.now() - began
 
     def __call__(self) -> float:
-        """The time, in seconds."""
+        """The seconds of computing so far."""
         return self.now() - self.waited
 
 
 def _parts(comm: Comm, setup: Setup, tp: int, sizes: Sequence[int]) -> MeasuredModel | None:
-    """The parts of units that ranks along tp have; None if the model cannot be divided so."""
+    """The times of the units as `tp` ranks divide them; None if the model cannot be divided so."""
     try:
         session = _session(setup, comm, tp=tp)
     except (ValueError, OtherRankError):  # on all ranks
@@ -236,7 +240,7 @@ def _parts(comm: Comm, setup: Setup, tp: int, sizes: Sequence[int]) -> MeasuredM
 
 
 def _units(comm: Comm, session: Session, sizes: Sequence[int]) -> MeasuredModel:
-    """The units of a model, or what each rank along tp has of them: the means of the ranks."""
+    """The times of a model's units, or of a rank's part of them along tp; means over the ranks."""
     graph, config = session.arrangement.graph, session.config
     rounds = [[_mean_units(comm, session, n) for n in sizes] for _ in range(ROUNDS)]
     least = [np.min(of_size, axis=0).tolist() for of_size in zip(*rounds, strict=True)]
@@ -245,7 +249,8 @@ def _units(comm: Comm, session: Session, sizes: Sequence[int]) -> MeasuredModel:
 
 
 def _mean_units(comm: Comm, session: Session, samples: int) -> list[list[float]]:
-    """Seconds of the three passes of each unit, as the ranks take them on average."""
+    """The seconds of each unit's three passes (forward, input gradient, weight gradient), the mean
+    over ranks."""
     graph, setup = session.arrangement.graph, session.setup
     x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
     comm.barrier()
@@ -263,7 +268,7 @@ def _mean_units(comm: Comm, session: Session, samples: int) -> list[list[float]]
 
 
 def _speed(session: Session, measured: MeasuredModel) -> float:
-    """Multiplications and additions a second, in forward passes of all units."""
+    """Multiply-adds per second, in the forward passes of all units."""
     graph, n = session.arrangement.graph, max(measured.units)
     seconds = sum(unit.forward for unit in measured.units[n])
     multiplied = n * sum(work(graph, node) for node in graph.nodes)
@@ -274,7 +279,7 @@ def _speed(session: Session, measured: MeasuredModel) -> float:
 
 
 def _update(comm: Comm, session: Session, quantile: float) -> float:
-    """Seconds of the optimizer a number."""
+    """The optimizer's seconds per parameter element."""
     optimizer = session.optimizer
     for p in optimizer.parameters:
         p.has_grad = True
@@ -285,7 +290,8 @@ def _update(comm: Comm, session: Session, quantile: float) -> float:
 def _fixed(
     comm: Comm, setup: Setup, measured: MeasuredModel, update: float, session: Session
 ) -> tuple[float, float]:
-    """Seconds of a step, and of each of its micro-batches, besides units and the update."""
+    """The seconds of a step, and of each of its micro-batches, that are not spent in units or the
+    update."""
     n, numbers = _samples(setup), sum(p.size for p in session.optimizer.parameters)
     left, many = dict[int, float](), max(min(MANY, n // 2), 1)
     with ExitStack() as stack:
@@ -303,8 +309,8 @@ def _fixed(
 
 
 def _step(comm: Comm, session: Session) -> float:
-    """Seconds of a step of one rank over a whole batch, of the slowest of ranks that begin it at
-    one time: those of a layout wait for each other in every step."""
+    """The seconds of one rank's step over a whole batch, of the slowest of ranks that begin it
+    together: in a layout, ranks wait for each other in every step."""
     times, batch = list[float](), _samples(session.setup)
     session.model.train()
     while len(times) < STEPS:
@@ -319,5 +325,5 @@ def _step(comm: Comm, session: Session) -> float:
 
 
 def _mean(comm: Comm, seconds: float) -> float:
-    """Over the ranks."""
+    """The mean of `seconds` over the ranks."""
     return float(np.mean(gather_objects(comm, seconds)))

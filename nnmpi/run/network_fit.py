@@ -1,4 +1,5 @@
-"""alpha, beta and gamma of the machine that a Comm runs on: what predictions are made of."""
+"""Measures alpha, beta and gamma of the machine that a Comm runs on, from which times are
+predicted."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +19,7 @@ LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
-    """Ranks 0 and 1, 2 and 3, ... answer each other's message with the next, both at once."""
+    """The step of ranks 0 and 1, 2 and 3, ... that answer each other's messages, both at once."""
     partner = only((r ^ 1) < p, r ^ 1)
     return Step(partner, (0, 1), partner, (1, 2), False)
 
@@ -27,9 +28,10 @@ PING_PONG = Algorithm(lambda p: TURNS, lambda p: 2, _ping_pong)
 
 
 def ping_pong(comm: Comm, nbytes: int) -> float:
-    """Seconds for a message of that many bytes, while all ranks send and receive.
+    """The seconds of a message of `nbytes` bytes, while all ranks send and receive.
 
-    Others go before: a link may let a burst pass faster than its rate, which is what is asked for.
+    Unmeasured messages go first: a link may pass a short burst faster than the rate that is
+    measured.
     """
     call = partial(comm.carry_out, PING_PONG, np.zeros(2 * nbytes, np.uint8))
     (once,) = medians(comm, [call])
@@ -40,10 +42,10 @@ def ping_pong(comm: Comm, nbytes: int) -> float:
 
 
 def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
-    """alpha and beta such that alpha + beta n fits best, by least squares.
+    """The alpha and beta of the line alpha + beta n that fits the times best, by least squares.
 
-    An error counts by the root of the time: by the time itself, short messages would say what a
-    byte costs, and not at all, long ones would say what a message costs.
+    An error is weighted by 1 / sqrt(time). With weight 1 / time, short messages would determine
+    beta; with equal weights, long ones would determine alpha.
     """
     n, t = np.asarray(sizes, float), np.asarray(times)
     w = t**-0.5
@@ -52,9 +54,9 @@ def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
 
 
 def fitted_network(comm: Comm) -> Network:
-    """The measured cost of messages and additions, while all ranks are busy; collective.
+    """The measured cost of messages and additions, while all ranks are busy; every rank calls it.
 
-    Of an odd number of ranks the last one has no partner, and waits.
+    If the number of ranks is odd, the last one has no partner, and waits.
     """
     if comm.size > 1 and comm.size % 2:
         pairs = comm.split(int(comm.rank == comm.size - 1))

@@ -1,7 +1,8 @@
-"""Reported: which events a rank has reported, so that a step that is made again reports none.
+"""Reported: which events a rank has reported, so that steps made again after a loss report none
+twice.
 
 step 5   start progress sample on_step 0 on_step 1 epoch on_epoch 0 ...     in one order, so
-step 6         progress ...                                                 a place says all
+step 6         progress ...                                                 the last place says all
 """
 
 import json
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from typing import TypeAlias
 
 KINDS = ("start", "progress", "sample", "on_step", "epoch", "on_epoch", "result", "on_end", "all")
-"""Events and calls of callbacks after a step, in their order."""
+"""Kinds of events, and of calls of callbacks, after a step, in their order."""
 
 OF_LOG = {
     "epoch": "epoch",
@@ -20,13 +21,13 @@ OF_LOG = {
     "stopped": "result",
     "suspended": "result",
 }
-"""The kind of each event of the log."""
+"""The kind that each event of the log belongs to."""
 
 BEGINS = ('{"event": "start"', '{"event": "resumed"')
-"""How the first line of a run begins."""
+"""The beginnings of the first line of a run in a log."""
 
 Place: TypeAlias = tuple[int, int, int]
-"""The step, the number of a kind, and that of a callback."""
+"""The position of an event: the step, the number of its kind, and the number of the callback."""
 
 
 def place(step: int, kind: str, callback: int = 0) -> Place:
@@ -35,15 +36,15 @@ def place(step: int, kind: str, callback: int = 0) -> Place:
 
 
 NOTHING = place(-1, "all")
-"""The place before all others."""
+"""A position before all others."""
 
 
 class Reported:
-    """The last events and calls that this rank has completed.
+    """The last event and the last call of a callback that this rank has completed.
 
-    events    of events
-    calls     of calls of its callbacks
-    calling   the call that runs now: a loss in it came from an operation of its own
+    events    the position of the last event
+    calls     the position of the last call of a callback
+    calling   the call that runs now: a loss raised in it came from an operation of the callback
     runs      how many runs the log had before this one
     """
 
@@ -54,14 +55,15 @@ class Reported:
         self.runs = 0
 
     def once(self, step: int, kind: str) -> bool:
-        """True if an event is new; from now on it counts as reported."""
+        """True if an event has not been reported yet; records it as reported."""
         here, last = place(step, kind), self.events
         self.events = max(here, last)
         return here > last
 
     @contextmanager
     def call(self, here: Place) -> Iterator[None]:
-        """A context around a call of a callback, which counts when it has returned."""
+        """A context around a call of a callback; the call counts as completed when it has
+        returned."""
         self.calling = here
         yield
         self.calling, self._again = None, self._again - {here}
@@ -69,21 +71,21 @@ class Reported:
 
     @property
     def interrupted(self) -> frozenset[Place]:
-        """Calls that a loss has interrupted, on some rank, and that were not made again since."""
+        """Calls that a loss has interrupted on some rank, and that have not been repeated since."""
         return self._again if self.calling is None else self._again | {self.calling}
 
     def is_called(self, here: Place) -> bool:
-        """Whether a call was made, and is not to be made again."""
+        """True if a call was completed and need not be repeated."""
         return here <= self.calls and here not in self._again
 
     def go_back(self, step: int) -> None:
-        """Goes back to a step: later events are reported again."""
+        """Goes back to a step: events of later steps are reported again."""
         end = place(step, "all")
         self.events, self.calls = min(self.events, end), min(self.calls, end)
 
     def is_in_log(self, log: str) -> None:
-        """Takes from the log what the first rank, which is lost, has reported; its last event may
-        be there or not."""
+        """Takes from the log what the former rank 0, which is lost, had reported; its last event
+        may be missing from the log."""
         runs = runs_in(log)
         if len(runs) <= self.runs:  # it was lost before it reported the start
             self.events = NOTHING
@@ -92,15 +94,15 @@ class Reported:
         self.events = max([earlier, *_places_of(runs[-1])])
 
     def take(self, others: "Reported | None", again: frozenset[Place]) -> None:
-        """Takes what another rank has reported, if this one was spare; calls that were interrupted
-        on some rank are made again on all."""
+        """Takes over what another rank has reported, if this rank was spare; calls that were
+        interrupted on some rank are repeated on all."""
         if others is not None:
             self.events, self.calls, self.runs = others.events, others.calls, others.runs
         self.calling, self._again = None, again
 
 
 def runs_in(log: str | None) -> list[list[str]]:
-    """The lines of each run in a log, whose last line may be cut off; none where there is no
+    """The complete lines of each run in a log, whose last line may be cut off; empty if there is no
     file."""
     runs = list[list[str]]()
     if log and os.path.isfile(log):

@@ -1,5 +1,5 @@
-"""Resumed: what a run goes on from, read from a directory of checkpoints and compared with it; and
-the layout of --elastic."""
+"""Resumed: the checkpoint that a run goes on from, compared with the run; the layout of
+--elastic."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.keep import check_empty
-from nnmpi.io.checkpoints.may_change import check_may_change, warnings, with_kernels
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
+from nnmpi.io.checkpoints.resume_rules import check_resumable, versions_and_kernels, warnings
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
@@ -23,17 +23,17 @@ from nnmpi.run.setup.setup import Setup
 
 
 class Resumed(NamedTuple):
-    """A checkpoint from which a run goes on.
+    """A checkpoint that a run goes on from.
 
-    path       of the checkpoint
-    lines      what to tell: which newer ones are damaged, and what is another now
-    passed_over   those of the damaged ones
-    snapshot   what this rank reads of it
-    is_over    whether the run was complete, and has no more steps now
-    total_steps   that it had
-    mark       of its log
-    pace       its time so far
-    callbacks  their names and states
+    path         of the checkpoint
+    lines        notes for the user: newer checkpoints that are damaged, and what has changed
+    passed_over  those of these notes that are on damaged checkpoints
+    snapshot     this rank's part of the checkpoint
+    is_over      True if the run was complete, and has no more steps now
+    total_steps  of the run that wrote it
+    mark         the length and the end of its log
+    pace         the time that the run has taken so far
+    callbacks    names and states of the callbacks
     """
 
     path: str
@@ -48,7 +48,7 @@ class Resumed(NamedTuple):
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:
-    """The facts that are compared when a run is resumed, besides options; the same on all ranks."""
+    """Facts besides options that are compared when a run is resumed; equal on all ranks."""
     return {
         "the data set": consistency.digest_of(setup.dataset),
         "standardisation": setup.standardiser.metadata(),
@@ -60,11 +60,11 @@ def facts_of(setup: Setup) -> dict[str, Any]:
 def goes_on(
     config: Config, directory: str | None, comm: Comm, use: Callable[[StoredCheckpoint], object]
 ) -> bool:
-    """Has ranks `use` the newest checkpoint of a directory, if the config says that the run goes on
-    from one; returns whether they did. Every rank calls it.
+    """Calls `use` with the newest checkpoint of a directory, if the config asks to go on from one;
+    returns True if it did. Every rank calls it.
 
-    Raises ValueError, on all ranks, if there is none to go on from, or if the run would write
-    beside checkpoints of another one.
+    Raises ValueError, on all ranks, if there is no checkpoint to go on from, or if the run would
+    write into a directory with the checkpoints of another run.
     """
     checkpoint, directory_of_run = None, config.checkpoint_dir
     if directory and (config.resume or config.elastic):
@@ -86,19 +86,19 @@ def goes_on(
 
 
 def resumed_from(checkpoint: StoredCheckpoint, setup: Setup) -> Resumed:
-    """The state that a run goes on from; raises ValueError if this run cannot go on from it."""
+    """The state in a checkpoint; raises ValueError if this run cannot go on from it."""
     about, snapshot = checkpoint.about(), checkpoint.snapshot()
     old = {**vars(snapshot.config), **about.facts}
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks
     new = {**vars(setup.config), **facts_of(setup)}
-    check_may_change(old, new, f"the checkpoint {shown(checkpoint.folder)}")
+    check_resumable(old, new, f"the checkpoint {shown(checkpoint.folder)}")
     lines = *checkpoint.passed_over, *warnings(old, new), *_software(checkpoint)
     return Resumed(str(checkpoint.folder), lines, checkpoint.passed_over, snapshot, *rest)
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
-    """One line on versions and kernels that are others now."""
-    old, new = checkpoint.manifest.versions, with_kernels()
+    """A line on the versions and kernels that have changed, if there are any."""
+    old, new = checkpoint.manifest.versions, versions_and_kernels()
     others = [
         f"{k} {new.get(k) or 'none'} (was {v or 'none'})" for k, v in old.items() if new.get(k) != v
     ]
@@ -107,5 +107,5 @@ def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
 
 
 def fitted(config: Config, comm: Comm) -> FittedLayout:
-    """The layout for the ranks that there are; every rank calls it."""
+    """The layout that is nearest to the options, for the ranks of the job; every rank calls it."""
     return all_or_none(comm, lambda: fit_layout(config, comm.size, strategies.check))

@@ -1,7 +1,7 @@
-"""RunState: how far a run has come, the schedule of its learning rate, and what is requested of it.
+"""RunState: how far a run is, the schedule of its learning rate, and what is requested of it.
 
-It knows neither the Trainer, a session, nor the data: what asks it in a step may outlive them until
-garbage is collected.
+It knows neither the Trainer nor a session nor the data: the steps that call it may outlive them
+until garbage is collected.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,15 @@ from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.planning.search import Planned
+from nnmpi.planning.search import PricedLayout
 from nnmpi.run.reported import Reported, place
 from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
 
 
 class StepPhase(Enum):
-    """The phase of this rank; an error in a later phase may leave the model half updated."""
+    """What this rank does at the moment; an error while UPDATING may leave the model half
+    updated."""
 
     BETWEEN_STEPS = auto()
     COMPUTING = auto()
@@ -32,20 +33,19 @@ class StepPhase(Enum):
 
 
 class Counters(NamedTuple):
-    """How far a run has come after a step; the same on all ranks that are there.
+    """How far a run is after a step; equal on all remaining ranks.
 
-    span      its first step and the one after its last, if fit(epochs=N) makes it; None: those of
-              the options
-    state     how far training has come
-    skipped   the steps that were left out, since a number was not finite
-    sums      over the steps of the epoch so far
+    span      the first step and the end of a run by fit(epochs=N); None: the options say them
+    state     how far training is: step, epoch and batch
+    skipped   the number of steps whose update was left out because a value was not finite
+    sums      of losses, over the steps of the epoch so far
     first     the step that `fit` begins with
     runs      how often `fit` was called
-    stopping  whether all ranks have agreed to stop
-    metrics   those of the last epoch of the run that was evaluated, or how it was suspended
-    pace      its time
-    changed   settings, by the step and the occasion after which callbacks have changed them
-    last      the last step, while what follows it is not done, where ranks may be lost
+    stopping  True if all ranks have agreed to stop
+    metrics   of the last epoch of the run that was evaluated, or how the run was suspended
+    pace      the time of the run so far
+    changed   settings that callbacks have changed, by step and occasion
+    last      the last step, until the work that follows it is done; only where ranks may be lost
     """
 
     span: tuple[int, int] | None
@@ -62,25 +62,25 @@ class Counters(NamedTuple):
 
 
 class VersionFacts(NamedTuple):
-    """The facts about a version of the model besides its arrays; the same on all ranks."""
+    """The facts about a version of the model besides its arrays; equal on all ranks."""
 
     head: Snapshot
     counters: Counters
 
 
 class RunPlan(NamedTuple):
-    """The plan that a run was made by.
+    """The plan that a run was started with.
 
-    looked  how many layouts were looked at
-    notes   what one should know of the figures, a line each
+    looked  how many layouts the search has examined
+    notes   remarks on how far the figures can be trusted, a line each
     """
 
-    layout: Planned
+    layout: PricedLayout
     looked: int
     notes: list[str]
 
     def event(self) -> Event:
-        """The fields of the plan in the event of the start of the run."""
+        """The plan as fields of the start event of a run."""
         return {
             "layout": self.layout.flags,
             "predicted_seconds": self.layout.time.seconds,
@@ -90,8 +90,8 @@ class RunPlan(NamedTuple):
         }
 
     def outcome(self, measured: float | None) -> Event:
-        """The predicted seconds of a step, beside the measured ones where a second step was
-        made."""
+        """The predicted seconds of a step, and the measured ones if the run made a second step, as
+        a field of the last event."""
         predicted = self.layout.time.seconds
         known = {"predicted_seconds": predicted}
         if measured is not None:
@@ -100,17 +100,17 @@ class RunPlan(NamedTuple):
 
 
 class RunState:
-    """The counters of a run, named as in `Counters`, and what this rank does and wants.
+    """The counters of a run, named as in `Counters`, and the requests and reports of this rank.
 
-    sessions  how many there were
-    loaded    what the file of --load had for the model
-    resumed   what it goes on from, if not from the start
-    plan      the layout that --plan has found, if one fits
-    reported  the events that this rank has reported
-    read_every  after each so many steps something reads the model, or what the last one has shown
-    report    of a run that has begun
-    opened    the same, where this rank writes
-    pace      its time and rates; `fit` begins another one
+    sessions    how many sessions the run has had
+    loaded      what was loaded from the file of --load
+    resumed     the checkpoint that the run goes on from, if it does
+    plan        the layout that --plan has found, if one fits
+    reported    the events that this rank has reported
+    read_every  intervals in steps at which something reads the model, or the result of a step
+    report      where events of the run go
+    opened      the same report, on ranks that write it
+    pace        times and rates; `fit` begins another one
     """
 
     span: tuple[int, int] | None
@@ -137,13 +137,14 @@ class RunState:
         self.end()
 
     def set_span(self, span: tuple[int, int] | None) -> None:
-        """The schedule of the learning rate holds from the first step of the span to its last."""
+        """Sets the first step and the end of the run, over which the schedule of the learning rate
+        extends."""
         self.span, (start, self.total_steps) = span, span or (0, self._steps)
         factor = self._schedule(self.total_steps - start)
         self.lr_factor = (lambda step: factor(max(step - start, 0))) if start else factor
 
     def begin(self, epochs: int | None) -> None:
-        """A run begins: of so many epochs from the next one on, or what is left of it."""
+        """Begins a run: of `epochs` more epochs, or of the steps that are left by the options."""
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
         self.metrics, self.reported, self.changed = {}, Reported(), {}
@@ -155,21 +156,21 @@ class RunState:
             self.sums = Sums()
 
     def note(self, result: StepResult) -> None:
-        """A step was made."""
+        """Counts a step that was made."""
         self.state, self.stopping = result.state, self.stopping or result.request >= STOPS
         self.skipped += not result.updated
         self.sums = self.sums.plus(result.loss, result.divisor, result.samples)
         self.pace.lap(result)
 
     def end(self) -> None:
-        """The run is over, or has failed: nothing is requested of it on this rank."""
+        """Clears the requests of this rank, because the run is over or has failed."""
         self.stopping, self.last, self.opened = False, None, None
         self.stop_requested = False  # to end it
         self.suspend_requested = False  # to end it with a checkpoint: there is more to do
         self.save_requested = False  # a checkpoint, by the clock of the first rank
 
     def report_event(self, kind: str, event: Event) -> None:
-        """Reports an event, unless that was done before a rank was lost."""
+        """Reports an event, unless it was reported before a rank was lost."""
         if self.reported.once(self.state.step, kind):
             self.report.event(event)
 
@@ -177,13 +178,13 @@ class RunState:
 
     @property
     def counters(self) -> Counters:
-        """The counters that other ranks need to go on from here."""
+        """The counters that other ranks need to go on from this step."""
         sums = self.sums._replace(metrics={})  # which steps do not measure, and is not to be sent
         progress = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stopping)
         return Counters(*progress, self.metrics, self.pace.counts, dict(self.changed), self.last)
 
     def counters_of(self, snapshot: Snapshot) -> Counters:
-        """The counters of a snapshot of this run."""
+        """The counters that belong to a snapshot of this run."""
         return self.counters._replace(
             span=snapshot.run,
             state=snapshot.state,
@@ -193,7 +194,7 @@ class RunState:
         )
 
     def take(self, counters: Counters) -> None:
-        """The run has come so far."""
+        """Takes over the counters that all remaining ranks go on from."""
         if counters.runs != self.runs:  # this rank has not begun the run of the others
             self.reported = Reported()
         elif counters.first != self.first:  # a restore that this rank has not completed
@@ -209,7 +210,7 @@ class RunState:
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
 
     def go_on_from(self, snapshot: Snapshot) -> None:
-        """The counters are those of the snapshot."""
+        """Sets the counters to those of a snapshot."""
         if snapshot.state != self.state:
             self.last = None
         self.first, self.state = snapshot.state.step, snapshot.state
@@ -218,7 +219,7 @@ class RunState:
         self.reported.go_back(self.state.step)
 
     def resume(self, resumed: Resumed) -> None:
-        """The run goes on from a checkpoint."""
+        """Sets the counters to those of a checkpoint that the run goes on from."""
         self.go_on_from(resumed.snapshot)
         self.pace = self.pace.again(resumed.pace)
         is_over = resumed.is_over and self.total_steps <= resumed.total_steps
@@ -226,7 +227,8 @@ class RunState:
         self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
 
     def go_back(self, resumed: Resumed) -> None:
-        """Goes back to a checkpoint that was reported before; its later steps are made again."""
+        """Goes back to a checkpoint of this run, after a loss; the steps behind it are made
+        again."""
         counters = self.counters_of(resumed.snapshot)
         self.take(counters._replace(pace=resumed.pace, stopping=False, last=None))
         self.reported.once(self.first, "start")
@@ -235,39 +237,38 @@ class RunState:
 
     @property
     def epochs(self) -> int:
-        """The number of epochs that are begun."""
+        """The number of epochs that have begun."""
         return self.state.epoch + (self.state.batch > 0)
 
     def factors_of_epoch(self) -> list[float]:
-        """The factors that the schedule returns for the steps until the end of the epoch."""
+        """The factors that the schedule returns for the steps up to the end of the epoch."""
         left = min(self._batches - self.state.batch, self.total_steps - self.state.step)
         return [self.lr_factor(self.state.step + i) for i in range(left)]
 
     @property
     def has_more(self) -> bool:
-        """Whether there are steps after the last one that was made."""
+        """True if the run has steps left."""
         return self.state.step < self.total_steps
 
     @property
     def is_over(self) -> bool:
-        """Whether no step is left."""
+        """True if the run makes no further step: none is left, or ranks have agreed to stop."""
         return not self.has_more or self.stopping
 
     @property
     def is_evaluated(self) -> bool:
-        """Whether no step is left, and its last epoch is evaluated."""
+        """True if the run makes no further step, and its last epoch has been evaluated."""
         return self.is_over and bool(self.metrics) and self.sums.samples == 0
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether its steps are made, and it is not evaluated yet."""
+        """True if the steps of an epoch are made, and it has not been evaluated yet."""
         return self.sums.samples > 0 and (self.state.batch == 0 or self.is_over)
 
     # ---- what strategies ask and tell
 
     def _request(self) -> float:
-        """The request of this rank after the step that is under way; 0 in one that is made
-        again."""
+        """The request of this rank after the current step; 0 in a step that is made again."""
         stops = self.stop_requested or self.suspend_requested
         wanted = STOPS if stops else SAVES if self.save_requested else 0.0
         if wanted and self.reported.events >= place(self.state.step + 1, "progress"):
@@ -276,7 +277,8 @@ class RunState:
 
     @property
     def control(self) -> StepControl:
-        """The functions that the steps of a run call to ask and to tell."""
+        """The functions by which the steps of a strategy ask this run for its schedule, requests
+        and end."""
         return StepControl(
             self._scheduled,
             self._request,
@@ -287,12 +289,13 @@ class RunState:
         )
 
     def _reads(self, step: int) -> bool:
-        """Whether something reads the model after so many steps, or the time of the first one."""
+        """True if after this step something reads the model, or takes the time of the first
+        step."""
         known = self.first + 1, self.total_steps
         return step in known or any(step % n == 0 for n in self.read_every)
 
     def _launched(self) -> None:
-        """The update that was scheduled last is as good as made."""
+        """Ends the phase UPDATING: the update is launched, and the device completes it."""
         self.phase = StepPhase.COMPUTING
 
     def _scheduled(self, step: int) -> float:

@@ -1,8 +1,8 @@
-"""Session: what ranks have while they are arranged in one way; a run may have several.
+"""Session: what ranks have while they are arranged in one way; a run may have several sessions.
 
     Setup ─► graph ─► arrangement ─► Comms, model, stores, strategy ◄─► Snapshot
 
-It is made and closed by all ranks together. What fails on one rank fails on all.
+All ranks make and close a session together. What fails on one rank fails on all.
 """
 
 from collections.abc import Generator, Iterator
@@ -17,7 +17,7 @@ from nnmpi.arrays import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
-from nnmpi.io.checkpoints.may_change import check_batch_norm
+from nnmpi.io.checkpoints.resume_rules import check_batch_norm
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot, next_steps
 from nnmpi.io.files import folders, saving
 from nnmpi.metrics import Sums
@@ -40,7 +40,7 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.planning.paper.alike_ranks import alike_ranks
+from nnmpi.planning.paper.rank_kinds import rank_kinds
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped import release, watch
@@ -52,15 +52,15 @@ from nnmpi.run.setup.setup import Setup, arranged, build_model, initialise
 
 
 class Session:
-    """Ranks that are arranged as the config says; with a snapshot, of each rank, all is as then.
+    """Ranks arranged as the config says, with their model, strategy and optimizer; with a snapshot
+    on each rank, training continues from there.
 
-    `known` is the graph of the model, if this rank has had another session of the run.
+    `known` is the graph of the model, if this rank has had another session of the run. A session
+    reads how far training is from the RunState, which does not know the session.
 
-    The run tells how far training has come; it does not know the session.
-
-    footprint    how this process grows from here on
-    epoch_start   with servers, which may lose a worker: what is here of the last version that all
-                  ranks have, since servers update within an epoch and tell of it at its end
+    footprint    measures how this process grows while the session lives
+    epoch_start  with parameter servers that may lose a worker: this rank's part of the last version
+                 that all ranks have; servers update within an epoch and report at its end
     """
 
     epoch_start: HeldVersion | None = None
@@ -126,7 +126,7 @@ class Session:
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run code of the user's: on all ranks, and not in `fit`
-            all_or_none(comm, lambda: alike_ranks(arrangement, config.batch_size))
+            all_or_none(comm, lambda: rank_kinds(arrangement, config.batch_size))
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:
@@ -138,7 +138,7 @@ class Session:
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
         self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
         if restored:  # sums are expressed by the options of then
-            restored.sums_to_optimizer(self.optimizer)
+            restored.load_optimizer_state(self.optimizer)
         self.backups = backups(arrangement, part, self.optimizer, comm)
         self._resting = ExitStack()
         self._release = partial(release, self._resting, self.backups, self.strategy, model)
@@ -146,7 +146,8 @@ class Session:
         blas.release_memory()
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
-        """A model, and what of it is trained here."""
+        """The TrainSpec of a model: which of its parameters this rank trains, with which
+        objective."""
         setup, named = self.setup, dict(part.model.named_parameters())
         objective = objectives.objective(
             setup.loss, setup.metrics, arrangement.sharding, layout.axis
@@ -162,7 +163,8 @@ class Session:
         )
 
     def _twin(self, model: Module, arrangement: Arrangement) -> TrainSpec:
-        """The spec of a second model that --verify trains on one rank; they share nothing."""
+        """The spec of a second model, which --verify trains on one rank; the two models share
+        nothing."""
 
         def another() -> ModelPart:
             other = self._built()
@@ -181,7 +183,7 @@ class Session:
     # ---- between two steps
 
     def steps(self) -> Generator[StepResult, None, None]:
-        """The steps of an epoch from where the run is; they end with the session."""
+        """The steps of an epoch from the run's position on; the generator ends with the session."""
         if self._steps is None:
             self.back_up()
         elif self.backups is not None:  # what follows an epoch, or a user, may have written values
@@ -194,7 +196,7 @@ class Session:
         return self._steps
 
     def evaluate(self) -> Sums:
-        """Loss and metrics on the test split."""
+        """The loss and metrics on the test split."""
         measured = Measured(self.task.objective)
         self._evaluate(self.setup.test, measured)
         return measured.sums
@@ -213,13 +215,14 @@ class Session:
         return scores.array
 
     def _evaluate(self, loader: Loader, outputs: Outputs) -> None:
-        """Gives `outputs` those of all samples, in evaluation mode."""
+        """Passes the outputs for all samples of a loader to `outputs`, in evaluation mode."""
         with self.evaluating():
             self.strategy.evaluate(loader, self.run.state.step, outputs)
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Within it the model is in evaluation mode, and what it does is no part of a step."""
+        """Puts the model into evaluation mode within the block, whose passes are not recorded as a
+        step's."""
         self.model.eval()
         with self._recorder.evaluation():
             yield
@@ -227,25 +230,25 @@ class Session:
 
     @property
     def last_lr(self) -> float:
-        """The learning rate of the first group, as the schedule has it in the last step."""
+        """The learning rate of the first parameter group in the last step."""
         rate = float(self.optimizer.param_groups[0]["lr"])
         return rate * self.run.lr_factor(max(self.run.state.step - 1, 0))
 
     @property
     def scale(self) -> dict[str, float]:
-        """The loss scale for events, if there is one."""
+        """The loss scale as a field of events; empty if there is none."""
         scaler = self.task.scaler
-        return {} if scaler is None else {"loss_scale": scaler.now.scale}
+        return {} if scaler is None else {"loss_scale": scaler.current.scale}
 
     @property
     def first_has_all(self) -> bool:
-        """Whether the first rank can write the model now without a message."""
+        """True if rank 0 has the whole model, so that it can write it without a message."""
         has_all = self.arrangement.store.is_whole or self.rests
-        return has_all and self.strategy.entries.writer_has_all
+        return has_all and self.strategy.full_state.writer_has_all
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata of a file of the model."""
+        """The metadata that a file of the model gets."""
         dataset, standardiser = self.setup.dataset, self.setup.standardiser
         return {
             **models.metadata_of(self.model, self.config),
@@ -255,36 +258,38 @@ class Session:
         }
 
     def write(self, path: str | None) -> None:
-        """Writes the model to a file, on the first rank."""
+        """Writes the model to a file, on rank 0."""
         where = path if self.comm.rank == 0 else None
         sizes, model = folders.gpt_sizes(self.model), type(self.model).__name__
-        saving.write_entries(where, self.strategy.entries, self.metadata, sizes, model)
+        saving.write_entries(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:
-        """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ."""
+        """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
+        ranks."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
-            parts = self.strategy.entries.table
+            parts = self.strategy.full_state.table
             consistency.check_copies(parts, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
-        """The snapshot that this rank needs to go on from here; no message is sent. Without copies,
-        the next step changes it."""
+        """All that this rank needs to go on from this step; no message is sent. With `copies=False`
+        the arrays are those in use, which the next step changes."""
         is_worker = not self.strategy.layout.serves
         ranges = (saved if copies else owned)(self.part, self.optimizer, is_worker)
         return self._head()._replace(owned=tuple(ranges))
 
     def back_up(self) -> None:
-        """A backup, if one is due; every rank calls it before the first step and after each."""
+        """Makes a backup, if one is due; every rank calls it before the first step and after
+        each."""
         if self.backups is not None:
             self.backups.after_step(self.run.state.step, self.version_facts())
 
     def version_facts(self) -> VersionFacts:
-        """The facts about the version of now besides its arrays."""
+        """The facts about the model's current version, besides its arrays."""
         return VersionFacts(self._head(), self.run.counters)
 
     def _head(self) -> Snapshot:
-        """A snapshot of now without arrays."""
+        """A snapshot of this step without arrays."""
         counters, position = self.run.counters, self.strategy.position
         return Snapshot(
             self.config,
@@ -297,25 +302,25 @@ class Session:
             () if position is None else (position,),
             self.settings.changes,
             (),
-            None if self.task.scaler is None else self.task.scaler.now,
+            None if self.task.scaler is None else self.task.scaler.current,
         )
 
     # ---- between two runs, and the end
 
     def rest(self) -> None:
-        """From here to the next run each rank has all values of its part."""
+        """Gathers all values of this rank's part of the model, until the next run begins."""
         for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.at_rest())
+            self._resting.enter_context(store.between_runs())
         self.rests = True
 
     def wake(self) -> None:
-        """A run begins."""
+        """Frees the values that `rest` has gathered, because a run begins."""
         self._resting.close()
         self.rests = False
 
     def close(self) -> None:
-        """Gives back what ranks share; the model keeps what this rank has of it. Every rank calls
-        it, once or more often."""
+        """Frees what ranks share; the model keeps this rank's part of its values. Every rank calls
+        it; further calls do nothing."""
         if not self.is_closed:
             self.comm.meet("close")
             self.is_closed, self.rests = True, False
@@ -323,13 +328,14 @@ class Session:
             self._release()
 
     def leave(self) -> None:
-        """Forgets what it shares with ranks of which one is lost; nothing is given back."""
+        """Abandons what this rank shares with others after one of them was lost; nothing is
+        freed."""
         self.is_closed = True
         self._forget()
         self.strategy.leave()
 
     def end(self) -> None:
-        """Closes it, in the midst of its steps too; every rank calls it."""
+        """Ends the steps that are under way and closes the session; every rank calls it."""
         if self._steps is not None:
             self._steps.close()
         self.close()

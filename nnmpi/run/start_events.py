@@ -1,4 +1,4 @@
-"""Events of an arrangement, of the start of a run, and of all that it depends on."""
+"""Events that describe a layout, the start of a run, and the environment that it runs in."""
 
 import copy
 import math
@@ -10,16 +10,16 @@ from itertools import pairwise
 from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm
 from nnmpi.data.loader import padding
-from nnmpi.io.checkpoints.may_change import versions
+from nnmpi.io.checkpoints.resume_rules import versions
 from nnmpi.io.output.messages import Event
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
-from nnmpi.planning.paper.alike_ranks import AlikeRanks, alike_ranks
+from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
 from nnmpi.run.resume import Resumed
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -28,7 +28,8 @@ from nnmpi.run.setup.setup import Setup
 
 
 def layout_event(a: Arrangement) -> Event:
-    """The arrangement in figures; a step is over a whole batch."""
+    """The layout event of an arrangement: its options, bytes and messages; a step is over a whole
+    batch."""
     config, graph = a.config, a.graph
     return {
         "event": "layout",
@@ -71,9 +72,9 @@ def layout_event(a: Arrangement) -> Event:
 
 
 def arranged_event(a: Arrangement) -> Event:
-    """The bytes that ranks hold and send, and who has which layers."""
+    """The bytes that ranks hold and send, and which ranks have which layers."""
     return {
-        "kinds": [_figures(kind) for kind in alike_ranks(a, a.config.batch_size)],
+        "kinds": [_figures(kind) for kind in rank_kinds(a, a.config.batch_size)],
         "blocks": [
             {"ranks": ranks, "layers": [layer._asdict() for layer in layers]}
             for ranks, layers in blocks(a)
@@ -82,7 +83,8 @@ def arranged_event(a: Arrangement) -> Event:
 
 
 def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event:
-    """The bytes that ranks move when they are arranged anew: values, running sums and buffers."""
+    """The bytes that each rank keeps, sends and receives when ranks are arranged anew: parameters,
+    optimizer state and buffers."""
     ranks, plans = max(before.ranks, after.ranks), rearranged(before, after, axes_of(model))
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:
@@ -99,8 +101,8 @@ def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event
                 "rank": rank,
                 "needed_bytes": sum(moved.needed for moved in of_rank),
                 "kept_bytes": sum(moved.kept for moved in of_rank),
-                "received": sum((moved.received for moved in of_rank), Sent())._asdict(),
-                "sent": sum((moved.sent for moved in of_rank), Sent())._asdict(),
+                "received": sum((moved.received for moved in of_rank), Traffic())._asdict(),
+                "sent": sum((moved.sent for moved in of_rank), Traffic())._asdict(),
                 "from": dict(sorted(sources[rank].items())),
             }
             for rank, of_rank in enumerate(both)
@@ -109,12 +111,13 @@ def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event
 
 
 def devices(a: Arrangement) -> Event:
-    """The GPU of each rank, by its number on the node; nothing on the CPU."""
+    """The GPU of each rank, by its number on the node; empty on the CPU."""
     return {"devices": list(a.cluster.devices)} if a.cluster.has_devices else {}
 
 
 def residences(a: Arrangement) -> Event:
-    """Where activations of each unit are, if they are more than the memory for them."""
+    """Where the activations of each unit are kept (memory, disk, recomputed) if --memory has no
+    room for all; empty if there is room."""
     known = a.residences
     if known is None:
         return {}
@@ -142,8 +145,8 @@ def residences(a: Arrangement) -> Event:
     }
 
 
-def _figures(kind: AlikeRanks) -> Event:
-    """The figures of ranks that are alike."""
+def _figures(kind: RankKind) -> Event:
+    """The bytes that ranks of one kind hold and send."""
     sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
     return {
         "ranks": list(kind.ranks),
@@ -151,7 +154,7 @@ def _figures(kind: AlikeRanks) -> Event:
         **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
         "activation_bytes": kind.activations,
         "backups_bytes": kind.backup.held,
-        "sole_bytes": kind.sole,
+        "sole_bytes": kind.unique,
         "sent": sent,
         "parameters_sent": kind.parameters_sent._asdict(),
         "backup_sent": kind.backup.sent._asdict(),
@@ -159,7 +162,7 @@ def _figures(kind: AlikeRanks) -> Event:
 
 
 def start_event(session: Session, run: RunState) -> Event:
-    """The first event of a run."""
+    """The first event of a run: model, data, layout and options."""
     setup, config, d = session.setup, session.config, session.setup.dataset
     slowed = {"slow_rank": config.slow_rank, "jitter": config.jitter}
     left = run.total_steps - run.state.step + run.state.batch
@@ -202,14 +205,16 @@ def resumed_event(session: Session, run: RunState) -> Event:
 
 
 def complete_event(resumed: Resumed, digest: str) -> Event:
-    """The only event of a run that was complete before; the digest is of its parameters."""
+    """The only event of a run that had no steps left when it was resumed; `digest` is of its
+    parameters."""
     steps = resumed.snapshot.state.step
     facts = {"checkpoint": resumed.path, "notes": resumed.passed_over}
     return {"event": "complete", "steps": steps, **facts, "parameters_sha256": digest}
 
 
 def _padding(setup: Setup) -> Event:
-    """The share of padding in batches of similar length, in the first epoch, and in others."""
+    """The share of padding in batches of similar length in the first epoch, and in batches in
+    random order; empty without --bucket-by-length."""
     loader = setup.train
     if loader.lengths is None:
         return {}
@@ -220,8 +225,8 @@ def _padding(setup: Setup) -> Event:
 
 
 def environment(session: Session) -> Event:
-    """Options, versions, BLAS of the first rank, and hosts: what a run depends on besides data and
-    model. Every rank calls it."""
+    """What a run depends on besides data and model: options, versions, the BLAS of rank 0, and
+    hosts; with advice on what would make it faster. Every rank calls it."""
     comm, a = session.comm, session.arrangement
     pay, cores = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
     halves = native.cost_of_halves(session.config.dtype) if session.config.device == "cpu" else ""
@@ -232,12 +237,12 @@ def environment(session: Session) -> Event:
         "blas": facts,
         "native": native.INSTRUCTIONS,
         "hosts": hosts(comm),
-        "advice": [*filter(None, (native.lack(), halves, threads.advice(a, pay)))],
+        "advice": [*filter(None, (native.missing(), halves, threads.advice(a, pay)))],
     }
 
 
 def hosts(comm: Comm) -> dict[str, list[int]]:
-    """The ranks of each host; every rank calls it."""
+    """The ranks on each host, by its name; every rank calls it."""
     ranks_of: dict[str, list[int]] = {}
     for rank, name in enumerate(gather_objects(comm, platform.node())):
         ranks_of.setdefault(name, []).append(rank)

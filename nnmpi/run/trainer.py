@@ -1,4 +1,4 @@
-"""Trainer: a model in training as users have it: runs, what is done between them, layouts."""
+"""Trainer: what users call to train a model, to evaluate and save it, and to change its layout."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from nnmpi.nn.store import stores_of
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.entries import Entries, load_state
+from nnmpi.parallel.model.full_state import FullState, load_state
 from nnmpi.run import consistency, ends, loop
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.recovery.rank_status import RunStage
@@ -40,20 +40,21 @@ T = TypeVar("T")
 
 
 def read(get: Callable[[Training], T], doc: str) -> T:
-    """A property of a Trainer, which type checkers take for its value."""
+    """A read-only property of Trainer with this docstring; type checkers see the type of its
+    value."""
     return cast(T, property(get, doc=doc))
 
 
 class Trainer:
     """A model in training on all ranks of `comm`; it lives until `close`, or the end of a `with`.
 
-    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test), where x may be
-    a tuple or a dict of arrays (see nnmpi.data.from_arrays). Without them both are those of the
-    config. `comm` is by default all ranks that mpirun has started.
+    `build` makes the model; `data` is a Dataset, (x, y) or (x, y, x_test, y_test), where x may be a
+    tuple or a dict of arrays (see nnmpi.data.from_arrays). Without them, the config names both.
+    `comm` is by default all ranks that mpirun has started.
 
     loss: of nnmpi.nn, or a function of scores and labels that returns the mean over the samples
     metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
-        samples and what to divide it by; losses of classes have the accuracy without it
+        samples and its divisor; classification losses have the accuracy anyway
     callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
     optimizer: a function of a list of (path, parameter) that returns their optimizer
     schedule: a function of the step that returns a factor of the learning rates
@@ -121,10 +122,10 @@ class Trainer:
     # ---- training
 
     def fit(self, report: Report | None = None, *, epochs: int | None = None) -> Event:
-        """Train, evaluate after each epoch, and save; returns the last event.
+        """Trains, evaluates after each epoch, and saves; returns the last event.
 
-        With `epochs` it makes so many more, from here on, over which the schedule of the learning
-        rate begins anew. Counts of steps and epochs go on.
+        `epochs` trains for that many more epochs, whatever the options say; the schedule of the
+        learning rate then starts anew over these epochs. Counts of steps and epochs continue.
         """
         with ExitStack() as outputs:
             try:
@@ -137,7 +138,7 @@ class Trainer:
                 self._recovery.stage = RunStage.READY
 
     def _go_on(self, outputs: ExitStack, report: Report | None, epochs: int | None) -> Event:
-        """The run from where it is: its begin, or what is left of it after a loss."""
+        """Runs training from where it is: from its start, or from where a recovery has set it."""
         if self._recovery.stage != RunStage.RUNNING:
             ends.check_ready(self.run, self.session, epochs)
             earlier_runs = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
@@ -154,32 +155,34 @@ class Trainer:
         return result
 
     def stop(self) -> None:
-        """Stop after the current step; several ranks agree on it in that step or the next."""
+        """Stops the run after the current step; of several ranks, all stop in that step or the
+        next."""
         self.run.stop_requested = True
         self.run.stopping = self.run.stopping or self.comm.size == 1
 
     def suspend(self) -> None:
-        """Stop after the current step with a checkpoint, as there is more to do; without a
-        `checkpoint_dir`, as `stop`."""
+        """Stops the run after the current step with a checkpoint, to be resumed; without
+        `checkpoint_dir` it does what `stop` does."""
         if self.config.checkpoint_dir:
             self.run.suspend_requested = True  # noted with a step, or after an epoch
         else:
             self.stop()
 
     def lr_factor(self, step: int) -> float:
-        """The factor of the learning rates in a step."""
+        """The factor by which the schedule multiplies the learning rates in a step."""
         return self.run.lr_factor(step)
 
     def describe(self) -> Event:
-        """The start event."""
+        """The start event, with the model, data and layout of the run."""
         return start_event(self.session, self.run)
 
     # ---- between two steps, and after the last one
 
     def evaluate(self) -> Sums:
-        """Loss and metrics on the test split; every rank calls it, after the same step or epoch.
+        """The loss and metrics on the test split; every rank calls it, after the same step or
+        epoch.
 
-        The model is left in evaluation mode; within an epoch it trains on, and is not.
+        It leaves the model in evaluation mode; within an epoch it restores training mode.
         """
         self._meet("evaluate")
         return self.session.evaluate()
@@ -187,8 +190,8 @@ class Trainer:
     def predict(self, x: Any) -> Any:
         """The scores of any number of samples, whole and on every rank; every rank calls it.
 
-        x is an array, or a tuple or dict of arrays, like those of training, and is standardised as
-        they were; of an iterator of such batches, scores come as an iterator.
+        x is an array, or a tuple or dict of arrays, like the training samples, and is standardised
+        like them. For an iterator of such batches it returns an iterator of scores.
         """
         if isinstance(x, Iterator):
             return map(self.predict, x)
@@ -205,16 +208,18 @@ class Trainer:
         top_p: float = 1.0,
         seed: int = 0,
     ) -> np.ndarray:
-        """The tokens that the model writes behind these, as `nnmpi.generate`, on every rank; every
-        rank calls it, after the same step or epoch. It changes nothing in training."""
+        """Generates text as `nnmpi.generate` does, with the model in training; returns the tokens
+        on every rank. Every rank calls it, after the same step or epoch. It changes nothing in
+        training."""
         self._meet("generate")
         how = Sampling(temperature, top_k, top_p, seed)
         return samples.generate(self.session, tokens, max_new_tokens, how)
 
     def save(self, path: str | None) -> None:
-        """Write the model; every rank calls it, after the same step or epoch, the first writes.
+        """Writes the model to a file; every rank calls it, after the same step or epoch, and rank 0
+        writes.
 
-        Where the first rank has all of the model, it may call it alone.
+        Where rank 0 has all of the model, rank 0 may call it alone.
         """
         self._check_together("save", self.session.is_closed and self.comm.size > 1)
         if not self.session.first_has_all:
@@ -225,12 +230,13 @@ class Trainer:
 
     @contextmanager
     def gathered_parameters(self) -> Iterator[None]:
-        """Within it every rank can read, write and run what it has of the model.
+        """Gives every rank, within the block, all values of its parameters to read, write and run
+        with.
 
-        With ZeRO ranks along dp have parts of the parameters between steps. Here each gets all
-        of them, in memory of its own, as from PyTorch's `FSDP.summon_full_params`. So every rank
-        enters it, and leaves it before the next step; what is written, each rank writes alike.
-        Without ZeRO the parameters are there at all times, and it does nothing.
+        With ZeRO ranks along dp have parts of the parameters between steps. Within the block each
+        has all of them, in memory of its own, as in PyTorch's `FSDP.summon_full_params`. So every
+        rank enters the block, leaves it before the next step, and writes the same values as the
+        others. Without ZeRO the parameters are there at all times, and it does nothing.
         """
         with ExitStack() as stack:
             for store in stores_of(self.part.parameters):
@@ -238,35 +244,37 @@ class Trainer:
             yield
 
     def optimizer_state_dict(self) -> dict[str, np.ndarray]:
-        """`Optimizer.state_dict` of all ranks, whole, on the first rank; every rank calls it."""
+        """The whole optimizer state of all ranks, as `Optimizer.state_dict` returns it, on rank 0;
+        every rank calls it."""
         self._check_together("optimizer_state_dict")
         self.comm.meet("optimizer_state_dict")
-        entries = Entries.of_optimizer(self.optimizer, self.model, self.comm)
+        entries = FullState.of_optimizer(self.optimizer, self.model, self.comm)
         return {entry.place.path: entry.value for entry in entries}
 
     def load_optimizer_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Copies what this rank has from a whole state; every rank calls it, with all of it."""
+        """Loads this rank's part of a whole optimizer state; every rank calls it, with all of the
+        state."""
         load_state(self.optimizer, self.model, state, self.comm)
 
     def save_checkpoint(self, directory: str | os.PathLike[str]) -> str:
-        """Write a checkpoint to a directory, and return its path; every rank calls it, after the
-        same step or epoch. It waits until the checkpoint is whole."""
+        """Writes a checkpoint to a directory, waits until it is complete, and returns its path;
+        every rank calls it, after the same step or epoch."""
         self._meet("save_checkpoint")
         return self.checkpoints.write_to(directory, self.session)
 
     # ---- other layouts, and the end
 
     def snapshot(self) -> Snapshot:
-        """All that this rank needs to go on from here, in copies; every rank calls it, after the
-        same step or epoch. No message is sent."""
+        """A copy of all that this rank needs to go on from this step; every rank calls it, after
+        the same step or epoch. No message is sent."""
         self._check_together("snapshot", self.session.is_closed)
         return self.session.snapshot()
 
     def restore(self, snapshot: Snapshot, **changes: Any) -> None:
-        """Go on from a snapshot, with ranks arranged by these options; every rank calls it.
+        """Goes on from a snapshot, with ranks arranged by these options; every rank calls it.
 
-        Each rank has a snapshot of one step, of this Trainer or of another one with the same model,
-        data and optimizer. All that the ranks have now is given back first.
+        All ranks give snapshots of one step, of this Trainer or of another one with the same model,
+        data and optimizer. What the ranks had before is freed first.
         """
         if not self.session.is_closed:
             self._check_together("restore")
@@ -285,9 +293,10 @@ class Trainer:
         self._recovery.arranged(self.comm)
 
     def rearrange(self, **changes: Any) -> None:
-        """Go on from here with these options; every rank calls it, after the same step or epoch.
+        """Goes on from this step with other options of the layout; every rank calls it, after the
+        same step or epoch.
 
-        If the ranks cannot be arranged so, they stay as they are.
+        If no such layout is possible, the ranks keep the one they have.
         """
         snapshot = self.snapshot()
         try:
@@ -299,8 +308,8 @@ class Trainer:
             raise
 
     def close(self) -> None:
-        """Free what ranks share; every rank calls it. The end of a `with` block does so, and `fit`
-        if it fails on all ranks before its last step."""
+        """Frees what ranks share; every rank calls it. The end of a `with` block calls it, and so
+        does `fit` if it fails on all ranks before its last step."""
         self.session.close()
 
     def __enter__(self) -> Self:
@@ -311,12 +320,14 @@ class Trainer:
             self.close()
 
     def _meet(self, call: str) -> None:
-        """Waits for all ranks; raises ValueError unless all can do it now (see roll_call)."""
+        """Waits for all ranks to make this call; raises ValueError unless all can make it now
+        (`roll_call`)."""
         self._check_together(call, self.session.is_closed and self.comm.size > 1)
         self.comm.meet(call)
 
     def _check_together(self, call: str, is_over: bool = False) -> None:
-        """Raises ValueError unless all ranks can do it now, between the same two steps."""
+        """Raises ValueError unless all ranks are between the same two steps, so that they can make
+        `call`."""
         together = self.arrangement.steps_together  # there is none after a restore that failed
         if is_over:
             raise ValueError(

@@ -1,8 +1,10 @@
-"""Training: a Trainer as its loop and its recovery know it; functions that open its sessions.
+"""Training: the attributes of a Trainer that its loop and recovery use; functions that open
+sessions.
 
-Config, Given ─► prepare ─► Setup, RunState, Checkpoints ─► arrange ─► Session, on a Snapshot or not
-                   ▲                                           ▲
-                   └─ a loss before all ranks had that         └─ restore, a loss: fewer ranks
+Config, TrainerArguments ─► prepare ─► Setup, RunState, Checkpoints ─► arrange ─► Session
+                              ▲                                           ▲
+                              └─ a loss before all ranks had these        └─ restore, a loss: on a
+                                                                             snapshot, fewer ranks
 """
 
 import gc
@@ -37,23 +39,23 @@ from nnmpi.run.setup.setup import Setup, TrainerArguments, set_up
 from nnmpi.run.text import samples
 
 COLLECTING = RLock()
-"""Held by the rank that calls `gc.collect`, as ranks may be threads: that of a second one would
-return at once, having collected nothing."""
+"""Held by the rank that calls `gc.collect`, because ranks may be threads: a second one that calls
+it meanwhile would return at once without having collected anything."""
 
 
 class Training(Protocol):
-    """A Trainer on one rank.
+    """A Trainer on one rank, as the loop and the recovery of its run see it.
 
-    given       what users have given, besides a config
+    given       the arguments of users, besides a config and a Comm
     began       when it was made, by time.monotonic
-    asked       how ranks were to be arranged, before any was lost
-    fitted      which layout --elastic has chosen, and why, if it is another
-    config      how they are arranged
-    comm        of the ranks that are
-    setup       what no arrangement changes
-    run         how far it has come
-    session     of these ranks; there is none after a restore that failed, and on a spare rank
-    hears_steps whether a callback of some rank has on_step
+    asked       the config that was asked for, before any rank was lost
+    fitted      the layout that --elastic has chosen, and why; empty if it is the one asked for
+    config      the config that ranks are arranged by
+    comm        of the ranks that work, or of all remaining ranks on a spare rank
+    setup       data, model and loss, which no arrangement changes
+    run         how far the run is
+    session     of these ranks; after a restore that failed, and on a spare rank, a NoSession
+    hears_steps True if a callback of some rank has on_step
     sampler     of --sample-every
     graph       of the model, once this rank has had a session
     """
@@ -76,7 +78,7 @@ class Training(Protocol):
 
 
 class NoModelError(AttributeError, ValueError):
-    """A Trainer has no model, so it lacks attributes, and its methods refuse to do anything."""
+    """This Trainer has no model: it lacks attributes, and its methods refuse to do anything."""
 
 
 class NoSession:
@@ -88,7 +90,7 @@ class NoSession:
         self._why = why
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Does nothing: a NoSession holds nothing to free."""
 
     end = close
 
@@ -107,7 +109,8 @@ SPARE = cast(
 
 
 def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
-    """Loads data, and makes what no arrangement of so many ranks changes; every rank calls it."""
+    """Loads the data and makes everything that does not depend on the arrangement of ranks; every
+    rank calls it."""
     trainer.setup = set_up(config, comm, trainer.given, ranks)
     config, given = trainer.setup.config, trainer.given.callbacks
     trainer.callbacks = all_or_none(comm, lambda: [*check_callbacks(given), *loggers_of(config)])
@@ -124,7 +127,7 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
 
 
 def _read_every(config: Config, hears_steps: bool) -> Iterator[int]:
-    """After so many steps each something reads the model, or what the last one has shown."""
+    """Intervals in steps at which something reads the model, or the result of the last step."""
     if hears_steps or config.verify:
         yield 1
     yield from filter(None, (config.sample_every, config.check_copies))
@@ -137,8 +140,8 @@ def _read_every(config: Config, hears_steps: bool) -> Iterator[int]:
 
 
 def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Opens a session of these ranks; without a snapshot the first one of the run, on a checkpoint
-    if the run goes on from one. Every rank of the Comm calls it."""
+    """Opens a session of these ranks, on a snapshot; without one it opens the first session of the
+    run, on a checkpoint if the run goes on from one. Every rank of the Comm calls it."""
     if snapshot is None:
         given = trainer.given.resume
         directory = config.checkpoint_dir if given is None else os.fspath(given)
@@ -152,10 +155,10 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
 
 
 def go_back(trainer: Training, config: Config, comm: Comm, lacks: str, were_spare: bool) -> None:
-    """Opens a session on the newest checkpoint of this run. Where all ranks were spare, their
-    callbacks get the states of then.
+    """Opens a session on the newest checkpoint of this run. If all ranks were spare, their
+    callbacks load the states in the checkpoint.
 
-    Raises ValueError, with what memory `lacks`, where there is no checkpoint.
+    Raises ValueError if there is none; it names what memory `lacks`.
     """
 
     def use(checkpoint: StoredCheckpoint) -> None:
@@ -178,8 +181,8 @@ def go_back(trainer: Training, config: Config, comm: Comm, lacks: str, were_spar
 
 
 def load_callbacks(trainer: Training, comm: Comm, spare: int) -> None:
-    """Gives callbacks their states, if the run goes on from a checkpoint; spare ranks, the last
-    ones, hear of it. Every rank calls it."""
+    """Restores the states of callbacks if the run goes on from a checkpoint; the last `spare`
+    ranks, which have not read it, receive them. Every rank calls it."""
     if spare:
         first = gather_objects(comm, trainer.run.resumed)[0]
         if first is not None and trainer.session is SPARE:
@@ -191,14 +194,14 @@ def load_callbacks(trainer: Training, comm: Comm, spare: int) -> None:
 def _open_on(
     trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
 ) -> Resumed:
-    """Opens a session on a checkpoint."""
+    """Opens a session on a checkpoint, and returns the state read from it."""
     resumed = all_or_none(comm, lambda: resumed_from(checkpoint, trainer.setup))
     _open(trainer, config, comm, resumed.snapshot)
     return resumed
 
 
 def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | None) -> None:
-    """Arranges ranks as the config says; each of them calls it."""
+    """Opens a session with ranks arranged as the config says; each of them calls it."""
     trainer.comm, config = comm, replace(config, model=trainer.setup.config.model)
     if config.plan is not None:
         trainer.run.plan = planned_run(trainer.setup, config, comm)
@@ -214,7 +217,7 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
 
 
 def drop(trainer: Training, instead: Session = NO_SESSION) -> None:
-    """Has no session, and nothing of the last one in memory."""
+    """Replaces the session of a Trainer, and frees the memory of the old one."""
     trainer.session = instead
     with COLLECTING:
         gc.collect()  # a parameter and its store know each other
@@ -224,13 +227,14 @@ def drop(trainer: Training, instead: Session = NO_SESSION) -> None:
 
 
 def wait(trainer: Training, comm: Comm) -> None:
-    """This rank is spare, unless a session is opened."""
+    """Makes this rank spare, until a session is opened on it."""
     trainer.comm = comm
     drop(trainer, SPARE)
 
 
 def nearest_layout(trainer: Training, ranks: int) -> FittedLayout | None:
-    """The nearest layout for so many ranks, if this rank knows the model."""
+    """The nearest possible layout for a number of ranks; None if this rank does not know the
+    model."""
     if trainer.graph is None:
         return None
     setup, asked = trainer.setup, trainer.asked

@@ -1,14 +1,14 @@
-"""The command `python -m nnmpi.tokenize`: the tokens of a text in a file, which trains from there.
+"""The command `python -m nnmpi.tokenize`: writes the tokens of a text to a file, for training.
 
-Started by mpirun, each rank makes those of its part; the file is the same for any number of ranks:
+Under mpirun each rank tokenizes its part; the file is the same for any number of ranks:
 
 the text    rank 0      | rank 1      | rank 2         cut where the tokens stay the same
-spools      0 0 0 0     1 1 1     2 2 2 2 2            how many there are is known afterwards
-the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its place
+spools      0 0 0 0     1 1 1     2 2 2 2 2            their lengths are known afterwards
+the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its part in its place
 
-The folder has no `__init__.py`: so `import tokenize` finds the standard library's module where
-Python starts in `nnmpi/`, too.
-Exit status: 0 written, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
+The folder has no `__init__.py`, so that `import tokenize` finds the module of the standard library
+where Python is started in `nnmpi/`, too. Exit status: 0 written, 1 failed, 2 unusable arguments,
+130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from nnmpi.data.files import RefusedError
 from nnmpi.data.pieces import CHARACTERS, next_cut, pieces
 from nnmpi.data.text import characters, small_type, tokenizer_of_points
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer, vocabulary_of
-from nnmpi.data.windows import About, held_out
+from nnmpi.data.windows import TokenInfo, held_out
 from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.io.output import Event
 from nnmpi.options import cli
@@ -50,7 +50,7 @@ REMEDY = "give a file of text"
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
+    """The parser of the command line."""
     about = "Write the tokens of a text to a file, for --data tokens:FILE.npy."
     p = cli.Parser("nnmpi.tokenize", description=about)
     p.add_argument("text", metavar="FILE", help="a file of text")
@@ -66,12 +66,12 @@ def parser() -> cli.Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status; every rank calls it."""
+    """Runs the command and returns its exit status; every rank calls it."""
     return on_ranks(parser(), command, arguments, "give a smaller text")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Writes the file, and says what is in it; every rank calls it."""
+    """Writes the file, and prints what is in it; every rank calls it."""
 
     def check() -> None:
         for name in ("text", "out", "tokenizer"):
@@ -90,7 +90,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def as_text(e: Event) -> str:
-    """The event in a line."""
+    """The event of a tokenized file as a line of text."""
     return (
         f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']} "
         f"of a vocabulary of {e['vocabulary']:,}, as {e['dtype']} in {shown(e['out'])}, in "
@@ -102,10 +102,10 @@ def as_text(e: Event) -> str:
 
 
 def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
-    """Writes the tokens of a text, whole or not at all; returns what is in the file. Every rank
-    calls it.
+    """Writes the tokens of a text to a file, completely or not at all; returns an event that
+    describes the file. Every rank calls it.
 
-    A rank has a piece of the text in memory, and its tokens in a file without a name beside `out`.
+    A rank has a piece of the text in memory, and its tokens in an unnamed file beside `out`.
     """
     all_or_none(comm, lambda: check_target(out, "write"))
     consistency.check_given(comm, {"tokenizer": tokenizer})
@@ -127,7 +127,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
             comm.agree(ValueError(f"{shown(text)} is empty; {REMEDY}"))
         lengths, first = made.lengths(), held_out(n).start - begin
         units = sum(gather_objects(comm, _units(spool, lengths, kind, first)))
-        about = About.of(made, units)
+        about = TokenInfo.of(made, units)
         _write(out, _header(kind, n), begin * kind.itemsize, spool, about.line(), comm)
     return {
         "event": "tokenized",
@@ -143,7 +143,8 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
 
 
 def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
-    """The tokenizer of a path, or of the characters that all parts of the text have."""
+    """The tokenizer of a path; without one, a tokenizer of the characters that occur in the
+    text."""
     if path is not None:
         return all_or_none(comm, lambda: BPETokenizer(path))
     points_here = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))
@@ -155,7 +156,7 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 
 
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
-    """The part of the text that this rank has, in pieces."""
+    """This rank's part of the text, in pieces."""
     try:
         check_regular(text)
         with text.open("rb") as file:
@@ -173,7 +174,7 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
 def _spool(
     text: Path, tokenizer: Tokenizer, kind: np.dtype[Any], comm: Comm, spool: IO[bytes]
 ) -> Iterator[int]:
-    """Writes the tokens of this rank's part, and yields how many each piece has."""
+    """Writes the tokens of this rank's part, and yields the number of tokens of each piece."""
     try:
         for piece in _texts(text, tokenizer.cuts, comm):
             encoded = tokenizer.encode(piece)
@@ -186,7 +187,8 @@ def _spool(
 
 
 def _units(spool: IO[bytes], lengths: np.ndarray, kind: np.dtype[Any], first: int) -> int:
-    """For how many characters, or bytes, the spooled tokens from the first one on stand."""
+    """The number of characters, or bytes, that the spooled tokens from number `first` on stand
+    for."""
     spool.seek(max(first, 0) * kind.itemsize)
     blocks = iter(lambda: spool.read(BLOCK), b"")
     return sum(int(lengths[np.frombuffer(block, kind)].sum()) for block in blocks)
@@ -200,7 +202,7 @@ def _header(kind: np.dtype[Any], n: int) -> bytes:
 
 
 def _write(out: Path, header: bytes, begin: int, spool: IO[bytes], line: bytes, comm: Comm) -> None:
-    """Writes the file: the first rank makes it, and each writes its place."""
+    """Writes the file: rank 0 creates it, and each rank writes its tokens in their place."""
     with ExitStack() as stack:
 
         def made() -> IO[bytes]:

@@ -13,7 +13,7 @@ from helpers.laws import Law, of
 
 from nnmpi.comm import Comm, OtherRankError, RankLost, thread_ranks
 from nnmpi.comm.allreduce.dispatch import NAMES
-from nnmpi.comm.transport.hub import DeadlockError, Killed
+from nnmpi.comm.transport.hub import DeadlockError, RankKilled
 
 LAWS = of(laws_lost)
 MOST = 400  # operations of a rank in a test
@@ -174,7 +174,7 @@ def test_without_fault_tolerance_a_death_ends_the_job() -> None:
         assert not comm.fault_tolerant
         all_reduces(comm)
 
-    with pytest.raises(Killed, match="rank 1 was killed"):
+    with pytest.raises(RankKilled, match="rank 1 was killed"):
         thread_ranks.run(3, sums, killed={1: 5})
 
 
@@ -191,7 +191,7 @@ def test_a_deadlock_of_those_that_are_left_is_found() -> None:
 def test_a_rank_that_is_killed_ends_whatever_it_catches() -> None:
     def catches(comm: Comm) -> str:
         for _ in range(3):
-            with suppress(Killed):
+            with suppress(RankKilled):
                 all_reduces(comm)
         return "back"
 

@@ -14,7 +14,7 @@ from helpers.datafiles import refused
 
 from nnmpi import data
 from nnmpi.data import mnist
-from nnmpi.data.files import MIRRORS, Mirrors, fetch
+from nnmpi.data.files import MIRRORS, DownloadSource, fetch
 
 CONTENT = b"some bytes " * 300_000
 
@@ -64,7 +64,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 def fetch_from(*bases: str, folder: Path) -> None:
     """Fetches a.bin from the first of these that has it."""
-    MIRRORS["test"] = Mirrors(bases, f"a.bin {len(CONTENT)} {sha256(CONTENT).hexdigest()}")
+    MIRRORS["test"] = DownloadSource(bases, f"a.bin {len(CONTENT)} {sha256(CONTENT).hexdigest()}")
     try:
         fetch("test", folder)
     finally:
@@ -135,7 +135,7 @@ def test_load_downloads_what_is_missing(
         packed = gzip.compress(header + bytes(12 if "images" in stem else 3))
         server.answers[f"/{stem}.gz"] = Answer(packed)
         sums.append(f"{stem}.gz {len(packed)} {sha256(packed).hexdigest()}")
-    monkeypatch.setitem(MIRRORS, "mnist", Mirrors((server.base,), "\n".join(sums)))
+    monkeypatch.setitem(MIRRORS, "mnist", DownloadSource((server.base,), "\n".join(sums)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for _ in range(2):
         dataset = data.load("mnist", download=True)

@@ -150,7 +150,7 @@ def test_the_rate_may_change_between_steps(rule: str, torch: Any) -> None:
 
 @pytest.mark.parametrize("rule", ["momentum", "adam"])
 def test_an_optimizer_follows_a_model_to_another_type(rule: str, torch: Any) -> None:
-    """Its running sums too: what follows is exact in float64."""
+    """Its state too: what follows is exact in float64."""
     twins = Twins(torch, rule, model("float32"))
     twins.m.to(np.float64)
     twins.theirs[:] = [q.data for q in twins.theirs]
@@ -273,7 +273,7 @@ def test_an_option_needs_the_sum_that_the_optimizer_was_created_with(
     (group,) = opt.param_groups
     usual, group[option] = group[option], value
     before = [p.data.copy() for p in m.parameters()]
-    with refused(f"{option}={value} needs a running sum", f"create it with {option}={value}"):
+    with refused(f"{option}={value} needs a state array", f"create it with {option}={value}"):
         trained(opt, m)
     for p, old in zip(m.parameters(), before, strict=True):
         np.testing.assert_array_equal(p.data, old)

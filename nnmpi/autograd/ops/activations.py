@@ -1,4 +1,4 @@
-"""Activations with an op of their own."""
+"""Activations that have an op of their own: SiLU, GELU, ELU, PReLU, leaky ReLU, softplus."""
 
 import operator
 from collections.abc import Callable
@@ -12,7 +12,8 @@ from nnmpi.autograd.ops.elementwise import sigmoid, unbroadcast
 
 
 def _smooth(a: Array, loop: Kernel) -> Result:
-    """An op whose slope the forward pass has computed: that alone is kept."""
+    """An activation whose kernel also computes the slope in the forward pass; only the slope is
+    kept."""
     y, slope = kernels.floats_like(a), kernels.floats_like(a)
     loop(a, slope, y)
     return Result(y, (lambda g, out: multiplied(g, slope),))
@@ -24,7 +25,7 @@ def silu(a: Array) -> Result:
 
 
 def leaky_relu(a: Array, *, slope: float) -> Result:
-    """a where it is positive, slope * a elsewhere; the gradient at 0 is the slope."""
+    """a where a > 0, and slope * a elsewhere; the gradient at 0 is `slope`."""
 
     def slopes(a: Array) -> Array:
         positive = (a > 0).astype(a.dtype)
@@ -35,7 +36,8 @@ def leaky_relu(a: Array, *, slope: float) -> Result:
 
 
 def prelu(a: Array, w: Array) -> Result:
-    """a where it is positive, w * a elsewhere; w (C,) is of the channels of a (N, C, ...)."""
+    """a where a > 0, and w * a elsewhere, with one w per channel of a (N, C, ...), or one for
+    all."""
     if w.size != 1 and (a.ndim < 2 or a.shape[1] != w.size):
         raise ValueError(
             f"prelu: input of shape {a.shape} for a weight of {w.size}: the input must be "
@@ -63,7 +65,7 @@ def prelu(a: Array, w: Array) -> Result:
 
 @widened
 def elu(a: Array, *, alpha: float) -> Result:
-    """a where it is positive, alpha * (e**a - 1) elsewhere; the gradient at 0 is alpha."""
+    """a where a > 0, and alpha * (e**a - 1) elsewhere; the gradient at 0 is alpha."""
     xp = xp_of(a)
 
     def value(a: Array) -> Array:
@@ -78,7 +80,7 @@ def elu(a: Array, *, alpha: float) -> Result:
 
 @widened
 def softplus(a: Array, *, beta: float, threshold: float) -> Result:
-    """log(1 + e**(beta a)) / beta, without overflow; a itself where beta a > threshold."""
+    """log(1 + e**(beta a)) / beta without overflow; where beta a > threshold, a itself."""
     xp = xp_of(a)
 
     def value(a: Array) -> Array:
@@ -94,21 +96,22 @@ def softplus(a: Array, *, beta: float, threshold: float) -> Result:
 
 
 def gelu(a: Array) -> Result:
-    """a * Phi(a), with Phi the distribution function of the standard normal."""
+    """a * Phi(a), with Phi the standard normal distribution function."""
     return _smooth(a, kernels.gelu_loop)
 
 
 def gelu_tanh(a: Array) -> Result:
-    """a / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (a + 0.044715 a^3): about gelu(a)."""
+    """The tanh approximation of GELU: a / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (a + 0.044715
+    a^3)."""
     return _smooth(a, kernels.gelu_tanh_loop)
 
 
 GELUS = {"none": gelu, "tanh": gelu_tanh}
-"""The forms of GELU by the name of their approximation, as in PyTorch."""
+"""The forms of GELU, by the value of PyTorch's argument `approximate`."""
 
 
 def gelu_form(approximate: str) -> Callable[[Array], Result]:
-    """One of the forms."""
+    """The GELU op for PyTorch's `approximate` argument, "none" or "tanh"; ValueError for others."""
     if approximate not in GELUS:
         raise ValueError(f"GELU: approximate={approximate!r} is none of {', '.join(GELUS)}")
     return GELUS[approximate]

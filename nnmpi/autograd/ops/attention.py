@@ -1,8 +1,10 @@
-"""Attention: queries look at keys and take a weighted mean of their values; rotary positions.
+"""Attention and rotary positions: each query takes a weighted mean of the values of the keys it
+sees.
 
     pair i, a + b j, at position t:   (a + b j) e^(j t base^(-2 i / D))
 
-So the product of a turned query and a turned key depends on the difference of their positions only.
+So the product of a rotated query and a rotated key depends only on the difference of their
+positions.
 """
 
 from collections.abc import Sequence
@@ -11,7 +13,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result, picks
+from nnmpi.arrays.kernels import Result, shared_vjps
 from nnmpi.arrays.kernels import attention as kernels
 from nnmpi.arrays.kernels.attention import Keep, Scores
 
@@ -28,12 +30,13 @@ def attention(
 ) -> Result:
     """softmax(scale q k^T + mask) v of q (N, H, T, D), k (N, K, S, D), v (N, K, S, E).
 
-    mask: what broadcasts to (N, H, T, S): bool, true where a query sees a key, or added to scores
+    mask: broadcasts to (N, H, T, S): bool, true where a query sees a key, or added to the scores
     causal: query i sees keys 0 to i only
-    keep: what probabilities are multiplied by in dropout, for each block
+    keep: dropout's factors of the probabilities, block by block
 
-    Query head h looks at key head h // (H / K). The value (N, H, T, E) has memory (N, T, H, E), in
-    which the heads of a position lie side by side: the input of the next layer.
+    Query head h uses key head h // (H / K). The value (N, H, T, E) lies in memory as (N, T, H, E),
+    so the heads of a position are contiguous: the next layer takes them as its input without a
+    copy.
     """
     if mask is not None:
         (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
@@ -49,14 +52,17 @@ def attention(
         kernels.attention_gradients(*rows, how, *of_y, *of_rows)
         return gradients
 
-    return Result(y, picks(3), prepare)
+    return Result(y, shared_vjps(3), prepare)
 
 
 def self_attention(
     qkv: Array, *, scale: float, causal: bool = False, keep: Keep | None = None
 ) -> Result:
-    """`attention` of qkv (N, T, H, 3, D), the query, key and value of each head of a position: its
-    value (N, T, H, D), and one gradient in the shape of qkv. `keep` is of dropout."""
+    """`attention` of packed qkv (N, T, H, 3, D): the query, key and value of each head of each
+    position.
+
+    Returns (N, T, H, D), with one gradient in the shape of qkv. `keep` has dropout's factors.
+    """
     (q, k, v), xp = _parts(qkv), xp_of(qkv)
     N, T, H, _, D = qkv.shape
     y, how = xp.empty((N, T, H, D), qkv.dtype), Scores(scale, causal=causal, keep=keep)
@@ -74,25 +80,25 @@ def self_attention(
 
 
 def _parts(qkv: Array) -> tuple[Array, Array, Array]:
-    """q, k and v (N, H, T, D), as views."""
+    """The views q, k and v (N, H, T, D) of packed qkv (N, T, H, 3, D)."""
     q, k, v = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
     return q, k, v
 
 
 def _grouped(q: Array, k: Array) -> Array:
-    """q (N, H, T, D) as (N, K, G, T, D): the query heads of each of K key heads; a view."""
+    """A view of q (N, H, T, D) as (N, K, G, T, D): the G query heads of each of the K key heads."""
     N, H, T, D = q.shape
     K = k.shape[1]
     return q.reshape(N, K, H // K if K else 0, T, D)
 
 
 def _lse(q: Array, k: Array) -> Array:
-    """An empty array for a sum of each row of `_grouped`."""
+    """An empty array for the log-sum-exp of each row of scores, in the type of sums."""
     return xp_of(q).empty(_grouped(q, k).shape[:-1], types_of(q.dtype).sums)
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:
-    """An empty array (N, H, T, D) in memory (N, T, H, D)."""
+    """An empty array (N, H, T, D) whose memory order is (N, T, H, D)."""
     N, H, T, D = shape
     return xp_of(like).empty((N, T, H, D), like.dtype).transpose(0, 2, 1, 3)
 
@@ -105,11 +111,14 @@ def rotary(
     interleaved: bool = True,
     parts: int | None = None,
 ) -> Result:
-    """x (N, T, ..., D) with its pairs of channels turned, in the type of sums; then it is rounded.
+    """x (N, T, ..., D) with rotary positions: its pairs of channels are rotated by angles that grow
+    with the position.
 
-    positions: of (T,) or (N, T), integers; 0 to T - 1 by default
+    positions: integers (T,) or (N, T); by default 0 to T - 1
     interleaved: a pair is channels 2 i and 2 i + 1; otherwise i and i + D / 2
-    parts: how many entries of the axis before the last are turned, the first ones; all by default
+    parts: how many entries of the axis before the last are rotated, the first ones; default: all
+
+    It is computed in the type of sums, and then rounded.
     """
     lead, D, types = x.shape[:-1], x.shape[-1], types_of(x.dtype)
     xp, angles = xp_of(x), _angles(x, base, positions)
@@ -128,7 +137,8 @@ def rotary(
 
 
 def _angles(x: Array, base: float, positions: Array | None) -> Array:
-    """The angles, (N or 1, T, 1, ..., D / 2), in float64: large ones have few digits in float32."""
+    """The rotation angles (N or 1, T, 1, ..., D / 2) in float64, since large ones lose digits in
+    float32."""
     xp, D = xp_of(x), x.shape[-1]
     at = xp.arange(x.shape[1]) if positions is None else positions
     angles = at[..., None] * float(base) ** (-xp.arange(0, D, 2, dtype="float64") / D)

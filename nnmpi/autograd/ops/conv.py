@@ -1,4 +1,5 @@
-"""Convolution of images (N, C, H, W), channels last in memory, and of sequences (N, C, L)."""
+"""Convolution of images (N, C, H, W), which are channels-last in memory, and of sequences (N, C,
+L)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +25,8 @@ def conv2d(
     algorithm: str = "auto",
     keep: bool = True,
 ) -> Result:
-    """x (N, C, H, W) by w (O, C / groups, kh, kw), + b (O), then optional 2x2 max-pool and ReLU."""
+    """The convolution of x (N, C, H, W) with w (O, C / groups, kh, kw), plus b (O), then optionally
+    2x2 max-pooling and ReLU."""
     shape = conv.ConvShape(
         windows(w.shape[2:], stride, padding, dilation), groups, relu, pool, algorithm, keep
     )
@@ -54,7 +56,8 @@ def conv1d(
     groups: int = 1,
     keep: bool = True,
 ) -> Result:
-    """x (N, C, L) by w (O, C / groups, k), + b (O): a convolution of images of one row."""
+    """The convolution of x (N, C, L) with w (O, C / groups, k), plus b (O), computed as images of
+    one row."""
     x = like_weight(x, w)
     _check_input("conv1d", x.shape, x.dtype, w, w.shape[1] * groups, "L")
     along = windows((1, w.shape[2]), (1, stride), _along(padding), (1, dilation))
@@ -80,7 +83,8 @@ def after_padding(
     groups: int,
     **options: Any,
 ) -> Result:
-    """`conv1d` or `conv2d` of x that is padded with its own elements first."""
+    """`conv1d` or `conv2d` (`op`) of x, padded first with its own elements as `padding_mode`
+    says."""
     x, is_row = like_weight(x, w), w.ndim == 3
     axes = "L" if is_row else "H, W"
     _check_input(op.__name__, x.shape, x.dtype, w, w.shape[1] * groups, axes)
@@ -96,12 +100,13 @@ def after_padding(
 
 
 def _along(padding: int | str) -> Size | str:
-    """The padding of images of one row."""
+    """The 2-D padding (rows, columns) for images of one row."""
     return padding if isinstance(padding, str) else (0, padding)
 
 
 def _on_one_row(r: Result) -> Result:
-    """The op on (N, C, L), from that on (N, C, 1, L) and kernels (O, C, 1, k)."""
+    """Turns the result of conv2d on (N, C, 1, L) and kernels (O, C, 1, k) into that of conv1d on
+    (N, C, L)."""
     (of_x, of_w, of_b), plain = r.vjps, r.prepare
     assert plain is not None
 
@@ -129,7 +134,7 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Size = 1,
 ) -> Result:
-    """x (N, C, H, W) by w (C, O / groups, kh, kw), + b (O): a convolution's way back."""
+    """The transposed convolution of x (N, C, H, W) with w (C, O / groups, kh, kw), plus b (O)."""
     x = like_weight(x, w)
     _check_input("conv_transpose2d", x.shape, x.dtype, w, w.shape[0], "H, W")
     back = windows(w.shape[2:], stride, padding, dilation)
@@ -154,7 +159,7 @@ def conv_transpose2d(
 def _check_input(
     name: str, shape: Sequence[int], dtype: Any, w: Array, channels: int, axes: str
 ) -> None:
-    """Raises ValueError unless the input has so many channels, and the type of w."""
+    """Raises ValueError unless the input has this number of channels and the dtype of w."""
     if len(shape) != w.ndim or shape[1] != channels:
         grey = channels == 1 and len(shape) == w.ndim - 1
         raise ValueError(
@@ -166,13 +171,13 @@ def _check_input(
 
 
 def _padding(f: Windows) -> str:
-    """The padding as users write it."""
+    """The padding of windows, as users write it: "1" or "(1, 2)"."""
     rows, columns = (window.before for window in f)
     return str(rows) if rows == columns else f"({rows}, {columns})"
 
 
 def _kernel(f: Windows) -> str:
-    """The size of the kernel, and its dilation if it has one."""
+    """The kernel size for messages, such as "3x3", with the dilation if there is one."""
     size = "x".join(str(window.kernel) for window in f)
     dilations = [window.dilation for window in f]
     return size if dilations == [1, 1] else f"{size} (dilation {dilations[0]}x{dilations[1]})"

@@ -1,9 +1,9 @@
 """Elementwise ops, with NumPy's broadcasting.
 
-Every op of this folder is a function from arrays to a `Result`: a value, called `y` where a formula
+Every op in this folder is a function from arrays to a `Result`: a value, called `y` where a formula
 needs it, and one vjp per argument. An argument may be a Python number, which has no gradient. The
-tape keeps each array that a vjp names, and nothing else: a vjp that needs no more than a shape
-names that.
+tape keeps every array that a vjp closes over, and no others. So a vjp that needs only a shape must
+close over the shape, not over the array.
 """
 
 import operator
@@ -19,7 +19,7 @@ from nnmpi.arrays.kernels import activations as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
 from nnmpi.arrays.kernels.precision import (
     added,
-    beside_number,
+    as_type_of,
     by_float32,
     cast,
     elementwise,
@@ -35,7 +35,7 @@ Gradient = Callable[[Array], Array]
 
 
 def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
-    """Sum g over the axes along which an array of this shape was broadcast to g's."""
+    """Sums g over the axes along which an array of this shape was broadcast to g's shape."""
     if g.shape == shape:
         return g
     if g.ndim > len(shape):
@@ -45,7 +45,7 @@ def unbroadcast(g: Array, shape: tuple[int, ...]) -> Array:
 
 
 def _check_broadcast(name: str, a: Array, b: Array) -> None:
-    """Refuse shapes that do not broadcast, with both of them in the message."""
+    """Raises ValueError, with both shapes in the message, unless the shapes broadcast."""
     shapes = [getattr(v, "shape", ()) for v in (a, b)]
     try:
         np.broadcast_shapes(*shapes)
@@ -54,18 +54,19 @@ def _check_broadcast(name: str, a: Array, b: Array) -> None:
 
 
 def broadcasting(name: str, a: Array, b: Array) -> Array:
-    """xp.name(a, b), with a clear error for shapes that do not broadcast."""
+    """xp.name(a, b); shapes that do not broadcast raise a ValueError that shows both."""
     xp = xp_of(a) if hasattr(a, "shape") else xp_of(b)
     return _checked(name, partial(in_layout, getattr(xp, name)), a, b)
 
 
 def _numbers(name: str, a: Array, b: Array) -> Array:
-    """`broadcasting` to numbers, by the policy of types."""
+    """`broadcasting` for results that are numbers: 16-bit types are computed in float32 and
+    rounded."""
     return by_float32(partial(broadcasting, name), a, b)
 
 
 def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array) -> Array:
-    """op(a, b), with a clear error for shapes that do not broadcast."""
+    """op(a, b); shapes that do not broadcast raise a ValueError that shows both."""
     try:
         return op(a, b)
     except ValueError:
@@ -74,7 +75,8 @@ def _checked(name: str, op: Callable[[Array, Array], Array], a: Array, b: Array)
 
 
 def _vjps(a: Array, b: Array, da: Gradient, db: Gradient) -> tuple[Vjp, Vjp]:
-    """The vjps of an op of a and b, from what it makes of a gradient before it is unbroadcast."""
+    """The vjps of a binary op: `da` and `db` compute each gradient in the broadcast shape, and the
+    vjps sum it back to the shapes of a and b."""
     of_a, of_b = getattr(a, "shape", ()), getattr(b, "shape", ())
     return lambda g, out: unbroadcast(da(g), of_a), lambda g, out: unbroadcast(db(g), of_b)
 
@@ -118,7 +120,7 @@ def remainder(a: Array, b: Array) -> Result:
 
 @widened_beside_numbers
 def floor_divide(a: Array, b: Array) -> Result:
-    """floor(a / b), without a gradient."""
+    """floor(a / b), which has no gradient."""
     return Result(_numbers("floor_divide", a, b), ())
 
 
@@ -144,13 +146,13 @@ def _exponents_gradient(g: Array, y: Array, a: Array, b: Array) -> Array:
     return g * y * xp.log(base + flat)
 
 
-def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
-    a, b = beside_number(a, b), beside_number(b, a)
+def _min_or_max(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
+    a, b = as_type_of(a, b), as_type_of(b, a)
     y = _numbers(name, a, b)
     dtype = y.dtype
 
     def taken(g: Array, u: Array, v: Array) -> Array:
-        """g where u is taken, half of it where both are equal, 0 elsewhere."""
+        """The part of g for u: all of it where u wins, half where u equals v, 0 elsewhere."""
         return g * (wins(u, v).astype(dtype) + (u == v).astype(dtype) / 2)
 
     of_a, of_b = (lambda g: in_layout(taken, g, a, b)), (lambda g: in_layout(taken, g, b, a))
@@ -158,18 +160,18 @@ def _extreme(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -
 
 
 def maximum(a: Array, b: Array) -> Result:
-    """The larger of a and b; equal elements share the gradient, as in PyTorch."""
-    return _extreme("maximum", a, b, operator.gt)
+    """The elementwise maximum; equal elements share the gradient, as in PyTorch."""
+    return _min_or_max("maximum", a, b, operator.gt)
 
 
 def minimum(a: Array, b: Array) -> Result:
-    """The smaller of a and b; equal elements share the gradient."""
-    return _extreme("minimum", a, b, operator.lt)
+    """The elementwise minimum; equal elements share the gradient, as in PyTorch."""
+    return _min_or_max("minimum", a, b, operator.lt)
 
 
 def where(chosen: Array, a: Array, b: Array) -> Result:
-    """a where `chosen` is true, b elsewhere; `chosen` has no gradient."""
-    xp, a, b = xp_of(chosen), beside_number(a, b), beside_number(b, a)
+    """The elements of a where `chosen` is true, those of b elsewhere; `chosen` has no gradient."""
+    xp, a, b = xp_of(chosen), as_type_of(a, b), as_type_of(b, a)
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
 
@@ -179,7 +181,7 @@ def where(chosen: Array, a: Array, b: Array) -> Result:
     vjps = _vjps(a, b, lambda g: kept(g, 1), lambda g: kept(g, 0))
     y = in_layout(xp.where, chosen, a, b)
     if hasattr(a, "dtype") and a.dtype == getattr(b, "dtype", None):
-        y = cast(y, a.dtype)  # CuPy's where has not all types
+        y = cast(y, a.dtype)  # CuPy's where lacks some dtypes, and returns a wider one
     return Result(y, (lambda g, out: xp.zeros(chosen.shape, g.dtype), *vjps))
 
 
@@ -199,13 +201,13 @@ def exp(a: Array) -> Result:
 
 
 def log(a: Array) -> Result:
-    """The natural logarithm."""
+    """The natural logarithm, elementwise."""
     y = elementwise(xp_of(a).log, a)
     return Result(y, (lambda g, out: elementwise(operator.truediv, g, a),))
 
 
 def sqrt(a: Array) -> Result:
-    """The square root."""
+    """The square root, elementwise."""
     y = elementwise(xp_of(a).sqrt, a)
     return Result(y, (lambda g, out: elementwise(lambda g, y: g / (2 * y), g, y),))
 
@@ -221,19 +223,19 @@ def absolute(a: Array) -> Result:
 
 
 def sin(a: Array) -> Result:
-    """Sine."""
+    """The sine, elementwise."""
     xp = xp_of(a)
     return _of_one(xp.sin, a, lambda g, a: g * xp.cos(a))
 
 
 def cos(a: Array) -> Result:
-    """Cosine."""
+    """The cosine, elementwise."""
     xp = xp_of(a)
     return _of_one(xp.cos, a, lambda g, a: -g * xp.sin(a))
 
 
 def tanh(a: Array) -> Result:
-    """Hyperbolic tangent."""
+    """The hyperbolic tangent, elementwise."""
     return kernels.of_value(a, kernels.tanh_loop, kernels.tanh_gradient_loop)
 
 
@@ -250,16 +252,17 @@ def relu(a: Array) -> Result:
 
 
 def _bound(bound: Any, a: Array) -> Any:
-    """A bound as a Python number, which promotes no type; of integers, within their range."""
+    """A bound of `clip` as a Python number, which promotes no dtype; for integers, clipped to their
+    range."""
     bound = bound.item() if hasattr(bound, "item") else bound
     if a.dtype.kind in "iu" and isinstance(bound, int):
         limits = np.iinfo(a.dtype)
         return min(max(bound, limits.min), limits.max)
-    return beside_number(bound, a)
+    return as_type_of(bound, a)
 
 
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:
-    """a limited to [low, high]; the gradient passes inside, both ends included."""
+    """The elements of a limited to [low, high]; the gradient passes inside, both ends included."""
     xp = xp_of(a)
     y = a.copy("K") if low is None else in_layout(xp.maximum, a, _bound(low, a))
     if high is not None:
@@ -268,6 +271,6 @@ def clip(a: Array, *, low: float | None, high: float | None) -> Result:
 
 
 def astype(a: Array, *, dtype: Any) -> Result:
-    """a in another floating-point type."""
+    """The values converted to another floating-point type; the gradient is converted back."""
     old_dtype = a.dtype
     return Result(a.astype(dtype), (lambda g, out: g.astype(old_dtype),))

@@ -1,10 +1,10 @@
-"""A mixture of experts: which of them each token goes to, and what they make of it.
+"""A mixture of experts: which experts each token goes to, and what the experts compute.
 
     x (N, ..., C) ──► route ──► gates (N, ..., E) ──► experts ──► y (N, ..., C)
           └────────────────────────────────────────────┘
 
-N samples have T tokens each. All is decided sample by sample: so it does not depend on which other
-samples a rank or a micro-batch has.
+N samples have T tokens each. Every decision is made within a sample, so it does not depend on
+which other samples a rank or a micro-batch holds.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,31 +25,32 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Result]] = {
 
 
 def slots_of(tokens: int, experts: int, top_k: int, factor: float) -> int:
-    """The capacity: how many tokens of a sample an expert takes, at the most."""
+    """The capacity of an expert: the largest number of tokens of one sample that it takes."""
     return min(max(ceil(factor * top_k * tokens / experts), 1), tokens)
 
 
 def tokens_of(x: Any) -> int:
-    """The tokens of a sample of x (N, ..., C)."""
+    """The number of tokens in each sample of x (N, ..., C)."""
     return prod(x.shape[1:-1])
 
 
 def choices(p: Array, top_k: int) -> Array:
-    """Which experts each token goes to, (N, T, E), of probabilities p (N, T, E)."""
+    """A mask (N, T, E) of the experts that each token chooses: the `top_k` with the largest
+    probabilities p (N, T, E)."""
     xp = xp_of(p)
-    order = xp.argsort(-p, axis=-1, kind="stable")[..., :top_k]  # of equal ones the first
+    order = xp.argsort(-p, axis=-1, kind="stable")[..., :top_k]  # stable: ties go to lower indices
     chosen: Array = xp.zeros(p.shape, bool)
     xp.put_along_axis(chosen, order, True, axis=-1)
     return chosen
 
 
 def all_here(counts: Array) -> tuple[Any, Array]:
-    """`counted` of `route` where samples are whole."""
+    """The default of `route`'s argument `counted`, for samples that lie wholly on this rank."""
     return 0, counts
 
 
 def probabilities(x: Array, w: Array) -> Array:
-    """softmax(x w^T), (N, T, E)."""
+    """The router's probabilities softmax(x w^T), (N, T, E)."""
     xp = xp_of(x)
     z = x.reshape(len(x), tokens_of(x), x.shape[-1]) @ w.T
     z = xp.exp(z - z.max(axis=-1, keepdims=True))
@@ -68,23 +69,25 @@ def route(
     tokens: int | None = None,
     counted: Callable[[Array], tuple[Any, Array]] = all_here,
 ) -> Result:
-    """The gates (N, ..., E) of x (N, ..., C) and w (E, C): what weighs each expert, or 0.
+    """The gates (N, ..., E) of x (N, ..., C) and router weights w (E, C): each expert's weight, or
+    0.
 
-    A token goes to the `top_k` experts with the largest p = softmax(x w^T). The gates are their p,
-    divided by the sum of these if there are several. In a sample, an expert takes tokens in their
-    order until its capacity is reached; the gates of others are 0.
+    A token goes to the `top_k` experts with the largest p = softmax(x w^T). Its gates are their p,
+    divided by the sum of these p if top_k > 1. In each sample, an expert takes tokens in order
+    until its capacity is reached; the gates of the tokens after that are 0.
 
-    The gradient is that of the gates plus that of `auxiliary` times the mean over `samples` samples
-    of E sum_e f_e P_e: f_e is the share of the choices of a sample that fell on expert e, and P_e
-    the mean of p_e over its tokens. It is 1 where experts are equally loaded.
+    The gradient also contains that of the load-balancing loss: `auxiliary` times the mean over
+    `samples` samples of E sum_e f_e P_e, where f_e is the share of a sample's choices that fell on
+    expert e, and P_e the mean of p_e over its tokens. This is 1 if experts are equally loaded.
 
-    x may have some tokens of each sample: a sample has `tokens` in all. `counted` takes how many of
-    those in x chose each expert (N, 1, E), and returns how many before these did, and how many of
-    all. Then the gradient of w is a term.
+    If x has only some tokens of each sample, `tokens` is the number in the whole sample. `counted`
+    then takes how many tokens in x chose each expert (N, 1, E), and returns how many earlier tokens
+    did, and how many of all. The gradient of w is then one rank's term of a sum.
     """
     xp, E, T = xp_of(x), len(w), tokens_of(x) if tokens is None else tokens
     p = probabilities(x, w)
     chosen = choices(p, top_k)
+    # communicates where ranks share samples, so every rank has to come here
     preceding, in_all = counted(chosen.sum(axis=1, keepdims=True))
     total = (p * chosen).sum(axis=-1, keepdims=True) if top_k > 1 else xp.ones_like(p[..., :1])
     gates = p * chosen / total
@@ -95,7 +98,7 @@ def route(
     shape, normal = x.shape, gates if top_k > 1 else 0.0
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
-        """The gradient of the logits, (N, T, E)."""
+        """The gradient of the router's logits, (N, T, E)."""
         d = g.reshape(p.shape) * taken
         if top_k > 1:
             d = d - (d * normal).sum(axis=-1, keepdims=True)
@@ -125,10 +128,10 @@ def experts(
 ) -> Result:
     """The sum over e of gates_e (w2_e act(w1_e x + b1_e) + b2_e), for each token of x (N, ..., C).
 
-    w1 (E, H, C), b1 (E, H), w2 (E, C, H), b2 (E, C) are those of experts `start` to start + E - 1
-    of the gates (N, ..., all experts). An expert computes on `slots` tokens of each sample, as many
-    as its capacity; slots that no token is in hold zeros. So each product is one of matrices with N
-    slots rows, for all experts, and what is kept does not depend on the samples.
+    w1 (E, H, C), b1 (E, H), w2 (E, C, H), b2 (E, C) belong to experts `start` to start + E - 1 of
+    the gates (N, ..., all experts). An expert computes on `slots` tokens of each sample, its
+    capacity; empty slots hold zeros. So one matrix product with N slots rows serves all experts,
+    and the memory that is kept for the backward pass does not depend on the samples.
     """
     xp, E, shape, of_gates, dtype = xp_of(x), len(w1), x.shape, gates.shape, gates.dtype
     flat = x.reshape(-1, shape[-1])
@@ -140,7 +143,7 @@ def experts(
     outside = hidden @ w2.transpose(0, 2, 1) + b2[:, None]
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """The gradient of y in each slot, of `outside`, and of what the activation takes."""
+        """The gradients of y in each slot, of `outside`, and of the input of the activation."""
         in_slots = _in_slots(g.reshape(-1, width), index)
         d = in_slots * weight[..., None]
         return in_slots, d, vjp_act(d @ w2, None)
@@ -168,15 +171,14 @@ def experts(
 
 
 def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Array]:
-    """The token in each slot of each expert, and its gate, (E, N slots).
+    """The index of the token in each slot of each expert, and its gate, both (E, N slots).
 
-    A slot without a token has a number of its own behind the last token, and gate 0.
+    An empty slot has gate 0 and an index of its own after the last token, so indices never repeat.
     """
     xp, (N, T, _) = xp_of(gates), gates.shape
     gates_here = gates[..., start : start + E].transpose(2, 0, 1)
-    first = xp.argsort(gates_here == 0, axis=-1, kind="stable")[
-        ..., :slots
-    ]  # those with a gate, in order
+    # a stable sort by "has no gate" puts the tokens with a gate first, in their order
+    first = xp.argsort(gates_here == 0, axis=-1, kind="stable")[..., :slots]
     weight = xp.take_along_axis(gates_here, first, axis=-1)
     behind = N * T + xp.arange(N * slots).reshape(N, slots)
     index = xp.where(weight != 0, first + xp.arange(N)[:, None] * T, behind)
@@ -184,16 +186,16 @@ def _dispatch(gates: Array, start: int, E: int, slots: int) -> tuple[Array, Arra
 
 
 def _in_slots(rows: Array, index: Array) -> Array:
-    """The row of the token in each slot, (E, N slots, C); zeros where there is none."""
+    """The rows of the tokens in their slots, (E, N slots, C); empty slots are zeros."""
     xp = xp_of(rows)
     none = xp.zeros((index.shape[1], rows.shape[1]), rows.dtype)
     return xp.concatenate((rows, none))[index]
 
 
 def _added(rows: Array, index: Array, tokens: int) -> Any:
-    """The rows of all slots (E, slots, C), added up by token."""
+    """The sum of the rows of all slots (E, slots, C), token by token."""
     xp = xp_of(rows)
     total = xp.zeros((tokens + index.shape[1], rows.shape[-1]), rows.dtype)
-    for e in range(len(rows)):  # in which a token is once
+    for e in range(len(rows)):  # one expert has a token at most once: `+=` by index adds it up
         total[index[e]] += rows[e]
-    return total[:tokens].copy()  # without the memory of slots that hold no token
+    return total[:tokens].copy()  # a view would keep the rows of empty slots alive

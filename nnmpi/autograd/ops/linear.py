@@ -1,11 +1,12 @@
-"""Products: of matrices, in linear layers, and along axes that are named by letters.
+"""Products of matrices, in linear layers, and along axes that letters name (einsum).
 
-Weights come behind inputs, since the tape visits later arguments first: their sums over ranks start
-before the gradient of the input is computed. Their vjps write into `out`, the gradient buffer.
+Weights come after inputs among the arguments. The tape visits later arguments first, so the
+all-reduce of a weight gradient starts before the gradient of the input is computed. The vjps of
+weights write into `out`, the gradient buffer.
 
-A node keeps what its vjps name until they have run: so y is kept for ReLU only, and x for the
-gradient of w. `mlp` has to give the bits of `linear` layer by layer, as users may see either
-(hooks, recording, parts on ranks).
+A node keeps the arrays that its vjps close over until they have run. So y is kept only for ReLU,
+and x only for the gradient of w. `mlp` must give the bits of `linear` layer by layer, because
+users may get either of them (hooks, recording and layers on several ranks use `linear`).
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result, picks
+from nnmpi.arrays.kernels import Result, shared_vjps
 from nnmpi.arrays.kernels import linear as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
 from nnmpi.arrays.kernels.precision import cast, in_one_type, widened, widened_products
@@ -35,7 +36,8 @@ def matmul(a: Array, b: Array) -> Result:
         return xp.expand_dims(g, -2) if a.ndim == 1 else g
 
     def gradient(left: Array, other: Array, like: Array) -> Array:
-        """one @ other, summed along what was broadcast, and then rounded."""
+        """left @ other, summed over the axes that were broadcast, and only then rounded to 16
+        bits."""
         lead = xp.broadcast_shapes(left.shape[:-2], other.shape[:-2])
         types = types_of(like.dtype)
         dtype = types.sums if types.is_mixed and lead != like.shape[:-2] else None
@@ -51,7 +53,7 @@ def matmul(a: Array, b: Array) -> Result:
 
 
 def check_dtype(name: str, dtype: Any, w: Array) -> None:
-    """Raises ValueError unless an input of this type has that of the weight."""
+    """Raises ValueError unless `dtype` is the dtype of the weight."""
     if dtype != w.dtype:
         raise ValueError(
             f"{name}: {dtype} input for {w.dtype} weights: write x.astype('{w.dtype}')"
@@ -59,14 +61,14 @@ def check_dtype(name: str, dtype: Any, w: Array) -> None:
 
 
 def like_weight(x: Array, w: Array) -> Array:
-    """x in the type of a weight of 16 bits, if it is in that of sums, as an op before it may have
-    left it; any other x as it is."""
+    """x in the dtype of a 16-bit weight, if an earlier op left it in the wider type of sums;
+    otherwise x unchanged."""
     types = types_of(w.dtype)
     return x.astype(w.dtype) if types.is_mixed and x.dtype == types.sums else x
 
 
 def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:
-    """Raises ValueError unless inputs of this shape fit the weight."""
+    """Raises ValueError unless inputs of this shape and dtype fit the weight (O, K)."""
     if not shape or shape[-1] != w.shape[1]:
         raise ValueError(
             f"linear: input of shape {tuple(shape)} for a weight of shape {w.shape}: "
@@ -77,7 +79,7 @@ def _check_linear(shape: Sequence[int], dtype: Any, w: Array) -> None:
 
 
 def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result:
-    """x (..., K) @ w (O, K).T + b (O), then ReLU if `relu`: one pass over the result."""
+    """x (..., K) @ w (O, K).T + b (O), then ReLU if `relu`, in one pass over the result."""
     if x.dtype != w.dtype:
         x = like_weight(x, w)
     _check_linear(x.shape, x.dtype, w)
@@ -112,7 +114,8 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
 
 
 def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
-    """`linear` several times, of x (n, K) and w, b of each layer: the same bits, in fewer calls."""
+    """A chain of `linear` layers on x (n, K), with w and b of each layer: the same bits in fewer
+    calls."""
     if x.dtype != parameters[0].dtype:
         x = like_weight(x, parameters[0])
     ws, bs, xp, dtype = parameters[::2], parameters[1::2], xp_of(x), x.dtype
@@ -129,16 +132,16 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         for a, need in zip((x, *parameters), needs, strict=True):
             gradients.append(xp.empty(a.shape, dtype) if need else None)
         dws, dbs = tuple(gradients[1::2]), tuple(gradients[2::2])
-        values = *inside, g if last is None else last  # which is read for ReLU only
+        values = *inside, g if last is None else last  # the kernel reads the last one for ReLU only
         kernels.mlp_gradients(g, x, ws, values, relus, gradients[0], dws, dbs)
         return gradients
 
-    return Result(ys[-1], picks(1 + len(parameters)), prepare)
+    return Result(ys[-1], shared_vjps(1 + len(parameters)), prepare)
 
 
 @widened
 def einsum(*arrays: Array, equation: str) -> Result:
-    """The sum over all letters that are not in the output of the product of the elements."""
+    """The product of the arrays' elements, summed over all letters that are not in the output."""
     xp, (inputs, output) = xp_of(arrays[0]), _letters(equation, [a.ndim for a in arrays])
     sizes: dict[str, int] = {}
     for a, term in zip(arrays, inputs, strict=True):
@@ -154,15 +157,16 @@ def einsum(*arrays: Array, equation: str) -> Result:
 
     def vjp_of(k: int) -> Callable[[Array, Array | None], Array]:
         shape, term = arrays[k].shape, inputs[k]
-        length = dict(zip(term, shape, strict=True))  # of each letter once
+        length = dict(zip(term, shape, strict=True))  # a repeated letter ("ii") occurs once here
         others, terms = [*arrays[:k], *arrays[k + 1 :]], [*inputs[:k], *inputs[k + 1 :]]
 
         def vjp(g: Array, out: Array | None) -> Array:
-            # what is nowhere else has one gradient for all; what was repeated gets a sum
+            # a letter that occurs in this term only was summed: its elements share one gradient.
+            # A letter of length 1 here that was broadcast gets the sum over that axis.
             present = {*output, *"".join(terms)}
             kept = [c for c, n in length.items() if c in present and n == sizes[c]]
             d = summed([output, *terms], "".join(kept), g, *others)
-            lengths = dict(zip(kept, d.shape, strict=True))  # 1 where all other terms have it
+            lengths = dict(zip(kept, d.shape, strict=True))  # 1 if it is 1 in all other terms
             d = d.reshape([lengths.get(c, 1) for c in length])
             d = xp.broadcast_to(d, tuple(length.values()))
             if len(length) == len(term):
@@ -174,12 +178,12 @@ def einsum(*arrays: Array, equation: str) -> Result:
         return vjp
 
     vjps = tuple(map(vjp_of, range(len(arrays))))
-    is_view = len(arrays) == 1 and {*output} == {*inputs[0]}  # else numbers are summed
+    is_view = len(arrays) == 1 and {*output} == {*inputs[0]}  # otherwise einsum sums into a copy
     return Result(summed(inputs, output, *arrays), vjps, is_view=is_view)
 
 
 def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
-    """The letters of each input and of the output; those in the place of dots are free ones."""
+    """The letters of each input and of the output, with unused letters in the place of "..."."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms, dots = left.split(","), "..."
     named = [term.replace(dots, "", 1) for term in terms]

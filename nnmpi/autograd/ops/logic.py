@@ -1,4 +1,4 @@
-"""Ops whose values are booleans or indices; they have no gradient, and so no vjps."""
+"""Ops whose values are booleans or indices; they have no gradient, and therefore no vjps."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from nnmpi.autograd.ops.reduce import Dims, check_not_empty, existing
 
 
 def _elementwise(name: str, symbol: str = "") -> Callable[[Array, Array], Result]:
-    """NumPy's function of this name; with a symbol, of booleans and bits of integers only."""
+    """Makes the op for a NumPy function; with a symbol, it accepts only booleans and integers."""
 
     def op(a: Array, b: Array) -> Result:
         if symbol:
@@ -33,7 +33,7 @@ bitwise_xor = _elementwise("bitwise_xor", "^")
 
 
 def invert(a: Array) -> Result:
-    """Not a, of booleans; of integers, each bit."""
+    """The logical not of booleans; of integers, every bit inverted."""
     _check_bits("~", a)
     return Result(~a, ())
 
@@ -49,7 +49,7 @@ def _check_bits(symbol: str, *values: Array) -> None:
 
 
 def _of_floats(name: str) -> Callable[[Array], Result]:
-    """NumPy's function of this name."""
+    """Makes the op for a NumPy predicate such as isnan."""
 
     def op(a: Array) -> Result:
         return Result(in_layout(getattr(xp_of(a), name), a), ())
@@ -62,17 +62,17 @@ isnan, isinf, isfinite = _of_floats("isnan"), _of_floats("isinf"), _of_floats("i
 
 
 def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
-    """Whether an element over `axis` is not 0."""
+    """True where at least one element over `axis` is not 0."""
     return Result(xp_of(a).any(a, axis=existing(axis, a), keepdims=keepdims), ())
 
 
 def all(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
-    """Whether no element over `axis` is 0."""
+    """True where no element over `axis` is 0."""
     return Result(xp_of(a).all(a, axis=existing(axis, a), keepdims=keepdims), ())
 
 
 def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
-    """The places of the elements in ascending order, equal ones and NaNs (last) in theirs."""
+    """The indices that sort a along `axis`; the sort is stable, and NaNs come last."""
     xp, n, a = xp_of(a), a.shape[axis], sortable(a)
     if not descending:
         return Result(xp.argsort(a, axis=axis, kind="stable"), ())
@@ -81,7 +81,7 @@ def argsort(a: Array, *, axis: int, descending: bool = False) -> Result:
 
 
 def _place(name: str, extreme: str) -> Callable[..., Result]:
-    """NumPy's argmax or argmin."""
+    """Makes the op for NumPy's argmax or argmin."""
 
     def op(a: Array, *, axis: int | None = None, keepdims: bool = False) -> Result:
         check_not_empty(name, a, axis)

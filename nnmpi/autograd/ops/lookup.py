@@ -1,8 +1,8 @@
-"""Rows of a table by integers, and what equal rows save: each is computed with once.
+"""Rows of a table looked up by integers, and the savings for equal rows: each is computed once.
 
 index   3 1 3 3 1      distinct   1 3        rows of the table, in this order
-                       first      1 0        where in the index each is
-                       number     1 0 1 1 0  which of them each row is
+                       first      1 0        position of each in the index
+                       inverse    1 0 1 1 0  which distinct row each position has
 """
 
 from collections.abc import Callable
@@ -16,42 +16,44 @@ from nnmpi.arrays.kernels.rows import embedding_gradient_loop
 
 
 class TableGradient:
-    """The gradient of rows of a table, summed over equal rows: the table's needs no more.
+    """The gradient of looked-up rows, already summed over equal rows: the table's gradient needs no
+    more.
 
-    rows (U, K) are gradients of the rows `index` (U) of the table; `whole` computes that of each
-    row that was looked up, which is needed only where it is added to another one, or asked for.
+    rows (U, K) are the gradients of the rows `index` (U) of the table. `dense` computes the
+    gradient of every row that was looked up, which is needed only where gradients are added or
+    inspected.
     """
 
-    __slots__ = ("dtype", "index", "rows", "whole")
+    __slots__ = ("dense", "dtype", "index", "rows")
     __array_ufunc__ = None  # so that ndarray + this calls __radd__
 
     def __init__(self, rows: Array, index: Array, dense: Callable[[], Array]) -> None:
-        self.rows, self.index, self.whole, self.dtype = rows, index, dense, rows.dtype
+        self.rows, self.index, self.dense, self.dtype = rows, index, dense, rows.dtype
 
     def __add__(self, other: Any) -> Any:
         if not isinstance(other, TableGradient):
-            return self.whole() + other
+            return self.dense() + other
         xp = xp_of(self.rows)
         rows = xp.concatenate([self.rows, other.rows])
         index = xp.concatenate([self.index, other.index])
-        return TableGradient(rows, index, lambda: self.whole() + other.whole())
+        return TableGradient(rows, index, lambda: self.dense() + other.dense())
 
     __radd__ = __add__
 
 
-def whole(g: Any) -> Array:
-    """A gradient as an array."""
-    return g.whole() if isinstance(g, TableGradient) else g
+def dense(g: Any) -> Array:
+    """The gradient as an array: a TableGradient is expanded to every looked-up row."""
+    return g.dense() if isinstance(g, TableGradient) else g
 
 
 def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
-    """w[index]; row `padding` of w gets no gradient."""
-    xp, shape, kept = xp_of(w), w.shape, index.copy()  # the backward pass reads it again
+    """The rows w[index]; row `padding` of w gets no gradient."""
+    xp, shape, kept = xp_of(w), w.shape, index.copy()  # the caller may reuse the index's memory
 
     def vjp(g: Any, out: Array | None) -> Array:
         rows, at = (g.rows, g.index) if isinstance(g, TableGradient) else (g, kept)
         dw = xp.zeros(shape, g.dtype)
-        embedding_gradient_loop(xp.ascontiguousarray(rows), at, dw)  # NumPy's own is slow
+        embedding_gradient_loop(xp.ascontiguousarray(rows), at, dw)  # np.add.at is slow
         if padding is not None:
             dw[padding] = 0
         return dw
@@ -59,25 +61,26 @@ def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
     return Result(w[kept], (vjp,))
 
 
-class Distinct(NamedTuple):
-    """The distinct rows that an index looks up, each once: the arrays of the drawing above."""
+class DistinctRows(NamedTuple):
+    """The distinct values of an index, where each first occurs, and the inverse, as from
+    np.unique."""
 
-    which: Array
+    values: Array
     first: Array
-    number: Array
+    inverse: Array
 
     def spread(self, rows: Array, out: Array) -> None:
-        """Write to `out` (P, C) the one of the rows (U, C) that each is."""
-        xp_of(rows).take(rows, self.number, 0, out, "clip")  # NumPy copies once more to raise
+        """Writes to `out` (P, C), for each position, its row among the distinct rows (U, C)."""
+        xp_of(rows).take(rows, self.inverse, 0, out, "clip")  # mode "raise" would buffer `out`
 
     def summed(self, g: Array) -> Array:
-        """g (P, C) summed over equal rows, (U, C)."""
-        sums = xp_of(g).zeros((len(self.which), g.shape[1]), g.dtype)
-        embedding_gradient_loop(g, self.number, sums)
+        """The sum (U, C) of g (P, C) over the positions of each distinct row."""
+        sums = xp_of(g).zeros((len(self.values), g.shape[1]), g.dtype)
+        embedding_gradient_loop(g, self.inverse, sums)
         return sums
 
 
-def distinct(index: Array) -> Distinct:
+def distinct(index: Array) -> DistinctRows:
     """The distinct integers of an index (P,)."""
-    which, first, number = np.unique(index, return_index=True, return_inverse=True)
-    return Distinct(which.astype(np.int64), first, number)
+    values, first, inverse = np.unique(index, return_index=True, return_inverse=True)
+    return DistinctRows(values.astype(np.int64), first, inverse)

@@ -1,13 +1,14 @@
-"""Losses of classes, with weights, ignored labels and smoothing; losses of single numbers.
+"""Classification losses with weights, ignored labels and smoothing; elementwise losses.
 
-Of classes:
+Classification:
 
     scores  (N, C, ...)
     labels  (N, ...)
     loss    -sum_c t[c] logp[c],   t[c] = (1 - s) w[label] [c == label] + s / C w[c]
 
-It is 0 where a label is ignored. The mean divides by the sum of w[label] of the other labels, and
-is 0 where that is 0. Computed on the transpose (C, n), n = N ..., as in `softmax.cross_entropy`.
+The loss is 0 where a label is ignored. The mean divides by the sum of w[label] over the other
+labels, and is 0 if that sum is 0. The code works on the transpose (C, n), n = N ..., as
+`softmax.cross_entropy` does.
 """
 
 from typing import Any, NamedTuple
@@ -25,15 +26,16 @@ IGNORED = -100
 
 
 class Labels(NamedTuple):
-    """n labels, and what each counts."""
+    """n labels, with a mask of those that are not ignored, and the weight of each."""
 
-    classes: Array  # 0 where it is ignored
-    kept: Array  # whether it is not ignored
-    counts: Array  # the weight of its class, 0 where it is ignored; in the type of sums
+    classes: Array  # 0 where the label is ignored, so that it can be used as an index
+    kept: Array  # False where the label is ignored
+    counts: Array  # the weight of the class, 0 where the label is ignored; in the type of sums
 
     @classmethod
     def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> "Labels":
-        """Without a weight each class has 1; `dtype` is that of the scores."""
+        """Flattens labels and looks up their weights, 1 by default; `dtype` is the dtype of the
+        scores."""
         labels = labels.reshape(-1).astype("int64", copy=False)
         kept, dtype = labels != ignore_index, types_of(dtype).sums
         labels = labels * kept
@@ -43,7 +45,8 @@ class Labels(NamedTuple):
         return cls(labels, kept, counts)
 
     def reduced(self, losses: Array, reduction: str) -> tuple[Array, Any]:
-        """The reduced losses, and the factor of the gradient of each."""
+        """The reduced loss, and the factor by which the gradient of each sample's loss is
+        multiplied."""
         if reduction != "mean":
             return summed(losses) if reduction == "sum" else losses, 1.0
         total = self.counts.sum()
@@ -53,37 +56,40 @@ class Labels(NamedTuple):
 
 
 class Smoothing(NamedTuple):
-    """Which part of a label is spread over all classes, in proportion to their weights."""
+    """Label smoothing: the share of a label that is spread over all classes in proportion to their
+    weights."""
 
     share: float
-    spread: Array  # share / C w[c] of these classes
-    whole: Any  # the sum over all classes
+    spread: Array  # share / C w[c], for the classes of this rank
+    total: Any  # the sum of share / C w[c] over all classes
 
     @classmethod
     def of(cls, share: float, weight: Array, classes: slice = slice(None)) -> "Smoothing | None":
-        """The smoothing by the weights of all classes; None if nothing is spread."""
+        """The smoothing for the weights of all classes, of which this rank holds `classes`; None if
+        `share` is 0."""
         spread = weight * (share / len(weight))
         return cls(share, spread[classes], spread.sum()) if share else None
 
     def losses(self, labels: Labels, log_total: Array, chosen: Array, spread: Array) -> Array:
-        """From the log of the sum of exponentials, scores of labels, and sums of spread scores."""
+        """The smoothed losses, from the log-sum-exp of the scores, the scores of the labels, and
+        the sums of scores weighted by `spread`."""
         certain = (1 - self.share) * labels.counts * (log_total - chosen)
-        return certain + labels.kept * (self.whole * log_total - spread)
+        return certain + labels.kept * (self.total * log_total - spread)
 
 
 def gradient(
     p: Array, at: Array, samples: Any, labels: Labels, smoothing: Smoothing | None, g: Array
 ) -> Array:
-    """p sum(t) - t, times g, in place of the softmax p (C, n).
+    """The gradient (p sum(t) - t) g of the scores, computed in place of the softmax p (C, n).
 
-    `at` are flat indices into p: of the labels of these samples.
+    `at` are flat indices into p: the labels' entries for these samples.
     """
     if smoothing is None:
         p.reshape(-1)[at] -= 1
         p *= (labels.counts * g).astype(p.dtype)
         return p
     certain, evenly = (1 - smoothing.share) * labels.counts * g, labels.kept * g
-    p *= (certain + smoothing.whole * evenly).astype(p.dtype)
+    p *= (certain + smoothing.total * evenly).astype(p.dtype)
     p -= (smoothing.spread[:, None] * evenly).astype(p.dtype)
     p.reshape(-1)[at] -= certain[samples].astype(p.dtype)
     return p
@@ -99,7 +105,8 @@ def weighted_cross_entropy(
     smoothing: float = 0.0,
     reduction: str = "mean",
 ) -> Result:
-    """The loss of logp = log_softmax(z)."""
+    """The cross-entropy of scores z with class weights, ignored labels and smoothing (see the top
+    of this file)."""
     xp, target = xp_of(z), Labels.of(labels, weight, ignore_index, z.dtype)
     if weight is None and not smoothing and not of(z).is_host:
         return _by_rows(z, labels, target, reduction)
@@ -126,8 +133,8 @@ def weighted_cross_entropy(
 
 
 def _by_rows(z: Array, labels: Array, target: Labels, reduction: str) -> Result:
-    """The loss without weights and smoothing by the kernels of `softmax.cross_entropy`, which pass
-    over the scores once."""
+    """The loss without weights and smoothing, on a device: by the kernels of
+    `softmax.cross_entropy`, which pass over the scores once."""
     losses, (vjp_rows,), *_ = cross_entropy(rows_of(z), target.classes, reduction="none")
     y, scale = target.reduced(_kept(losses, target, labels.shape, z.dtype), reduction)
 
@@ -146,7 +153,7 @@ def nll(
     ignore_index: int = IGNORED,
     reduction: str = "mean",
 ) -> Result:
-    """The loss of log-probabilities, without smoothing."""
+    """The negative log-likelihood of log-probabilities, with weights and ignored labels."""
     xp, target = xp_of(logp), Labels.of(labels, weight, ignore_index, logp.dtype)
     s, shape, dtype = _transposed(logp), logp.shape, logp.dtype
     of_s, rows = s.shape, xp.arange(len(target.classes))
@@ -163,33 +170,35 @@ def nll(
 
 
 def _transposed(z: Array) -> Array:
-    """(N, C, ...) as (C, n)."""
+    """z (N, C, ...) as (C, n)."""
     return xp_of(z).moveaxis(z, 1, 0).reshape(z.shape[1], z.size // z.shape[1])
 
 
 def _back(d: Array, shape: tuple[int, ...]) -> Array:
-    """(C, n) as (N, C, ...)."""
+    """d (C, n) as an array of `shape` (N, C, ...), the inverse of `_transposed`."""
     n, c, *rest = shape
     return xp_of(d).moveaxis(d.reshape(c, n, *rest), 0, 1)
 
 
 def _kept(losses: Array, target: Labels, shape: tuple[int, ...], dtype: Any) -> Array:
-    """0 where a label is ignored, whatever its scores are; in the shape of the labels."""
+    """The losses in the shape of the labels, with 0 where a label is ignored, even if its scores
+    are NaN."""
     kept = xp_of(losses).where(target.kept, losses, 0)
     return kept.astype(dtype, copy=False).reshape(shape)
 
 
-# ---- losses of single numbers, before they are reduced
+# ---- elementwise losses, not yet reduced
 
 LEAST_LOG = -100.0
-"""A log of a probability is not less, as in PyTorch: else one sample makes the loss infinite."""
+"""The bound below which logs of probabilities are clamped, as in PyTorch: without it, one sample
+could make the loss infinite."""
 
 LEAST_VARIANCE = float(np.float32(1e-12))
-"""p (1 - p), by which a gradient is divided, is not less, as in PyTorch."""
+"""The smallest divisor p (1 - p) of a gradient, as in PyTorch."""
 
 
 def bce(p: Array, y: Array) -> Result:
-    """-(y log(p) + (1 - y) log(1 - p)) of probabilities p."""
+    """The binary cross-entropy -(y log(p) + (1 - y) log(1 - p)) of probabilities p, not reduced."""
     xp, least = xp_of(p), max(LEAST_VARIANCE, float(np.finfo(p.dtype).tiny))
     with np.errstate(divide="ignore"):
         log_p = xp.maximum(xp.log(p), LEAST_LOG)
@@ -204,7 +213,8 @@ def bce(p: Array, y: Array) -> Result:
 
 
 def bce_with_logits(z: Array, y: Array, *, pos_weight: Array | float = 1.0) -> Result:
-    """-(w y log(p) + (1 - y) log(1 - p)), p = sigmoid(z), from e**-|z|: no overflow."""
+    """The binary cross-entropy of p = sigmoid(z), -(w y log(p) + (1 - y) log(1 - p)); computed from
+    e**-|z|, so it does not overflow."""
     xp = xp_of(z)
     e = xp.exp(-xp.absolute(z))
     minus_log_p = xp.log1p(e) + xp.maximum(-z, 0.0)
@@ -221,7 +231,7 @@ def bce_with_logits(z: Array, y: Array, *, pos_weight: Array | float = 1.0) -> R
 
 
 def smooth_l1(d: Array, *, beta: float) -> Result:
-    """d**2 / (2 beta) where |d| < beta, |d| - beta / 2 elsewhere."""
+    """d**2 / (2 beta) where |d| < beta, and |d| - beta / 2 elsewhere."""
     xp = xp_of(d)
     size = xp.absolute(d)
     y = xp.where(size < beta, d * d * (0.5 / beta), size - 0.5 * beta)

@@ -1,4 +1,4 @@
-"""Normalisation: batch, layer, root mean square and group."""
+"""Normalisation: batch, layer, root-mean-square and group."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -12,7 +12,8 @@ from nnmpi.arrays.kernels import norm as kernels
 
 
 class Moments(NamedTuple):
-    """Elements per channel, their mean and the sum of squares about it, (C,) each."""
+    """The number of elements per channel, their mean, and the sum of squared deviations, (C,)
+    each."""
 
     n: int
     mean: Array
@@ -22,23 +23,24 @@ class Moments(NamedTuple):
 class _GradientSums(NamedTuple):
     """A gradient as rows (1, M, C), and its sums over rows, (C,): of g, and of g (x - mean).
 
-    `whole` (2 C,): both sums over all samples of the statistics, those of other ranks included;
-    None if the gradient of x is not needed or the statistics do not depend on x.
+    `global_sums` (2 C,): both sums over all samples of the statistics, other ranks' included; None
+    if the gradient of x is not needed or the statistics do not depend on x.
     """
 
     g: Array
     total: Array
     dot: Array
-    whole: Array | None
+    global_sums: Array | None
 
 
 def _rows(x: Array) -> Array:
-    """x (N, C) or (N, C, ...) as rows (M, C): free where memory is channels last."""
+    """x (N, C) or (N, C, ...) as rows (M, C): a view if x is channels-last in memory."""
     return x if x.ndim == 2 else xp_of(x).moveaxis(x, 1, -1).reshape(-1, x.shape[1])
 
 
 def _unrows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """The inverse of `_rows`: channels-last memory under a logical (N, C, ...) shape."""
+    """Rows (M, C) as an array of a logical shape (N, C, ...) in channels-last memory, the inverse
+    of `_rows`."""
     n, c, *rest = shape
     return rows if not rest else xp_of(rows).moveaxis(rows.reshape(n, *rest, c), -1, 1)
 
@@ -53,7 +55,7 @@ def _scaled(r: Array, w: Array | None) -> Array:
 
 
 def moments(x: Array) -> Moments:
-    """The statistics of each channel of x."""
+    """The moments of each channel of x: count, mean and sum of squared deviations."""
     rows = _rows(x)
     mean, m2 = (xp_of(x).empty((1, x.shape[1]), types_of(rows.dtype).sums) for _ in range(2))
     kernels.moments_loop(rows[None], mean, m2)
@@ -63,17 +65,17 @@ def moments(x: Array) -> Moments:
 def joined(parts: Sequence[Moments]) -> Moments:
     """The moments of the union of one or more parts.
 
-    They are joined in the order given, so that the same parts give the same bits. An empty part
+    The parts are joined in the given order, so the same parts give the same bits. An empty part
     changes nothing.
     """
     return reduce(_join, parts)
 
 
 def _join(a: Moments, b: Moments) -> Moments:
-    """The moments of the union of two sets (Chan, Golub and LeVeque).
+    """The moments of the union of two sets of values (Chan, Golub and LeVeque).
 
     n = a.n + b.n,  mean = a.mean + d b.n / n,  M2 = a.M2 + b.M2 + d^2 a.n b.n / n
-    with d = b.mean - a.mean: no large numbers cancel.
+    with d = b.mean - a.mean: no large values cancel.
     """
     if not a.n or not b.n:
         return a if a.n else b
@@ -96,14 +98,14 @@ def batch_norm(
 ) -> Result:
     """(x - mean) / sqrt(var / parts + eps) * w + b, channel by channel, then ReLU if `relu`.
 
-    n is how many numbers each statistic was computed from, and 0 if they do not depend on x
-    (evaluation). Where n counts samples of other ranks too, `total` sums a 1-D array over these
-    ranks. A backward pass calls it once, for the gradient of x: in two halves, it is the half that
-    computes this gradient, which is the same one on every rank. The gradients of w and b are those
-    of this x alone.
+    n is the number of values behind each statistic, or 0 if the statistics do not depend on x
+    (evaluation). If n counts samples of other ranks too, `total` sums a 1-D array over these ranks.
+    A backward pass calls `total` once, for the gradient of x; of two halves, it is called in the
+    half that computes this gradient, which is the same half on every rank. The gradients of w and b
+    are sums over this rank's x alone.
     """
     xp, rows, shape = xp_of(x), _rows(x)[None], x.shape
-    center = mean[None] if n else mean[None].copy()  # running statistics change
+    center = mean[None] if n else mean[None].copy()  # running statistics are updated in place
     y, (r, scale) = xp.empty_like(rows), (xp.empty_like(var) for _ in range(2))
     kernels.channel_scales_loop(var, parts, w, eps, r, scale)
     normalise = kernels.normalise_relu_loop if relu else kernels.normalise_loop
@@ -118,14 +120,15 @@ def batch_norm(
             kernels.norm_relu_sums_loop(given, rows, passed, center, g, sum_g[None], dot[None])
         else:
             kernels.norm_sums_loop(g, rows, center, sum_g[None], dot[None])
-        # an all-reduce, so only in the half of the backward pass that computes the gradient of x
+        # `total` is an all-reduce: every rank has to call it in the same half of the backward
+        # pass, so only in the one that computes the gradient of x
         of_all = total(sums.reshape(-1)) if n and needs[0] else None
         return _GradientSums(g, sum_g, dot, of_all)
 
     def vjp_x(s: _GradientSums, out: Array | None) -> Array:
-        if s.whole is None:
+        if s.global_sums is None:
             return _unrows(s.g[0] * scale, shape)
-        dx, sums = xp.empty_like(rows), s.whole.reshape(2, -1)
+        dx, sums = xp.empty_like(rows), s.global_sums.reshape(2, -1)
         kernels.batch_norm_gradient_loop(s.g, rows, center, sums, scale, r, n, dx)
         return _unrows(dx[0], shape)
 
@@ -141,7 +144,7 @@ def batch_norm(
 
 
 def _rows_of(name: str, x: Array, shape: Sequence[int]) -> Array:
-    """x as rows of its last axes; raises ValueError unless these have this shape."""
+    """x (..., *shape) as rows of its last axes; raises ValueError unless x ends in `shape`."""
     if x.shape[x.ndim - len(shape) :] != tuple(shape):
         raise ValueError(f"{name}: input of shape {x.shape}; it must end in {tuple(shape)}")
     return x.reshape(-1, prod(shape))
@@ -150,7 +153,7 @@ def _rows_of(name: str, x: Array, shape: Sequence[int]) -> Array:
 def layer_norm(
     x: Array, w: Array | None, b: Array | None, *, shape: Sequence[int], eps: float
 ) -> Result:
-    """x normalised over its last axes, those of `shape`, * w + b of this shape."""
+    """x normalised over its last axes, which have `shape`, times w plus b of that shape."""
     xp, rows, x_shape = xp_of(x), _rows_of("layer_norm", x, shape), x.shape
     flat_w, flat_b = (None if v is None else v.reshape(-1) for v in (w, b))
     mean, r = (xp.empty(len(rows), types_of(x.dtype).sums) for _ in range(2))
@@ -158,7 +161,7 @@ def layer_norm(
     kernels.layer_norm_loop(rows, flat_w, flat_b, eps, mean, r, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """g as rows, and the gradients of w and b."""
+        """Returns g as rows, and the gradients of w and b."""
         g = g.reshape(rows.shape)
         dw, db = (xp.empty(rows.shape[1], types_of(g.dtype).sums) for _ in range(2))
         if needs[1] or needs[2]:
@@ -178,7 +181,7 @@ def layer_norm(
 
 
 def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> Result:
-    """x / sqrt(mean(x^2) + eps) over its last axes, those of `shape`, * w of this shape."""
+    """x / sqrt(mean(x^2) + eps) over its last axes, which have `shape`, times w of that shape."""
     xp, rows, x_shape = xp_of(x), _rows_of("rms_norm", x, shape), x.shape
     flat_w = None if w is None else w.reshape(-1)
     r, y = xp.empty(len(rows), types_of(x.dtype).sums), xp.empty(rows.shape, x.dtype)
@@ -198,16 +201,16 @@ def rms_norm(x: Array, w: Array | None, *, shape: Sequence[int], eps: float) -> 
 
 
 def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: float) -> Result:
-    """x (N, C, ...), each sample normalised over each group of C / groups channels, * w + b.
+    """x (N, C, ...) normalised within each sample and group of C / groups channels, times w plus b.
 
-    All but the passes over x and g is done on numbers of a sample and a channel, (N, C).
+    Everything except the passes over x and g works on one value per sample and channel, (N, C).
     """
     xp, rows, shape = xp_of(x), _by_sample(x), x.shape
     N, C = shape[:2]
     positions = rows.shape[1]
 
     def of_groups(a: Array) -> Array:
-        """The mean over each group, for each of its channels."""
+        """The mean of a (N, C) over each group, repeated for each channel of the group."""
         shared = a.reshape(N, groups, C // groups).mean(axis=2)
         return xp.repeat(shared, C // groups, axis=1)
 
@@ -220,7 +223,7 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
     kernels.normalise_loop(rows, mean, _scaled(r, w), b, y)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Array, Array]:
-        """g, and the sums over positions of g and of g (x - mean)."""
+        """Returns g by sample, and the sums over positions of g and of g (x - mean)."""
         g = _by_sample(g)
         total, dot = (xp.empty((N, C), types_of(g.dtype).sums) for _ in range(2))
         kernels.norm_sums_loop(g, rows, mean, total, dot)

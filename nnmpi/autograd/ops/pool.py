@@ -1,4 +1,4 @@
-"""Pooling of images (N, C, H, W), channels last in memory, and of sequences (N, C, L)."""
+"""Pooling of images (N, C, H, W), which are channels-last in memory, and of sequences (N, C, L)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,9 +10,10 @@ from nnmpi.arrays.kernels.window import Size, Window, Windows, windows
 
 
 def check_window(name: str, shape: Sequence[int], w: Sequence[Window]) -> None:
-    """Raises ValueError unless images (N, C, H, W) or sequences (N, C, L) can be pooled.
+    """Raises ValueError unless images (N, C, H, W) or sequences (N, C, L) of this shape can be
+    pooled.
 
-    `w` has the windows of all axes behind C.
+    `w` has the window of each axis after C.
     """
     kernel = "x".join(str(window.kernel) for window in w)
     inputs, axes = ("images", "H, W") if len(w) == 2 else ("sequences", "L")
@@ -43,7 +44,8 @@ def _pooled(
     ceil_mode: bool,
     sizes: Mapping[str, Size],
 ) -> Result:
-    """x pooled along its last 1 or 2 axes; sequences (N, C, L) are images of one row."""
+    """x pooled along its last one or two axes; sequences (N, C, L) are pooled as images of one
+    row."""
     w: Sequence[Window] = windows(**sizes)[-axes:]
     if ceil_mode and x.ndim == 2 + axes:
         w = [window.ceiled(size) for window, size in zip(w, x.shape[2:], strict=True)]
@@ -56,12 +58,14 @@ def _pooled(
 
 
 def max_pool(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The maximum of each window along so many axes; its sizes are those of `windows`."""
+    """The maximum of each window along the last `axes` axes; `sizes` are the arguments of
+    `windows`."""
     return _pooled(f"max_pool{axes}d", pool.max_pool2d, x, axes, ceil_mode, sizes)
 
 
 def max_pool_indices(x: Array, *, axes: int = 2, ceil_mode: bool = False, **sizes: Size) -> Result:
-    """The place of the maximum of each window in its image, row * W + column, or sequence."""
+    """The index of the maximum of each window: row * W + column in its image, or position in its
+    sequence."""
     return _pooled(f"max_pool{axes}d", _indices, x, axes, ceil_mode, sizes)
 
 
@@ -77,14 +81,14 @@ def avg_pool(
     count_include_pad: bool = True,
     **sizes: Size,
 ) -> Result:
-    """The mean of each window, with the zeros of the padding or without them."""
+    """The mean of each window, with or without the zeros of the padding."""
     name, kernel = f"avg_pool{axes}d", partial(pool.avg_pool2d, count_include_pad=count_include_pad)
     _check_floats(name, x)
     return _pooled(name, kernel, x, axes, ceil_mode, sizes)
 
 
 def adaptive_avg_pool2d(x: Array, *, size: tuple[int | None, int | None]) -> Result:
-    """The means of as many parts as `size` says; of None, as many as pixels."""
+    """Average pooling of images to `size` (rows, columns); None keeps the size of an axis."""
     _check_floats("adaptive_avg_pool2d", x)
     if x.ndim != 4 or 0 in x.shape[2:]:
         raise ValueError(

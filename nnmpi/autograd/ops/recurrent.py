@@ -4,14 +4,14 @@
                                            │
     h ──► h W_hh^T + b_hh ──► u ──────► a step ──► h, c ──► the next step
 
-Rows of all steps lie behind each other, each step's in the order of descending lengths, so that
-the sequences that a step still has are the first ones, and no row is padding:
+The rows of all steps are stored one step after another. Within a step, sequences are sorted by
+descending length; so the sequences that are still running come first, and no row is padding:
 
     lengths 2 4 1    order 1 0 2    rows    step 0: 1 0 2    step 1: 1 0    step 2: 1    step 3: 1
 
-The backward pass keeps the gradients of z of all steps: those of the weights and of x are one
-product each. If x has equal rows, as words of a text are, it is multiplied with each of them once,
-and the gradients of z are summed over equal rows first.
+The backward pass keeps the gradients of z of all steps, so that the gradients of the weights and
+of x are one product each. If x has equal rows, such as the words of a text, each distinct row is
+multiplied once, and the gradients of z are first summed over equal rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,18 +22,18 @@ import numpy as np
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
 from nnmpi.arrays.kernels import recurrent as kernels
-from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, takes_large
+from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, prefers_compiled
 from nnmpi.autograd.ops.linear import check_dtype
-from nnmpi.autograd.ops.lookup import Distinct, TableGradient, distinct
+from nnmpi.autograd.ops.lookup import DistinctRows, TableGradient, distinct
 
 
 class Cell(NamedTuple):
-    """A kind of recurrence, with the signatures of nnmpi/arrays/kernels/recurrent.py.
+    """A type of recurrent cell, with the kernels of nnmpi/arrays/kernels/recurrent.py.
 
-    gates   of a row, each as long as a state
-    states  h, or h and c
-    kept    numbers that the backward pass needs besides the gates, each as long as a state
-    sides   2 if the gradient of u is not that of z
+    gates   number of gates, each as long as a state
+    states  number of states: 1 for h, 2 for h and c
+    kept    number of further arrays, as long as a state, that the backward pass needs
+    sides   2 if the gradient of u differs from that of z, else 1
     """
 
     gates: int
@@ -50,16 +50,16 @@ CELLS = {
     "RNN_TANH": Cell(1, 1, 0, 1, kernels.tanh_step, kernels.tanh_gradient),
     "RNN_RELU": Cell(1, 1, 0, 1, kernels.relu_step, kernels.relu_gradient),
 }
-"""The recurrences by PyTorch's names of their modes."""
+"""The cells, by PyTorch's names of their modes."""
 
 
 class Sequences(NamedTuple):
-    """How x lies, and how it is read.
+    """The layout of the input x, and how it is read.
 
-    lengths      of the sequences; None if all are T long
-    reverse      from the last position to the first
-    batch_first  x is (N, T, K)
-    words        integers in the shape of x without its last axis: rows of equal words are equal
+    lengths      of the sequences; None if all have length T
+    reverse      True to read from the last position to the first
+    batch_first  True if x is (N, T, K)
+    words        integers in the shape of x without its last axis: equal words mean equal rows of x
     """
 
     lengths: Sequence[int] | None = None
@@ -68,7 +68,7 @@ class Sequences(NamedTuple):
     words: Array | None = None
 
     def time_first(self, x: Array) -> Array:
-        """x (T, N, ...), or back, in the same memory."""
+        """x as (T, N, ...), or such an array in the original order of axes: a view either way."""
         return x.swapaxes(0, 1) if self.batch_first else x
 
 
@@ -76,11 +76,11 @@ ALL = Sequences()
 
 
 class PackedRows(NamedTuple):
-    """Where rows are that lie behind each other, in the order in which steps run.
+    """The positions of packed rows, which are stored in the order in which steps run.
 
-    steps  the rows of each step, and how many they are
+    steps  the slice of rows of each step, and their number
     at     the position and the sequence of each row; None if there is no padding
-    order  the sequences by descending length; None if there is no padding
+    order  the sequences sorted by descending length; None if there is no padding
     """
 
     steps: list[tuple[slice, int]]
@@ -88,19 +88,19 @@ class PackedRows(NamedTuple):
     order: Array | None
 
     def of(self, x: Array) -> Array:
-        """x (T or more, N, K) as rows, (P, K)."""
+        """The packed rows (P, K) of x (T or more, N, K)."""
         if self.at is None:
             return x[: len(self.steps)].reshape(-1, x.shape[2])
         return x[self.at]
 
     def some(self, x: Array, which: Array) -> Array:
-        """The rows of x with these numbers."""
+        """The packed rows of x at the indices `which`."""
         N = x.shape[1]
         at = (which // N, which % N) if self.at is None else (a[which] for a in self.at)
         return x[*at]
 
     def write(self, rows: Array, x: Array) -> None:
-        """The inverse of `of`: padding becomes 0."""
+        """Writes packed rows to x, the inverse of `of`; padding becomes 0."""
         if self.at is None:
             x[: len(self.steps)] = rows.reshape(len(self.steps), *x.shape[1:])
         else:
@@ -108,11 +108,11 @@ class PackedRows(NamedTuple):
             x[self.at] = rows
 
     def sorted(self, state: Array) -> Array:
-        """A copy of a state (N, H), by descending length."""
+        """A copy of a state (N, H) with its sequences sorted by descending length."""
         return state.copy() if self.order is None else state[self.order]
 
     def unsorted(self, state: Array) -> Array:
-        """The inverse of `sorted`."""
+        """A state (N, H) with its sequences in their original order, the inverse of `sorted`."""
         if self.order is None:
             return state
         unsorted_state = xp_of(state).empty_like(state)
@@ -121,7 +121,7 @@ class PackedRows(NamedTuple):
 
 
 def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any) -> PackedRows:
-    """The rows of N sequences of at most T positions."""
+    """Computes where the rows of N sequences of at most T positions are stored."""
     if lengths is None:
         sizes, at, order = [N] * T, None, None
     else:
@@ -137,9 +137,9 @@ def packed(T: int, N: int, lengths: Sequence[int] | None, reverse: bool, xp: Any
 
 
 class _Gradients(NamedTuple):
-    """Gradients of z and of u, (P, G H), of the initial states, and of the biases.
+    """The gradients of z and of u, (P, G H), of the initial states, and of the biases.
 
-    sums    of the gradients of z over equal inputs, (Q, G H)
+    sums    gradients of z summed over equal inputs, (Q, G H)
     """
 
     z: Array
@@ -150,12 +150,12 @@ class _Gradients(NamedTuple):
 
 
 def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
-    """All steps of a cell with S states: (T + S, N, H), the outputs and then the states after the
-    last step.
+    """Runs all steps of a cell with S states; returns (T + S, N, H): the outputs, then the final
+    states.
 
     x       (T, N, K)
-    arrays  S initial states, (N, H) or None, which stands for 0; w_ih (G H, K) and w_hh (G H, H)
-            for G gates; b_ih and b_hh, (G H,) or None
+    arrays  S initial states, (N, H) or None for zeros; w_ih (G H, K) and w_hh (G H, H) for G gates;
+            b_ih and b_hh, (G H,) or None
     """
     cell, (*initial, w_ih, w_hh, b_ih, b_hh) = CELLS[mode], arrays
     xp, given = xp_of(x), of.time_first(x)
@@ -197,7 +197,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
             return of_x(g)
         dz = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
         gradients(g.sums, w_ih, None, dz, None, None)
-        return TableGradient(dz, once.which, lambda: of_x(g))
+        return TableGradient(dz, once.values, lambda: of_x(g))
 
     def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
         dw = xp.empty(w_ih.shape, dtype) if out is None else out
@@ -218,8 +218,8 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     return Result(value, (vjp_x, *of_states, *of_weights, *of_biases), prepare)
 
 
-def _products(x: Array, w: Array, b: Array | None, z: Array, once: Distinct | None) -> None:
-    """z = x W^T + b of the rows of all steps, whose inputs are x, or each of the distinct ones."""
+def _products(x: Array, w: Array, b: Array | None, z: Array, once: DistinctRows | None) -> None:
+    """Writes z = x W^T + b for the rows of all steps; x has all rows, or only the distinct ones."""
     if once is None:
         outputs(x, w, b, z, False)
     else:
@@ -238,10 +238,10 @@ def _in_time(
     h_before: Array,
     y: Array,
 ) -> None:
-    """Run all steps, with the weight and the bias of h: z becomes the gates; writes y, what is
-    kept, and h before each step."""
+    """Runs all steps forward with the weight and bias of h: z becomes the gates; also writes y, the
+    arrays that the backward pass needs, and h before each step."""
     (w, b), N = recurrence, len(states[0])
-    u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), takes_large(N, *w.shape)
+    u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
     for at, n in rows.steps:
         h_before[at] = states[0][:n]
         linear_outputs(h_before[at], w, b, u[:n], False, large)
@@ -258,14 +258,16 @@ def _through_time(
     kept: Sequence[Array],
     d: Sequence[Array],
 ) -> list[Array]:
-    """Write the gradients of z, and of u, into d; returns those of the initial states."""
+    """Runs all steps backward: writes the gradients of z and u into d, and returns those of the
+    initial states."""
     xp, T = xp_of(g), len(rows.steps)
     of_outputs = rows.of(g[:T])
     states = [rows.sorted(g[T + k]) for k in range(cell.states)]
     dh = states[0]
     products, back = xp.empty_like(dh), xp.ascontiguousarray(w_hh.T)
-    progress, large = progress_hook.get(), takes_large(len(dh), *back.shape)
+    progress, large = progress_hook.get(), prefers_compiled(len(dh), *back.shape)
     for at, n in reversed(rows.steps):
+        # rows are sorted by length: the sequences that have this step are the first n
         dh[:n] += of_outputs[at]
         arrays = (z[at], *(k[at] for k in kept), *(side[at] for side in d))
         cell.gradient(*(state[:n] for state in states), *arrays)

@@ -1,4 +1,4 @@
-"""Reductions, and sums along an axis."""
+"""Reductions over axes, and cumulative sums."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,23 +20,23 @@ Dims = int | tuple[int, ...] | None
 
 
 def _given(axis: Dims, a: Array) -> Sequence[int]:
-    """The axes that are reduced, as they were given."""
+    """The axes to reduce, still as given (negative ones included)."""
     return range(a.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
 
 
 def _axes(axis: Dims, a: Array) -> list[int]:
-    """The axes that are reduced, counted from 0."""
+    """The axes to reduce, counted from 0."""
     return [k % a.ndim for k in _given(axis, a)]
 
 
 def _kept(a: Array, axis: Dims) -> tuple[int, ...]:
-    """The shape of `a` with the axes that are reduced at length 1."""
+    """The shape of `a` with length 1 at the axes to reduce."""
     axes = _axes(axis, a)
     return tuple(1 if k in axes else n for k, n in enumerate(a.shape))
 
 
 def existing(axis: Any, a: Array) -> Any:
-    """The axes of a; of a single number, 0 and -1 mean none, as in PyTorch."""
+    """The axis argument for a; for a 0-d array, axis 0 or -1 means no axis, as in PyTorch."""
     return () if a.ndim == 0 and axis in (0, -1, (0,), (-1,)) else axis
 
 
@@ -59,7 +59,8 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
-    """The differences from the mean, the sum of their squares, and its divisor n - ddof >= 0."""
+    """The deviations from the mean, the sum of their squares, and the divisor n - ddof (at least
+    0)."""
     d = a - a.mean(axis=axis, keepdims=True, dtype=types_of(a.dtype).sums)
     total = (d * d).sum(axis=axis, keepdims=keepdims)
     n = a.size // total.size if total.size else 0
@@ -74,7 +75,7 @@ def var(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
 
 
 def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
-    """The square root of the variance; its gradient is 0 where it is 0."""
+    """The standard deviation over `axis`; its gradient is 0 where the deviation is 0."""
     xp, axis = xp_of(a), existing(axis, a)
     kept, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
     y = xp.sqrt(total / divisor)
@@ -88,7 +89,8 @@ def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False)
 
 @widened_on_device
 def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
-    """The product over `axis`; its gradient is the product of the other elements, zeros or not."""
+    """The product over `axis`; the gradient, the product of the other elements, is right with zeros
+    too."""
     xp, axis = xp_of(a), existing(axis, a)
     y = a.prod(axis=axis, keepdims=keepdims)
 
@@ -101,7 +103,8 @@ def prod(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
 
 
 def _as_rows(a: Array, axis: Dims) -> tuple[Array, Any]:
-    """a as a matrix, whose rows run over `axis`, and a function from such a matrix to a's shape."""
+    """a as a matrix whose rows run over `axis`, and a function that turns such a matrix back into
+    a's shape."""
     reduced = _axes(axis, a)
     order = [k for k in range(a.ndim) if k not in reduced] + reduced
     moved = a.transpose(order)
@@ -112,7 +115,8 @@ def _as_rows(a: Array, axis: Dims) -> tuple[Array, Any]:
 
 
 def _before(rows: Array) -> Array:
-    """At each place of a row, the product of the elements before it."""
+    """The exclusive cumulative product along each row: at each place, the product of the elements
+    before."""
     xp = xp_of(rows)
     ones = xp.ones_like(rows[:, :1])
     return xp.cumprod(xp.concatenate([ones, rows[:, :-1]], axis=1), axis=1)
@@ -120,7 +124,7 @@ def _before(rows: Array) -> Array:
 
 @widened_on_device
 def cumsum(a: Array, *, axis: int) -> Result:
-    """The sums of the elements up to each place along `axis`."""
+    """The cumulative sum along `axis`."""
     xp = xp_of(a)
     if a.ndim == 0:
         return Result(a.copy(), (lambda g, out: g,))
@@ -131,8 +135,9 @@ def cumsum(a: Array, *, axis: int) -> Result:
     return Result(xp.cumsum(a, axis=axis), (vjp,))
 
 
-def _extreme(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
-    """The largest or smallest element; equal ones share the gradient, as in PyTorch's amax."""
+def _min_or_max(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
+    """The largest or smallest element over `axis`; equal ones share the gradient, as in PyTorch's
+    amax."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
     kept = _kept(a, axis)
@@ -146,16 +151,17 @@ def _extreme(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
 
 
 def check_not_empty(name: str, a: Array, axis: Dims) -> None:
-    """Refuses to take one of no elements; an axis that is missing is left to NumPy's error."""
+    """Raises ValueError if a reduced axis has no elements; a missing axis is left to NumPy's
+    error."""
     if not a.size and 0 in [a.shape[k] for k in _given(axis, a) if -a.ndim <= k < a.ndim]:
         raise ValueError(f"{name}: shape {a.shape} has no element over axis {axis}")
 
 
 def max(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The largest element over `axis`."""
-    return _extreme("amax", a, axis, keepdims)
+    return _min_or_max("amax", a, axis, keepdims)
 
 
 def min(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The smallest element over `axis`."""
-    return _extreme("amin", a, axis, keepdims)
+    return _min_or_max("amin", a, axis, keepdims)

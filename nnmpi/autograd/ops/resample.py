@@ -1,10 +1,10 @@
-"""Ops that make a tensor longer or shorter along some axes: padding, and larger images.
+"""Ops that lengthen or shorten a tensor along some axes: padding and upsampling.
 
-Each output along an axis is a weighted sum of some inputs, which are told by their places:
+Each output along an axis is a weighted sum of a few inputs:
 
     y[i] = sum over taps of weight[i] * a[places[i]]
 
-Padding that repeats the image has one tap and no weights; bilinear interpolation has two.
+Padding with a tensor's own elements has one tap and no weights; bilinear interpolation has two.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,20 +18,22 @@ from nnmpi.arrays.kernels import Result
 
 
 class Tap(NamedTuple):
-    """An input of each output, and what it counts; 1 if there are no weights."""
+    """One term of an interpolation: for each output the index of an input, and its weight (None:
+    1)."""
 
     places: np.ndarray
     weight: np.ndarray | None = None
 
     def scaled(self, a: Array, axis: int) -> Array:
-        """`a`, as long along the axis as the places, times the weights."""
+        """`a`, which has as many entries along the axis as the tap has places, times the
+        weights."""
         if self.weight is None:
             return a
         return a * of(a).asarray(self.weight.reshape((-1,) + (1,) * (a.ndim - axis - 1)), a.dtype)
 
 
 def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
-    """The outputs along an axis."""
+    """The outputs along an axis: the weighted sum of the inputs at each tap's places."""
     xp, on = xp_of(a), of(a)
     first, *others = (
         tap.scaled(xp.take(a, on.asarray(tap.places), axis=axis), axis) for tap in taps
@@ -42,11 +44,13 @@ def gather(a: Array, axis: int, taps: Sequence[Tap]) -> Array:
 
 
 def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
-    """The gradient of the inputs, `size` along the axis, from that of the outputs."""
+    """The gradient of the inputs, of length `size` along the axis, from the gradient g of the
+    outputs."""
     leading = (slice(None),) * axis
     d = xp_of(g).zeros((*g.shape[:axis], size, *g.shape[axis + 1 :]), g.dtype)
     for tap in taps:
         part = tap.scaled(g, axis)
+        # `d[index] += ...` adds a repeated index once only, hence the groups without repeats
         for outputs in _without_repeats(tap.places):
             here, targets = (of(g).asarray(k) for k in (outputs, tap.places[outputs]))
             d[(*leading, targets)] += part[(*leading, here)]
@@ -54,7 +58,8 @@ def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
 
 
 def _without_repeats(places: np.ndarray) -> Iterator[np.ndarray]:
-    """The outputs in groups, in each of which no input comes twice."""
+    """Splits the outputs into groups in which no input occurs twice, so that `+=` by index is
+    right."""
     order = np.argsort(places, kind="stable")
     ordered = places[order]
     uses = np.arange(len(places)) - np.searchsorted(ordered, ordered)
@@ -63,18 +68,19 @@ def _without_repeats(places: np.ndarray) -> Iterator[np.ndarray]:
 
 
 Widths = Sequence[tuple[int, int]]
-"""(before, after) along each axis; less than 0 cuts off."""
+"""(before, after) along each axis; negative widths cut elements off."""
 
 _LAST = (0, 2, 3, 1)
 
 
 def _in_memory(a: Array, back: bool = False) -> Array:
-    """Images (N, C, H, W) as (N, H, W, C), as they lie in memory, or back; others as they are."""
+    """Images (N, C, H, W) as (N, H, W, C), their order in memory, or `back`; other arrays
+    unchanged."""
     return a if a.ndim != 4 else a.transpose((0, 3, 1, 2) if back else _LAST)
 
 
 def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> Result:
-    """`a` made longer: by a value, or by its own elements as `PAD_MODES` says."""
+    """`a` padded with a constant, or with its own elements as a mode of `PAD_MODES` says."""
     if a.ndim == 4:
         widths = [widths[k] for k in _LAST]
     x = _in_memory(a)
@@ -100,12 +106,12 @@ def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> 
 
 
 PAD_MODES = {"reflect": -1, "replicate": None, "circular": 0}
-"""Ways to pad with the elements at the ends, and how much longer than an axis the padding may be:
-mirrored without the last one, the last one repeated, those from the other end."""
+"""The ways to pad with a tensor's own elements, and by how much the padding may exceed the length
+of the axis (None: any): mirrored without the edge, the edge repeated, or from the other end."""
 
 
 def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
-    """The element of an axis of length n at each place of the padded one."""
+    """The index of the element of an axis of length n that is at each place of the padded axis."""
     more = PAD_MODES[mode]
     if not n or (more is not None and max(before, after) > n + more):
         raise ValueError(
@@ -117,12 +123,12 @@ def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
         return np.asarray(n - 1 - np.abs(n - 1 - np.abs(places)))
     if mode == "replicate":
         return np.clip(places, 0, n - 1)
-    first, stop = max(-before, 0), n - max(-after, 0)  # what is cut off is not repeated
+    first, stop = max(-before, 0), n - max(-after, 0)  # elements that are cut off do not repeat
     return first + (places - first) % max(stop - first, 1)
 
 
 def _along(a: Array, steps: Sequence[tuple[int, Sequence[Tap], int]]) -> Result:
-    """`a` taken along some axes, as it lies in memory: (axis, taps, its length) each."""
+    """`a` resampled along some axes; each step is (axis in memory order, taps, input length)."""
     y = _in_memory(a)
     for axis, taps, _ in steps:
         y = gather(y, axis, taps)
@@ -145,7 +151,8 @@ def upsample2d(
     align_corners: bool = False,
     recompute_scale_factor: bool = False,
 ) -> Result:
-    """Images (N, C, H, W) in a size, or so many times as large: nearest pixels or bilinearly."""
+    """Images (N, C, H, W) resized to `size`, or by the factors `scales`: nearest pixels or
+    bilinear."""
     lengths = x.shape[2:]
     if size is None:
         size = [int(n * s) for n, s in zip(lengths, scales or (), strict=False)]

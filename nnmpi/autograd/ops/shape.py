@@ -1,5 +1,4 @@
-"""Ops that rearrange elements, or join tensors, and the shapes that methods made of `reshape` and
-`getitem` give."""
+"""Ops that rearrange elements or join tensors, and the shape arithmetic of tensor methods."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
@@ -19,14 +18,14 @@ Shape = tuple[int, ...]
 
 
 def axis_within(axis: int, ndim: int) -> int:
-    """An axis, which may count from the end, as one that counts from 0."""
+    """An axis counted from 0; raises ValueError if it is out of range."""
     if not -ndim <= axis < ndim:
         raise ValueError(f"axis {axis} is out of range for {ndim} axes")
     return axis % ndim
 
 
 def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
-    """The elements of `a` in C order in another shape, one length of which may be -1."""
+    """The elements of `a` in C order in another shape; one length may be -1."""
     try:
         y = a.reshape(shape if a.size else _empty_shape(a.shape, shape))
     except ValueError:
@@ -38,7 +37,7 @@ def reshape(a: Array, *, shape: tuple[int, ...]) -> Result:
 
 
 def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
-    """The new shape of an empty array, its -1 inferred from the axes after those that stay.
+    """The new shape of an empty array, with its -1 inferred from the axes after the unchanged ones.
 
     (0, 8, 8) to (0, -1) gives (0, 64), as it would with samples.
     """
@@ -52,7 +51,7 @@ def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def flattened(shape: Shape, start: int, end: int) -> Shape:
-    """The shape with the axes from start to end as one."""
+    """The shape with axes `start` to `end` merged into one."""
     if not shape:
         return (1,)
     first, last = axis_within(start, len(shape)), axis_within(end, len(shape))
@@ -64,14 +63,14 @@ def flattened(shape: Shape, start: int, end: int) -> Shape:
 
 
 def squeezed(shape: Shape, axis: int | Shape | None) -> Shape:
-    """The shape without the axes of length 1: all of these, or those in `axis` that have it."""
+    """The shape without its axes of length 1: all of them, or only those listed in `axis`."""
     axes = axis if isinstance(axis, tuple) else range(len(shape)) if axis is None else (axis,)
     within = {axis_within(k, len(shape)) for k in axes} if shape else set()
     return tuple(n for k, n in enumerate(shape) if n != 1 or k not in within)
 
 
 def unsqueezed(shape: Shape, axis: int | None) -> Shape:
-    """The shape with a new axis of length 1 at this place."""
+    """The shape with a new axis of length 1 at position `axis`."""
     if axis is None:
         raise TypeError("unsqueeze: needs the place of the new axis, as in t.unsqueeze(0)")
     k = axis_within(axis, len(shape) + 1)
@@ -79,7 +78,8 @@ def unsqueezed(shape: Shape, axis: int | None) -> Shape:
 
 
 def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterator[Any]:
-    """The indices of the parts of these lengths along an axis; of one number, of so long parts."""
+    """The indices of consecutive parts along an axis, with the given lengths, or all of one
+    length."""
     k = axis_within(axis or 0, len(shape))
     n = shape[k]
     if not isinstance(sizes, int | np.integer):
@@ -95,7 +95,7 @@ def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterato
 
 
 def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
-    """The axes in another order, reversed by default."""
+    """The array with its axes in another order, by default reversed."""
     order = tuple(reversed(range(a.ndim)))
     if axes is not None:
         order = tuple(axis_within(k, a.ndim) for k in axes)
@@ -107,7 +107,7 @@ def transpose(a: Array, *, axes: tuple[int, ...] | None = None) -> Result:
 
 
 def swapped(ndim: int, a: int, b: int) -> Shape:
-    """The order of axes that exchanges two."""
+    """The order of `ndim` axes in which axes a and b are exchanged."""
     order = list(range(ndim))
     i, j = axis_within(a, max(ndim, 1)), axis_within(b, max(ndim, 1))
     if ndim:
@@ -116,7 +116,8 @@ def swapped(ndim: int, a: int, b: int) -> Shape:
 
 
 def expanded(shape: Shape, sizes: Shape) -> Shape:
-    """The sizes with the length of the axis, counted from the last one, in place of each -1."""
+    """The sizes with each -1 replaced by the length of that axis; axes are matched from the last
+    one."""
     lead = len(sizes) - len(shape)
     if lead < 0 or -1 in sizes[:lead]:
         raise ValueError(
@@ -133,7 +134,8 @@ def broadcast_to(a: Array, *, shape: tuple[int, ...]) -> Result:
 
 
 def getitem(a: Array, *, index: Any) -> Result:
-    """a[index] for slices, integers, integer arrays and masks; a mask makes the host wait."""
+    """a[index] for slices, integers, integer arrays and masks; with a mask the host waits for the
+    device."""
     xp, basic, a_shape = xp_of(a), _basic(index), a.shape
     kept = _copied(index) if basic is None else basic
 
@@ -149,7 +151,7 @@ def getitem(a: Array, *, index: Any) -> Result:
 
 
 def _add_at(to: Array, index: Any, g: Array) -> None:
-    """to[index] += g, once for every time that an index occurs."""
+    """to[index] += g, where an index that occurs several times is added each time."""
     xp = xp_of(to)
     if isinstance(to, np.ndarray):
         xp.add.at(to, index, g)
@@ -159,10 +161,11 @@ def _add_at(to: Array, index: Any, g: Array) -> None:
 
 
 def _basic(index: Any) -> tuple[Any, ...] | None:
-    """An index of integers and slices only as a tuple, None for any other.
+    """An index of integers and slices only, as a tuple; None for any other index.
 
-    By such an index a[index] is a view without duplicates; an ellipsis makes it one where NumPy
-    would return a scalar. Bools are masks, and 0-d arrays of integers copy as larger ones do.
+    With such an index a[index] is a view without duplicates; an ellipsis is added so that NumPy
+    returns an array instead of a scalar. Bools are masks, and 0-d integer arrays copy as larger
+    ones do.
     """
     parts = index if isinstance(index, tuple) else (index,)
     ellipsis = False
@@ -175,14 +178,14 @@ def _basic(index: Any) -> tuple[Any, ...] | None:
 
 
 def _copied(index: Any) -> Any:
-    """The index with copies of its arrays and lists: the backward pass reads them again."""
+    """A copy of an index's arrays and lists, because the backward pass reads them again."""
     if isinstance(index, tuple):
         return tuple(_copied(k) for k in index)
     return index.copy() if hasattr(index, "copy") else index
 
 
 def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
-    """The elements of `a` at these places along an axis, none of which comes twice."""
+    """The elements of `a` at the indices `index` along an axis, which must not repeat."""
     xp, a_shape = xp_of(a), a.shape
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -194,7 +197,7 @@ def take_along_axis(a: Array, index: Array, *, axis: int) -> Result:
 
 
 def copy(a: Array) -> Result:
-    """A copy."""
+    """A copy of the array."""
     return Result(a.copy(), (lambda g, out: g,))
 
 
@@ -221,17 +224,17 @@ def concatenate(*arrays: Array, axis: int = 0) -> Result:
 
 
 SUMS = ("sum", "mean")
-"""The ways that add the parts up."""
+"""The ways to join parts by adding them up."""
 
 
 PUT_TOGETHER = ("concat", "stack")
-"""The ways that put the parts side by side, along an axis."""
+"""The ways to join parts side by side, along an axis."""
 
 JOINS = (*SUMS, *PUT_TOGETHER)
 
 
 def put_together(parts: Sequence[Array], join: str, axis: int) -> Array:
-    """The parts side by side, along an axis that they have or along a new one."""
+    """The parts joined along an existing axis ("concat") or along a new one ("stack")."""
     xp, ndim = xp_of(parts[0]), parts[0].ndim
     if join == "stack":
         return xp.stack(parts, axis=axis_within(axis, ndim + 1))
@@ -239,7 +242,7 @@ def put_together(parts: Sequence[Array], join: str, axis: int) -> Array:
 
 
 def joined(*parts: Array, join: str, axis: int = -1) -> Result:
-    """The sum or the mean of the parts, or all of them side by side along an axis."""
+    """The parts joined in one of the ways `JOINS`: summed, averaged, concatenated or stacked."""
     check_shapes([part.shape for part in parts], join, axis)
     if join in PUT_TOGETHER:
         y = put_together(parts, join, axis)
@@ -250,7 +253,8 @@ def joined(*parts: Array, join: str, axis: int = -1) -> Result:
 
 
 def divide(y: Array, join: str, n: int) -> Prepare | None:
-    """Makes a sum of n parts their mean, if that is asked for, and its gradient that of each."""
+    """Turns the sum y of n parts into their mean, if `join` is "mean"; returns the `prepare` that
+    divides the gradient."""
     if join == "sum":
         return None
     y /= n
@@ -260,7 +264,7 @@ def divide(y: Array, join: str, n: int) -> Prepare | None:
 def part_of_gradient(
     shapes: Sequence[tuple[int, ...]], join: str, axis: int, i: int
 ) -> Callable[[Array, Array | None], Array]:
-    """The vjp of part i of parts with these shapes that were put side by side."""
+    """The vjp for part i of parts that were concatenated or stacked: its slice of the gradient."""
     if join == "stack":
         along = axis_within(axis, len(shapes[i]) + 1)
         index: tuple[Any, ...] = ((slice(None),) * along) + (i,)
@@ -272,7 +276,7 @@ def part_of_gradient(
 
 
 def check_shapes(shapes: Sequence[tuple[int, ...]], join: str, axis: int) -> None:
-    """Raises ValueError unless parts of these shapes can be joined."""
+    """Raises ValueError unless parts of these shapes can be joined in this way."""
     compared = list(shapes)
     if join == "concat":
         along = axis_within(axis, len(shapes[0]))

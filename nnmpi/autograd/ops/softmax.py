@@ -1,10 +1,9 @@
 """Softmax, and the cross-entropy made of it.
 
-`at` keeps where the labels are, since the caller may use their memory again before the backward
-pass.
-The loss where classes are divided among ranks (`parallel/tensor/loss.py`), that with weights and
-smoothing (`losses.py`) and the kernels in C and CUDA are other forms of `cross_entropy`: what its
-reductions mean changes in all of them.
+The op keeps a copy of the labels' positions (`at`), because the caller may reuse the memory of the
+labels before the backward pass. `cross_entropy` has other forms: with classes divided among ranks
+(`parallel/tensor/loss.py`), with weights and smoothing (`losses.py`), and the kernels in C and
+CUDA. If you change what a reduction means, change all of them.
 """
 
 from nnmpi.arrays.backend import Array, of, xp_of
@@ -30,7 +29,7 @@ def softmax(a: Array, *, axis: int = -1) -> Result:
 
 
 def _along(a: Array, axis: int, loop: Kernel, gradient_loop: Kernel) -> Result:
-    if not a.size:  # the axis itself may be empty
+    if not a.size:  # an empty axis has no maximum
         axis_within(axis, a.ndim)
         return Result(a.copy(), (lambda g, out: g,))
     return of_value(a, loop, gradient_loop, axis)
@@ -41,7 +40,8 @@ def cross_entropy(
 ) -> Result:
     """-log(softmax(z))[label] of logits z (N, C, ...) and integer labels (N, ...).
 
-    On a device the loss may be left in the type of sums: it `widens`.
+    With `widens`, the loss on a device stays in the type of sums, instead of being rounded to 16
+    bits.
     """
     if z.ndim > 2:
         return _of_positions(z, labels, reduction, widens)
@@ -62,8 +62,8 @@ def cross_entropy(
 
 
 def _on_device(z: Array, labels: Array, scale: float, of_each: bool, widens: bool) -> Result:
-    """`scale` times the loss of scores z (n, C), or the losses `of_each`: the scores are kept, and
-    no probabilities."""
+    """The cross-entropy of scores z (n, C) on a device, times `scale`, or one loss per sample; the
+    backward pass recomputes probabilities from the scores."""
     n, xp, dtype = len(labels), xp_of(z), float_type(z)
     kind = types_of(dtype).sums
     loss, sums = xp.empty((n,) if of_each else (), kind), xp.empty((2, n), kind)
@@ -89,7 +89,7 @@ def _of_positions(z: Array, labels: Array, reduction: str, widens: bool) -> Resu
 
 
 def rows_of(z: Array) -> Array:
-    """z (N, C, ...) as rows (n, C): a view, where classes are last in memory."""
+    """z (N, C, ...) as rows (n, C): a view if classes are last in memory."""
     if z.ndim == 2:
         return z
     xp = xp_of(z)
@@ -97,7 +97,7 @@ def rows_of(z: Array) -> Array:
 
 
 def like_rows(rows: Array, shape: tuple[int, ...]) -> Array:
-    """The inverse of `rows_of`, for an array of this shape."""
+    """Rows (n, C) as an array of `shape` (N, C, ...), the inverse of `rows_of`."""
     if len(shape) == 2:
         return rows
     N, C, *rest = shape

@@ -19,7 +19,7 @@ LONG = 0.02  # seconds: where one sum takes longer, larger sizes are not timed
 LARGE = 1 << 16
 
 
-class Timed(Protocol):
+class TimedComm(Protocol):
     """The methods of a Comm that are timed."""
 
     size: int
@@ -29,7 +29,7 @@ class Timed(Protocol):
     def barrier(self) -> None: ...
 
 
-class Fastest(NamedTuple):
+class AlgorithmChoice(NamedTuple):
     """The fastest algorithm at each of the first of SIZES, by name."""
 
     names: tuple[str, ...]
@@ -44,7 +44,7 @@ class Fastest(NamedTuple):
         return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
-def measure_choice(trial: Timed) -> Fastest:
+def measure_choice(trial: TimedComm) -> AlgorithmChoice:
     """Times all algorithms on a Comm made for it; collective, with the same result on all ranks."""
     names, fastest = list(NAMES), []
     for nbytes in SIZES:
@@ -60,10 +60,10 @@ def measure_choice(trial: Timed) -> Fastest:
             break
         if nbytes >= LARGE:
             names = [name for name in names if seconds[name] < 2 * seconds[fastest[-1]]]
-    return Fastest(tuple(fastest))
+    return AlgorithmChoice(tuple(fastest))
 
 
-def medians(comm: Timed, calls: Sequence[Callable[[], object]]) -> list[float]:
+def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[float]:
     """The median seconds of collective calls, timed in turns; the same numbers on every rank."""
     first = [_agreed(comm, [_timed(comm, call)])[0] for call in calls]
     repeats = min(max(int(SECONDS * len(calls) / max(sum(first), 1e-9)), 5), 30)
@@ -71,7 +71,7 @@ def medians(comm: Timed, calls: Sequence[Callable[[], object]]) -> list[float]:
     return _agreed(comm, np.median(rows, axis=0).tolist())
 
 
-def _timed(comm: Timed, call: Callable[[], object]) -> float:
+def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
     """Seconds of the second of two calls, which finds its memory in the cache."""
     call()
     comm.barrier()
@@ -80,7 +80,7 @@ def _timed(comm: Timed, call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def _agreed(comm: Timed, seconds: Sequence[float]) -> list[float]:
+def _agreed(comm: TimedComm, seconds: Sequence[float]) -> list[float]:
     """The means over the ranks."""
     total = np.array(seconds, float)
     comm.all_reduce(total, "ring")

@@ -12,7 +12,7 @@ from nnmpi.comm.allreduce.interpreter import AllReduce, Interpreter
 from nnmpi.comm.allreduce.node_memory import NodeTopology, SharedReduction, memory_of_sums
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.call_log import CallSignature
-from nnmpi.comm.steps import InOrder, Steps
+from nnmpi.comm.steps import OperationQueue, Steps
 from nnmpi.comm.transport.base import ShortSum, Transport
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
@@ -24,7 +24,7 @@ SHORT = 2048  # bytes: up to here MPI_Iallreduce takes about as long as MPI_Allr
 class PreparedSum(NamedTuple):
     """The facts about sums of one length and type that are found out once."""
 
-    what: CallSignature
+    signature: CallSignature
     steps: AllReduce
     starts: AllReduce  # of a call that only starts the sum
     short: ShortSum | None  # instead of steps, where a rank has nothing else under way
@@ -40,7 +40,7 @@ class AllReduceDispatch:
         # The library's sums have a transport of their own, and an order: MPI matches collectives
         # by the order in which they are started, and these start when ranks have agreed.
         self._library: Transport | None = None
-        self._in_order = InOrder()
+        self._queue = OperationQueue()
         self._custom: dict[str, Algorithm] = {}  # proven for this number of ranks
 
     def prepare(self, signature: CallSignature) -> PreparedSum:
@@ -56,7 +56,7 @@ class AllReduceDispatch:
         return PreparedSum(signature, steps, steps, short)
 
     def _steps(self, name: str, n: int, dtype: np.dtype[Any]) -> AllReduce:
-        if name == "shared" or (name == "hierarchical" and self.topology().between is not None):
+        if name == "shared" or (name == "hierarchical" and self.topology().leader_ring is not None):
             return self._reductions[_reduction_key(n, dtype)].all_reduce
         # on a single node pairs of ranks stand for nodes in `hierarchical`
         plan = self._interpreter.plan(self._plan(name), n, dtype)
@@ -68,14 +68,14 @@ class AllReduceDispatch:
             return self._library is None
         if self._topology is None:
             return True
-        reduces = name == "shared" or self._topology.between is not None
+        reduces = name == "shared" or self._topology.leader_ring is not None
         return reduces and _reduction_key(n, dtype) not in self._reductions
 
     def set_up(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
         """Makes what the algorithm needs for such buffers; collective."""
         if name == "mpi":
             self._library = self._transport.duplicate()
-        elif name == "shared" or self.topology().between is not None:
+        elif name == "shared" or self.topology().leader_ring is not None:
             key = _reduction_key(n, dtype)
             self._reductions[key] = self.reduction(*key)
 
@@ -118,7 +118,7 @@ class AllReduceDispatch:
 
     def _by_library(self, starts: bool, row: Array, tag: int, blocks: bool) -> Steps:
         steps = self._agree_and_sum(row, starts)
-        return steps if blocks else self._in_order.add(steps)
+        return steps if blocks else self._queue.add(steps)
 
     def _agree_and_sum(self, row: Array, starts: bool) -> Steps:
         """By MPI_Allreduce if no rank only starts the sum, else by MPI_Iallreduce.

@@ -19,9 +19,9 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import Array, accumulator
-from nnmpi.comm.steps import InOrder, Steps
+from nnmpi.comm.steps import OperationQueue, Steps
 from nnmpi.comm.transport.base import Ledger, NoRoomError, ShortSum, Transport
-from nnmpi.comm.transport.gate import sum_loop
+from nnmpi.comm.transport.node_barrier import sum_loop
 
 SHORT = 1 << 14  # bytes of arrays that each rank adds up itself
 PAGE = 4096
@@ -33,7 +33,7 @@ class NodeTopology(NamedTuple):
 
     node: Transport
     ranks: tuple[int, ...]  # of the node, as the transport that was split numbers them
-    between: Algorithm | None  # a ring of the first ranks of all nodes; None if there is one node
+    leader_ring: Algorithm | None  # over the first rank of each node; None on a single node
     control: Interpreter  # for what ranks agree on here; on no ledger
 
     @classmethod
@@ -80,13 +80,13 @@ class SharedReduction:
     def __init__(self, topology: NodeTopology, interpreter: Interpreter, n: int, dtype: Any):
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self._node = topology.node
-        self._between, self._interpreter = topology.between, interpreter
-        self._in_order = InOrder()
+        self._leader_ring, self._interpreter = topology.leader_ring, interpreter
+        self._queue = OperationQueue()
         self._sums_dtype = accumulator(self.dtype)
         segment, *extra = _sizes(n, self.dtype, 1)
         separate = self._sums_dtype is not self.dtype
         # a node rounds its sum where that is complete, or travels rounded
-        self._rounds = separate and (self._between is None or interpreter.narrow_sums)
+        self._rounds = separate and (self._leader_ring is None or interpreter.narrow_sums)
         self._window = self._node.window(segment + sum(extra) * (self._node.rank == 0))
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
@@ -102,7 +102,7 @@ class SharedReduction:
             if separate
             else self.total
         )
-        self._is_short = _is_short(n, self.dtype) and self._between is None
+        self._is_short = _is_short(n, self.dtype) and self._leader_ring is None
         self._turn = np.zeros(1, np.int64)  # which half of the segments the next short sum has
         self._halves: dict[int, list[tuple[Array, ...]]] = {}  # by length
 
@@ -117,7 +117,7 @@ class SharedReduction:
         This rank's are in `mine`, and the sum is in `total`.
         """
         steps = self._reduce(start, stop, tag, blocks)
-        return steps if blocks else self._in_order.add(steps)
+        return steps if blocks else self._queue.add(steps)
 
     def all_reduce(self, array: Array, tag: int, blocks: bool) -> Steps:
         """Sums arrays of the ranks' own in place; only what others need is copied."""
@@ -125,7 +125,7 @@ class SharedReduction:
             steps = self._exchange(array, blocks)
         else:
             steps = self._reduce(0, array.size, tag, blocks, array)
-        return steps if blocks else self._in_order.add(steps)
+        return steps if blocks else self._queue.add(steps)
 
     def short_sum(self, n: int) -> ShortSum | None:
         """The sum of n numbers in one call, if it is short and there is compiled code for it."""
@@ -163,11 +163,11 @@ class SharedReduction:
         yield self._barrier(blocks)
         self._add(parts, slice_here.start, slice_here.stop)
         yield self._barrier(blocks)
-        if self._between is not None:
+        if self._leader_ring is not None:
             if self._node.rank == 0:
                 total = self.total[start:stop]
                 sums = total if self._rounds else self._sums[start:stop]
-                yield from self._interpreter.steps(self._between, total, tag, blocks, sums)
+                yield from self._interpreter.steps(self._leader_ring, total, tag, blocks, sums)
             yield self._barrier(blocks)
         if array is not None:
             array[...] = self.total[:stop]

@@ -12,7 +12,7 @@ import numpy as np
 from nnmpi.collectives.algorithms import ALL_GATHERS
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.call_log import LoggedCall
-from nnmpi.comm.steps import InOrder, Steps
+from nnmpi.comm.steps import OperationQueue, Steps
 from nnmpi.comm.transport.base import TAGS, Ledger, Transport
 
 NBYTES = 400  # of an encoded call
@@ -29,7 +29,7 @@ class CallComparison:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport.duplicate(Ledger(transport.size))
         self._interpreter = Interpreter(self._transport)
-        self._in_order = InOrder()
+        self._queue = OperationQueue()
 
     def free(self) -> None:
         """Frees the transport; collective."""
@@ -40,7 +40,7 @@ class CallComparison:
 
         The line that calls may differ between ranks: there are programs in which that is right.
         """
-        return self._in_order.add(self._steps(call, blocks))
+        return self._queue.add(self._steps(call, blocks))
 
     def _steps(self, call: LoggedCall, blocks: bool) -> Steps:
         texts = np.zeros(self._transport.size, f"S{NBYTES}")

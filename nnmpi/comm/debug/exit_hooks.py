@@ -28,7 +28,7 @@ MOST = 1000  # characters of a message that ranks compare
 INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
 
 
-class Ending(NamedTuple):
+class JobEnd(NamedTuple):
     """How a rank ends the job, with an exit status, and itself.
 
     A job that is fault tolerant (`mpirun --with-ft ulfm`) goes on without a rank that ends alone.
@@ -49,11 +49,11 @@ class Failures(NamedTuple):
 
     is_first: bool = True  # this rank, of all that fail
     others: Mapping[int, str] = {}  # messages of other ranks that fail
-    all_over: bool = False  # they have failed too, or come to their end
+    all_ended: bool = False  # they have failed too, or come to their end
 
 
 @contextmanager
-def fatal(who: str, ending: Ending, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+def fatal(who: str, ending: JobEnd, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Acts on an exception in the block, unless it is one of those that are passed on.
 
     It is for what runs before the hooks are there, or when Python asks them no more.
@@ -72,7 +72,7 @@ def fatal(who: str, ending: Ending, passed: tuple[type[Exception], ...] = ()) ->
 
 
 def install(
-    rank: int, size: int, ending: Ending, failures: Callable[[str, bool], Failures]
+    rank: int, size: int, ending: JobEnd, failures: Callable[[str, bool], Failures]
 ) -> None:
     """Replaces Python's exception hooks: they print the exception of this rank, and act on it.
 
@@ -102,12 +102,12 @@ def install(
             ending.end_job(1)
         elif is_rank:
             message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST]
-            is_first, others, all_over = failures(message, issubclass(kind, OtherRankError))
-            if all_over or not ending.fault_tolerant:
+            is_first, others, all_ended = failures(message, issubclass(kind, OtherRankError))
+            if all_ended or not ending.fault_tolerant:
                 time.sleep(0 if is_first else TIME_TO_BE_ENDED)
             text = kind.__name__ if is_custom else traceback_text(error)
             _print(who, _others(rank, message, others) + text)
-            if all_over:
+            if all_ended:
                 ending.end_job(1)
             ending.end_rank()
 

@@ -25,7 +25,7 @@ RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 BETWEEN_RANKS = 0.5  # seconds: the first rank that ends ends the others before they print the same
 TIME_TO_READ = 0.2  # seconds in which the launcher reads what was printed
-LOOK = 1.0  # seconds between two looks at the other ranks
+LOOK_INTERVAL = 1.0  # seconds between two looks at the other ranks
 TIME_TO_START = 2.0  # seconds for which ranks may be missing: not started yet, or already at work
 
 
@@ -64,9 +64,9 @@ def _problem(ends: int, timeout: float, parent: int) -> str:
     """Why the start has to end, as soon as that is known; empty when it has ended by itself."""
     rank, began = rank_of(os.environ), time.monotonic()
     until, complete, now = began + timeout + BETWEEN_RANKS * min(rank, 5), began, began
-    here = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0")) * launcher.runs(parent)
+    here = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0")) * launcher.is_launcher(parent)
     while now < until:
-        if select.select([ends], [], [], min(LOOK, until - now))[0]:
+        if select.select([ends], [], [], min(LOOK_INTERVAL, until - now))[0]:
             return ""
         now, left = time.monotonic(), ranks_of(parent) if here else {}
         if len(left) == here:
@@ -82,7 +82,7 @@ def _problem(ends: int, timeout: float, parent: int) -> str:
     )
 
 
-LOOKS_ON = """
+WATCHER_SCRIPT = """
 import select, sys
 limit, process, parent = map(float, sys.argv[1:4])
 if not select.select([0], [], [], limit)[0]:
@@ -100,7 +100,7 @@ def limit_end(timeout: float) -> None:
         return
     ends, _ = os.pipe()  # the other end is closed when this process has ended
     numbers = map(str, (timeout, os.getpid(), os.getppid()))
-    arguments = [sys.executable, "-S", "-c", LOOKS_ON, *numbers, *sys.path]
+    arguments = [sys.executable, "-S", "-c", WATCHER_SCRIPT, *numbers, *sys.path]
     files = [(os.POSIX_SPAWN_DUP2, ends, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
     with suppress(OSError):  # no memory for a process: the end has no limit
         os.posix_spawn(sys.executable, arguments, os.environ, file_actions=files)
@@ -117,7 +117,7 @@ def end_rank(process: int, parent: int, problem: str) -> None:
     """Print what is wrong with a rank, and end it and the others of its launcher."""
     print_error(f"rank {rank_of(os.environ)} {problem}")
     time.sleep(TIME_TO_READ)
-    launcher.end(parent)
+    launcher.terminate(parent)
     os.kill(process, signal.SIGKILL)
 
 

@@ -8,7 +8,7 @@ left     a rank has come to its end; another that waits for it in a collective, 
          ends the job
 failed   an exception ends a rank; of several, the first one prints it
 silent   in a fault-tolerant job, a rank that others have waited for so long is killed instead of
-         the job: `silence` finds it
+         the job: `silent_ranks` finds it
 
 Nothing is sent while all goes well, except that ranks wait for each other at the end: MPI_Finalize
 would do so without a word, and without noticing that a rank waits for one that has left.
@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.debug.compare import name_ranks
-from nnmpi.comm.debug.exit_hooks import Ending, Failures
-from nnmpi.comm.debug.silence import Silence
+from nnmpi.comm.debug.exit_hooks import Failures, JobEnd
+from nnmpi.comm.debug.silent_ranks import SilentRankMonitor
 from nnmpi.comm.debug.start_limit import stopped_ranks
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.stderr import print_error
@@ -48,7 +48,7 @@ REPORT, LEFT, FAILED = "report", "left", "failed"  # kinds of messages, beside t
 END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
 
 
-class Left(NamedTuple):
+class DepartedRank(NamedTuple):
     """A rank that has come to its end."""
 
     calls: dict[str, int]  # collectives that it has called, by communicator
@@ -56,7 +56,7 @@ class Left(NamedTuple):
     last: str
     received: float  # when
 
-    def joins(self, call: LoggedCall) -> bool:
+    def takes_part_in(self, call: LoggedCall) -> bool:
         """Whether it has done its part of a collective; not known of a message."""
         if call.number < 0 or [call.comm, call.number] in self.incomplete:
             return False
@@ -69,12 +69,12 @@ class Watchdog:
     Without a `channel` it knows no other rank.
     """
 
-    def __init__(self, rank: int, progress: Progress, ending: Ending) -> None:
+    def __init__(self, rank: int, progress: Progress, ending: JobEnd) -> None:
         self._rank, self._progress, self._ending = rank, progress, ending
         self.channel: MPIChannel | None = None  # to the other ranks, for which it then waits too
-        self._silence = Silence(rank, progress, self._send)
+        self._silent_ranks = SilentRankMonitor(rank, progress, self._send)
         self._main, self._ended = threading.get_ident(), threading.Event()
-        self._left: dict[int, Left] = {}
+        self._departed: dict[int, DepartedRank] = {}
         self._failed: dict[int, tuple[str, bool, bool]] = {}  # message, is first, follows
         self._lock = threading.Lock()  # of the channel
         self._warned = self._reported = False
@@ -83,7 +83,7 @@ class Watchdog:
 
     def leave(self) -> None:
         """Returns when all ranks have called it, unless a rank ends the job."""
-        self._silence.at_end = True
+        self._silent_ranks.at_end = True
         self._ended.set()
         self._thread.join()
 
@@ -107,7 +107,7 @@ class Watchdog:
         others = {r: text for r, (text, _, follows) in sorted(failed.items()) if not follows}
         first = [r for r, (_, first, _) in failed.items() if first]
         is_first = is_first and self._rank < min(first, default=self._rank + 1)
-        over = {*failed, *self._left} >= {*channel.left()}
+        over = {*failed, *self._departed} >= {*channel.left()}
         return Failures(is_first, others, over)
 
     def _run(self) -> None:
@@ -118,7 +118,7 @@ class Watchdog:
 
     def _look(self) -> None:
         self._receive()
-        self._silence.look()
+        self._silent_ranks.note_activity()
         waiting = self._progress.waiting()
         if waiting is None:
             return
@@ -140,11 +140,11 @@ class Watchdog:
                 self._failed[source] = text, is_first, follows
             elif kind == LEFT:
                 calls, incomplete, last = values
-                self._left[source] = Left(calls, incomplete, last, time.monotonic())
+                self._departed[source] = DepartedRank(calls, incomplete, last, time.monotonic())
             elif kind == REPORT:
                 self._report(LoggedCall(*values))
             else:
-                self._silence.hear(source, kind, values[0])
+                self._silent_ranks.receive(source, kind, values[0])
 
     def _next(self) -> tuple[int, bytes] | None:
         with self._lock:
@@ -152,7 +152,7 @@ class Watchdog:
 
     def _time_out(self, reason: str, call: LoggedCall, limit: float) -> None:
         channel = self.channel if self._ending.fault_tolerant else None
-        if channel is not None and self._silence.is_ended(channel, reason, limit):
+        if channel is not None and self._silent_ranks.kill_silent_ranks(channel, reason, limit):
             return
         print_error(
             f"rank {self._rank} has waited for longer than NNMPI_TIMEOUT={limit:g} s {reason}; "
@@ -168,16 +168,16 @@ class Watchdog:
         if not self._reported:
             self._reported = True
             if self._ended.is_set():
-                print_error(f"rank {self._rank} has come to its end {self._last()}")
+                print_error(f"rank {self._rank} has come to its end {self._last_call()}")
             else:
                 print_error(report(self._rank, self._progress, self._main, late))
 
     def _check_for_ranks_that_left(self, call: LoggedCall, seconds: float) -> None:
         """Ends the job if this rank waits for one that has left."""
         participants = self._progress.log.participants(call)
-        for r, left in self._left.items():
+        for r, left in self._departed.items():
             known = min(seconds, time.monotonic() - left.received)
-            if r in participants and known > IN_FLIGHT and not left.joins(call):
+            if r in participants and known > IN_FLIGHT and not left.takes_part_in(call):
                 print_error(
                     f"rank {self._rank} waits for rank {r} in {call}, "
                     f"but rank {r} has left {left.last}"
@@ -192,23 +192,23 @@ class Watchdog:
             self._receive()
             if not sent and time.monotonic() - started > TIME_TO_END:
                 sent = True
-                self._tell_that_it_left()
+                self._announce_departure()
             limit = self._progress.log.settings.timeout
             if time.monotonic() - started > limit:
-                missing = [r for r in channel.left() if r not in self._left]
+                missing = [r for r in channel.left() if r not in self._departed]
                 whom = name_ranks(missing) if missing else "another rank"
                 self._time_out(f"at its end for {whom}", END, limit)
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
         self._receive()  # MPI wants no message to be left
 
-    def _tell_that_it_left(self) -> None:
+    def _announce_departure(self) -> None:
         log = self._progress.log
         calls = {name: counter.calls for name, counter in log.counters.items()}
         incomplete = [w.call[:2] for w in self._progress.works]
-        self._send_all(LEFT, calls, incomplete, self._last())
+        self._send_all(LEFT, calls, incomplete, self._last_call())
 
-    def _last(self) -> str:
+    def _last_call(self) -> str:
         calls = self._progress.log.calls
         return f"after {calls[-1]}" if calls else "without any call"
 

@@ -119,7 +119,7 @@ class SharedWindow(NamedTuple):
     segments: list[Bytes]
     barrier: Callable[[], None]  # of the node; what all ranks wrote before is visible after it
     ibarrier: Callable[[], Any]  # the same as what `wait` and `test` of its transport take
-    short_sum: Callable[..., ShortSum | None]  # of `Gate`; None where ranks are threads
+    short_sum: Callable[..., ShortSum | None]  # of `Barrier`; None where ranks are threads
     free: Callable[[], None]  # collective; where the transport was abandoned, it does nothing
     is_viewed: Callable[[], bool]  # forgets the segments; whether anybody else still has arrays
 

@@ -26,18 +26,18 @@ from nnmpi.comm.transport.base import (
 )
 
 MatchKey: TypeAlias = tuple[Hashable, int, int, int]  # channel, source, to, tag
-Taker: TypeAlias = Callable[[list[Any]], object]  # takes what all ranks brought, in their order
+Callback: TypeAlias = Callable[[list[Any]], object]  # gets the values of all ranks, in rank order
 
 
 class DeadlockError(AbortedError):
     """Every rank waits, and none of them can go on."""
 
 
-class Killed(BaseException):  # not an Exception: what is killed handles no error
+class RankKilled(BaseException):  # not an Exception: what is killed handles no error
     """This rank is lost: its thread ends, as a process does by SIGKILL."""
 
 
-class Member(Protocol):
+class Caller(Protocol):
     """The maker of an operation: a rank, since it started or since it shrank."""
 
     job_rank: int
@@ -50,8 +50,8 @@ class Member(Protocol):
 class PostedMessage:
     """A send or a receive that was posted. `awaited`: the ranks of the job that it needs."""
 
-    def __init__(self, data: Bytes, sends: bool, what: str, era: int, peer: int) -> None:
-        self.data, self.sends, self.what, self.done = data, sends, what, False
+    def __init__(self, data: Bytes, sends: bool, label: str, era: int, peer: int) -> None:
+        self.data, self.sends, self.label, self.done = data, sends, label, False
         self.era, self.awaited = era, (peer,)
         self.error: MessageLengthError | None = None  # raised where it is waited for
 
@@ -62,10 +62,10 @@ class Rendezvous:
     error = None
 
     def __init__(self, era: int, ranks: Sequence[int]) -> None:
-        self.what, self.done = f"a call of all {len(ranks)} ranks", False
+        self.label, self.done = f"a call of all {len(ranks)} ranks", False
         self.era, self._ranks = era, ranks
         self.brought: dict[int, Any] = {}
-        self.takers: list[Taker] = []
+        self.callbacks: list[Callback] = []
 
     @property
     def awaited(self) -> Collection[int]:
@@ -73,10 +73,10 @@ class Rendezvous:
         return {*self._ranks} - self.brought.keys()
 
 
-class Meeting:
+class SurvivorMeeting:
     """A meeting of the ranks that are left, however many these are when it is complete."""
 
-    what, error, awaited = "all ranks that are left", None, ()
+    label, error, awaited = "all ranks that are left", None, ()
 
     def __init__(self, number: int) -> None:
         self.era, self.done = number, False
@@ -84,7 +84,7 @@ class Meeting:
         self.ranks: list[int] = []  # when it is complete
 
 
-Posted: TypeAlias = PostedMessage | Rendezvous | Meeting
+Posted: TypeAlias = PostedMessage | Rendezvous | SurvivorMeeting
 _DONE = attrgetter("done")
 
 
@@ -108,21 +108,21 @@ class Hub:
         self._changed = [threading.Condition(self._lock) for _ in range(size)]  # by rank
         self._failure: AbortedError | None = None
         self._running, self._lost = set(range(size)), set[int]()
-        self._left = dict(killed or {})  # operations until a rank is killed, that one included
+        self._remaining = dict(killed or {})  # operations until a rank is killed, that one included
         self._revoked = set[int]()  # eras
-        self._meeting = Meeting(1)
-        self._met: dict[int, Meeting] = {}  # by a rank that was not confirmed, and has to shrink
+        self._meeting = SurvivorMeeting(1)
+        self._completed: dict[int, SurvivorMeeting] = {}  # by rank: unconfirmed, must shrink
         self._waiting: dict[int, Sequence[Posted]] = {}
         self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # all of a key send, or all receive
         self._rendezvous: dict[Hashable, Rendezvous] = {}
 
     # ---- operations of a rank
 
-    def post(self, by: Member, message: PostedMessage, key: MatchKey) -> PostedMessage:
+    def post(self, caller: Caller, message: PostedMessage, key: MatchKey) -> PostedMessage:
         """Copies the message if the other side was posted before, else queues it; returns it."""
         with self._lock:
-            self._count(by)
-            self._check(by, (message,))
+            self._count(caller)
+            self._check(caller, (message,))
             queue = self._posted.setdefault(key, deque())
             if not queue or queue[0].sends == message.sends:
                 queue.append(message)
@@ -141,56 +141,56 @@ class Hub:
             return message
 
     def join(
-        self, by: Member, key: Hashable, ranks: Sequence[int], value: Any, take: Taker
+        self, caller: Caller, key: Hashable, ranks: Sequence[int], value: Any, callback: Callback
     ) -> Rendezvous:
         """Brings this rank's value to a collective of these ranks of the job."""
         with self._lock:
-            self._count(by)
-            rendezvous = self._rendezvous.get(key) or Rendezvous(by.era, ranks)
-            self._check(by, (rendezvous,))
+            self._count(caller)
+            rendezvous = self._rendezvous.get(key) or Rendezvous(caller.era, ranks)
+            self._check(caller, (rendezvous,))
             self._rendezvous[key] = rendezvous
-            rendezvous.brought[by.job_rank] = value
-            rendezvous.takers.append(take)
+            rendezvous.brought[caller.job_rank] = value
+            rendezvous.callbacks.append(callback)
             if len(rendezvous.brought) == len(ranks):
-                for taker in rendezvous.takers:
-                    taker([rendezvous.brought[rank] for rank in ranks])
+                for complete in rendezvous.callbacks:
+                    complete([rendezvous.brought[rank] for rank in ranks])
                 rendezvous.done = True
                 del self._rendezvous[key]
                 self._wake(ranks)
             return rendezvous
 
-    def wait(self, by: Member, requests: Sequence[Posted]) -> None:
+    def wait(self, caller: Caller, requests: Sequence[Posted]) -> None:
         """Returns when all are complete."""
-        rank = by.job_rank
+        rank = caller.job_rank
         with self._lock:
-            self._count(by)
+            self._count(caller)
             self._waiting[rank] = requests
             self._look_for_deadlock()
-            while not self._failure and not self._goes_on(rank, requests):
+            while not self._failure and not self._can_go_on(rank, requests):
                 self._changed[rank].wait()
             del self._waiting[rank]
             if rank in self._lost:
-                raise Killed(f"rank {rank} was killed")
-            self._are_done(by, requests)
+                raise RankKilled(f"rank {rank} was killed")
+            self._all_done(caller, requests)
 
-    def test(self, by: Member, requests: Sequence[Posted]) -> bool:
+    def test(self, caller: Caller, requests: Sequence[Posted]) -> bool:
         """Whether all are complete."""
         with self._lock:
-            self._count(by)
-            return self._are_done(by, requests)
+            self._count(caller)
+            return self._all_done(caller, requests)
 
-    def confirm(self, by: Member) -> None:
+    def confirm(self, caller: Caller) -> None:
         """Returns on all ranks if all have called it and none is lost; else raises on all."""
         with self._lock:
-            met = self._meet(by, confirms=True)
-            if met.ranks != [*by.members] or not all(met.came.values()):
-                self._met[by.job_rank] = met
-                raise self._loss(by)
+            meeting = self._meet(caller, confirms=True)
+            if meeting.ranks != [*caller.members] or not all(meeting.came.values()):
+                self._completed[caller.job_rank] = meeting
+                raise self._loss(caller)
 
-    def shrink(self, by: Member) -> Meeting:
+    def shrink(self, caller: Caller) -> SurvivorMeeting:
         """All ranks that are left, which have called it too, or were not confirmed."""
         with self._lock:
-            return self._met.pop(by.job_rank, None) or self._meet(by, confirms=False)
+            return self._completed.pop(caller.job_rank, None) or self._meet(caller, confirms=False)
 
     # ---- what happens to a rank, and to all
 
@@ -225,55 +225,55 @@ class Hub:
 
     # ---- under the lock
 
-    def _count(self, by: Member) -> None:
+    def _count(self, caller: Caller) -> None:
         """Counts an operation, and raises Killed where it is the rank's last one, or after it."""
-        rank = by.job_rank
-        if rank in self._left:
-            self._left[rank] -= 1
-            if self._left[rank] == 0:
+        rank = caller.job_rank
+        if rank in self._remaining:
+            self._remaining[rank] -= 1
+            if self._remaining[rank] == 0:
                 self.lose(rank)
         if rank in self._lost:
-            raise Killed(f"rank {rank} was killed")
+            raise RankKilled(f"rank {rank} was killed")
 
-    def _goes_on(self, rank: int, requests: Sequence[Posted]) -> bool:
+    def _can_go_on(self, rank: int, requests: Sequence[Posted]) -> bool:
         """Whether a rank that waits for these does so no longer."""
         if all(map(_DONE, requests)):
             return True
-        return self.fault_tolerant and (rank in self._lost or any(map(self._fails, requests)))
+        return self.fault_tolerant and (rank in self._lost or any(map(self._broken, requests)))
 
-    def _fails(self, posted: Posted) -> bool:
+    def _broken(self, posted: Posted) -> bool:
         """Whether it can never be complete: it is revoked, or a rank that it needs is lost."""
         if posted.done:
             return False
         return posted.era in self._revoked or not self._lost.isdisjoint(posted.awaited)
 
-    def _are_done(self, by: Member, requests: Sequence[Posted]) -> bool:
+    def _all_done(self, caller: Caller, requests: Sequence[Posted]) -> bool:
         """Whether all are complete; one that is stays so, though another rank has failed since."""
         done = all(map(_DONE, requests))
         if not done:
-            self._check(by, requests)
+            self._check(caller, requests)
         for q in requests:
             if q.error is not None:
                 raise q.error
         return done
 
-    def _check(self, by: Member, requests: Sequence[Posted]) -> None:
+    def _check(self, caller: Caller, requests: Sequence[Posted]) -> None:
         """Raises where the job has failed, or one of these cannot be complete any more."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
-        if self.fault_tolerant and any(map(self._fails, requests)):
-            raise self._loss(by)
+        if self.fault_tolerant and any(map(self._broken, requests)):
+            raise self._loss(caller)
 
-    def _loss(self, by: Member) -> RankLost:
+    def _loss(self, caller: Caller) -> RankLost:
         lost = ", ".join(map(str, sorted(self._lost)))
-        return by.lost(f"lost ranks: {lost}" if lost else "a rank has abandoned its Comms")
+        return caller.lost(f"lost ranks: {lost}" if lost else "a rank has abandoned its Comms")
 
-    def _meet(self, by: Member, confirms: bool) -> Meeting:
-        self._count(by)
+    def _meet(self, caller: Caller, confirms: bool) -> SurvivorMeeting:
+        self._count(caller)
         meeting = self._meeting
-        meeting.came[by.job_rank] = confirms
+        meeting.came[caller.job_rank] = confirms
         self._complete_meeting()
-        self.wait(by, (meeting,))  # a rank may be killed before it has come, or after
+        self.wait(caller, (meeting,))  # a rank may be killed before it has come, or after
         return meeting
 
     def _complete_meeting(self) -> None:
@@ -281,7 +281,7 @@ class Hub:
         meeting = self._meeting
         if meeting.came and self._running <= meeting.came.keys():
             meeting.ranks, meeting.done = sorted(self._running), True
-            self._meeting = Meeting(meeting.era + 1)
+            self._meeting = SurvivorMeeting(meeting.era + 1)
             self._wake(range(self.size))
 
     def _wake(self, ranks: Iterable[int]) -> None:
@@ -296,10 +296,10 @@ class Hub:
     def _look_for_deadlock(self) -> None:
         if not self._running or not self._running <= self._waiting.keys() or self._failure:
             return
-        if any(starmap(self._goes_on, self._waiting.items())):
+        if any(starmap(self._can_go_on, self._waiting.items())):
             return
         waits = (
-            f"rank {r}: " + ", ".join(q.what for q in requests if not q.done)
+            f"rank {r}: " + ", ".join(q.label for q in requests if not q.done)
             for r, requests in sorted(self._waiting.items())
         )
         self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))

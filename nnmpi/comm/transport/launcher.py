@@ -14,14 +14,14 @@ from pathlib import Path
 NAME = "prterun\n"
 
 
-def runs(process: int) -> bool:
+def is_launcher(process: int) -> bool:
     """Whether it is the launcher of ranks on this host."""
     with suppress(OSError):
         return Path(f"/proc/{process}/comm").read_text() == NAME
     return False
 
 
-def end(launcher: int) -> None:
+def terminate(launcher: int) -> None:
     """Ends all ranks, with status 1, by a SIGTERM to the launcher if this process is one.
 
     MPI_Abort would make it print 14 lines. Returns where it is another process, or does not end.

@@ -16,8 +16,8 @@ from nnmpi.comm.transport.base import (
     TransportFamily,
     pieces,
 )
-from nnmpi.comm.transport.gate import Counts, Gate, length, make_window
 from nnmpi.comm.transport.mpi_job import abort_job
+from nnmpi.comm.transport.node_barrier import Barrier, Counts, length, shared_window
 from nnmpi.comm.transport.start_mpi import MPI
 
 MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
@@ -80,14 +80,14 @@ class MPITransport:
             ledger.received_bytes[source] += into.size
         self._sendrecv(out, to, tag, into, source, tag)
 
-    def wait(self, requests: Sequence[MPI.Request] | Gate) -> None:
-        if isinstance(requests, Gate):
+    def wait(self, requests: Sequence[MPI.Request] | Barrier) -> None:
+        if isinstance(requests, Barrier):
             requests.wait()
         else:
             MPI.Request.Waitall(requests)
 
-    def test(self, requests: Sequence[MPI.Request] | Gate) -> bool:
-        return requests.test() if isinstance(requests, Gate) else MPI.Request.Testall(requests)
+    def test(self, requests: Sequence[MPI.Request] | Barrier) -> bool:
+        return requests.test() if isinstance(requests, Barrier) else MPI.Request.Testall(requests)
 
     def receiver(self) -> "MPIReceiver":
         return MPIReceiver(self)
@@ -141,7 +141,7 @@ class MPITransport:
     def window(self, nbytes: int) -> SharedWindow:
         try:
             memory = self._allocate(length(nbytes))
-            return make_window(memory, self.rank, self.barrier, self._gate)
+            return shared_window(memory, self.rank, self.barrier, self._barrier)
         except (MPI.Exception, MemoryError) as error:  # on some ranks: the others wait for them
             self.abort(
                 f"cannot get {nbytes:,} bytes of shared memory ({error}): {self.free_memory():,} "
@@ -162,8 +162,8 @@ class MPITransport:
         buffers = [window.Shared_query(r)[0] for r in range(self.size)]
         return Segments(buffers, window.Sync, free)
 
-    def _gate(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Gate:
-        return Gate(counts, rank, sync, self._comm.Iprobe)
+    def _barrier(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Barrier:
+        return Barrier(counts, rank, sync, self._comm.Iprobe)
 
     def abort(self, message: str, status: int = 1) -> None:
         flush_output()

@@ -58,7 +58,7 @@ def abort_job(status: int) -> None:
     """Ends all ranks. MPI_Abort may return, and then this rank ends all the same."""
     time.sleep(0.2)  # else the launcher may kill this rank before it has read what was printed
     if status == 1:
-        launcher.end(os.getppid())
+        launcher.terminate(os.getppid())
     MPI.COMM_WORLD.Abort(status)
     os._exit(status)
 

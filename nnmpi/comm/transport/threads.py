@@ -16,7 +16,7 @@ from nnmpi.comm.transport.base import (
     TransportFamily,
     add_up,
 )
-from nnmpi.comm.transport.hub import Hub, Killed, Posted, PostedMessage, Rendezvous, Taker
+from nnmpi.comm.transport.hub import Callback, Hub, Posted, PostedMessage, RankKilled, Rendezvous
 
 FAILED_TESTS = 30  # in a row, after which a rank lets other threads run
 
@@ -36,8 +36,8 @@ class ThreadFamily(TransportFamily):
         self.hub.confirm(self)
 
     def shrink(self) -> "ThreadTransport":
-        met = self.hub.shrink(self)
-        return ThreadFamily(self.hub, self.job_rank, met.ranks, met.era).first()
+        survivors = self.hub.shrink(self)
+        return ThreadFamily(self.hub, self.job_rank, survivors.ranks, survivors.era).first()
 
     def first(self) -> "ThreadTransport":
         """The transport of all of its ranks."""
@@ -130,7 +130,7 @@ class ThreadTransport:
     def die(self) -> NoReturn:
         """Kills this rank, whose thread calls it."""
         self._hub.lose(self.family.job_rank)
-        raise Killed(f"rank {self.family.job_rank} has killed itself")
+        raise RankKilled(f"rank {self.family.job_rank} has killed itself")
 
     def free_memory(self) -> int:
         return self._hub.free_memory
@@ -151,10 +151,10 @@ class ThreadTransport:
         self._hub.abort(message)
         raise AbortedError(message)
 
-    def _join(self, value: Any, take: Taker) -> Rendezvous:
+    def _join(self, value: Any, callback: Callback) -> Rendezvous:
         self._collectives += 1
         key = self._channel, self._collectives
-        return self._hub.join(self.family, key, self.members, value, take)
+        return self._hub.join(self.family, key, self.members, value, callback)
 
     def _gather(self, value: Any) -> list[Any]:
         """Every rank's value, in the order of the ranks."""

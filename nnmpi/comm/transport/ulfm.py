@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from nnmpi.comm.transport.base import Bytes, Ledger, Segments, add_up, pieces
 from nnmpi.comm.transport.files import map_segments, node_number
-from nnmpi.comm.transport.gate import Counts, Gate
 from nnmpi.comm.transport.mpi import MPIReceiver, MPITransport, Receive
+from nnmpi.comm.transport.node_barrier import Barrier, Counts
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 from nnmpi.comm.transport.ulfm_family import BARRIER, GATHER, UlfmFamily
 
@@ -96,8 +96,8 @@ class UlfmTransport(MPITransport):
             self.family.keep(send)
             self.family.raise_loss(error)
 
-    def wait(self, requests: Sequence[MPI.Request] | Gate) -> None:
-        if isinstance(requests, Gate):
+    def wait(self, requests: Sequence[MPI.Request] | Barrier) -> None:
+        if isinstance(requests, Barrier):
             requests.wait()
             return
         try:
@@ -107,8 +107,8 @@ class UlfmTransport(MPITransport):
         except MPI.Exception as error:
             self.family.raise_loss(error)
 
-    def test(self, requests: Sequence[MPI.Request] | Gate) -> bool:
-        if isinstance(requests, Gate):
+    def test(self, requests: Sequence[MPI.Request] | Barrier) -> bool:
+        if isinstance(requests, Barrier):
             return requests.test()
         try:
             return all(request.Test() for request in requests)
@@ -187,8 +187,8 @@ class UlfmTransport(MPITransport):
                 self._notice()
             raise
 
-    def _gate(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Gate:
-        return UlfmGate(counts, rank, sync, self._notice)
+    def _barrier(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Barrier:
+        return UlfmBarrier(counts, rank, sync, self._notice)
 
     def _notice(self) -> None:
         """Moves messages, and raises RankLost where there is a loss."""
@@ -237,7 +237,7 @@ class MessageGather:
         return self._hop >= size
 
 
-class UlfmGate(Gate):
+class UlfmBarrier(Barrier):
     """A gate at which each look notices a loss: who spins on counts would wait for ever."""
 
     def test(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nnmpi.parallel.arrangement.drawing import alike_layers, numbers_of
-from nnmpi.planning.paper.alike_ranks import MANY
+from nnmpi.planning.paper.rank_kinds import MANY
 from nnmpi.sim.drawing.tables import columns, duration, plural
 
 Event = dict[str, Any]
@@ -69,7 +69,7 @@ def beyond_memory(e: Event) -> str:
     """A line of where activations are."""
     of = Counter(unit["residence"] for unit in e["units"])
     disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
-    state = f", {size(e['swapped_state'])} of running sums on disk" * bool(e["swapped_state"])
+    state = f", {size(e['swapped_state'])} of optimizer state on disk" * bool(e["swapped_state"])
     state += f", the model's {size(e['model_on_disk'])} too" * bool(e["model_on_disk"])
     return (
         f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "

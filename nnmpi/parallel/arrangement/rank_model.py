@@ -94,7 +94,7 @@ class Memory(NamedTuple):
 
     parameters   values, frozen ones included
     gradients    of trained parameters
-    optimizer    running sums
+    optimizer    optimizer state
     buffers      such as running statistics
     slots        memory in which values or gradients are for a while only
     windows      shared memory of a node, without the parameters and gradients in it

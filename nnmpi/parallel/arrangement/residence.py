@@ -52,18 +52,18 @@ class Disk(NamedTuple):
 
 
 class ModelOnDisk(NamedTuple):
-    """Bytes of values, gradients and running sums that are on disk but for those in use, and what
-    is in memory of them at a time."""
+    """Bytes of values, gradients and optimizer state that are on disk but for those in use, and
+    what is in memory of them at a time."""
 
     values: float
     gradients: float
-    sums: float
+    optimizer: float
     window: float
 
     @property
     def nbytes(self) -> float:
         """All of it."""
-        return self.values + self.gradients + self.sums
+        return self.values + self.gradients + self.optimizer
 
     @property
     def saved(self) -> float:
@@ -72,9 +72,9 @@ class ModelOnDisk(NamedTuple):
 
     def seconds(self, disk: Disk) -> float:
         """The seconds of an update: gradients are read for their norm, and then all; values and
-        running sums are written, and their pages touched for that."""
+        optimizer state are written, and their pages touched for that."""
         read = self.nbytes + self.gradients
-        written = self.values + self.sums
+        written = self.values + self.optimizer
         computing = (read + written) * disk.paging + written * disk.touch
         return read / disk.read + written / disk.write + computing
 
@@ -85,7 +85,7 @@ Choice: TypeAlias = tuple[Residence, ...]
 KEEP, SWAP, RECOMPUTE = Residence
 
 STATE, MODEL, SUMMED = -1, -2, -3
-"""Stand for running sums, for values and gradients on disk, and for gradients that ranks sum and
+"""Stand for optimizer state, for values and gradients on disk, and for gradients that ranks sum and
 that stay in memory, where units are numbered."""
 
 PIECE = 1 << 17
@@ -103,7 +103,7 @@ class Residences(NamedTuple):
 
     names    of the first layer of each unit
     memory   bytes for activations, without the samples themselves
-    state    bytes of running sums that are on disk between updates, when activations are gone
+    state    bytes of optimizer state that are on disk between updates, when activations are gone
     model    those of the model on disk, if it is there
     """
 
@@ -123,7 +123,7 @@ class Residences(NamedTuple):
     @property
     def in_file(self) -> float:
         """The bytes that lie beside activations: gradients that stay in memory, too."""
-        return 2 * self.model.values + self.model.sums if self.model else self.state
+        return 2 * self.model.values + self.model.optimizer if self.model else self.state
 
     @property
     def recomputes(self) -> bool:
@@ -168,7 +168,7 @@ class Clocks:
     """Two clocks, and the bytes in memory, of one micro-batch. No log of a step says these times:
     passes wait for room, and room for the disk.
 
-    If there is `state`, running sums are written from the beginning on, and read at the end.
+    If there is `state`, it is written from the beginning on, and read at the end.
     """
 
     def __init__(

@@ -22,18 +22,18 @@ def bytes_of_other(a: Arrangement, held: HeldVariable) -> int:
     return held.size * dtype.itemsize
 
 
-def running_sums(a: Arrangement, n: int) -> int:
-    """The bytes of the optimizer for n numbers that it updates."""
-    return (sums_of_optimizer(a.config) + a.is_mixed) * n * a.updated_dtype.itemsize
+def optimizer_bytes(a: Arrangement, n: int) -> int:
+    """The bytes of optimizer state, and of masters in 16-bit training, for n updated elements."""
+    return (state_array_count(a.config) + a.is_mixed) * n * a.updated_dtype.itemsize
 
 
-def sums_of_optimizer(config: Config) -> int:
-    """The number of running sums of each number, as the optimizer itself lists them."""
-    return _sums_of(OPTIMIZERS[config.optimizer], config.optimizer, config.momentum)
+def state_array_count(config: Config) -> int:
+    """The number of state arrays per parameter of the optimizer that `config` asks for."""
+    return _state_array_count(OPTIMIZERS[config.optimizer], config.optimizer, config.momentum)
 
 
 @lru_cache(maxsize=64)
-def _sums_of(rule: Callable[..., Optimizer], name: str, momentum: float) -> int:
+def _state_array_count(rule: Callable[..., Optimizer], name: str, momentum: float) -> int:
     """The number by a rule, which may be another one under the same name later."""
     config = Config(optimizer=name, momentum=momentum)
     return len(of_config(config, [("", Parameter(np.zeros(1)))]).sums)

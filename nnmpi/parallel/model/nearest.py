@@ -8,7 +8,7 @@ a needed box has of it, each holder has one range.
 What each rank of an arrangement has of a model in training, and what it needs of it, on paper:
 
 held      all of its part of each tensor that a rank has: what it needs before it trains
-updated   the ranges of trained parameters that a rank updates, and has running sums of
+updated   the ranges of trained parameters that a rank updates, and has the optimizer state of
 owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
 """
 
@@ -24,8 +24,8 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.nn import Module
 from nnmpi.nn.place import Part, Place, Range
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.sole import place_of, updated_ranges
-from nnmpi.parallel.arrangement.state_bytes import sums_of_optimizer
+from nnmpi.parallel.arrangement.state_bytes import state_array_count
+from nnmpi.parallel.arrangement.unreplicated import place_of, updated_ranges
 from nnmpi.parallel.model.moves import (
     VALUES,
     Arrays,
@@ -41,13 +41,13 @@ from nnmpi.parallel.model.moves import (
 GRAIN = 1 << 20
 """Numbers: of what several ranks have, no more are taken from one before another may be next."""
 
-Had: TypeAlias = tuple[Holder, Range]
+Held: TypeAlias = tuple[Holder, Range]
 """A range, and who has it."""
 
 
 def plan_moves(
     tensors: Sequence[MovedTensor],
-    have: Iterable[Had],
+    have: Iterable[Held],
     need: Iterable[tuple[int, Range]],
     nodes: Sequence[int],
 ) -> MovePlan:
@@ -58,12 +58,12 @@ def plan_moves(
     passes on what it is sent: what one rank alone has it sends to all that need it, and what
     several have they send in equal shares. Raises ValueError for a number that is nowhere.
     """
-    had, needs = defaultdict[str, list[Had]](list), defaultdict[str, list[tuple[int, Range]]](list)
+    had, needs = defaultdict[str, list[Held]](list), defaultdict[str, list[tuple[int, Range]]](list)
     for holder, item in have:
         had[item.tensor].append((holder, item))
     for rank, item in need:
         needs[item.tensor].append((rank, item))
-    choice, moves = _Choice(nodes), list[TensorMove]()
+    choice, moves = _HolderPicker(nodes), list[TensorMove]()
     for tensor in tensors:
         holders = [*dict.fromkeys(had[tensor.path])]
         if tensor.may_differ:
@@ -73,7 +73,7 @@ def plan_moves(
     return MovePlan({tensor.path: tensor for tensor in tensors}, (*in_order,), (*moves,))
 
 
-class _Inside(NamedTuple):
+class _Overlap(NamedTuple):
     """The numbers of a box that a holder has."""
 
     numbers: Range
@@ -81,19 +81,19 @@ class _Inside(NamedTuple):
     have: Range
 
 
-class _Choice:
+class _HolderPicker:
     """Chooses holders, and counts the bytes that each one sends."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._nodes, self._sent = nodes, defaultdict[Holder, int](int)
 
     def moves(
-        self, tensor: MovedTensor, had: Sequence[Had], needs: Sequence[tuple[int, Range]]
+        self, tensor: MovedTensor, had: Sequence[Held], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
         """The moves of a tensor."""
-        cells, by_box = _cells(tensor.shape, had), dict[Part, list[_Inside]]()
+        cells, by_box = _cells(tensor.shape, had), dict[Part, list[_Overlap]]()
         for rank, need in needs:
-            by_holder = defaultdict[Had, list[Range]](list)
+            by_holder = defaultdict[Held, list[Range]](list)
             for cell, holders in cells:
                 box = common(cell, need.box)
                 numbers = overlap(need, box, tensor.axes)
@@ -106,7 +106,7 @@ class _Choice:
                     )
                 if box not in by_box:
                     by_box[box] = [
-                        _Inside(overlap(have, box, tensor.axes), holder, have)
+                        _Overlap(overlap(have, box, tensor.axes), holder, have)
                         for holder, have in holders
                     ]
                 for part, holder, have in self._chosen(tensor, rank, need, numbers, by_box[box]):
@@ -123,8 +123,8 @@ class _Choice:
         rank: int,
         need: Range,
         numbers: Range,
-        inside: Sequence[_Inside],
-    ) -> Iterator[_Inside]:
+        inside: Sequence[_Overlap],
+    ) -> Iterator[_Overlap]:
         """Ranges that make up these numbers of a need, and who is to give each of them."""
         here, (*_, lo, hi) = (
             [piece for piece in inside if piece.holder == rank],
@@ -167,14 +167,14 @@ class _Choice:
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])
 
 
-def _cells(shape: tuple[int, ...], had: Sequence[Had]) -> list[tuple[Part, list[Had]]]:
+def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list[Held]]]:
     """Boxes that make up the whole tensor, each within or without each box that is had, and who has
     these."""
     parts = {numbers.box for _, numbers in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)
     ]
-    cells = {cell: list[Had]() for cell in product(*map(pairwise, edges))}
+    cells = {cell: list[Held]() for cell in product(*map(pairwise, edges))}
     for holder, numbers in had:
         inside = (
             pairwise(at[bisect_left(at, a) : bisect_left(at, b) + 1])
@@ -216,10 +216,11 @@ def axes_of(model: Module) -> dict[str, tuple[int, ...]]:
 
 
 class Rearranged(NamedTuple):
-    """The moves from one arrangement to another one: of parameters and buffers, and of sums."""
+    """The moves from one arrangement to another one: of parameters and buffers, and of
+    optimizer state."""
 
     values: MovePlan
-    sums: MovePlan
+    optimizer: MovePlan
 
 
 def rearranged(
@@ -231,7 +232,7 @@ def rearranged(
     """
     nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
     dtype = after.updated_dtype
-    sums: Arrays = tuple((f"sum {j}", dtype) for j in range(sums_of_optimizer(after.config)))
+    state: Arrays = tuple((f"sum {j}", dtype) for j in range(state_array_count(after.config)))
     variables = after.graph.variables
     order = [tuple(axes.get(v.path, range(len(v.shape)))) for v in variables]
     types = [np.dtype(v.dtype) for v in variables]
@@ -240,8 +241,8 @@ def rearranged(
         MovedTensor(v.path, v.shape, memory_order, ((VALUES, t),), not v.is_parameter)
         for v, memory_order, t in zip(variables, order, types, strict=True)
     ]
-    summed = [tensor._replace(arrays=sums) for tensor in tensors]
+    trained = [tensor._replace(arrays=state) for tensor in tensors]
     return Rearranged(
         plan_moves(tensors, owned(before), held(after), nodes),
-        plan_moves(summed, updated(before), updated(after), nodes),
+        plan_moves(trained, updated(before), updated(after), nodes),
     )

@@ -25,7 +25,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import carry_out
-from nnmpi.parallel.model.nearest import Had, plan_moves
+from nnmpi.parallel.model.nearest import Held, plan_moves
 from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ U = TypeVar("U")
 
 
 @dataclass(frozen=True)
-class NumbersInFile:
+class ValuesInFile:
     """A row of numbers in a file, read when it is sliced.
 
     file   its name, for all ranks alike
@@ -47,12 +47,12 @@ class NumbersInFile:
         return self.read(where.start, where.stop)
 
 
-NumberRow: TypeAlias = np.ndarray | NumbersInFile
+FlatValues: TypeAlias = np.ndarray | ValuesInFile
 """A row of numbers, in memory of the host or in a file: a slice of it is an array on the host."""
 
 
-class RangeOf(NamedTuple, Generic[T]):
-    """A range of a tensor with a T for its values, and one for each running sum of the optimizer.
+class StateRange(NamedTuple, Generic[T]):
+    """A range of a tensor with a T for its values, and one for each state array of the optimizer.
 
     A T is a row of numbers (`SavedRange`), the name of their type, or where they are in a file.
     The fields are a row of the manifest of a checkpoint, so the `range` is not one of them.
@@ -60,7 +60,7 @@ class RangeOf(NamedTuple, Generic[T]):
     path, part, lo, hi   the `range`; the path is the first name of the tensor
     shape, axes          of the whole tensor; the axes are in the order of memory
     steps                how often it was updated
-    sums                 by name; none of a tensor that is not trained
+    sums                 optimizer state by name; none of a tensor that is not trained
     """
 
     path: str
@@ -89,30 +89,30 @@ class RangeOf(NamedTuple, Generic[T]):
         return self.steps > 0 or bool(self.sums)
 
     def array(self, name: str) -> T:
-        """The values, or a running sum."""
+        """The values, or the optimizer state of this name."""
         return self.values if name == VALUES else self.sums[name]
 
-    def map(self, f: Callable[[T], U]) -> "RangeOf[U]":
-        """The range with f of its values and f of each sum."""
-        return RangeOf(*self[:7], f(self.values), {k: f(row) for k, row in self.sums.items()})
+    def map(self, f: Callable[[T], U]) -> "StateRange[U]":
+        """The range with f applied to its values and to each state array."""
+        return StateRange(*self[:7], f(self.values), {k: f(row) for k, row in self.sums.items()})
 
 
-SavedRange: TypeAlias = RangeOf[NumberRow]
+SavedRange: TypeAlias = StateRange[FlatValues]
 """A range with its numbers."""
 
 
 def holder_of(saved_range: SavedRange, rank: int) -> Holder:
     """The file that has the numbers of a range, or the rank, in whose memory they are."""
-    return saved_range.values.file if isinstance(saved_range.values, NumbersInFile) else rank
+    return saved_range.values.file if isinstance(saved_range.values, ValuesInFile) else rank
 
 
-def typed(saved_range: SavedRange) -> RangeOf[str]:
+def dtypes_of(saved_range: SavedRange) -> StateRange[str]:
     """The range with names of types in place of numbers."""
     return saved_range.map(lambda row: row[0:0].dtype.name)
 
 
-def bytes_of(saved_range: RangeOf[str]) -> int:
-    """The bytes of the numbers of a range, with those of its sums."""
+def bytes_of(saved_range: StateRange[str]) -> int:
+    """The bytes of a range: of its values and its optimizer state."""
     types = (saved_range.values, *saved_range.sums.values())
     return (saved_range.hi - saved_range.lo) * sum(int(named(name).itemsize) for name in types)
 
@@ -150,14 +150,14 @@ def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
 
 
 def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]:
-    """The ranges of parameter j that this rank updates, with their values and running sums."""
+    """The ranges of parameter j that this rank updates, with their values and optimizer state."""
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
     for _, _, lo, hi in optimizer.owned(j):
         values = backend.to_host(p.store.numbers(p.index, lo, hi))
         rows = {name: optimizer.numbers(name, j, lo, hi) for name in optimizer.sums}
-        sums = {name: backend.to_host(row) for name, row in rows.items()}
-        yield SavedRange(*place, p.memory_axes, lo, hi, optimizer.steps[j], values, sums)
+        state = {name: backend.to_host(row) for name, row in rows.items()}
+        yield SavedRange(*place, p.memory_axes, lo, hi, optimizer.steps[j], values, state)
 
 
 class Restored:
@@ -201,8 +201,8 @@ class Restored:
 
         carry_out(self._values, self._comm, self._read, write)
 
-    def sums_to_optimizer(self, optimizer: Optimizer) -> None:
-        """Copies running sums, and how often each parameter was updated. Every rank calls it."""
+    def load_optimizer_state(self, optimizer: Optimizer) -> None:
+        """Copies optimizer state and step counts to `optimizer`. Every rank calls it."""
         numbers = {id(p): j for j, p in enumerate(optimizer.parameters)}
         here = {k: numbers[id(t)] for k, (_, t, _) in self._tensors.items() if id(t) in numbers}
         steps = dict[str, int]()
@@ -210,14 +210,14 @@ class Restored:
             steps[held.tensor] = max(n, steps.get(held.tensor, 0))
         for path, j in here.items():
             optimizer.steps[j] = steps.get(path, 0)
-        have = [key for key, _, has_sums in self._have if has_sums]
+        have = [key for key, _, has_state in self._have if has_state]
         need = [
             held._replace(tensor=path) for path, j in here.items() for held in optimizer.owned(j)
         ]
 
         def write(need: Range, name: str, values: np.ndarray) -> None:
-            sums = optimizer.memory(name, here[need.tensor], need.lo, need.hi)
-            sums[...] = backend.of(sums).asarray(values, sums.dtype)
+            memory = optimizer.memory(name, here[need.tensor], need.lo, need.hi)
+            memory[...] = backend.of(memory).asarray(values, memory.dtype)
 
         if optimizer.sums:
             arrays = tuple((name, self._wide) for name in optimizer.sums)
@@ -230,7 +230,7 @@ class Restored:
     def _plan(
         self,
         arrays: Sequence[Arrays],
-        have: Sequence[Had],
+        have: Sequence[Held],
         own_need: Sequence[Range],
     ) -> MovePlan:
         """The plan for moving these arrays of each tensor. Every rank calls it."""
@@ -242,10 +242,10 @@ class Restored:
         need = ((rank, numbers) for rank, of_rank in ranges for numbers in of_rank)
         return plan_moves(tensors, have, need, self._nodes)
 
-    def _sorted(self, owned: Sequence[SavedRange]) -> dict[Had, SavedRange]:
+    def _sorted(self, owned: Sequence[SavedRange]) -> dict[Held, SavedRange]:
         """The ranges that this rank has or that are in files, by holder and range; raises
         ValueError for any that does not fit the model."""
-        by_holder = dict[Had, SavedRange]()
+        by_holder = dict[Held, SavedRange]()
         for have in owned:
             if have.path not in self._tensors:
                 raise ValueError(f"{have.path} of the snapshot is not part of this model")

@@ -1,5 +1,5 @@
 """Activations of a rank beyond its memory: written to disk and read again, or computed again; its
-parameters, gradients and running sums on disk, but for those in use.
+parameters, gradients and optimizer state on disk, but for those in use.
 
 Rules:
 

@@ -63,7 +63,7 @@ class DiskThread:
             self.change.notify_all()
 
     def write_state(self) -> None:
-        """Running sums are in memory, and are to be written."""
+        """Optimizer state is in memory, and is to be written."""
         with self.change:
             self.held += self._plan.state
             self.add(("write", STATE))
@@ -82,7 +82,7 @@ class DiskThread:
                 raise self._error
 
     def start_again(self) -> None:
-        """Forgets a step that was broken off: no activations are left, and running sums, if they
+        """Forgets a step that was broken off: no activations are left, and optimizer state, if they
         are on disk between updates, are where nobody knows."""
         with self.change:
             self.jobs.clear()
@@ -113,7 +113,7 @@ class DiskThread:
                 self.change.notify_all()
 
     def _drop(self, s: int) -> None:
-        """Writes out pages read without being asked for, as running sums by a checkpoint."""
+        """Writes out pages read without being asked for, as optimizer state by a checkpoint."""
         self._arena.write_out(self._arena.blocks(s))
 
     def _write_out(self, s: int) -> None:

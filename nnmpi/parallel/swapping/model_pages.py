@@ -1,4 +1,4 @@
-"""Model pages: values, gradients and running sums of a rank on disk, but for those in use.
+"""Model pages: values, gradients and optimizer state of a rank on disk, but for those in use.
 
     F s       values of s are in memory, those of s + 1 on their way
     B s       values of s, those of s - 1 on their way; gradients of s are written behind it
@@ -82,7 +82,7 @@ class ModelPages:
         self._arena.end_write(self._behind)
         self._behind = []
 
-    def in_turn(self, *arrays: Array) -> Iterator[Sequence[Array]]:
+    def in_pieces(self, *arrays: Array) -> Iterator[Sequence[Array]]:
         """The pieces of these arrays, each read before it is yielded and written behind it."""
         arena, behind = self._arena, list[tuple[int, int]]()
         starts = range(0, len(arrays[0]), PIECE)

@@ -147,7 +147,7 @@ class _Softmax(NamedTuple):
         if self.smoothing is None:
             losses = labels.counts * (log_total - chosen)
         else:
-            spread = self.table[:, 4].sum(axis=0) - self.smoothing.whole * top
+            spread = self.table[:, 4].sum(axis=0) - self.smoothing.total * top
             losses = self.smoothing.losses(labels, log_total, chosen, spread)
         losses = xp.where(labels.kept, losses, xp.zeros_like(losses))
         return losses.astype(self.exponentials.dtype)

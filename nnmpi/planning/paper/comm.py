@@ -30,7 +30,7 @@ from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
 
 
-class Complete:
+class CompletedWork:
     """A transfer that is complete."""
 
     done = True
@@ -42,10 +42,10 @@ class Complete:
         return None
 
 
-COMPLETE = Complete()
+COMPLETED = CompletedWork()
 
 
-class Ranks:
+class RankState:
     """State that all Comms of a rank on paper share.
 
     narrow      whether sums of 16 bits travel in these
@@ -80,11 +80,11 @@ class PaperComm:
 
     any_thread, is_abandoned, lost = True, False, ()
 
-    def __init__(self, members: Sequence[int], axis: str, ranks: Ranks) -> None:
-        self.members, self.axis, self.ranks = tuple(members), axis, ranks
-        self.rank, self.size = self.members.index(ranks.rank), len(members)
-        self.name, self.fault_tolerant = f"paper/{axis}", ranks.cluster.survives
-        self.narrow_sums = ranks.narrow
+    def __init__(self, members: Sequence[int], axis: str, state: RankState) -> None:
+        self.members, self.axis, self.state = tuple(members), axis, state
+        self.rank, self.size = self.members.index(state.rank), len(members)
+        self.name, self.fault_tolerant = f"paper/{axis}", state.cluster.survives
+        self.narrow_sums = state.narrow
         self.attributes: dict[str, Any] = {}
 
     # ---- collectives
@@ -95,7 +95,7 @@ class PaperComm:
         if not is_meta(array):
             array *= self.size
 
-    def start(self, array: Any, algorithm: str = "auto", copies: Any = None) -> Complete:
+    def start(self, array: Any, algorithm: str = "auto", copies: Any = None) -> CompletedWork:
         """Logs a sum that was started."""
         return self._sum(array, algorithm, started=True)
 
@@ -107,7 +107,7 @@ class PaperComm:
 
     def start_reduce_scatter(
         self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
-    ) -> Complete:
+    ) -> CompletedWork:
         """Logs it."""
         how = Collective.REDUCE_SCATTER, algorithm
         return self._note(*how, array, edges=self._given(parts), started=True)
@@ -122,7 +122,7 @@ class PaperComm:
 
     def start_all_gather(
         self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
-    ) -> Complete:
+    ) -> CompletedWork:
         """Logs it."""
         how = Collective.ALL_GATHER, algorithm
         return self._note(*how, array, edges=self._given(parts), started=True)
@@ -131,18 +131,18 @@ class PaperComm:
         """Logs it."""
         self._note(Collective.BROADCAST, algorithm, array)
 
-    def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> Complete:
+    def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> CompletedWork:
         """Logs a message."""
         # of a ring each rank sends to the next one: as a price, all of them are like the first two
         is_of_pair = self.axis in ("pp", "tp")
-        ends = (self.ranks.rank, self.members[to]) if is_of_pair else self.members[:2]
+        ends = (self.state.rank, self.members[to]) if is_of_pair else self.members[:2]
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
-    def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> Complete:
+    def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> CompletedWork:
         """Zeros arrive: no stage wants to stop."""
         if not is_meta(array):
             array[...] = 0
-        return COMPLETE
+        return COMPLETED
 
     def chunk(self, n: int) -> slice:
         """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
@@ -154,11 +154,11 @@ class PaperComm:
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> Self | None:
         """A Comm of the same ranks; None without a color."""
-        return None if color is None else type(self)(self.members, self.axis, self.ranks)
+        return None if color is None else type(self)(self.members, self.axis, self.state)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
         """A Comm of these ranks of the job, for sums of gradients; None where there are none."""
-        return type(self)(ranks, "dp", self.ranks) if ranks else None
+        return type(self)(ranks, "dp", self.state) if ranks else None
 
     def agree(self, error: BaseException | None) -> None:
         """Raises what this rank raises."""
@@ -178,25 +178,25 @@ class PaperComm:
 
     def node(self) -> tuple[int, ...]:
         """The ranks that share memory with this one."""
-        return self.ranks.near(self.members)
+        return self.state.near(self.members)
 
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":
         """Memory for sums of n numbers."""
-        self._count(("shared", len(self.ranks.windows)), n, np.dtype(dtype))
+        self._count(("shared", len(self.state.windows)), n, np.dtype(dtype))
         return PaperBuffer(self, n, dtype)
 
     def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
         """One array for the ranks of the node."""
         is_first = self.node()[0] == self.rank
         nbytes = n * np.dtype(dtype).itemsize * is_first
-        self.ranks.windows["node memory", len(self.ranks.windows)] = nbytes
+        self.state.windows["node memory", len(self.state.windows)] = nbytes
         return PaperBuffer(self, n, dtype)
 
     def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
         """Counts this rank's share of the memory through which its node sums n numbers."""
         if name == NCCL and types_of(dtype).is_mixed and not self.narrow_sums:
             terms = n * types_of(dtype).sums.itemsize
-            self.ranks.wide_terms = max(self.ranks.wide_terms, terms)
+            self.state.wide_terms = max(self.state.wide_terms, terms)
         spans_nodes = len(self.node()) < self.size
         if name == "shared" or (name == "hierarchical" and spans_nodes):
             n = power_of_two(n)
@@ -205,13 +205,13 @@ class PaperComm:
     def _count(self, key: tuple[Any, ...], n: int, dtype: np.dtype[Any]) -> None:
         is_first = self.node()[0] == self.rank
         share = memory_of_sums(n, dtype, 1)
-        self.ranks.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
+        self.state.windows[key] = share if is_first else memory_of_sums(n, dtype, 2) - share
 
     # ---- the log
 
-    def _sum(self, array: Any, algorithm: str, started: bool = False) -> Complete:
+    def _sum(self, array: Any, algorithm: str, started: bool = False) -> CompletedWork:
         if self.size > 1:
-            has_room = self.axis != "tp" or self.ranks.sums_by(self.members) == "shared"
+            has_room = self.axis != "tp" or self.state.sums_by(self.members) == "shared"
             if algorithm == "shared" and not has_room:
                 raise NoRoomError("no memory that the node shares")
             self.window(algorithm, array.size, array.dtype)
@@ -225,15 +225,15 @@ class PaperComm:
         group: tuple[int, ...] = (),
         edges: tuple[int, ...] = (),
         started: bool = False,
-    ) -> Complete:
-        log, group = self.ranks.log, group or self.members
+    ) -> CompletedWork:
+        log, group = self.state.log, group or self.members
         if len(group) > 1:
             partial = operation in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
             is_wide = partial and types_of(array.dtype).is_mixed and not self.narrow_sums
             sums = types_of(array.dtype).sums if is_wide else None
             how = operation, algorithm, group, array.size, array.dtype, Kind.UPDATE
             log.note(self.axis, Exchange("", *how, edges=edges, sums=sums), started)
-        return COMPLETE
+        return COMPLETED
 
     def _given(self, parts: Parts) -> tuple[int, ...]:
         return () if parts is None else tuple(accumulate(parts, initial=0))
@@ -250,7 +250,7 @@ class PaperBuffer:
         self._comm, self._node = comm, comm.node()
         self.mine, self.total, self.array = (META.xp.empty(n, dtype) for _ in range(3))
 
-    def start(self, start: int, stop: int) -> Complete:
+    def start(self, start: int, stop: int) -> CompletedWork:
         """Logs the sum of these elements."""
         return self._comm._note(
             Collective.ALL_REDUCE, "shared", self.mine[start:stop], started=True
@@ -268,27 +268,27 @@ class PaperBuffer:
         """Nothing to free."""
 
 
-def ranks_on_paper(a: Arrangement, rank: int) -> Ranks:
+def rank_state(a: Arrangement, rank: int) -> RankState:
     """The state that the Comms of a rank share."""
     narrow = a.is_mixed and a.sums_dtype is None
-    return Ranks(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero))
+    return RankState(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero))
 
 
-def layout_on_paper(a: Arrangement, ranks: Ranks) -> Layout:
+def layout_on_paper(a: Arrangement, state: RankState) -> Layout:
     """The communicators of a rank, by axis."""
-    mesh, rank = a.mesh, ranks.rank
+    mesh, rank = a.mesh, state.rank
 
     def group(name: str, *axes: str) -> Any:
-        return PaperComm(mesh.group(rank, *axes) if rank < mesh.size else (rank,), name, ranks)
+        return PaperComm(mesh.group(rank, *axes) if rank < mesh.size else (rank,), name, state)
 
     axis = {row.name: group(row.name, row.name) for row in AXES}
     batch, replicas = (
         axis["dp"] if mesh.count(*axes) == mesh.count("dp") else group("dp", *axes)
         for axes in (BATCH, REPLICAS)
     )
-    everyone: Any = PaperComm(range(a.ranks), "all", ranks)
-    alone: Any = PaperComm((rank,), "all", ranks)
+    everyone: Any = PaperComm(range(a.ranks), "all", state)
+    alone: Any = PaperComm((rank,), "all", state)
     return Layout(
         *(mesh, a.servers, everyone, axis, batch, replicas, group("model", *MODEL), alone),
-        ranks.narrow,
+        state.narrow,
     )

@@ -15,10 +15,10 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.optim import Optimizer, of_config
 from nnmpi.optim.loss_scale import LossScale, Scaler
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, Exchange, Sent, Traffic, sent
+from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Exchange, Traffic, sent
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.state_bytes import bytes_of_other
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.step.control import StepControl
@@ -29,7 +29,7 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategies import RANK_STEPS
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.planning.paper.comm import Ranks, layout_on_paper, ranks_on_paper
+from nnmpi.planning.paper.comm import RankState, layout_on_paper, rank_state
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.stage import PaperStage
 from nnmpi.planning.paper.twins import moved, twin
@@ -47,7 +47,7 @@ CONTROL = StepControl(
 class PaperRank(NamedTuple):
     """A rank built on paper; it can make steps, and its arrays have no numbers."""
 
-    ranks: Ranks
+    state: RankState
     store: LocalStore
     optimizer: Optimizer
     run: Callable[[Load, StepState, int], object]
@@ -65,15 +65,15 @@ class PaperLoss:
 
 def built(a: Arrangement, rank: int) -> PaperRank:
     """A rank of any strategy."""
-    ranks, held = ranks_on_paper(a, rank), a.model_on(rank)
-    layout = layout_on_paper(a, ranks)
+    state, held = rank_state(a, rank), a.model_on(rank)
+    layout = layout_on_paper(a, state)
     parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
     part = _part(a, rank, parameters, layout.axis)
     scale = LossScale.of(a.config.dtype)
     task = Task(part.model, Objective(PaperLoss(), {}), META, scale and Scaler(scale))
     make_optimizer = partial(of_config, a.config)
-    spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, ranks.log))
-    return PaperRank(ranks, *RANK_STEPS[a.strategy.name](layout, spec))
+    spec = TrainSpec(*(task, part, [*parameters.values()], a, make_optimizer, CONTROL, state.log))
+    return PaperRank(state, *RANK_STEPS[a.strategy.name](layout, spec))
 
 
 def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
@@ -112,7 +112,7 @@ def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchan
     return step(a, rank, batch).exchanges
 
 
-@remembered
+@cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
     """A step of a rank over a batch of so many samples; that of its twin, if it has one."""
     if (source := twin(a, rank, batch)) != rank:
@@ -137,22 +137,22 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
     # all versions of its weights after as many steps as there are stages
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
     for number in range(first + 1):
-        paper_rank.ranks.log.clear()
+        paper_rank.state.log.clear()
         paper_rank.run(load, StepState(number, 0, number), 1 << 30)
         paper_rank.store.wait()
-    return PaperStep(paper_rank.ranks.log.exchanges(), _held(a, paper_rank))
+    return PaperStep(paper_rank.state.log.exchanges(), _held(a, paper_rank))
 
 
 def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
     """The memory that a rank holds for trained parameters between steps."""
-    store, windows = paper_rank.store, sum(paper_rank.ranks.windows.values())
+    store, windows = paper_rank.store, sum(paper_rank.state.windows.values())
     masters = 0 if store.masters is None else store.masters.nbytes
     values, gradients = store.parameter_bytes(), store.gradient_bytes()
     if isinstance(store, NodeStore):
         windows -= values + gradients
-    sums = sum(array.nbytes for array in paper_rank.optimizer.state.values())
-    slots = store.slot_bytes() + paper_rank.ranks.wide_terms
-    return Memory(values, gradients, sums + masters, slots=slots, windows=windows)
+    optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
+    slots = store.slot_bytes() + paper_rank.state.wide_terms
+    return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)
 
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
@@ -170,18 +170,18 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
     return of_trained._replace(parameters=of_trained.parameters + sizes[True], buffers=sizes[False])
 
 
-def traffic(a: Arrangement, rank: int, batch: int) -> Traffic:
+def traffic(a: Arrangement, rank: int, batch: int) -> AxisTraffic:
     """The traffic that a rank sends along each axis in a step over a batch of so many samples."""
     by_axis = exchanges(a, rank, batch)
     return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
 
 
-def parameters_sent(a: Arrangement, rank: int, batch: int) -> Sent:
+def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
     """The part of the traffic along dp that is parameters, which ZeRO gathers."""
     along_dp = exchanges(a, rank, batch).get("dp", ())
     return all_sent(a, rank, (each for each in along_dp if each.what == "parameters"))
 
 
-def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Sent:
+def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
     """The traffic that a rank sends in these exchanges."""
-    return sum((sent(a, each, rank) for each in exchanges), Sent())
+    return sum((sent(a, each, rank) for each in exchanges), Traffic())

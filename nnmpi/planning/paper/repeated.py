@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from nnmpi.nn.graph import Use, Value, mapped
+from nnmpi.nn.graph import TensorRef, VariableRef, mapped
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import Division, StagePart
 from nnmpi.parallel.arrangement.partition import joined, units
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.planning.paper.stage import Events, PaperStage, PassBytes, PassEvents
 from nnmpi.schedules.op import Kind
 
@@ -34,7 +34,7 @@ class Section(NamedTuple):
     variables: Sequence[int]
 
 
-@remembered
+@cached
 def in_sections(a: Arrangement) -> Arrangement:
     """The arrangement with a stage for each section."""
     graph, cache = a.graph, a.graph.source.cache
@@ -53,7 +53,7 @@ def in_sections(a: Arrangement) -> Arrangement:
     return replace(a, division=Division(tuple(stages)))
 
 
-@remembered
+@cached
 def all_sections(a: Arrangement, stage: int) -> list[Section]:
     """The sections of a stage."""
     cut, nodes = in_sections(a), a.division.stages[stage].nodes
@@ -90,23 +90,23 @@ def _section(a: Arrangement, number: int) -> Section:
     edges, variables = dict[int, int](), dict[int, int]()
 
     def numbered(leaf: Any) -> Any:
-        if type(leaf) is Value:
-            return Value(edges.setdefault(leaf.edge, len(edges)))
-        if type(leaf) is Use:
-            return Use(variables.setdefault(leaf.variable, len(variables)))
+        if type(leaf) is TensorRef:
+            return TensorRef(edges.setdefault(leaf.edge, len(edges)))
+        if type(leaf) is VariableRef:
+            return VariableRef(variables.setdefault(leaf.variable, len(variables)))
         return leaf
 
-    mapped(numbered, tuple(map(Value, part.takes)))
+    mapped(numbered, tuple(map(TensorRef, part.takes)))
     rows: list[Any] = [number == 0, number == len(a.stages) - 1]
     for k in part.nodes:
         node, layer = graph.nodes[k], layers(a).get(k)
-        mapped(numbered, tuple(map(Use, node.variables)))
+        mapped(numbered, tuple(map(VariableRef, node.variables)))
         rows.append(node.note and node.name)  # nobody knows what a module that is taken whole does
         rows.append((node.layer, node.op, node.kind, sorted(node.settings.items())))
         rows.append((mapped(numbered, node.arguments), mapped(numbered, node.result)))
         rows.append((layer and layer._replace(node=0, path="", why=""), k in a.sharding.terms))
         rows.append((k in a.sharding.sequences.rings, tuple(map(variables.get, node.variables))))
-    mapped(numbered, tuple(map(Use, part.variables)))
+    mapped(numbered, tuple(map(VariableRef, part.variables)))
     rows += [_edge(a, e, edges) for e in edges] + [_variable(a, v) for v in variables]
     calls = [call for call in graph.calls if call.nodes.start in part.nodes]
     rows += [(call.layer, call.nodes.start - part.nodes.start, len(call.nodes)) for call in calls]
@@ -141,15 +141,15 @@ def put_together(
         )
         for i, (of, section) in enumerate(made)
     ]
-    ahead = _joined(of.forward for of in events)
-    back = _joined(of.backward for of in reversed(events))
+    forward = _joined(of.forward for of in events)
+    backward = _joined(of.backward for of in reversed(events))
     nbytes = _bytes([of.nbytes for of in events], has_gradient)
     outputs = events[-1].outputs
     if not has_gradient:
-        return PassEvents(outputs, nbytes, ahead, back, weights=back)
+        return PassEvents(outputs, nbytes, forward, backward, weights=backward)
     inputs = _joined(of.inputs for of in reversed(events))
     weights = _joined(of.weights for of in reversed(events))
-    return PassEvents(outputs, nbytes, ahead, back, inputs, weights)
+    return PassEvents(outputs, nbytes, forward, backward, inputs, weights)
 
 
 def _with_variables(of: PassEvents, variables: Mapping[int, int], place: int) -> PassEvents:
@@ -167,7 +167,7 @@ def _with_variables(of: PassEvents, variables: Mapping[int, int], place: int) ->
 
 
 def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Iterator[Any]:
-    for do, arguments in events.others:
+    for do, arguments in events.calls:
         if do is PaperStage.use_again:
             variable, made = arguments
             yield do, (variables[variable], (place << 48) + made)
@@ -179,11 +179,11 @@ def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Ite
 
 def _joined(several: Iterator[Events]) -> Events:
     """The events of passes that follow each other."""
-    exchanges, others = Counter[Any](), list[Any]()
+    exchanges, calls = Counter[Any](), list[Any]()
     for events in several:
         exchanges.update(events.exchanges)
-        others += events.others
-    return Events(exchanges, others)
+        calls += events.calls
+    return Events(exchanges, calls)
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:

@@ -1,6 +1,6 @@
 """Passes of a stage, run once without numbers, and PaperStage, which repeats what they did.
 
-record    the layers of a rank run forward and back on arrays without numbers; noted are exchanges,
+record    the layers of a rank run forward and back on arrays without numbers; recorded: exchanges,
           uses of parameters, and gradients in the order in which they become final
 replay    a stage of any rank with the same layers asks its store, its statistics and its Comms for
           the same again, in each pass of each micro-batch: so a long program costs little
@@ -17,7 +17,7 @@ from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.meta.array import made
-from nnmpi.arrays.meta.shapes import nesting
+from nnmpi.arrays.meta.shapes import axis_order
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.collectives.step import Collective
@@ -26,7 +26,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.step.ports import Joined
+from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.planning.paper.comm import PaperComm
 from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
@@ -46,7 +46,7 @@ class TensorShape(NamedTuple):
     @classmethod
     def of(cls, t: Tensor) -> Self:
         """The shape of a tensor."""
-        return cls(t.shape, t.dtype, nesting(t.data), t.requires_grad)
+        return cls(t.shape, t.dtype, axis_order(t.data), t.requires_grad)
 
     def tensor(self) -> Tensor:
         """A new tensor."""
@@ -78,7 +78,7 @@ class PassBytes(NamedTuple):
         return self.enters + self.inside + self.out
 
 
-class Exchanged(NamedTuple):
+class RecordedExchange(NamedTuple):
     """An exchange of the ranks in these places along an axis."""
 
     axis: str
@@ -90,8 +90,8 @@ class Exchanged(NamedTuple):
 class Events(NamedTuple):
     """A pass as a log: its exchanges, each with how often it happened, and the rest in order."""
 
-    exchanges: Mapping[Exchanged, int] = {}
-    others: Sequence[Event] = ()
+    exchanges: Mapping[RecordedExchange, int] = {}
+    calls: Sequence[Event] = ()
 
 
 class PassEvents(NamedTuple):
@@ -109,35 +109,35 @@ class PassEvents(NamedTuple):
     weights: Events = Events()
 
 
-class Notes:
+class PassRecorder:
     """The events of the pass that is under way."""
 
     def __init__(self) -> None:
-        self.exchanges, self._others = Counter[Exchanged](), list[Event]()
+        self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
 
     def __call__(self, do: Callable[..., None], *arguments: Any) -> None:
-        self._others.append((do, arguments))
+        self._calls.append((do, arguments))
 
-    def taken(self) -> Events:
+    def take(self) -> Events:
         """The events since the last call."""
-        taken = Events(self.exchanges, self._others)
-        self.exchanges, self._others = Counter(), []
-        return taken
+        events = Events(self.exchanges, self._calls)
+        self.exchanges, self._calls = Counter(), []
+        return events
 
 
-class NotingLog(StepLog):
+class ExchangeRecorder(StepLog):
     """Notes each exchange as an event, with the places of its ranks along the axis."""
 
-    def __init__(self, notes: Notes, groups: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
-        self._notes, self._groups = notes, groups
+        self._recorder, self._groups = recorder, groups
 
     def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
         places = tuple(map(self._groups[axis].index, exchange.group))
-        self._notes.exchanges[Exchanged(axis, exchange, places, started)] += 1
+        self._recorder.exchanges[RecordedExchange(axis, exchange, places, started)] += 1
 
 
-def numbers(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
+def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
     """An array without numbers; on other backends with any, by which experts get their tokens.
 
     Integers are 0 there: a number of a class, a token, or the length of a sequence. Floats are
@@ -155,39 +155,39 @@ class RecordedStore(SingleStore):
 
     rotates = True
 
-    def __init__(self, variable: int, value: Array, notes: Notes) -> None:
+    def __init__(self, variable: int, value: Array, recorder: PassRecorder) -> None:
         super().__init__(value)
         super().grad_memory(0)[...] = 0  # no pass takes this memory
-        self._variable, self._notes = variable, notes
+        self._variable, self._recorder = variable, recorder
 
     def value(self, i: int) -> Array:
-        self._notes(PaperStage.use, self._variable)
+        self._recorder(PaperStage.use, self._variable)
         return super().value(i)
 
     def refresh(self, i: int, made: int) -> None:
-        self._notes(PaperStage.use_again, self._variable, made)
+        self._recorder(PaperStage.use_again, self._variable, made)
 
     def grad_memory(self, i: int) -> Array:
-        self._notes(PaperStage.contribute, self._variable)
+        self._recorder(PaperStage.contribute, self._variable)
         return super().grad_memory(i)
 
 
 class RecordedStats:
     """Batch statistics that note what they are asked for."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, recorder: PassRecorder) -> None:
+        self._recorder = recorder
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        self._notes(PaperStage.moments, local)
+        self._recorder(PaperStage.moments, local)
         return local._replace(n=max(local.n, 2))
 
     def sum(self, sums: Array) -> Array:
-        self._notes(PaperStage.sum, sums)
+        self._recorder(PaperStage.sum, sums)
         return sums
 
 
-class PaperRoot(Joined):
+class PaperRoot(JoinedOutputs):
     """The outputs of a stage on paper, and the way back."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
@@ -202,16 +202,16 @@ class PaperRoot(Joined):
 
     def backward(  # type: ignore[override]
         self, gradient: Any = None, *, on_leaf: Any = None, until: Any = None, **options: Any
-    ) -> "_Rest | None":
+    ) -> "_SecondHalf | None":
         """Does what the backward pass did, or with `until` what its first half did."""
         events = self._events.backward if until is None else self._events.inputs
         self._stage.replay(events, self._stats, on_leaf)
         for x in self._leaves:
             x.receive(lambda g, out, x=x: meta.like(x.data) if out is None else out, None)
-        return None if until is None else _Rest(self._stage, self._events, self._stats)
+        return None if until is None else _SecondHalf(self._stage, self._events, self._stats)
 
 
-class _Rest(NamedTuple):
+class _SecondHalf(NamedTuple):
     """The second half of a backward pass."""
 
     stage: "PaperStage"
@@ -237,9 +237,9 @@ class PaperStage(Module):
     """
 
     _recorded: Callable[[int], PassEvents]
-    _own: Mapping[int, Parameter]
+    _parameters_by_variable: Mapping[int, Parameter]
     _comms: Mapping[str, PaperComm]
-    _own_exchanges: dict[Exchanged, Exchange]
+    _exchanges: dict[RecordedExchange, Exchange]
     _replays: Iterator[int]
     _replay: int  # the number of the pass that is under way, with its statistics and its hook
     _stats: BatchStats
@@ -251,8 +251,8 @@ class PaperStage(Module):
         parameters: Mapping[int, Parameter],
         comms: Mapping[str, PaperComm],
     ) -> None:
-        vars(self).update(_recorded=recorded, _own=parameters, _comms=comms)
-        vars(self).update(_replays=count(), _own_exchanges=dict[Exchanged, Exchange]())
+        vars(self).update(_recorded=recorded, _parameters_by_variable=parameters, _comms=comms)
+        vars(self).update(_replays=count(), _exchanges=dict[RecordedExchange, Exchange]())
         for v, p in parameters.items():
             self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
 
@@ -273,31 +273,31 @@ class PaperStage(Module):
     ) -> None:
         """Does again what a pass did; `on_leaf` gets parameters whose gradient is final."""
         vars(self).update(_stats=stats, _on_leaf=on_leaf, _replay=next(self._replays))
-        for noted, times in events.exchanges.items():
-            self._exchange(noted, times)
-        for do, arguments in events.others:
+        for recorded, times in events.exchanges.items():
+            self._exchange(recorded, times)
+        for do, arguments in events.calls:
             do(self, *arguments)
 
     # ---- events
 
     def use(self, variable: int) -> None:
         """Asks for values."""
-        _ = self._own[variable].operand
+        _ = self._parameters_by_variable[variable].operand
 
     def use_again(self, variable: int, made: int) -> None:
         """Asks for values again, for the node number `made`."""
-        self._own[variable].refresh((self._replay << 32) + made)
+        self._parameters_by_variable[variable].refresh((self._replay << 32) + made)
 
     def contribute(self, variable: int) -> None:
         """Writes a gradient, or adds to it."""
-        p = self._own[variable]
+        p = self._parameters_by_variable[variable]
         _ = p.grad_memory
         p.has_grad = True
 
     def ready(self, variable: int) -> None:
         """A gradient is final."""
         if self._on_leaf is not None:
-            self._on_leaf(self._own[variable])
+            self._on_leaf(self._parameters_by_variable[variable])
 
     def moments(self, local: Moments) -> None:
         """Asks for statistics."""
@@ -307,13 +307,13 @@ class PaperStage(Module):
         """Sums over the batch."""
         self._stats.sum(sums)
 
-    def _exchange(self, noted: Exchanged, times: int) -> None:
+    def _exchange(self, recorded: RecordedExchange, times: int) -> None:
         """Logs an exchange among the ranks of this stage."""
-        axis, exchange, places, started = noted
-        if noted not in self._own_exchanges:
+        axis, exchange, places, started = recorded
+        if recorded not in self._exchanges:
             comm = self._comms[axis]
             if exchange.operation is Collective.ALL_REDUCE:
                 comm.window(exchange.algorithm, exchange.numbers, exchange.dtype)
             group = tuple(comm.members[i] for i in places)
-            self._own_exchanges[noted] = exchange._replace(group=group)
-        self._comms[axis].ranks.log.note(axis, self._own_exchanges[noted], started, times)
+            self._exchanges[recorded] = exchange._replace(group=group)
+        self._comms[axis].state.log.note(axis, self._exchanges[recorded], started, times)

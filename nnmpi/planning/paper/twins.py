@@ -8,12 +8,12 @@ from collections.abc import Hashable, Iterator
 
 from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.mesh import BATCH, MODEL, REPLICAS
-from nnmpi.planning.paper.cut_model import places_recorded
 from nnmpi.planning.paper.repeated import all_sections
+from nnmpi.planning.paper.sharded_model import places_recorded
 
 
 def twin(a: Arrangement, rank: int, batch: int) -> int:
@@ -25,7 +25,7 @@ def twin(a: Arrangement, rank: int, batch: int) -> int:
     return _twins(a, batch).setdefault(tuple(_facts(a, rank, batch)), rank)
 
 
-@remembered
+@cached
 def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
     """A rank for each set of facts, as far as ranks were asked for."""
     return {}

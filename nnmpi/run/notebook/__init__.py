@@ -20,7 +20,7 @@ from nnmpi.sim.commands.trace import TraceFile
 
 
 class RunLogs(NamedTuple):
-    """The epochs of several runs, which it draws side by side."""
+    """The epochs of several runs, drawn side by side in a notebook."""
 
     logs: tuple[RunLog, ...]
 
@@ -29,21 +29,21 @@ class RunLogs(NamedTuple):
 
 
 def log(*files: File) -> RunLogs:
-    """The runs of files that --log has written."""
+    """The runs in files that --log has written, for drawing."""
     return RunLogs(tuple(read_logs(files)))
 
 
 def trace(file: str | os.PathLike[str]) -> TraceFile:
-    """The steps in a file that --trace has written."""
+    """The steps in a file that --trace has written, for drawing."""
     return TraceFile.read(Path(file))
 
 
 def layout(config: Config, ranks: int, nodes: int = 1) -> Arrangement:
-    """How so many ranks would be arranged for a config, on paper."""
+    """The arrangement of so many ranks for a config, on paper."""
     strategies.check(config, ranks)
     return on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, nodes, config.device))
 
 
 def load_ipython_extension(ipython: Any) -> None:
-    """Make `%%ranks` known to IPython; `%load_ext nnmpi` calls it."""
+    """Registers the cell magic `%%ranks` in IPython; `%load_ext nnmpi` calls it."""
     ipython.register_magic_function(ranks, "cell", "ranks")

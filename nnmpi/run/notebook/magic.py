@@ -1,7 +1,7 @@
-"""`%%ranks 4`: the cell runs on so many processes that mpirun starts, with `comm`, their world.
+"""`%%ranks 4`: runs a cell on 4 processes that mpirun starts, with `comm`, their world.
 
-They know nothing of other cells. What each rank prints is shown behind its number, and the
-traceback of one that fails once (`nnmpi/comm/debug/exit_hooks.py`).
+The processes do not know other cells. The output of each rank is printed behind its number, and if
+one fails, its traceback is printed once (`nnmpi/comm/debug/exit_hooks.py`).
 """
 
 import os
@@ -23,7 +23,7 @@ OVERSUBSCRIBED = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
 }
-"""How Open MPI 5 and 4 are told to start more ranks than cores; other libraries do so."""
+"""Tells Open MPI 5 and 4 to start more ranks than cores; other libraries do so anyway."""
 
 
 class RanksError(Exception):
@@ -34,7 +34,7 @@ class RanksError(Exception):
 
 
 def ranks(line: str, cell: str) -> None:
-    """Run the cell on this number of ranks."""
+    """Runs the cell on the number of ranks that `line` gives."""
     words = line.split()
     if len(words) != 1 or not words[0].isdecimal() or not int(words[0]):
         raise RanksError(f"%%ranks {shown(line)}: write a number of ranks, as %%ranks 4")
@@ -59,7 +59,7 @@ def ranks(line: str, cell: str) -> None:
 
 
 def run_cell(folder: str) -> None:
-    """Run the cell on this rank."""
+    """Runs the cell of this folder on this rank, with its output in a file."""
     comm = world()
     path = Path(folder, CELL)
     names: dict[str, Any] = {"__name__": "__main__", "comm": comm}

@@ -1,7 +1,7 @@
-"""Pictures of values in notebooks: those that commands draw of them.
+"""Pictures of values in notebooks, as the commands draw them.
 
-The values lie on floors below, and know nothing of drawing: each class of the table gets its
-`_repr_svg_` here, when nnmpi is imported.
+The values lie on floors below and know nothing of drawing; each class of the table PICTURES gets
+its `_repr_svg_` here, when nnmpi is imported.
 """
 
 from collections.abc import Callable
@@ -26,14 +26,15 @@ from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 RANKS, MICRO_BATCHES, STAGES = 4, 8, 2
-"""Numbers for pictures that say none: stages are of a rank, where it may have several."""
+"""The defaults of pictures; `STAGES` is per rank, in schedules where a rank may have several."""
 
 CLAIMS = ("all-reduce", "reduce", "broadcast", "all-gather", "reduce-scatter")
-"""Operations of algorithms; a `reduce` of one chunk is a `reduce-scatter` of it too."""
+"""Operations that an algorithm may be; a `reduce` of one chunk is also its `reduce-scatter`."""
 
 
 def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
-    """The rounds of an algorithm; of a plan that is no collective, why it is no all-reduce."""
+    """The SVG of the rounds of an algorithm; if it is no collective, the reason why it is no
+    all-reduce."""
     name = next((name for name, known in ALGORITHMS.items() if known is a), "")
     wrong = ""
     for operation in CLAIMS:
@@ -46,14 +47,15 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
 
 
 def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES) -> str:
-    """A step: backward passes take twice as long as forward passes, messages nothing."""
+    """The SVG of a step: backward passes take twice as long as forward passes, and messages no
+    time."""
     stages = STAGES if s.virtual else 1
     simulated = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
     return simulation(simulated, f"{s.about}; ")
 
 
 def simulation(s: Simulation, title: str = "") -> str:
-    """The passes of ranks, and the bubble."""
+    """The SVG of the passes of each rank, titled with the bubble."""
     return svg([s.timeline._replace(title=f"{title}bubble {s.bubble:.1%}")])
 
 
@@ -64,10 +66,10 @@ COLOURS = ("#e6eefb", "#fbeedd", "#e3f3e8", "#f0e6f6")
 
 
 def mesh(m: Mesh) -> str:
-    """The grid of its ranks; neighbours along the axes of rows have colours.
+    """The SVG of a mesh as a grid of ranks; colours show neighbours along the axis of rows.
 
-            tp 0   tp 1                  an axis of one rank is not drawn; others beside the last
-    dp 0  [  0  ] [  1  ]                two are rows too
+            tp 0   tp 1                  an axis of one rank is not drawn; axes beyond the last two
+    dp 0  [  0  ] [  1  ]                are drawn as rows too
     dp 1  [  2  ] [  3  ]
     """
     axes = [axis for axis, n in m.axes.items() if n > 1] or [*m.axes][-1:]

@@ -1,1 +1,1 @@
-"""The plan of a run before it is started: which layout, and what is said of it."""
+"""Plans a run before it starts: finds a layout, and explains its time."""

@@ -27,18 +27,19 @@ from nnmpi.planning.step_time import (
 from nnmpi.run.planning.planning import Basis
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import amount, columns, plural
-from nnmpi.sim.drawing.timeline import BETWEEN, Span
+from nnmpi.sim.drawing.timeline import GAPS, Span
 
 
 def explained(by: Basis, layout: str, trace: Path | None) -> Event:
-    """The time of a step of a layout, term by term; raises ValueError where none is possible."""
+    """The event of --explain: the time of a step of a layout, term by term; raises ValueError if
+    the layout is impossible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
-    config: Config = replace(by.paper.plain, **given)
+    config: Config = replace(by.arranger.plain, **given)
     if config.plan is not None:
         raise ValueError("--explain is of one layout: leave --plan out")
-    a = with_fastest_sum(by.paper.arranged_by(config), by.costs.exchanges)
+    a = with_fastest_sum(by.arranger.arranged_by(config), by.costs.exchanges)
     _check_stages(a, by.costs)
     step, parts = parts_of_step(a, by.costs)
     return {
@@ -52,7 +53,7 @@ def explained(by: Basis, layout: str, trace: Path | None) -> Event:
 
 
 def _check_stages(a: Arrangement, costs: CostModel) -> None:
-    """Raises ValueError if a stage begins within a unit, whose time is known as a whole."""
+    """Raises ValueError if a stage begins within a unit, whose time is only known as a whole."""
     begins = {unit.nodes.start: unit.first for unit in costs.model.units}
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
@@ -66,12 +67,12 @@ def _check_stages(a: Arrangement, costs: CostModel) -> None:
 
 
 class StepPart(NamedTuple):
-    """A part of a step.
+    """A part of the time of a step.
 
     term     of a StepTime
     what     in words
-    times    how often, where it is the same each time
-    seconds  all together
+    times    how often it occurs
+    seconds  in all
     """
 
     term: str
@@ -83,7 +84,7 @@ class StepPart(NamedTuple):
 HIDDEN = "hidden behind passes"
 
 SHOWN = 12
-"""Digits of seconds: sums of the same numbers in another order differ in later ones."""
+"""Digits of seconds: sums of the same values in a different order differ in later digits."""
 
 
 def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
@@ -107,7 +108,8 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
 
 
 def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
-    """Parts of a term, each as (text, times, seconds); those with one text together."""
+    """The parts of a term from rows (text, times, seconds); rows with the same text are added
+    up."""
     totals = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
     for text, times, seconds in rows:
         count, so_far = totals[text]
@@ -117,7 +119,8 @@ def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
 
 
 def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
-    """Units of the rank that computes longest; those of one kind together."""
+    """The compute parts: units of the rank that computes longest; those of one kind are added
+    up."""
     counts = Counter((op.stage, op.kind) for op in step.busiest.program if op.micro >= 0)
     of_units = costs.model.of(a.sharding, a.config, max(step.micro))
     rows = list[tuple[str, int, float]]()
@@ -133,7 +136,7 @@ def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Ste
 def _of_exchanges(
     term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
 ) -> Iterator[StepPart]:
-    """Exchanges; those of one kind and length together."""
+    """The parts of a term that are exchanges; those of one kind and length are added up."""
     rows = list[tuple[str, int, float]]()
     for e in exchanges:
         if len(e.group) > 1 and e.times:
@@ -164,14 +167,15 @@ def _of_others(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
 LABELS = {
     **dict.fromkeys(("F", "RECOMPUTE"), "forward of stage {}"),
     **dict.fromkeys(("B", "I", "W"), "backward of stage {}"),
-    **dict.fromkeys(BETWEEN, "exchanges and waiting"),
+    **dict.fromkeys(GAPS, "exchanges and waiting"),
     "UPDATE": "update",
 }
-"""The part of a step that a span belongs to, by its kind."""
+"""The part of a step that each kind of span belongs to."""
 
 
 def spans_of_step(costs: CostModel, step: StepModel) -> Iterator[Span]:
-    """The step of the rank that computes longest, as a trace has it; all its waits are one span."""
+    """The predicted step of the rank that computes longest, as the spans of a trace; all waits are
+    one span."""
     rank, around = step.busiest, costs.exchanges.total(step.updated.exchanges["update"])
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
     for op in rank.program:
@@ -185,7 +189,7 @@ def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
 
 
 def by_part(spans: Iterable[Span], total: float) -> dict[str, float]:
-    """The time of each part of a step, predicted or measured, and the rest of the whole."""
+    """The time of each part of a step, predicted or measured; `other` is the rest of `total`."""
     parts = defaultdict[str, float](float)
     for span in spans:
         if span.kind in LABELS:
@@ -194,7 +198,7 @@ def by_part(spans: Iterable[Span], total: float) -> dict[str, float]:
 
 
 def _beside(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
-    """The parts of the step by spans, predicted and measured, the largest difference first."""
+    """The parts of a step, predicted and measured, with the largest difference first."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.ranks.index(step.busiest)]
     predicted = by_part(spans_of_step(costs, step), step.time.seconds)
     traced = measured(trace, rank, a.ranks)
@@ -206,7 +210,7 @@ def _beside(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> l
 
 
 def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
-    """Seconds of a rank in the step of median time."""
+    """The seconds of each part of a rank's step, in the traced step of median time."""
     trace = TraceFile.read(path)
     if trace.ranks != ranks:
         raise ValueError(
@@ -222,7 +226,7 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
 
 
 def as_text(e: Event) -> str:
-    """The parts as a table, and those of a trace as another one."""
+    """The parts as a table, and the comparison with a trace as another one."""
     rows = [["part", "term", "times", "ms"]]
     for part in e["parts"]:
         rows.append([part["what"], part["term"], f"{part['times']:,}", _ms(part["seconds"])])

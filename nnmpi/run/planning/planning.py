@@ -1,5 +1,5 @@
-"""From the options of a run, a cluster and a machine to the layouts that a search has found; for
---plan, when the ranks of a run are there."""
+"""Searches layouts for a model, a cluster and a machine; for --plan, when the ranks of a run are
+there."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,10 +14,10 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import TYPICAL, Machine, read_machine
-from nnmpi.planning.search import Search, Searcher
+from nnmpi.planning.search import Searcher, SearchResult
 from nnmpi.planning.step_time import CostModel
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.dry_run import check_cluster
@@ -29,7 +29,7 @@ from nnmpi.run.setup.setup import Setup, build_model
 from nnmpi.sim.drawing.tables import amount, plural
 
 SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
-"""The options of sums that a plan is given, and does not choose: they change numbers."""
+"""The options of sums that a plan takes as given, because they change results."""
 
 
 class NoneFitsError(ValueError):
@@ -37,7 +37,7 @@ class NoneFitsError(ValueError):
 
 
 class Asked(NamedTuple):
-    """The request for a plan, besides options of a run; `memory` in bytes of a rank."""
+    """The request for a plan, besides the options of a run; `memory` is in bytes per rank."""
 
     ranks: int
     nodes: int
@@ -48,33 +48,33 @@ class Asked(NamedTuple):
 class FoundLayouts(NamedTuple):
     """The result of a search for layouts.
 
-    notes        what one should know of the figures, a line each
-    is_measured  whether the units of the model were measured
+    notes        remarks on how far the figures can be trusted, a line each
+    is_measured  True if the units of the model were measured
     """
 
     config: Config
     asked: Asked
-    search: Search
+    search: SearchResult
     notes: list[str]
     is_measured: bool
 
     @property
     def title(self) -> str:
-        """The model, the ranks and the nodes of the plan."""
+        """The model, the ranks and the nodes of the plan, as text."""
         nodes = f" on {plural(self.asked.nodes, 'node')}" if self.asked.nodes > 1 else ""
         return f"{self.config.model} on {plural(self.asked.ranks, 'rank')}{nodes}"
 
 
 class Basis(NamedTuple):
-    """The models of memory and time that a search, or the price of one layout, is made with."""
+    """The models of memory (`paper`) and of time (`costs`) with which layouts are predicted."""
 
-    paper: Paper
+    arranger: Arranger
     costs: CostModel
     notes: list[str]
 
 
 def on_paper(config: Config, asked: Asked) -> Basis:
-    """The basis for a model and a cluster that are on paper."""
+    """The models of memory and time for a config on a cluster that exists on paper only."""
     check_cluster(asked.ranks, asked.nodes)
     strategies.check(config, asked.ranks)
     machine = TYPICAL if asked.machine is None else read_machine(asked.machine)
@@ -83,7 +83,7 @@ def on_paper(config: Config, asked: Asked) -> Basis:
 
 
 def basis(asked: Asked, uncut: UncutModel, cluster: Cluster, machine: Machine) -> Basis:
-    """The basis for a model, on a cluster of such machines."""
+    """The models of memory and time for an uncut model on a cluster of such machines."""
     config, graph = uncut.config, uncut.graph
     times = ModelTimes(graph, machine, config.dtype)
     notes = [*_notes(config, asked, machine, times)]
@@ -94,22 +94,22 @@ def basis(asked: Asked, uncut: UncutModel, cluster: Cluster, machine: Machine) -
     def cut(one: Config, price: WayPrice | None = None) -> Sharding:
         return sharding_of(uncut._replace(config=one, price=price))
 
-    paper = Paper(config, cluster, graph, times, strategies.check, cut)
-    return Basis(paper, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
+    arranger = Arranger(config, cluster, graph, times, strategies.check, cut)
+    return Basis(arranger, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
 
 
 def search(asked: Asked, by: Basis) -> FoundLayouts:
-    """The fastest layouts; raises ValueError where there is none, or none that fits."""
-    result = Searcher(by.paper, by.costs, asked.memory or float("inf")).search()
-    _refuse_none(by.paper.plain, asked, result)
+    """Finds the fastest layouts; raises ValueError if there is none, or none that fits."""
+    result = Searcher(by.arranger, by.costs, asked.memory or float("inf")).search()
+    _refuse_none(by.arranger.plain, asked, result)
     result, notes = _certain(result, asked.memory or float("inf"), by.costs.machine.spread)
     notes = [*by.notes, *notes]
-    return FoundLayouts(by.paper.plain, asked, result, notes, by.costs.model.is_measured)
+    return FoundLayouts(by.arranger.plain, asked, result, notes, by.costs.model.is_measured)
 
 
-def _certain(result: Search, most: float, spread: float) -> tuple[Search, list[str]]:
-    """The search with plain data parallelism first, where the fastest layout leads by less than the
-    spread of measurements; and a note of that."""
+def _certain(result: SearchResult, most: float, spread: float) -> tuple[SearchResult, list[str]]:
+    """Puts plain data parallelism first if the fastest layout leads by less than measurements
+    differ; returns the search, and a note if it did so."""
     best, plain = result.best[0], result.pure.get("dp")
     if plain is None or plain == best or plain.nbytes > most:
         return result, []
@@ -127,8 +127,8 @@ def _certain(result: Search, most: float, spread: float) -> tuple[Search, list[s
     return result._replace(best=best_ones), [note]
 
 
-def _refuse_none(config: Config, asked: Asked, result: Search) -> None:
-    """Raises ValueError where no layout was found."""
+def _refuse_none(config: Config, asked: Asked, result: SearchResult) -> None:
+    """Raises ValueError if the search has found no layout."""
     if result.best:
         return
     if result.least and asked.memory:
@@ -148,7 +148,7 @@ def _refuse_none(config: Config, asked: Asked, result: Search) -> None:
 
 
 def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) -> Iterator[str]:
-    """Notes on how far the figures can be trusted."""
+    """Remarks on how far the predicted figures can be trusted."""
     a_node = -(-asked.ranks // asked.nodes)
     how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {config.data}"
     if asked.machine is None:
@@ -182,14 +182,14 @@ def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) ->
 
 
 AUTO = "auto"
-"""The --plan that measures."""
+"""The value of --plan that measures."""
 
 
 def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
-    """The fastest layout of a run on these ranks; None where none fits into its --memory, so that
-    ranks along dp have to swap. Every rank calls it.
+    """The fastest layout of a run on these ranks, or None if no layout fits into --memory, so that
+    ranks have to swap. Every rank calls it.
 
-    The first rank searches, while the others wait; all get what it has found.
+    Rank 0 searches while the others wait; all get the result.
     """
     assert config.plan is not None
     path, plain = config.plan, replace(config, plan=None, memory=None)

@@ -1,4 +1,4 @@
-"""The report of a plan: a JSON object, and a table made of it."""
+"""The output of nnmpi.plan: a JSON object, and a table made from it."""
 
 from collections.abc import Iterator
 from shlex import quote
@@ -9,7 +9,7 @@ from nnmpi.options import terms
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.planning.search import Planned
+from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
 from nnmpi.run.planning.planning import SUMS, FoundLayouts
 from nnmpi.sim.drawing.tables import amount, columns, plural
@@ -18,7 +18,8 @@ TERMS = StepTime._fields
 
 
 def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
-    """The plan, its best layouts first; of the first one there may be a file."""
+    """The plan as an event, its best layouts first; `file` is the file of the first one, if it was
+    written."""
     best, asked = layouts.search.best[0], layouts.asked
     return {
         "event": "plan",
@@ -36,8 +37,8 @@ def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
     }
 
 
-def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
-    """One layout, and why it is not the best one."""
+def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Event:
+    """The event of one layout, with the reason why it is not the best one."""
     return {
         "layout": planned.options,
         "flags": planned.flags,
@@ -50,9 +51,9 @@ def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
     }
 
 
-def why(planned: Planned, best: Planned, memory: float | None) -> str:
-    """Why a layout loses: its memory, or the term by which it is slower most; it may be faster, by
-    less than the spread of measurements."""
+def why(planned: PricedLayout, best: PricedLayout, memory: float | None) -> str:
+    """The reason why a layout loses: its memory, or the term by which it is slowest. A layout may
+    also be faster, by less than measurements differ."""
     if memory and planned.nbytes > memory:
         return f"memory: {amount(planned.nbytes - memory)} too much"
     if planned.time.seconds < best.time.seconds:
@@ -63,12 +64,12 @@ def why(planned: Planned, best: Planned, memory: float | None) -> str:
 
 
 GIVEN = (*options(TRAINED), *SUMS)
-"""The options of a plan that a run gets as they are."""
+"""The options of a plan that a run gets unchanged."""
 
 
-def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) -> Iterator[str]:
-    """The words of the command that runs a layout, which may be in a file. It cuts by its own
-    measurements, unless the plan has some."""
+def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = None) -> Iterator[str]:
+    """The words of the command that runs a layout, from its file if there is one. It includes the
+    predicted cut only if units were measured; otherwise the run measures and cuts by itself."""
     yield f"mpirun -n {layouts.asked.ranks} python -m nnmpi.train"
     config, plain = layouts.config, Config()
     for option in GIVEN:
@@ -87,18 +88,18 @@ def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) ->
         yield f"--cut {planned.cut}"
 
 
-def as_toml(layouts: FoundLayouts, planned: Planned) -> str:
-    """A layout as a file of --layout."""
+def as_toml(layouts: FoundLayouts, planned: PricedLayout) -> str:
+    """A layout as a file for --layout."""
     cut = planned.cut if layouts.is_measured else None
     ways = terms.layout(planned.layout.layout).ways if planned.layout.layout else {}
     return layout_file(Config(**{**planned.options, "cut": cut, "layout": None}), ways)
 
 
 SMALL = 1e-6
-"""Milliseconds: less than any clock shows."""
+"""Milliseconds below which a time is printed as 0: less than any clock shows."""
 
 WIDEST = 100
-"""Characters of the flags of a layout in the table: ways of many layers are cut."""
+"""The most characters of the flags of a layout in the table; longer ones are cut off."""
 
 HEAD = ["layout", "ms a step", "samples/s", "memory", *TERMS, "loses by"]
 
@@ -126,7 +127,7 @@ def as_text(e: Event) -> str:
 
 
 def _number(x: float) -> str:
-    """A number with four digits, or all of those before the point."""
+    """A number with four digits, or with all digits before the point."""
     return f"{x:,.0f}" if x >= 1000 else f"{x:.4g}" if x >= SMALL else "0"
 
 

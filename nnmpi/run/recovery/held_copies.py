@@ -1,4 +1,5 @@
-"""HeldCopy: what a rank has of a model after some steps, without the numbers; who lacks what."""
+"""HeldCopy: which parts of which versions of the model a rank has, without the arrays; a search for
+the newest version that is whole."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -14,13 +15,13 @@ from nnmpi.run.session import Session
 
 
 class HeldCopy(NamedTuple):
-    """The part of the model that a rank has after so many steps.
+    """The part of one version of the model that a rank has, without its arrays.
 
-    version   the number of these steps
-    session   the number of the session that it is from
+    version   the number of steps after which values are as in this copy
+    session   the number of the session that the copy is from
     tensors   of the whole model
-    ranges    that this rank has
-    facts     what else is to be known of that version
+    ranges    of these tensors that this rank has
+    facts     everything else about that version
     """
 
     version: int
@@ -31,7 +32,7 @@ class HeldCopy(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """Holdings with one key belong together."""
+        """The version and the session; copies with one key are parts of the same model."""
         return self.version, self.session
 
 
@@ -45,15 +46,16 @@ def tensors_of(model: Module) -> tuple[MovedTensor, ...]:
 
 
 def progress(held_copy: HeldCopy) -> tuple[int, bool, bool]:
-    """How far its run is, of those that have begun it: the end of an epoch clears its sums."""
+    """A sort key: copies of the newest run come first, of these the ones with the least progress;
+    the end of an epoch clears its sums."""
     counters = held_copy.facts.counters
     is_followed = counters.last is None and counters.state.step == held_copy.version
     return -counters.runs, is_followed, counters.sums.samples == 0
 
 
 def newest(held_copies: Iterable[HeldCopy]) -> tuple[HeldCopy | None, str]:
-    """The one with the least progress of the newest that have everything together, or what those
-    of the newest version lack."""
+    """The newest copy that is whole when the copies of all ranks are put together, the one with the
+    least progress if there are several; or None, and what the newest version lacks."""
     known, lacks = [*held_copies], ""
     for key in sorted({held_copy.key for held_copy in known}, reverse=True):
         of_key = [held_copy for held_copy in known if held_copy.key == key]
@@ -67,7 +69,8 @@ def newest(held_copies: Iterable[HeldCopy]) -> tuple[HeldCopy | None, str]:
 
 
 def _check(held_copies: Sequence[HeldCopy]) -> None:
-    """Raises ValueError unless they make up the model, each number at least once."""
+    """Raises ValueError unless these copies together contain each element of the model at least
+    once."""
     tensors = held_copies[0].tensors
     have = [(0, item) for held_copy in held_copies for item in held_copy.ranges]
     need = [(0, Place.of_whole(item.path, item.shape).range()) for item in tensors]
@@ -75,7 +78,7 @@ def _check(held_copies: Sequence[HeldCopy]) -> None:
 
 
 class RangeTransfer(NamedTuple):
-    """The ranges that a spare rank sends to one that works."""
+    """Ranges that a spare rank sends to a working rank."""
 
     source: int
     to: int
@@ -85,8 +88,8 @@ class RangeTransfer(NamedTuple):
 def handed_over(
     held_copies: Sequence[Sequence[HeldCopy]], source: HeldCopy, working: int
 ) -> list[RangeTransfer]:
-    """The transfers from spare ranks, which are the last ones: ranges of `source` that no rank
-    before them has."""
+    """The transfers that spare ranks, the last ones, make: ranges of `source` that no working rank
+    has."""
     owned = [
         frozenset(
             held
@@ -105,8 +108,8 @@ def handed_over(
 
 
 def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
-    """The versions of the model that this rank has: that of now, in copies or as the next step
-    changes it, backups, and that of the start of the epoch."""
+    """The versions of the model that this rank has: the current one (with `copies=False` in the
+    arrays that the next step changes), backups, and the one at the start of the epoch."""
     start, last = session.epoch_start, session.strategy.last
     if start is None or start.version < session.run.state.step:  # else some is of later steps
         facts = session.version_facts()

@@ -1,10 +1,10 @@
 """RankStatus: how far each remaining rank is; RecoveryPlan: what all of them do next.
 
     rank 0   step 7 made, reported         version 7   w 0..5 b 0..1   ─┐
-    rank 2   step 7 made, partly reported  version 7   w 5..9          ─┴─► step 7, what
-    rank 3   in step 7                    version 6   w 0..9 b 0..1        follows again
+    rank 2   step 7 made, partly reported  version 7   w 5..9          ─┴─► step 7, and the work
+    rank 3   in step 7                     version 6   w 0..9 b 0..1        after it is repeated
 
-The plan is a pure function of the statuses of all ranks, so all ranks find the same.
+The plan is a pure function of the statuses of all ranks, so all ranks find the same plan.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from nnmpi.run.reported import Place, Reported
 from nnmpi.run.run_state import Counters, VersionFacts
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]
-"""The number of steps with one of which ranks have agreed on something, and what that is."""
+"""The number of a step, and what all ranks have agreed on at its end."""
 
 
 class RunStage(IntEnum):
@@ -34,14 +34,14 @@ class RankStatus(NamedTuple):
     """The status of a remaining rank.
 
     number     of its session
-    counters   how far its run has come
+    counters   how far its run is
     reported   the events that it has reported
-    holds      versions of the model of which it has something; none on a spare rank
-    may_make   the step whose sums it knows, but not what was decided: the first of `holds` may be
-               its version
+    holds      the versions of the model of which it has a part; empty on a spare rank
+    may_make   the step whose sums this rank knows, without the decision: it can make the update of
+               that step to the first of `holds`
     decision   the last one that it knows
-    checkpoint the newest one that it knows to be written, of steps that are made; -1: none
-    callbacks  their names and states, where ranks are spare
+    checkpoint the newest one known to be written, of steps that were made; -1: none
+    callbacks  names and states of the callbacks, where ranks are spare
     """
 
     stage: RunStage
@@ -56,11 +56,12 @@ class RankStatus(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of steps that it has made, and not gone back behind."""
+        """The number of steps that this rank has made, without those it has gone back behind."""
         return self.counters.state.step if self.counters else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[HeldCopy, ...]:
-        """Versions of which it has something, or will have when it has made what was decided."""
+        """The versions of which this rank has a part, or will have one after the update that was
+        decided."""
         if decision is None or self.may_make != decision[0]:
             return self.holds
         head, counters = self.holds[0].facts
@@ -73,15 +74,15 @@ class RecoveryPlan(NamedTuple):
     """How all remaining ranks continue.
 
     stage      from which they go on
-    source     what the next session is made of; None: what the first one was made of
-    counters   how far the run has come; None: no rank that is left knows
-    decision   what ranks have agreed on in the last step, if one is left that knows
-    makes      whether ranks that know their sums make that step: the source is whole by it alone
-    reported   what ranks that were spare take as reported
-    callbacks  the states that callbacks of these ranks take
-    again      calls of callbacks that are made once more, since one was interrupted
-    lacks      what nobody has any more, if so: a checkpoint may have it
-    checkpoint the newest one that is known to be written
+    source     the copy that the next session is made of; None: the one that the first was made of
+    counters   how far the run is; None: no remaining rank knows
+    decision   what ranks have agreed on in the last step, if a remaining rank knows it
+    makes      True if ranks that know their sums make that step: only then the source is whole
+    reported   the events that formerly spare ranks take as reported
+    callbacks  the states that callbacks of formerly spare ranks take
+    again      calls of callbacks that are repeated, because one was interrupted
+    lacks      what no rank has any more, if anything: a checkpoint may have it
+    checkpoint the newest one known to be written
     """
 
     stage: RunStage
@@ -97,8 +98,8 @@ class RecoveryPlan(NamedTuple):
 
 
 def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
-    """The plan of all ranks: they continue from the newest version of which they have, or can make,
-    a whole copy."""
+    """The plan of all ranks: they go on from the newest version of which they have, or can make, a
+    whole copy."""
     stages = [status.stage for status in statuses]
     workers = [status for status in statuses if status.holds]
     if RunStage.SETTING_UP in stages:
@@ -137,6 +138,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
 
 
 def _progress(status: RankStatus) -> tuple[int, Place, Place]:
-    """How far a rank is, of those that have begun the run."""
+    """A sort key: ranks in the newest run come first, of these the ones that have reported
+    least."""
     assert status.counters is not None
     return -status.counters.runs, status.reported.events, status.reported.calls

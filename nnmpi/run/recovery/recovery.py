@@ -1,8 +1,8 @@
-"""Recovery: the ranks that are left arrange themselves anew, and go on with the run.
+"""Recovery: the remaining ranks arrange themselves anew, and go on with the run.
 
-A rank meets the others in a new Comm, where all find what comes next (`rank_status.py`): from the
-newest version of which they have all. It keeps what it has of that, forgets its session, and the
-ranks that work make a new one.
+A rank meets the others in a new Comm, where all find the same plan (`rank_status.py`): to go on
+from the newest version of the model that they have whole. It keeps its part of that version, drops
+its session, and the ranks that work make a new one.
 """
 
 import time
@@ -46,7 +46,7 @@ from nnmpi.run.training import (
 
 
 class NothingLeftError(AgreedError):
-    """Ranks are lost, and the others cannot go on: what nobody else has is gone, or no layout fits.
+    """Ranks are lost, and the others cannot go on: a part of the model is gone, or no layout fits.
 
     checkpoint   from which a job with other ranks may go on, if there is one
     """
@@ -59,10 +59,10 @@ class NothingLeftError(AgreedError):
 
 
 class Recovery:
-    """The recovery of one rank; it does not keep the Trainer, which its methods get.
+    """The recovery of one rank; it does not keep the Trainer, which its methods get as an argument.
 
     stage   how far the Trainer is
-    news    the events of losses, until they are told
+    news    the events of losses that are not reported yet
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -75,7 +75,8 @@ class Recovery:
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
 
     def set_up(self, trainer: Training) -> None:
-        """Every rank sets up; where one is lost, those that are left do it again."""
+        """Sets up a Trainer on every rank; if a rank is lost meanwhile, the remaining ranks do it
+        again."""
         comm = self.survivors.all
         layout = FittedLayout(trainer.asked, comm.size, 0, "")
         with suppress(RankLost):
@@ -91,7 +92,7 @@ class Recovery:
         self._recover(trainer)
 
     def run(self, trainer: Training, f: Callable[[], Event]) -> Event:
-        """Return what f returns on the ranks that work; after a loss they call it again, and it
+        """Returns what f returns on the ranks that work; after a loss these call f again, which
         goes on from where the run is."""
         while True:
             if self.survivors.work is None:  # it may be the only one that knows of the run
@@ -101,25 +102,27 @@ class Recovery:
             self._recover(trainer)  # after the block, as the traceback has the old session
 
     def keep(self, run: RunState, snapshot: Snapshot) -> None:
-        """The session is about to end, and the next one is made of this."""
+        """Keeps a snapshot, because the session is about to end, and the next one is made from
+        it."""
         version = snapshot.state.step
         counters = run.counters_of(snapshot)._replace(first=version)
         facts = VersionFacts(snapshot._replace(owned=()), counters)
         self._kept[version, self._number + 1] = HeldVersion(version, snapshot.owned, facts)
 
     def arrange(self, trainer: Training, config: Config, snapshot: Snapshot) -> None:
-        """Opens the next session."""
+        """Opens the next session, on a snapshot."""
         self._number += 1
         arrange(trainer, config, trainer.comm, snapshot)
 
     def arranged(self, comm: Comm) -> None:
-        """When all ranks have the session, none needs what it was made of."""
+        """Drops the kept snapshots, once all ranks have the session that was made from them."""
         if comm.fault_tolerant:
             comm.barrier()
         self._kept.clear()
 
     def _recover(self, trainer: Training) -> None:
-        """Returns when the ranks that are left are arranged again."""
+        """Arranges the remaining ranks, and returns when all of them have a new session, or
+        wait."""
         began = time.perf_counter()
         while True:
             self.survivors.shrink()
@@ -159,13 +162,13 @@ class Recovery:
             self.news.append(event)
 
     def _leave(self, session: Session, plan: RecoveryPlan) -> None:
-        """Keeps what a session has, with the last step if that belongs to the version from which
-        all go on, and forgets the session."""
+        """Keeps this rank's versions of the model, the last step included if the plan makes it, and
+        drops the session."""
         source, last = plan.source, session.strategy.last
         if last is not None:
             if source and plan.makes and plan.decision and source.version == last.may_make:
                 last.make(plan.decision[1])
-            last.put_back()
+            last.restore_buffers()
         for version in versions(session, copies=True):
             key = version.version, self._number
             known = self._kept.setdefault(key, version)
@@ -181,7 +184,7 @@ class Recovery:
         layout: FittedLayout,
         statuses: Sequence[RankStatus] = (),
     ) -> None:
-        """As many ranks as have a place in the layout work, and the others wait."""
+        """Lets as many ranks work as the layout has places for; the others wait."""
         survivors = self.survivors
         survivors.divide(layout.ranks)
         if plan.stage == RunStage.SETTING_UP:
@@ -207,7 +210,7 @@ class Recovery:
         work: Comm,
         snapshot: Snapshot | None,
     ) -> None:
-        """A session of the ranks that work."""
+        """Opens a session on the ranks that work."""
         trainer.tracer = Tracer(config, work)
         if plan.lacks:
             go_back(trainer, config, work, plan.lacks, were_spare=plan.counters is None)
@@ -217,14 +220,14 @@ class Recovery:
             self._check_initial(trainer.session)
 
     def _nearest_layout(self, trainer: Training) -> FittedLayout:
-        """The layout of the ranks that are left, from the first one that knows the model."""
+        """The layout of the remaining ranks, as found by the first rank that knows the model."""
         comm = self.survivors.all
         nearest = all_or_none(comm, lambda: nearest_layout(trainer, comm.size))
         known = filter(None, gather_objects(comm, nearest))
         return next(known, None) or fitted(trainer.asked, comm)
 
     def _take(self, trainer: Training, plan: RecoveryPlan) -> None:
-        """The run is as far as that of all ranks."""
+        """Sets the run of this rank to where the plan goes on."""
         run, source, decision = trainer.run, plan.source, plan.decision
         if plan.counters is None:
             return
@@ -240,8 +243,8 @@ class Recovery:
     def _snapshot(
         self, plan: RecoveryPlan, statuses: Sequence[RankStatus], working: int
     ) -> Snapshot | None:
-        """The snapshot that the next session is made of: what this rank has, if it is of the right
-        step, and what spare ranks have that no other one has."""
+        """The snapshot that the next session is made from: this rank's part of the source, with
+        parts that only spare ranks have; None if the plan has no source."""
         if (source := plan.source) is None:
             return None
         kept = self._kept.get(source.key)
@@ -252,7 +255,7 @@ class Recovery:
         return source.facts.head._replace(owned=(*owned, *self.survivors.give(transfers, owned)))
 
     def _check_initial(self, session: Session) -> None:
-        """Raises ValueError if a run that begins again had other values at its start."""
+        """Raises ValueError if a run that begins again had other initial values the first time."""
         initial = {held.range: held.values for held in session.snapshot().owned}
 
         def check() -> None:
@@ -301,7 +304,7 @@ class Recovery:
 
 
 def _result(loader: Loader, state: StepState, decision: Sequence[float]) -> StepResult:
-    """The result of the step that is made after a state."""
+    """The result of the step that follows `state`, from the decision of all ranks."""
     rows = next(islice(loader.batches(state.epoch), state.batch, None))
     divisor = loader.divisor(loader.split.y.take(rows, axis=0))
     return StepResult(state.next(len(loader)), len(rows), divisor, *Outcome.of(decision))

@@ -1,4 +1,4 @@
-"""Survivors: the ranks of a job that are left, those of them that work, and those that wait."""
+"""Survivors: the remaining ranks of a job, the ranks that work, and the spare ranks that wait."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,11 +18,11 @@ PAUSE = 0.02  # seconds between two looks of a spare rank
 
 
 class Survivors:
-    """The ranks that are left of a job.
+    """The remaining ranks of a job.
 
-    all      their Comm in this era
-    work     the Comm of those that work; None on a spare rank
-    spare    how many wait: the last ones
+    all      the Comm of all of them in this era
+    work     the Comm of the ranks that work; None on a spare rank
+    spare    how many ranks wait: the last ones
     """
 
     def __init__(self, comm: Comm) -> None:
@@ -31,7 +31,7 @@ class Survivors:
         self.spare = 0
 
     def shrink(self) -> None:
-        """A new era begins, with the ranks that are left."""
+        """Replaces the Comm by one of the remaining ranks: a new era begins."""
         while True:
             with suppress(RankLost):  # one more
                 self.all = self.all.shrink()
@@ -45,7 +45,8 @@ class Survivors:
             self.work = self.all.split(0 if self.all.rank < ranks else None)
 
     def arrange(self, f: Callable[[Comm], object]) -> None:
-        """Calls f on those that work; if it fails on one rank, it fails on all, spare ones too."""
+        """Calls f on the ranks that work; if it fails on one rank, it fails on all, spare ones
+        too."""
         work = self.work
         if self.spare or self.all.fault_tolerant:
             all_or_none(self.all, lambda: None if work is None else f(work))
@@ -69,8 +70,9 @@ class Survivors:
     # ---- the end of a run
 
     def end(self, f: Callable[[], Event]) -> Event:
-        """All ranks have what f returns on those that work, or its AgreedError, or all raise
-        RankLost: on none is the run over while another has to make a part of it again."""
+        """Returns on all ranks what f returns on those that work, or raises its AgreedError on all,
+        or RankLost on all: the run is over on no rank while another rank has to repeat a part of
+        it."""
         result, error = cast(Event | None, None), cast(AgreedError | None, None)
         if self.work is None:
             self.wait()
@@ -92,14 +94,14 @@ class Survivors:
         return result
 
     def wait(self) -> None:
-        """On a spare rank: returns when the others have ended their run, or all have failed."""
+        """Waits, on a spare rank, until the others have ended their run, or have all failed."""
         over = self.all.irecv(np.zeros(1), 0)
         while not over.done:  # `poll` of the work would count as a wait, which may be too long
             self.all.poll()
             time.sleep(PAUSE)
 
     def wake(self) -> None:
-        """The first rank ends the wait of spare ranks."""
+        """Ends the wait of spare ranks; rank 0 sends the messages."""
         if self.all.rank == 0:
             waiting = range(self.all.size - self.spare, self.all.size)
             works = [self.all.isend(np.zeros(1), rank) for rank in waiting]

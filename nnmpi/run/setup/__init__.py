@@ -1,1 +1,1 @@
-"""Setup of a run: data, model, optimizer and loss, cut and checked."""
+"""Sets up a run: data, model, loss and optimizer, checked and cut among ranks."""

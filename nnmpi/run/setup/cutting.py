@@ -1,6 +1,6 @@
-"""How layers and sequences of a model are cut among ranks, and the model of one of them.
+"""Cuts layers and sequences of a model among ranks, and makes the model of one rank.
 
-Nothing is built from arrangements on paper: of a dry run, of a plan, and of ranks that are left.
+On paper, where no rank runs, it only arranges: for dry runs, plans, and remaining ranks.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPri
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.planning.arrangements import UNMEASURED
+from nnmpi.planning.arranger import UNMEASURED
 from nnmpi.planning.machine import TYPICAL
 from nnmpi.planning.stage_cut import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
@@ -40,9 +40,9 @@ from nnmpi.run.setup.setup import NO_METRICS, Setup, build_model
 
 
 class UncutModel(NamedTuple):
-    """All that has to be known of a run to cut its model.
+    """Everything about a run that determines how its model is cut.
 
-    price  of a way of a layer along tp, where the fastest ways are looked for
+    price  of a way to cut a layer along tp, where the fastest ways are searched
     """
 
     config: Config
@@ -54,7 +54,7 @@ class UncutModel(NamedTuple):
 
 
 def _check_lengths(config: Config, dataset: Dataset) -> None:
-    """Raises ValueError if test samples have other lengths than those that are trained with."""
+    """Raises ValueError if test samples and training samples have different lengths."""
     both = [[*map(np.shape, (*arrays(s.x), s.y))] for s in (dataset.train, dataset.test)]
     for train, test in zip(*both, strict=True):
         if train[1:2] != test[1:2]:
@@ -67,7 +67,8 @@ def _check_lengths(config: Config, dataset: Dataset) -> None:
 
 
 def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """Where sequences are cut; raises ValueError for what has none, or needs whole ones."""
+    """Adds to a sharding where cp cuts sequences; raises ValueError if the data has none, or if the
+    loss or a metric needs whole ones."""
     config, graph, loss, dataset, metrics, _ = uncut
     x, y = arrays(dataset.train.x), dataset.train.y
     if y.ndim != 2 or any(array.shape[1:2] != y.shape[1:] for array in x):
@@ -97,7 +98,8 @@ def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
 
 
 def _constraints(config: Config, price: WayPrice | None) -> Constraints:
-    """The constraints by --layout on ranks along tp; with a price all ways may be."""
+    """The constraints of --layout on ranks along tp; with a price, all ways of cutting are
+    allowed."""
     if price is not None:
         return Constraints(frozenset({"batch", "channels", "rows"}), price=price)
     if config.layout is None:
@@ -108,7 +110,8 @@ def _constraints(config: Config, price: WayPrice | None) -> Constraints:
 
 
 def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
-    """How layers are divided; logits only if the loss can be computed from its parts."""
+    """Adds to a sharding how tp divides layers; it divides logits only if the loss can use parts of
+    them."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
     try:
         cut = shard(
@@ -131,8 +134,8 @@ def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) ->
 class AxisSetUp(NamedTuple):
     """How a model is cut for the ranks along an axis.
 
-    plans      adds to a sharding how it is cut, or raises ValueError
-    rewrites   makes the layers those that a rank has; every rank calls it
+    plans      adds the cut to a sharding, or raises ValueError
+    rewrites   replaces layers by this rank's parts of them; every rank calls it
     """
 
     plans: Callable[[UncutModel, Sharding], Sharding]
@@ -143,11 +146,11 @@ SET_UPS = {
     "cp": AxisSetUp(_cut_sequences, _on_positions),
     "tp": AxisSetUp(_cut_layers, _rebuilt),
 }
-"""By axis; along others ranks have whole layers and samples."""
+"""By axis; along other axes ranks have whole layers and samples."""
 
 
 def sharding_of(uncut: UncutModel) -> Sharding:
-    """How the layers and sequences of a model are divided among ranks."""
+    """The sharding of a model: how its layers and sequences are divided among ranks."""
     config, sharding = uncut.config, UNSHARDED
     if config.cp > 1 or config.cuts_positions:
         _check_lengths(config, uncut.dataset)
@@ -160,7 +163,7 @@ def sharding_of(uncut: UncutModel) -> Sharding:
 def cut_model(
     config: Config, model: Module, graph: Graph, setup: Setup, layout: Layout
 ) -> Sharding:
-    """Makes the layers of the model those that this rank has, and returns how they are cut; every
+    """Replaces the layers of a model by this rank's parts of them, and returns the sharding; every
     rank calls it."""
     filled = replace(config, dp=layout.mesh.axes["dp"])
     uncut = UncutModel(filled, graph, setup.loss, setup.dataset, setup.metrics)
@@ -175,7 +178,7 @@ def cut_model(
             group.meet("trainer.model(x)")
 
     if groups:
-        model._meet = meet
+        model._before_user_call = meet
     return sharding
 
 
@@ -183,7 +186,7 @@ def cut_model(
 
 
 def uncut_of(config: Config) -> tuple[Module, UncutModel]:
-    """The model that a config names, on the data set that it names without its samples."""
+    """The model and the data set (without samples) that a config names, not cut yet."""
     dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     model = build_model(config, None, dataset)
     return model, uncut(config, model, dataset, objectives.criterion(None))
@@ -197,8 +200,7 @@ def uncut(
     metrics: Mapping[str, Metric] = NO_METRICS,
     build: Callable[[], Module] | None = None,
 ) -> UncutModel:
-    """A run whose model is not cut yet; raises ValueError unless model, data and loss
-    fit."""
+    """A run whose model is not cut yet; raises ValueError unless model, data and loss fit."""
     strategies.check_batch(config, len(dataset.train.y))
     objectives.check_labels(loss, dataset)
     graph = objectives.model_graph(config, model, dataset, loss, build)
@@ -206,7 +208,8 @@ def uncut(
 
 
 def on_paper(uncut: UncutModel, cluster: Cluster) -> Arrangement:
-    """How ranks would be arranged; what a run measures is estimated."""
+    """The arrangement that a run on this cluster would have, with estimates of what a run
+    measures."""
     config, graph = uncut.config, uncut.graph
     filled = replace(config, dp=mesh_of(config, cluster.size).axes["dp"])
     sharding = sharding_of(uncut._replace(config=filled))
@@ -215,10 +218,10 @@ def on_paper(uncut: UncutModel, cluster: Cluster) -> Arrangement:
 
 
 def fitted(config: Config, ranks: int, uncut: Callable[[], UncutModel]) -> FittedLayout:
-    """The layout for so many ranks that is nearest to that of a config, and that its model can be
+    """The layout nearest to a config's that so many ranks can have and that the model can be
     divided for.
 
-    `uncut` is asked for the model only where fewer ranks than one copy of it takes are there.
+    It calls `uncut` for the model only if the ranks are fewer than one copy of the model takes.
     """
 
     def divide(fewer: Config, working: int) -> None:

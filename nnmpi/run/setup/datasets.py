@@ -1,6 +1,5 @@
-"""The data set of a run, what standardises its samples, and its tokens: a text that a model goes on
-with has to have those that it was trained on.
-"""
+"""The data set of a run, the standardiser of its samples, and its tokenizer, which has to be the
+one that a loaded model was trained with."""
 
 import os
 from typing import Any
@@ -25,7 +24,7 @@ from nnmpi.parallel.step.objective import Criterion
 
 
 def own_tokenizer(path: str) -> Tokenizer | None:
-    """The tokenizer of a model: in its metadata, or in its folder; None if it has none."""
+    """The tokenizer of a saved model, from its metadata or its folder; None if it has none."""
     described = loading.read_metadata(path).get(TOKENIZER)
     if not described:
         return BPETokenizer(path) if is_folder(path) and has_tokenizer(path) else None
@@ -36,9 +35,10 @@ def own_tokenizer(path: str) -> Tokenizer | None:
 
 
 def tokenizer_of_text(config: Config) -> str | Tokenizer | None:
-    """The tokenizer for a text of --data: the one that is given, else that of the model of --load.
+    """The tokenizer for a text of --data: the one that is given, otherwise that of the model of
+    --load.
 
-    It is none where the model has none, or takes a part of the file: then characters of the text.
+    It is None if the model has none, or takes only a part of the file: then tokens are characters.
     """
     is_text = config.data.partition(":")[0] == "text"
     if config.tokenizer or not is_text or not config.load or config.load_partial:
@@ -49,7 +49,7 @@ def tokenizer_of_text(config: Config) -> str | Tokenizer | None:
 def check_vocabulary(config: Config, dataset: Dataset) -> None:
     """Raises ValueError if the model of --load was trained on other tokens than those of the data.
 
-    The sizes may fit nevertheless, and each number would then mean another token.
+    The sizes may match nevertheless, and each number would then mean a different token.
     """
     if not config.load or config.load_partial or dataset.language is None:
         return
@@ -71,7 +71,7 @@ def check_vocabulary(config: Config, dataset: Dataset) -> None:
 
 
 def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Criterion) -> Dataset:
-    """The data set that was given, whole or as arrays, or else the one that the config names."""
+    """The data set that users gave, whole or as arrays; otherwise the one that the config names."""
     ignored = loss.ignore_index if isinstance(loss, ClassLoss) else None
     if isinstance(given, Dataset):
         return given
@@ -101,8 +101,8 @@ def dataset_of(config: Config, given: Dataset | tuple[Any, ...] | None, loss: Cr
 
 
 def standardiser_of(config: Config, dataset: Dataset, comm: Comm) -> Standardiser:
-    """The standardiser that the config asks for; if `auto`, that of the file of --load if it has
-    one, else of the training samples."""
+    """The standardiser that the config asks for. `auto` takes the one in the file of --load, if
+    there is one, otherwise that of the training samples."""
     if config.load and comm.rank == comm.node()[0]:  # the file is read whole once per node
         loading.check_content(config.load)
     if config.standardise != "auto":

@@ -39,9 +39,10 @@ SIZE = "0*[1-9][0-9]{0,8}"
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """The config, and what makes the model if its name does not tell: that of a folder of --load.
+    """The config with the model's name, and a function that makes the model if the name is not
+    enough: it is the model of a folder of --load.
 
-    Raises ValueError for a dropout that no gpt of ours can have.
+    Raises ValueError for a dropout that the model cannot have.
     """
     is_own = build is not None or user_code.is_named(config.model)
     if config.load and is_folder(config.load) and not is_own:
@@ -58,7 +59,7 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
 
 
 def check_named(config: Config, folder: str) -> Sizes:
-    """The sizes of the model in a folder; raises ValueError unless --model is that one."""
+    """The sizes of the model in a folder; raises ValueError unless --model has the same sizes."""
     sizes = sizes_in(folder)
     if _named(config.model) != sizes[:3]:
         raise ValueError(
@@ -70,7 +71,7 @@ def check_named(config: Config, folder: str) -> Sizes:
 
 
 def builder(config: Config, dataset: Dataset) -> Build:
-    """The function that makes the model of `--model`; a gpt:... is for the tokens of the data."""
+    """The function that makes the model of `--model`; a gpt:... gets the vocabulary of the data."""
     spec = config.model
     if spec in MODELS:
         return MODELS[spec]
@@ -97,7 +98,7 @@ def builder(config: Config, dataset: Dataset) -> Build:
 
 
 def gpt_of(argument: str, dataset: Dataset, dropout: float = 0.0) -> Module:
-    """The gpt of LAYERSxHEADSxWIDTH for windows of tokens."""
+    """A gpt of LAYERSxHEADSxWIDTH for windows of tokens."""
     sizes = _split(argument)
     if not sizes:
         raise ValueError(
@@ -111,14 +112,14 @@ def gpt_of(argument: str, dataset: Dataset, dropout: float = 0.0) -> Module:
 
 
 def _split(argument: str) -> tuple[int, ...]:
-    """The numbers of LAYERSxHEADSxWIDTH; none if it is not of that form."""
+    """The three numbers of LAYERSxHEADSxWIDTH; empty if the text has another form."""
     if not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}", argument):
         return ()
     return tuple(map(int, argument.split("x")))
 
 
 def _named(model: str) -> tuple[int, ...]:
-    """The numbers of gpt:LAYERSxHEADSxWIDTH and of gpt2; none of another name."""
+    """The layers, heads and width of gpt:LAYERSxHEADSxWIDTH and of gpt2; empty for other names."""
     if model == "gpt2":
         return GPT2[:3]
     kind, _, argument = model.partition(":")
@@ -126,7 +127,7 @@ def _named(model: str) -> tuple[int, ...]:
 
 
 def _window(dataset: Dataset, model: str) -> int:
-    """The tokens of a window; raises ValueError if the data has none. `model`: how to name it."""
+    """The number of tokens in a window; raises ValueError, naming `model`, if the data has none."""
     x = dataset.train.x
     if isinstance(x, tuple | dict) or x.ndim != 2 or not is_index(x):
         raise ValueError(
@@ -137,7 +138,7 @@ def _window(dataset: Dataset, model: str) -> int:
 
 
 def metadata_of(model: Module, config: Config) -> dict[str, str]:
-    """The metadata of a model in its file: its name, and of a gpt what its folder said."""
+    """The metadata of a model in its file: its name, and for a gpt the facts of its folder."""
     if not isinstance(model, GPT):
         return {"model": config.model}
     files = {PUBLISHED: json.dumps(dict(model.published))} if model.published else {}
@@ -145,12 +146,13 @@ def metadata_of(model: Module, config: Config) -> dict[str, str]:
 
 
 def language_of(dataset: Dataset) -> dict[str, str]:
-    """The metadata of tokens, for a data set of text."""
+    """The metadata of the tokenizer, for a data set of text; otherwise empty."""
     return {} if dataset.language is None else {TOKENIZER: dataset.language.tokenizer}
 
 
 def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """The tokens that begin and that end a text of a gpt in a file of --save, or in a folder."""
+    """The tokens that begin a text and those that end it, of a gpt in a file of --save or in a
+    folder."""
     if is_folder(path):
         files = published_in(path)
     else:
@@ -162,7 +164,7 @@ def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]
 
 
 def saved_sizes(path: str) -> Sizes:
-    """The sizes of a gpt in a file of --save, or in a folder; raises ValueError if it is none."""
+    """The sizes of a gpt in a file of --save or in a folder; raises ValueError for other models."""
     if is_folder(path):
         return sizes_in(path)
     name = loading.read_metadata(path).get("model", "")
@@ -186,7 +188,8 @@ def saved_sizes(path: str) -> Sizes:
 
 
 def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
-    """Raises ValueError if a gpt has fewer positions than a window, or fewer tokens than data."""
+    """Raises ValueError if a gpt has fewer positions than a window, or a smaller vocabulary than
+    the data."""
     if not isinstance(model, GPT):
         return
     sizes, window = sizes_of(model), _window(dataset, "it")
@@ -203,7 +206,8 @@ def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
 
 
 def check_stages(model: Module, pp: int) -> None:
-    """Raises ValueError for a model whose stages take sequences of one length only."""
+    """Raises ValueError if the model cannot generate text in a pipeline: its stages need sequences
+    of one length."""
     if pp > 1 and not isinstance(model, GPT):
         raise ValueError(
             f"stages of {type(model).__name__} take sequences of one length, and text that is "

@@ -1,4 +1,4 @@
-"""The loss and the metrics of a Trainer, and whether data and model fit them."""
+"""The loss and the metrics of a Trainer, and checks that data and model fit them."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -29,11 +29,11 @@ LOOKED_AT = 1000  # labels, of which a message says what they look like
 
 
 class MisfitError(ValueError):
-    """The model does not return scores of the loss."""
+    """The model does not return scores that the loss takes."""
 
 
 def criterion(loss: Any) -> Criterion:
-    """The loss as a sum over samples; without one, the cross-entropy."""
+    """The loss as a sum over samples; None stands for the cross-entropy."""
     if loss is None:
         return CrossEntropyLoss(reduction="sum")
     if isinstance(loss, Loss):
@@ -54,7 +54,8 @@ def criterion(loss: Any) -> Criterion:
 
 
 def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
-    """The criterion; raises ValueError unless it is a loss, and metrics are functions by name."""
+    """The criterion of a loss; raises ValueError unless it is a loss, and the metrics are functions
+    by name."""
     known = criterion(loss)
     if not isinstance(metrics, Mapping):
         raise ValueError(
@@ -71,7 +72,7 @@ def checked(loss: Any, metrics: Mapping[str, Metric]) -> Criterion:
 
 
 def described(loss: Criterion) -> str:
-    """A loss with its options, as text: what another run may compare with its own."""
+    """A loss with its options, as text that another run can compare with its own."""
     if not isinstance(loss, Loss):
         return repr(loss)
     public = {
@@ -82,7 +83,8 @@ def described(loss: Criterion) -> str:
 
 
 def check_labels(loss: Criterion, data: Dataset) -> None:
-    """Raises ValueError if a loss of classes gets the targets of a regression."""
+    """Raises ValueError if the loss is for classification, and the data has the targets of a
+    regression."""
     y = data.train.y
     if isinstance(loss, ClassLoss) and y.dtype.kind not in "iu":
         raise ValueError(
@@ -98,7 +100,8 @@ def objective(
     sharding: Sharding,
     axis: Mapping[str, Comm],
 ) -> Objective:
-    """The loss and the metrics, of scores as the model has them on this rank."""
+    """The loss and the metrics as functions of the scores on this rank, which may be a part of the
+    classes or positions."""
     counts_samples = sharding.sequences.ranks == 1 or axis["cp"].rank == 0
     if sharding.output is None:
         return Objective(loss, metrics, counts_samples=counts_samples)
@@ -115,7 +118,7 @@ def objective(
 
 
 def check_best(keep_best: str | None, loss: Criterion, metrics: Mapping[str, Metric]) -> None:
-    """Raises ValueError if --keep-best names what an evaluation does not measure."""
+    """Raises ValueError if --keep-best names a metric that is not measured."""
     if keep_best == ACCURACY and not (isinstance(loss, ClassLoss) or ACCURACY in metrics):
         raise ValueError(
             f"keep_best {ACCURACY}: {type(loss).__name__} is no loss of classes, and there is no "
@@ -124,7 +127,7 @@ def check_best(keep_best: str | None, loss: Criterion, metrics: Mapping[str, Met
 
 
 def check_scores(loss: Criterion, data: Dataset, scores: Any, label: str) -> None:
-    """Raises MisfitError unless what a model returned for two samples fits the labels."""
+    """Raises MisfitError unless the scores of two samples fit the labels."""
     if not isinstance(scores, Tensor):
         name = type(scores).__name__
         raise MisfitError(f"{label}: the model must return a tensor, not a {name}")
@@ -157,7 +160,8 @@ def _check_classes(loss: ClassLoss, data: Dataset, shape: tuple[int, ...], label
 
 
 def _of_positions(y: np.ndarray, shape: tuple[int, ...]) -> str:
-    """More for a message on labels of positions and scores of this shape that do not fit."""
+    """The end of an error message on scores that do not fit labels of positions, with the remedy if
+    it is known."""
     if y.ndim == 1:
         return ""
     first = y[:LOOKED_AT]
@@ -176,10 +180,10 @@ def model_graph(
     loss: Criterion,
     build: Callable[[], Module] | None = None,
 ) -> Graph:
-    """The graph of the model, which `build` makes again.
+    """The graph of the model; `build` makes the model again.
 
-    Raises ValueError if model, data and loss do not fit, and MemoryError if the passes that record
-    it need numbers and do not fit in memory.
+    Raises ValueError if model, data and loss do not fit, and MemoryError if recording the graph
+    needs arrays that do not fit in memory.
     """
     label = f"model {shown(config.model)} and data {shown(dataset.name)} do not fit"
     x = dataset.train.x
@@ -214,7 +218,7 @@ def model_graph(
 
 
 def _check_call(model: Module, x: Inputs) -> None:
-    """Raises ValueError unless the module that takes the samples takes as many arguments."""
+    """Raises ValueError unless the module that takes the samples takes that many arguments."""
     while only_runs_layers(model) and len(model):
         model = model[0]
     given = dict.fromkeys(x, "") if isinstance(x, dict) else {}
@@ -225,7 +229,8 @@ def _check_call(model: Module, x: Inputs) -> None:
 
 
 def _shapes(x: Inputs) -> str:
-    """The shape of a sample of each input, and the type of indices, which explains most errors."""
+    """The shape of a sample of each input, as text; of indices also the type, which explains most
+    errors."""
     described = []
     for name, array in parts(x):
         shape = "x".join(map(str, array.shape[1:])) or "() (x[:, None] has one feature)"

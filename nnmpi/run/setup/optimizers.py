@@ -1,4 +1,4 @@
-"""The optimizer and the schedule of a run: those of the config, or functions of the user's."""
+"""The optimizer and the schedule of a run: those of the config, or a user's functions."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ MakeOptimizer: TypeAlias = Callable[[Named], Optimizer]
 
 
 def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> MakeOptimizer:
-    """The function that makes the optimizer of a rank, from its parameters with their paths."""
+    """A function that makes this rank's optimizer from its parameters with their paths."""
     if function is None:
         return partial(of_config, config)
     return partial(_agreed, _checked("optimizer", function), comm)
@@ -26,7 +26,7 @@ def optimizer_of(config: Config, function: MakeOptimizer | None, comm: Comm) -> 
 def schedule_of(
     config: Config, function: schedule.LRSchedule | None, steps: int
 ) -> schedule.LRSchedule:
-    """The factor of the learning rates by step."""
+    """A function that returns the factor of the learning rates for a step."""
     if function is None:
         return schedule.parse(config.lr_schedule, steps)
     return partial(_factor, _checked("schedule", function))
@@ -39,8 +39,8 @@ def _checked(name: str, function: Any) -> Any:
 
 
 def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
-    """The optimizer of a user's function; raises ValueError, on all ranks, unless it has all
-    parameters of each rank, in the same groups. Every rank calls it."""
+    """The optimizer that a user's function returns; raises ValueError, on all ranks, unless it has
+    all parameters of each rank, in groups with equal options. Every rank calls it."""
     problem, groups, cause = "", [], None
     try:
         optimizer = function(list(named))

@@ -1,8 +1,8 @@
-"""Probe: a few samples pass through the model whole and in two parts, before it is trained.
+"""Probe: passes a few samples through the model, whole and in two parts, before it is trained.
 
-Ranks and micro-batches cut a batch. The layers and losses of nnmpi are made for it; modules and
-losses of the user's own may not be. What trains in another way when batches are cut is refused, or
-said where it cannot be told from what is meant:
+Ranks and micro-batches cut a batch. The layers and losses of nnmpi allow that; modules and losses
+of users may not. A model that would train differently when batches are cut is refused, or the user
+is warned where that may be intended:
 
     a buffer that `forward` changes     refused unless it says how parts of a batch combine
     a loss that is no mean              refused
@@ -23,7 +23,7 @@ from nnmpi.data import Batch, Inputs, Loader
 from nnmpi.data.inputs import each
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, leaves
-from nnmpi.nn.passes import UNTRACKED, KeptStats, Pass
+from nnmpi.nn.passes import UNTRACKED, Pass, ReplayStats
 from nnmpi.nn.tracing import unchanged
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -37,11 +37,11 @@ SAMPLES = 16
 
 
 class BufferChangeError(ValueError):
-    """`forward` changes a buffer of which it is not known how parts of a batch do."""
+    """`forward` changes a buffer, and it is unknown how the changes by parts of a batch combine."""
 
 
 class Output(NamedTuple):
-    """The result of one pass of a module of the user's own, or of a stage."""
+    """The result of one pass of a user's module, or of a stage."""
 
     what: str
     arrays: list[np.ndarray]
@@ -50,9 +50,9 @@ class Output(NamedTuple):
 def warning(
     part: ModelPart, task: Task, arrangement: Arrangement, train: Loader, layout: Layout
 ) -> str:
-    """The warning of the first rank that has one, or nothing; every rank calls it.
+    """The warning of the first rank that has one, or an empty text; every rank calls it.
 
-    Raises ValueError, on all ranks, for what cannot be trained so.
+    Raises ValueError, on all ranks, if the model cannot be trained with this arrangement.
     """
     is_own = isinstance(task.objective.loss, SumOfMean) or any(own_modules(task.model))
     if not (is_own and (_cuts(arrangement) or arrangement.recomputes)):  # the same on all ranks
@@ -67,24 +67,25 @@ def warning(
 
 
 def _cuts(a: Arrangement) -> bool:
-    """True if batches are cut."""
+    """True if batches are cut, among ranks or into micro-batches."""
     return _runs_on_parts(a) or a.config.micro_batches > 1
 
 
 def _runs_on_parts(a: Arrangement) -> bool:
-    """True if ranks, or slices, have parts of a micro-batch."""
+    """True if ranks, or slices of --reproducible, have parts of a micro-batch."""
     return a.mesh.count(*BATCH) > 1 or (a.config.reproducible and a.config.slices > 1)
 
 
 def own_modules(model: Module) -> Iterator[tuple[str, Module]]:
-    """The modules of the user's own, and those with hooks, by path."""
+    """The modules of users, and those with hooks, by path."""
     for path, m in model.named_modules():
         if m._hooks or type(m).__module__.partition(".")[0] != "nnmpi":
             yield path, m
 
 
 def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -> str:
-    """A warning, or nothing; raises ValueError for what cannot be trained so.
+    """A warning, or an empty text; raises ValueError if the model cannot be trained with this
+    arrangement.
 
     Ranks along tp call it together. The model is left as it was.
     """
@@ -115,12 +116,13 @@ def _passes(
     inputs: Callable[[int, int], Inputs],
     n: int,
 ) -> list[list[list[Output]]]:
-    """The outputs for all samples, for a quarter and for the rest; in both modes."""
+    """The outputs for all samples, for the first quarter and for the rest; in evaluation and in
+    training mode."""
     twice, all_passes = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
             part.model.train(training)
-            outputs, stats = _listen(part.model), KeptStats(UNTRACKED)
+            outputs, stats = _listen(part.model), ReplayStats(UNTRACKED)
             buffers = [array.copy() for _, array in _unknown_buffers(part.model)]
             passes = []
             for lo, hi in ((0, n), (0, cut_of(n)), (cut_of(n), n)):
@@ -130,20 +132,22 @@ def _passes(
                 passes.append([*outputs, Output("", _arrays(y))])
                 if twice and hi - lo == n:
                     _check_buffers(part.model, buffers)
-                stats.again()
+                stats.replay()
             all_passes.append(passes)
     return all_passes
 
 
 def cut_of(n: int) -> int:
-    """The number of samples in the first part of n: not half, so that weights of parts show."""
+    """The number of samples in the first part of n: not half, so that a wrong weight of a part
+    shows."""
     return max(n // 4, 1)
 
 
 def _inputs(x: Inputs, edges: Sequence[Edge], n: int) -> Callable[[int, int], Inputs]:
-    """A function that gives some of n samples: of a batch, or of activations like those of a stage.
+    """A function that returns the samples lo to hi - 1: of a batch or, with `edges`, random
+    activations as between stages.
 
-    Those of 16 bits are in float32, as parameters still are.
+    Types with 16 bits become float32, because parameters still have that type.
     """
     if not edges:
         return lambda lo, hi: each(lambda array: _widened(array[lo:hi]), x)
@@ -167,7 +171,7 @@ def _widened(array: np.ndarray) -> np.ndarray:
 
 
 def _listen(model: Module) -> list[Output]:
-    """A list to which each module of the user's own adds what it returns."""
+    """Registers hooks on users' modules, and returns the list to which they append outputs."""
     outputs: list[Output] = []
 
     def note(name: str, module: Module, args: Any, result: Any) -> None:
@@ -183,7 +187,8 @@ def _arrays(result: Any) -> list[np.ndarray]:
 
 
 def _unknown_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
-    """The buffers of the user's own modules of which it is not known how parts combine."""
+    """The buffers of users' modules that do not say how parts of a batch combine, with their
+    names."""
     return [
         (f"{path}.{name}" if path else name, backend.to_host(getattr(m, name)))
         for path, m in own_modules(model)
@@ -193,7 +198,8 @@ def _unknown_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
 
 
 def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
-    """Raises ValueError if `forward` has changed a buffer that does not say how parts combine."""
+    """Raises BufferChangeError if `forward` has changed a buffer that does not say how parts
+    combine."""
     for (name, value), old in zip(_unknown_buffers(model), old_values, strict=True):
         if not np.array_equal(value, old, equal_nan=value.dtype.kind == "f"):
             raise BufferChangeError(
@@ -203,7 +209,8 @@ def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
 
 
 def _difference(modes: Sequence[Sequence[Sequence[Output]]], stage: str) -> str:
-    """A warning, with the first module to differ, if the output of a stage is another for parts."""
+    """A warning that names the first module whose output differs between the whole batch and its
+    parts; empty if the output of the stage does not differ."""
     for passes in modes:
         rows = [row for row in zip(*passes, strict=False) if len({x.what for x in row}) == 1]
         differing = [row[0].what or stage for row in rows if not _equal(*row)]
@@ -224,7 +231,8 @@ def _equal(full: Output, *parts: Output) -> bool:
 
 
 def _agree(full: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
-    """True if outputs agree up to rounding; arrays without a row a sample are not compared."""
+    """True if outputs agree up to rounding; arrays that do not have one row per sample are not
+    compared."""
     if not full.ndim or any(part.shape[:1] == full.shape[:1] for part in parts):
         return True
     joined = np.concatenate(parts)
@@ -237,7 +245,8 @@ def _agree(full: np.ndarray, parts: Sequence[np.ndarray]) -> bool:
 
 
 def _check_loss(loss: Any, scores: np.ndarray, y: np.ndarray) -> None:
-    """Raises ValueError if the loss of a batch is not the mean of the losses of its parts."""
+    """Raises ValueError if the loss of a batch is not the mean over samples of the losses of its
+    parts."""
     if not isinstance(loss, SumOfMean):
         return
     cut = cut_of(len(y))

@@ -1,6 +1,6 @@
-"""Reads options and data on each rank, and makes what they name: data set, model, optimizer.
+"""Reads options and data on each rank, and makes the data set, model and optimizer that they name.
 
-What does not fit raises a ValueError of one line; if one rank fails, all ranks fail.
+Input that cannot be used raises a ValueError of one line; if one rank fails, all ranks fail.
 """
 
 import os
@@ -50,11 +50,12 @@ from nnmpi.run.setup.optimizers import MakeOptimizer, optimizer_of, schedule_of
 from nnmpi.schedules import proof
 
 NO_METRICS: Mapping[str, Metric] = MappingProxyType({})
-"""Losses of classes have the accuracy without being asked for it."""
+"""The default: classification losses have the accuracy anyway."""
 
 
 class TrainerArguments(NamedTuple):
-    """Arguments that users give a Trainer besides a Config and a Comm; see there."""
+    """The arguments that users give a Trainer besides a Config and a Comm; Trainer describes
+    them."""
 
     build: Callable[[], Module] | None = None
     data: Dataset | tuple[Any, ...] | None = None
@@ -70,9 +71,9 @@ NOTHING_GIVEN = TrainerArguments()
 
 
 class Setup(NamedTuple):
-    """The start of a run, however its ranks are arranged; the same on every rank.
+    """The start of a run, however its ranks are arranged; equal on every rank.
 
-    own: the names of functions that stand for options
+    own: the names of functions that users gave instead of options
     """
 
     config: Config
@@ -90,14 +91,14 @@ class Setup(NamedTuple):
     own: Mapping[str, str]
 
     def samples(self, n: int, want: Fields = X_AND_Y) -> Inputs:
-        """The first n samples of training, or all there are."""
+        """The inputs of the first n training samples, or of all if there are fewer."""
         return self.train.gather(np.arange(min(n, len(self.dataset.train.y))), want).x
 
 
 def set_up(
     config: Config, comm: Comm, given: TrainerArguments = NOTHING_GIVEN, ranks: int | None = None
 ) -> Setup:
-    """Checks the config, of so many ranks that work, and loads the data. Every rank calls it."""
+    """Checks the config for `ranks` working ranks, and loads the data. Every rank calls it."""
     build, metrics = given.build, given.metrics
     if build is not None:
         config = replace(config, model=_name_of(build))
@@ -148,7 +149,7 @@ def set_up(
 def _loaders(
     config: Config, dataset: Dataset, standardiser: Standardiser, criterion: Criterion
 ) -> tuple[Loader, Loader]:
-    """The batches of the training samples, and those of the test samples."""
+    """The loaders of the training samples and of the test samples."""
     loader = partial(
         Loader,
         batch_size=config.batch_size,
@@ -166,7 +167,7 @@ def _loaders(
 
 
 def _name_of(function: object) -> str:
-    """The name of a function, or of the class of what is called as one."""
+    """The name of a function, or the class name of a callable object."""
     name: str = getattr(function, "__name__", type(function).__name__)
     return name
 
@@ -184,7 +185,7 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
 
 
 def total_steps(config: Config, batches: int) -> int:
-    """The steps of a run with so many batches in an epoch."""
+    """The number of steps of a run with so many batches in an epoch."""
     if config.epochs is None and config.steps is not None:
         return config.steps
     epochs = config.epochs or max(EPOCHS, -(-LEAST_STEPS // batches))
@@ -192,7 +193,7 @@ def total_steps(config: Config, batches: int) -> int:
 
 
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
-    """The model, whose weights are not drawn yet."""
+    """The model, whose weights are not initialised yet."""
     label = f"model {shown(config.model)}"
     make = build or models.builder(config, dataset)  # may import what makes modules
     if isinstance(make, Module):
@@ -222,9 +223,9 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
 
 
 def initialise(config: Config, part: ModelPart, on: Backend) -> loading.Loaded | None:
-    """Draws the weights that this rank has, from the seed, or loads them from --load.
+    """Draws the weights of this rank's part from the seed, or loads them from --load.
 
-    They have the type of masters until training has a store of both.
+    They have the type of masters until training makes a store for both types.
     """
     dtype = types_of(np.dtype(config.dtype)).masters
     if config.load and not config.load_partial:
@@ -246,7 +247,8 @@ def arranged(
     sharding: Sharding,
     known: Mapping[str, Any],
 ) -> tuple[Arrangement, Mapping[str, Any]]:
-    """The arrangement, after what has to be measured for it and is not known, and facts of its cut.
+    """The arrangement, and facts about its pipeline cut; first measures what it needs and does not
+    know.
 
     Every rank calls it.
     """

@@ -1,9 +1,9 @@
-"""The threads of BLAS on a rank: as many as the products of its model pay for.
+"""The number of BLAS threads of a rank: as many as the matrix products of its model pay for.
 
-A thread of OpenBLAS spins while it waits for another one. Threads of small products cost more than
-they save, and if another program computes on one of the cores, all wait for the one that does not
-run. The number is a rule of sizes and cores alone: on other numbers of threads OpenBLAS adds in
-another order, and a run should have the same bits each time.
+A thread of OpenBLAS spins while it waits for another one. Threads in small products cost more than
+they save, and if another program computes on one of the cores, all wait for the thread that does
+not run. The number depends on sizes and cores alone: with another number of threads OpenBLAS adds
+in another order, and a run should have the same bits each time.
 """
 
 import os
@@ -17,12 +17,13 @@ from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.mesh import REPLICAS
 
 LEAST = 1 << 23
-"""Multiplications of a product for each thread: some 0.1 ms, ten times what a meeting takes."""
+"""Multiplications of a product per thread: about 0.1 ms, ten times as long as threads take to
+meet."""
 
 
 def paying(a: Arrangement, cores: int) -> int:
-    """The most threads, at most one a core, for which more than half of the work is in products of
-    linear layers that have LEAST multiplications for each thread.
+    """The largest number of threads, at most one per core, for which more than half of the work is
+    in products of linear layers with at least LEAST multiplications per thread.
 
     Convolutions and attention do not count: their products are small, or compiled for one thread.
     """
@@ -41,17 +42,17 @@ def paying(a: Arrangement, cores: int) -> int:
 
 
 def on_all_ranks(a: Arrangement, comm: Comm) -> int:
-    """One number for all ranks, so that what several ranks compute alike has the same bits;
-    every rank calls it.
+    """One number of BLAS threads for all ranks, so that what several ranks compute alike has the
+    same bits; every rank calls it.
 
-    Where a thread moves messages, it and the system have two of the cores.
+    If a thread moves messages, two cores are left to it and to the system.
     """
     cores = blas.cores(len(comm.node())) - 2 * ("thread" in a.progress)
     return min(gather_objects(comm, paying(a, max(cores, 1))))
 
 
 def why(a: Arrangement, pay: int, cores: int) -> str:
-    """The reason for the number of threads."""
+    """The reason for the number of BLAS threads, as text."""
     if a.config.reproducible:
         return "reproducible"
     if name := blas.set_by_user():
@@ -60,7 +61,7 @@ def why(a: Arrangement, pay: int, cores: int) -> str:
 
 
 def advice(a: Arrangement, pay: int) -> str:
-    """A remedy if threads wait for each other; empty if they need not."""
+    """A remedy if BLAS threads wait for each other; otherwise empty."""
     n, load = blas.threads(), os.getloadavg()[0]
     if n == 1 or blas.set_by_user() or a.cluster.has_devices:
         return ""

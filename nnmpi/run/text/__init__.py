@@ -1,1 +1,1 @@
-"""Text from a model: tokens one after the other, in training and from a file."""
+"""Generates text with a model, token by token: in training, and from a file."""

@@ -1,4 +1,4 @@
-"""Decoder: a model on ranks that hold it together, which tells the scores of the next token.
+"""Decoder: computes the scores of the next token with a model that several ranks hold together.
 
 stage 0 (some heads a rank)  ── x ──►  stage 1  ── scores, whole ──► a token ──► all ranks
 """
@@ -18,7 +18,7 @@ from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
 from nnmpi.nn import GPT
 from nnmpi.nn.gpt2 import Sizes
-from nnmpi.nn.layers.sequences import Past, decoding
+from nnmpi.nn.layers.sequences import KVCache, decoding
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
@@ -37,13 +37,15 @@ NO_LIMIT = sys.maxsize
 
 
 class Decoder:
-    """A model in evaluation mode; every rank makes the decoder, and calls it alike.
+    """A model in evaluation mode that chooses one token after the other; every rank makes the
+    decoder, and makes the same calls.
 
-    A gpt keeps keys and values, so that a new token goes through it alone; another model gets all
-    of its window again. When all positions are full, the text goes on behind the last half of them.
+    For a gpt it keeps keys and values, so that only the new token goes through the model; other
+    models get their whole window again. When all positions are full, the text goes on from its last
+    half.
 
-    positions: the most that the model takes at a time
-    whole: the scores of all tokens, from those that a rank of the last stage has
+    positions: the most tokens that the model takes at a time
+    whole: makes the scores of all tokens, from the part that a rank of the last stage has
     """
 
     def __init__(
@@ -61,15 +63,16 @@ class Decoder:
         self.start()
 
     def start(self, begin: int = 0) -> None:
-        """Forgets the text, or what of it is before `begin`."""
+        """Forgets the text before position `begin`."""
         self._begin = begin
-        self._past = Past(self._positions) if self._keeps else None
+        self._past = KVCache(self._positions) if self._keeps else None
 
     def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
-        """The token that is chosen by the scores (vocabulary,) behind these, on every rank.
+        """The token that `choose` takes for the scores (vocabulary,) after these tokens, on every
+        rank.
 
-        Of a gpt only those that were not there in the last call go through the model. Raises
-        ValueError, on all ranks, where the scores are NaN or infinite.
+        For a gpt only the tokens that the last call did not have go through the model. Raises
+        ValueError, on all ranks, if the scores are NaN or infinite.
         """
         if len(tokens) - self._begin > self._positions:
             self.start(len(tokens) - max(self._positions // 2, 1))
@@ -91,7 +94,7 @@ class Decoder:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def _scores(self, new: np.ndarray) -> np.ndarray | None:
-        """The scores behind the last one, on the ranks of the last stage."""
+        """The scores after the last token, on the ranks of the last stage; None on others."""
         last, scores = len(self._part.boundaries), None
         with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
             for number, stage in sorted(self._part.stages.items()):
@@ -104,7 +107,8 @@ class Decoder:
         return scores
 
     def _send(self, y: Any, number: int) -> None:
-        """Sends what a stage has returned to the rank of the next one."""
+        """Sends the output of a stage to the rank of the next stage, each tensor behind its
+        shape."""
         pp = self._layout.axis["pp"]
         to = (number + 1) % pp.size
         for output in y if isinstance(y, tuple) else (y,):
@@ -114,7 +118,7 @@ class Decoder:
             pp.isend(np.ascontiguousarray(backend.to_host(output.data)), to, TOKEN).wait()
 
     def _received(self, number: int) -> Iterator[Tensor]:
-        """The tensors of the stage before, of this many positions."""
+        """The tensors of the previous stage, each received behind its shape."""
         pp = self._layout.axis["pp"]
         source = (number - 1) % pp.size
         for edge in self._part.boundaries[number - 1]:
@@ -125,7 +129,7 @@ class Decoder:
             yield tensor(array, on=self._on)
 
     def close(self) -> None:
-        """Gives the communicators back; every rank calls it."""
+        """Frees the Comms of the layout; every rank calls it."""
         self._layout.free()
 
 
@@ -152,8 +156,8 @@ def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
 def _own_part(
     config: Config, sizes: Sizes, layout: Layout, on: Backend
 ) -> tuple[ModelPart, Callable[[Tensor], np.ndarray]]:
-    """The weights that this rank has, of a model that is arranged as for training; and what makes
-    its scores whole."""
+    """The part of a saved model that this rank has, arranged as for training, and the function that
+    makes its scores whole."""
     comm, zeros = layout.all, np.zeros((2, 1), np.int64)
     split = Split(zeros, zeros)
     windows = Dataset("prompt", split, split, sizes.vocabulary, "")

@@ -1,4 +1,4 @@
-"""The command `python -m nnmpi.generate`: text from a model that was saved, or from a GPT-2.
+"""The command `python -m nnmpi.generate`: generates text with a saved model, or with a GPT-2.
 
 Exit status: 0 done, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
 """
@@ -34,7 +34,7 @@ TYPES = ("float32", "float64")
 
 
 def parser() -> cli.Parser:
-    """The flags of the command."""
+    """The parser of the command line."""
     p = cli.Parser(
         "nnmpi.generate",
         description="Generate text. Of a text longer than the positions of the model, the last "
@@ -82,12 +82,12 @@ def parser() -> cli.Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return on_ranks(parser(), command, arguments, "use more ranks, by --tp or --pp")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Prints the text as it comes; every rank calls it."""
+    """Prints the text as it is generated; every rank calls it."""
     with first_prints(comm):
         try:
             for text in pieces(given, comm):
@@ -101,7 +101,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
-    """The prompt, and the text behind it as it comes; every rank iterates."""
+    """The prompt, then the generated text, piece by piece; every rank iterates."""
     blas.tune()
     blas.default_threads(1)  # products of one row are too small for more
 

@@ -1,4 +1,4 @@
-"""Text from a model: tokens one after the other, drawn by seed and position, and their text."""
+"""Generates tokens one after the other, drawn by seed and position, and converts them to text."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,15 +25,15 @@ OPTIONS: dict[str, tuple[Allowed, str]] = {
     "top_p": (UP_TO_1, "draw from the best that together have this probability"),
     "seed": (FROM_0, "of the draws"),
 }
-"""The range of each option, and what its flag says of it."""
+"""The allowed range of each option, and the help of its flag."""
 
 
 class Sampling(NamedTuple):
-    """How a token is drawn: p ~ exp(scores / temperature), 0 for all but some of the best.
+    """How the next token is drawn: p ~ exp(scores / temperature), and 0 outside the best tokens.
 
     temperature   0: always the best token
-    top_k         so many of the best, and those that score as much as the last of them; 0: all
-    top_p         the best ones that together have this probability; at least one
+    top_k         the number of best tokens, with all that score like the last of them; 0: all
+    top_p         only the best tokens that together have this probability; at least one
     """
 
     temperature: float = 1.0
@@ -42,7 +42,7 @@ class Sampling(NamedTuple):
     seed: int = 0
 
     def checked(self) -> Self:
-        """Return this object; raises ValueError for numbers that are out of range."""
+        """Returns itself; raises ValueError for numbers that are out of range."""
         for name, value in self._asdict().items():
             within, _ = OPTIONS[name]
             if not within.has(value):
@@ -65,7 +65,8 @@ class Sampling(NamedTuple):
         return p
 
     def choose(self, scores: np.ndarray, position: int) -> int:
-        """The token of a position of the text; the draw depends on it and the seed alone."""
+        """The token drawn for a position of the text; the draw depends on position and seed
+        alone."""
         if not self.temperature:
             return int(scores.argmax())
         sums = np.cumsum(self.probabilities(scores))
@@ -91,19 +92,20 @@ def generate(
     seed: int = 0,
     context: int | None = None,
 ) -> np.ndarray:
-    """The tokens that a model writes behind these, drawn by seed and position: max_new_tokens, or
-    as many as there are up to the eos_token_id of the folder of GPT-2 that it was loaded from.
+    """The tokens that a model writes after these, drawn by seed and position: max_new_tokens of
+    them, or fewer if the model was loaded from a folder of GPT-2 with an eos_token_id, which ends
+    the text.
 
     The model takes tokens (N, T) and returns scores (N, vocabulary, T) of the next one, as `nn.GPT`
-    does. It runs in evaluation mode, and is left as it was. Of a longer text it gets the last
-    `context` tokens at most, by default all positions that a GPT has. Without tokens a text begins
-    behind the bos_token_id of the folder. A model that a Trainer has cut among ranks generates by
+    does. It runs in evaluation mode, and is left as it was. It gets the last `context` tokens of a
+    longer text, by default as many as a GPT has positions. Without tokens a text begins after the
+    bos_token_id of the folder. For a model that a Trainer has cut among ranks, use
     `trainer.generate`.
 
-    temperature: what scores are divided by; 0: always the best token
-    top_k, top_p: draw from so many of the best, or from those that together have this probability
+    temperature: divides the scores; 0: always the best token
+    top_k, top_p: draw from this many of the best, or from the best with this total probability
     """
-    if model._meet is not None:
+    if model._before_user_call is not None:
         raise ValueError("each rank has a part of this model: call trainer.generate on all ranks")
     how = Sampling(temperature, top_k, top_p, seed).checked()
     prompt = checked_prompt(tokens, max_new_tokens, model)
@@ -121,7 +123,8 @@ def generate(
 
 @contextmanager
 def evaluating(model: Module) -> Iterator[None]:
-    """Within it a model is in evaluation mode; behind it each module is in the mode of before."""
+    """Puts a model into evaluation mode within the block; afterwards each module has its old
+    mode."""
     modes = [(m, m.training) for m in model.modules()]
     model.eval()
     try:
@@ -132,8 +135,8 @@ def evaluating(model: Module) -> Iterator[None]:
 
 
 def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int]:
-    """The tokens behind which `count` are generated; raises ValueError if there are none, or if a
-    GPT lacks one, which in a pipeline the ranks of its first stage alone would see."""
+    """The tokens after which `count` are generated; raises ValueError if there are none, or if a
+    GPT does not have one of them (in a pipeline only the ranks of the first stage would notice)."""
     array = np.asarray(list(tokens) or special(model, BEGIN)[:1])
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         raise ValueError(
@@ -155,7 +158,8 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
 
 
 def special(model: Module, key: str) -> list[int]:
-    """The tokens at which a text of a model begins or ends, by the key of its folder of GPT-2."""
+    """The tokens that begin or end a text of a GPT, as the key (BEGIN, END) of its folder says;
+    empty for other models."""
     if not isinstance(model, GPT):
         return []
     return special_tokens(model.published, key, sizes_of(model).vocabulary)
@@ -169,8 +173,8 @@ def generated(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """Generate `count` tokens behind those of the prompt, of the first `size` ones, or as many as
-    there are up to one of `ends`; every rank iterates."""
+    """Generates `count` tokens after the prompt, fewer if one of `ends` comes first; `size` limits
+    them to the first of the vocabulary. Every rank iterates."""
     tokens = list(prompt)
     for position in range(len(tokens), len(tokens) + count):
         choose = partial(sampling.choose, position=position)
@@ -181,7 +185,8 @@ def generated(
 
 
 def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
-    """Their text, piece by piece: tokens that are parts of a character wait for the others."""
+    """The text of tokens, piece by piece: tokens that are parts of a character wait for the rest of
+    it."""
     pending: list[int] = []
     done = 0  # characters of theirs that have been given
     for token in tokens:
@@ -199,8 +204,8 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
 def tokens_of_prompt(
     prompt: str | None, tokenizer: Tokenizer, begin: Sequence[int] = ()
 ) -> list[int]:
-    """The tokens of a prompt; without one, the token behind which a text begins: the first of
-    `begin`, or else that of the tokenizer."""
+    """The tokens of a prompt; without one, the token that begins a text: the first of `begin`, or
+    else that of the tokenizer."""
     if not tokenizer.size:
         raise ValueError("the tokenizer has no tokens; give the one of the model")
     if prompt is None:
@@ -217,7 +222,8 @@ def tokens_of_prompt(
 
 
 def tokenizer_for(path: str, given: str | None, sizes: Sizes) -> Tokenizer:
-    """The tokenizer that is given, or else that of the model: in its metadata, or in its folder."""
+    """The tokenizer in the folder `given`, or else that of the model, from its metadata or its
+    folder."""
     tokenizer = BPETokenizer(given) if given else own_tokenizer(path)
     if tokenizer is None:
         raise ValueError(

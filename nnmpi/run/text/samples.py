@@ -1,4 +1,5 @@
-"""Text of a model in training, between two steps; with --sample-every every so many of them."""
+"""Generates text with a model in training: between two steps, or with --sample-every at
+intervals."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -29,11 +30,11 @@ from nnmpi.run.text.generation import (
 )
 
 TOKENS = 100
-"""How long a sample is."""
+"""The tokens of a sample."""
 
 
 class Sampler(NamedTuple):
-    """The beginning of samples, and how their tokens are drawn."""
+    """Generates samples of text: their prompt, and how their tokens are drawn."""
 
     every: int
     tokenizer: Tokenizer
@@ -49,7 +50,8 @@ class Sampler(NamedTuple):
 
 
 def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler | None:
-    """The sampler of --sample-every, the same on all ranks; every rank calls it."""
+    """The sampler of --sample-every, equal on all ranks, or None without that option; every rank
+    calls it."""
     every = config.sample_every
     if every is None:
         return None
@@ -63,7 +65,7 @@ def agreed_sampler(comm: Comm, config: Config, dataset: Dataset) -> Sampler | No
 
 
 def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
-    """Raises ValueError for data that is no text."""
+    """The sampler for a data set; raises ValueError if the data is no text."""
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
@@ -81,7 +83,7 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
 
 
 def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling) -> np.ndarray:
-    """Generate up to `count` tokens behind these, on every rank; every rank calls it."""
+    """Generates up to `count` tokens after these, on every rank; every rank calls it."""
     config, comm, model = session.config, session.comm, session.model
 
     def checked() -> list[int]:
@@ -106,7 +108,8 @@ def _tokens(
     size: int | None = None,
     ends: Sequence[int] = (),
 ) -> Iterator[int]:
-    """The tokens of `generated`; every rank iterates to the end."""
+    """Generates tokens after a prompt with the model in training; every rank iterates to the
+    end."""
     model, objective = session.model, session.task.objective
     window = arrays(session.setup.dataset.train.x)[0].shape[1]
     positions = sizes_of(model).positions if isinstance(model, GPT) else window

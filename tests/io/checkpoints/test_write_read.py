@@ -77,7 +77,7 @@ def test_where_a_block_is_damaged_all_ranks_go_on_from_the_one_before(tmp_path: 
             if comm.rank == 0:
                 path = folder_of(tmp_path, MIDDLE + 1) / "rank-00001.safetensors"
                 content = bytearray(path.read_bytes())
-                content[-1] ^= 1  # of running sums: all values are read before
+                content[-1] ^= 1  # of optimizer state: all values are read before
                 path.write_bytes(content)
             comm.barrier()
             found = use_newest(tmp_path, comm, lambda one: trainer.restore(one.snapshot()))

@@ -173,7 +173,7 @@ def test_what_is_taken_is_what_the_file_has(out: Path) -> None:
 def test_only_the_rows_of_a_batch_are_read(tmp_path: Path) -> None:
     """The file has 1 GB, most of which is a hole: a step of training takes little memory."""
     out, n = tmp_path / "tokens.npy", 1 << 30
-    about = nnmpi.data.windows.About('{"kind": "bytes"}', 256, "bytes", "byte", n // 10)
+    about = nnmpi.data.windows.TokenInfo('{"kind": "bytes"}', 256, "bytes", "byte", n // 10)
     with out.open("wb") as file:
         file.write(tokenize._header(np.dtype("uint8"), n))
         file.truncate(file.tell() + n)

@@ -46,7 +46,7 @@ def test_new_pages_take_time_where_those_before_them_were_dropped() -> None:
     assert seconds(alike(2), (S, K), 2.0, Disk(10, 10, 0.5)) == 2 * 3 + 0.5
 
 
-def test_running_sums_are_written_first_and_read_last() -> None:
+def test_optimizer_state_is_written_first_and_read_last() -> None:
     """Unit 0 finds room when they are written, at 2; they find room when it is done, at 5."""
     assert seconds(alike(1), (K,), 1.0, SLOW, state=1.0) == 2 + 3 + 2
     assert seconds(alike(1), (K,), 2.0, SLOW, state=1.0) == 4  # they are written, and read again

@@ -109,7 +109,7 @@ def test_ranks_of_data_parallelism_have_equal_bits_too(how: dict[str, Any]) -> N
     assert found[0] == found[1]
 
 
-def test_running_sums_are_on_disk_between_updates(tmp_path: Path) -> None:
+def test_optimizer_state_is_on_disk_between_updates(tmp_path: Path) -> None:
     case = {**CASES["pooling"], "batch_size": 8}
     assert both(0.88, clip_norm=0.5, **case, trace=str(tmp_path / "trace.json"))
     with refused("is not enough") as caught:

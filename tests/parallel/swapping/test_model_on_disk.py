@@ -1,4 +1,4 @@
-"""Values, gradients and running sums on disk but for those in use: the same bits."""
+"""Values, gradients and optimizer state on disk but for those in use: the same bits."""
 
 import threading
 from itertools import islice
@@ -43,7 +43,7 @@ def trained(trainer: Trainer) -> str:
     """The digest after two steps."""
     for _ in islice(trainer.strategy.steps(trainer.train, trainer.state), 2):
         pass
-    return trainer.strategy.entries.sha256()
+    return trainer.strategy.full_state.sha256()
 
 
 def within(share: float, comm: Comm | None = None, **how: Any) -> tuple[str, Trainer]:

@@ -7,30 +7,30 @@ from threading import Lock
 from typing import NamedTuple
 
 from nnmpi.arrays.backend import META, Backend
-from nnmpi.arrays.meta.array import LiveBytes, counting
+from nnmpi.arrays.meta.array import AllocationCounter, counting
 
 
-class Gauge(NamedTuple):
+class Meter(NamedTuple):
     """Bytes of arrays that are alive, and the most of them since the last `begin`."""
 
-    bytes: Callable[[], int]
-    most: Callable[[], int]
-    reset: Callable[[], None]
+    current: Callable[[], int]
+    peak: Callable[[], int]
+    reset_peak: Callable[[], None]
 
     def begin(self) -> int:
         """Forgets the most so far; returns the bytes that are alive."""
-        self.reset()
-        return self.bytes()
+        self.reset_peak()
+        return self.current()
 
 
 @contextmanager
-def gauge(on: Backend) -> Iterator[Gauge]:
+def memory_meter(on: Backend) -> Iterator[Meter]:
     """Within it memory is counted: of arrays without numbers where `on` is META."""
     if on is META:
-        live = LiveBytes()
+        live = AllocationCounter()
         token = counting.set(live)
         try:
-            yield Gauge(lambda: live.bytes, lambda: live.most, live.forget)
+            yield Meter(lambda: live.bytes, lambda: live.peak, live.reset_peak)
         finally:
             counting.reset(token)
         return
@@ -38,7 +38,7 @@ def gauge(on: Backend) -> Iterator[Gauge]:
         was_tracing = tracemalloc.is_tracing()
         tracemalloc.start()
         try:
-            yield Gauge(
+            yield Meter(
                 lambda: tracemalloc.get_traced_memory()[0],
                 lambda: tracemalloc.get_traced_memory()[1],
                 tracemalloc.reset_peak,

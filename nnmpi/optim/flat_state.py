@@ -1,4 +1,4 @@
-"""RunningSums: what an optimizer adds up over steps, of the numbers that one rank updates.
+"""FlatState: what an optimizer adds up over steps, of the numbers that one rank updates.
 
 parameter      [ a b c d e f g | padding ]
 stretches        (1, 3)  (5, 7)                this rank updates b, c, f and g
@@ -15,7 +15,7 @@ from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore
 
 
-class RunningSums:
+class FlatState:
     """Running sums of parameters, in the order of the memory of each.
 
     arrays   each running sum, by name

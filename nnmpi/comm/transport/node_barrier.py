@@ -69,7 +69,7 @@ def meet_loop(
     sync()
 
 
-class Gate:
+class Barrier:
     """A barrier that may be waited for, or tested: it is the request of its last `arrive`."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Gate:
         self._others = (*counts[:rank], *counts[rank + 1 :])
         self._after = sync, self._others
 
-    def arrive(self) -> "Gate":
+    def arrive(self) -> "Barrier":
         """Comes; what this rank wrote is visible to ranks that have seen it come."""
         self._look(self._own.item() + 1, 1)
         return self
@@ -129,11 +129,11 @@ def length(nbytes: int) -> int:
     return -(-nbytes // LINE) * LINE + LINE
 
 
-def make_window(
+def shared_window(
     memory: Segments,
     rank: int,
     barrier: Callable[[], None],
-    gate: Callable[[Sequence[Counts], int, Callable[[], Any]], Gate],
+    make_barrier: Callable[[Sequence[Counts], int, Callable[[], Any]], Barrier],
 ) -> SharedWindow:
     """The window of these segments; collective.
 
@@ -146,7 +146,7 @@ def make_window(
     counts[rank][:] = 0
     barrier()
     segments = [np.frombuffer(m, np.uint8, behind) for m, behind in pairs]
-    made = gate(counts, rank, memory.sync)
+    made = make_barrier(counts, rank, memory.sync)
 
     def is_viewed() -> bool:
         views = [weakref.ref(segment) for segment in segments]

@@ -31,72 +31,72 @@ TIME_TO_VANISH = 10.0  # seconds in which MPI notices that a rank was killed
 ASK, ANSWER, END = "ask", "answer", "end"
 
 
-class Silence:
-    """The silent ranks that a watchdog knows of; `tell` sends a message to another rank."""
+class SilentRankMonitor:
+    """The silent ranks that a watchdog knows of; `send` sends a message to another rank."""
 
     def __init__(
-        self, rank: int, progress: Progress, tell: Callable[[int, str, object], None]
+        self, rank: int, progress: Progress, send: Callable[[int, str, object], None]
     ) -> None:
-        self._rank, self._progress, self._tell = rank, progress, tell
+        self._rank, self._progress, self._send = rank, progress, send
         self.at_end = False  # of this rank
-        self._sign: object = None
-        self._last = time.monotonic()  # when this rank last gave a sign of life
-        self._asked = -math.inf  # when this rank asked the others
-        self._computed: dict[int, float] = {}  # seconds for which others say that they compute
-        self._killed: dict[int, float] = {}  # when
+        self._last_record: object = None
+        self._active_at = time.monotonic()  # when this rank last gave a sign of life
+        self._asked_at = -math.inf  # when this rank asked the others
+        self._busy_seconds: dict[int, float] = {}  # seconds for which others say that they compute
+        self._killed_at: dict[int, float] = {}  # when
 
-    def look(self) -> None:
+    def note_activity(self) -> None:
         """Sees whether this rank has made a call, or waits; to be called again and again."""
         log = self._progress.log
-        sign = log.records[-1] if log.records else None
-        if sign is not self._sign or self._waits():
-            self._sign, self._last = sign, time.monotonic()
+        record = log.records[-1] if log.records else None
+        if record is not self._last_record or self._waits():
+            self._last_record, self._active_at = record, time.monotonic()
 
-    def hear(self, source: int, kind: str, value: float) -> None:
+    def receive(self, source: int, kind: str, value: float) -> None:
         """A message of another rank about silence."""
         if kind == ASK:
-            self.look()
-            self._tell(source, ANSWER, 0.0 if self._waits() else time.monotonic() - self._last)
+            self.note_activity()
+            self._send(source, ANSWER, 0.0 if self._waits() else time.monotonic() - self._active_at)
         elif kind == ANSWER:
-            self._computed[source] = value
+            self._busy_seconds[source] = value
         else:
-            end(int(value))
+            kill_process(int(value))
 
     def _waits(self) -> bool:
         return self.at_end or self._progress.waiting() is not None
 
-    def is_ended(self, channel: "MPIChannel", reason: str, limit: float) -> bool:
+    def kill_silent_ranks(self, channel: "MPIChannel", reason: str, limit: float) -> bool:
         """Has silent ranks killed; False where that is no remedy, since all wait for each other.
 
         To be called again and again while this rank waits for longer than the limit.
         """
         now, others = time.monotonic(), channel.left()
-        patience = max(TIME_TO_ANSWER, PART_TO_ANSWER * limit)
-        if now - self._asked > 2 * patience:  # never, or for an earlier wait, which has ended
-            self._asked = now
-            self._computed.clear()
+        answer_time = max(TIME_TO_ANSWER, PART_TO_ANSWER * limit)
+        if now - self._asked_at > 2 * answer_time:  # never, or for an earlier wait, which has ended
+            self._asked_at = now
+            self._busy_seconds.clear()
             for r in others:
-                self._tell(r, ASK, None)
+                self._send(r, ASK, None)
             return True
-        if not self._computed.keys() >= {*others} and now - self._asked < patience:
+        if not self._busy_seconds.keys() >= {*others} and now - self._asked_at < answer_time:
             return True
-        self._asked = -math.inf
-        silent = [r for r in others if self._computed.get(r, math.inf) > limit]
-        waiting = [r for r in others if self._computed.get(r) == 0.0]
+        self._asked_at = -math.inf
+        silent = [r for r in others if self._busy_seconds.get(r, math.inf) > limit]
+        waiting = [r for r in others if self._busy_seconds.get(r) == 0.0]
         if not silent:
             return len(waiting) < len(others)
         if min(waiting, default=self._rank) < self._rank:
             return True  # that one has it done
-        if any(now - self._killed.get(r, now) > TIME_TO_VANISH for r in silent):
+        if any(now - self._killed_at.get(r, now) > TIME_TO_VANISH for r in silent):
             return False  # it has ended by itself, in a way that MPI does not notice
-        new = [r for r in silent if r not in self._killed]
-        self._killed |= dict.fromkeys(new, now)
+        new = [r for r in silent if r not in self._killed_at]
+        self._killed_at |= dict.fromkeys(new, now)
         reason = f"{reason} for longer than NNMPI_TIMEOUT={limit:g} s"
-        return not new or self._end_all(new, channel, reason)
+        return not new or self._kill(new, channel, reason)
 
-    def _end_all(self, silent: list[int], channel: "MPIChannel", reason: str) -> bool:
+    def _kill(self, silent: list[int], channel: "MPIChannel", reason: str) -> bool:
         """Has these ranks killed; returns whether each has a rank beside it that can."""
-        here = sorted({self._rank, *self._computed} - {*self._killed})
+        here = sorted({self._rank, *self._busy_seconds} - {*self._killed_at})
         print_error(
             f"rank {self._rank} waits {reason}; {name_ranks(silent)} "
             f"{'is' if len(silent) == 1 else 'are'} silent, and killed"
@@ -107,13 +107,13 @@ class Silence:
             if not beside:
                 return False
             if self._rank in beside:
-                end(process)
+                kill_process(process)
             else:
-                self._tell(beside[0], END, process)
+                self._send(beside[0], END, process)
         return True
 
 
-def end(process: int) -> None:
+def kill_process(process: int) -> None:
     """Kills a process of this host."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)

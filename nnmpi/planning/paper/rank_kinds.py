@@ -11,10 +11,10 @@ from nnmpi.data.loader import part_of
 from nnmpi.parallel.arrangement.arrange import alone
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
-from nnmpi.parallel.arrangement.exchanges import PLANS, TRAFFIC_AXES, Sent, Traffic
+from nnmpi.parallel.arrangement.cached import gc_paused
+from nnmpi.parallel.arrangement.exchanges import PLANS, TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.arrangement.rank_model import Memory
-from nnmpi.parallel.arrangement.remembered import uncollected
-from nnmpi.parallel.arrangement.sole import sole_bytes
+from nnmpi.parallel.arrangement.unreplicated import unreplicated_bytes
 from nnmpi.parallel.mesh import BATCH, REPLICAS
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import exchanges, memory, parameters_sent, traffic
@@ -27,11 +27,11 @@ MANY = 1 << 16
 """Ranks of more than which each kind sends in sums over replicas what its first one sends."""
 
 
-class AlikeRanks(NamedTuple):
+class RankKind(NamedTuple):
     """Ranks of the same stages with the same figures, and those of the first of them.
 
     parameters_sent  what of its traffic along dp is parameters
-    sole             the bytes that no other rank has
+    unique           the bytes that no other rank has
     backup           what backups of such bytes take
 
     Figures of others may differ in the fourth digit; of more than FEW ranks also by a number a
@@ -42,20 +42,20 @@ class AlikeRanks(NamedTuple):
     stages: tuple[int, ...]
     memory: Memory
     activations: int
-    traffic: Traffic
-    parameters_sent: Sent = Sent()
-    sole: int = 0
+    traffic: AxisTraffic
+    parameters_sent: Traffic = Traffic()
+    unique: int = 0
     backup: Backup = NO_BACKUP
 
 
-@uncollected()
-def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
+@gc_paused()
+def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
     """All ranks in such groups, with what they do in steps over batches of so many samples."""
-    kinds: dict[tuple[object, ...], AlikeRanks] = {}
+    kinds: dict[tuple[object, ...], RankKind] = {}
     for ranks in _alike(a, batch):
         figures = _figures(a, ranks, batch)
         sent = (n for amount in (*figures.traffic.values(), figures.backup.sent) for n in amount)
-        numbers = *figures.memory, figures.activations, figures.sole, figures.backup.held, *sent
+        numbers = (*figures.memory, figures.activations, figures.unique, figures.backup.held, *sent)
         key = (figures.stages, *(f"{n:.2e}" for n in numbers))
         same = kinds.setdefault(key, figures)
         if same is not figures:
@@ -63,12 +63,12 @@ def alike_ranks(a: Arrangement, batch: int) -> list[AlikeRanks]:
     return list(kinds.values())
 
 
-def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
+def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
     """The figures of the first of these ranks; with --verify each of them has a whole model too."""
     first, single = ranks[0], alone(a) if a.config.verify else None
-    held, sole_here = memory(a, first, batch), sole_bytes(a, first)
+    held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
-        return AlikeRanks(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Sent()), sole=sole_here)
+        return RankKind(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Traffic()), unique=lost)
     kept = activations(a, first, batch)
     if single is not None:
         held = Memory(*map(add, held, memory(single, 0, batch)))
@@ -76,7 +76,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> AlikeRanks:
     sent, parameters = traffic(a, first, batch), parameters_sent(a, first, batch)
     copies = backup(a, first) if needs_backups(a) else NO_BACKUP
     stages = a.model_on(first).stages
-    return AlikeRanks(ranks, stages, held, kept, sent, parameters, sole_here, copies)
+    return RankKind(ranks, stages, held, kept, sent, parameters, lost, copies)
 
 
 def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
