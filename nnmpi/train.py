@@ -128,7 +128,7 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
         if trainer.fitted and trainer.is_first:
             print_error(f"nnmpi.train: {trainer.fitted}")
         if trainer.resumed and trainer.resumed.is_over:
-            digest = "" if trainer.is_spare else trainer.strategy.entries.sha256()
+            digest = "" if trainer.is_spare else trainer.strategy.full_state.sha256()
             with open_report(replace(c, log=None), comm) as events:
                 events.event(complete_event(trainer.resumed, digest))
             return 0

@@ -22,7 +22,7 @@ import numpy as np
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
 from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.mesh import REPLICAS
-from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.layer_messages import in_passes
 from nnmpi.planning.step_time import CostModel, passes_of_stages
@@ -67,9 +67,9 @@ class LowerBounds:
     """The bounds of layouts of one model on one cluster; all raise ValueError where the model
     cannot be cut in this way."""
 
-    def __init__(self, paper: Paper, costs: CostModel) -> None:
-        self._paper, self._costs = paper, costs
-        self._itemsize = np.dtype(paper.plain.dtype).itemsize
+    def __init__(self, arranger: Arranger, costs: CostModel) -> None:
+        self._arranger, self._costs = arranger, costs
+        self._itemsize = np.dtype(arranger.plain.dtype).itemsize
         self._passes = dict[tuple[Any, ...], np.ndarray]()
         self._ends = dict[Candidate, float]()
         self._modules = dict[tuple[int, int, bool], list[_RankNumbers]]()
@@ -96,7 +96,7 @@ class LowerBounds:
 
     def _until_updated(self, candidate: Candidate, least: float) -> float:
         """The seconds of passes and sums; a rank computes and exchanges for `least` or longer."""
-        count, mesh = self._count(candidate), self._paper.mesh(candidate)
+        count, mesh = self._count(candidate), self._arranger.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
         ends, exposed, gathers = list[float](), list[float](), [0.0]
         for place, busy, end, last, held in zip(
@@ -122,7 +122,7 @@ class LowerBounds:
 
     def nbytes(self, candidate: Candidate) -> float:
         """The least memory of the rank that has most: values, gradients and optimizer state."""
-        k, parts = state_array_count(self._paper.plain), candidate.replicas
+        k, parts = state_array_count(self._arranger.plain), candidate.replicas
         most = self._most_numbers(candidate) * self._itemsize
         copies = (2, 2, 1, 0)[candidate.zero]
         return ROUNDING * most * (copies + (2 + k - copies) / parts)
@@ -130,11 +130,11 @@ class LowerBounds:
     # ---- what it is made of
 
     def _count(self, candidate: Candidate) -> int:
-        return min(candidate.micro_batches, self._paper.plain.batch_size)
+        return min(candidate.micro_batches, self._arranger.plain.batch_size)
 
     def _sizes(self, candidate: Candidate) -> tuple[int, int]:
         """Samples of the smallest and the largest micro-batch, of the rank along dp with most."""
-        batch, count = self._paper.plain.batch_size, self._count(candidate)
+        batch, count = self._arranger.plain.batch_size, self._count(candidate)
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
     def _besides(self, candidate: Candidate) -> float:
@@ -145,7 +145,7 @@ class LowerBounds:
             candidate.replicas if candidate.zero or self._is_near(candidate) else 1,
         )
         numbers = self._most_numbers(candidate) / parts
-        update = numbers * machine.updates[self._paper.plain.optimizer]
+        update = numbers * machine.updates[self._arranger.plain.optimizer]
         return update + machine.step + self._count(candidate) * machine.micro_batch / candidate.pp
 
     def _most_numbers(self, candidate: Candidate) -> float:
@@ -155,24 +155,24 @@ class LowerBounds:
     def _is_near(self, candidate: Candidate) -> bool:
         """Whether the replicas of the last rank are on one node."""
         if candidate.shape not in self._on_one_node:
-            mesh = self._paper.mesh(candidate)
+            mesh = self._arranger.mesh(candidate)
             group = mesh.group(mesh.size - 1, *REPLICAS)
-            self._on_one_node[candidate.shape] = self._paper.cluster.on_one_node(group)
+            self._on_one_node[candidate.shape] = self._arranger.cluster.on_one_node(group)
         return self._on_one_node[candidate.shape]
 
     def _stages(self, candidate: Candidate) -> np.ndarray:
         """The seconds of the passes of each stage, without exchanges: F, B and I."""
         model, (_, samples) = self._costs.model, self._sizes(candidate)
         key = (
-            *self._paper.cut_key(candidate),
+            *self._arranger.division_key(candidate),
             candidate.tp,
             candidate.cp,
             *_ways(candidate),
             samples,
         )
         if key not in self._passes:
-            of_units = model.of(self._paper.sharding(candidate), candidate, samples)
-            begins = [stage.nodes.start for stage in self._paper.division(candidate).stages]
+            of_units = model.of(self._arranger.sharding(candidate), candidate, samples)
+            begins = [stage.nodes.start for stage in self._arranger.division(candidate).stages]
             passes = passes_of_stages(model, of_units, begins)
             self._passes[key] = np.array([[t[Kind.F], t[Kind.B], t[Kind.I]] for t in passes])
         return self._passes[key]
@@ -192,8 +192,8 @@ class LowerBounds:
 
     def _modules_of(self, candidate: Candidate) -> list[_RankNumbers]:
         """The trained numbers of each rank along pp."""
-        division, graph = self._paper.division(candidate), self._paper.graph
-        key = self._paper.cut_key(candidate)
+        division, graph = self._arranger.division(candidate), self._arranger.graph
+        key = self._arranger.division_key(candidate)
         if key not in self._modules:
             self._modules[key], tied = [], division.tied(graph)
             for r in range(candidate.pp):
@@ -209,7 +209,7 @@ class LowerBounds:
     def _in_passes(self, candidate: Candidate) -> float:
         """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0
         where ranks along these axes are elsewhere if there is one stage, as `order` may have it."""
-        if candidate.tp * candidate.cp == 1 or not self._paper.plain.order.startswith("tp"):
+        if candidate.tp * candidate.cp == 1 or not self._arranger.plain.order.startswith("tp"):
             return 0.0
         return min(self._of_samples(candidate, samples) for samples in {*self._sizes(candidate)})
 
@@ -220,7 +220,7 @@ class LowerBounds:
             unpiped = candidate._replace(
                 dp=candidate.dp * candidate.pp, pp=1, schedule="1f1b", zero=0
             )
-            a = self._paper.without_parameters(unpiped._replace(recompute=False))
+            a = self._arranger.without_parameters(unpiped._replace(recompute=False))
             inside = in_passes(a, a.mesh.size - 1, samples)
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]
@@ -233,7 +233,7 @@ class LowerBounds:
         A bucket ends with the module by which it gets as long as buckets are: so it is shorter
         than that and the longest modules.
         """
-        links, config = self._costs.exchanges.links(group), self._paper.plain
+        links, config = self._costs.exchanges.links(group), self._arranger.plain
         others, numbers = links.node_count - 1, sum(modules)
         sent = numbers * self._itemsize * others / links.node_count * links.sharing
         mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb

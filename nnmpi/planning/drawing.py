@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from html import escape
 from math import ceil, floor, log10
 
-from nnmpi.planning.search import Planned, Search
+from nnmpi.planning.search import PricedLayout, SearchResult
 from nnmpi.sim.drawing.svg import INK, QUIET, page, text
 from nnmpi.sim.drawing.tables import amount, duration
 
@@ -14,7 +14,7 @@ FITS, BEST, TOO_LARGE = "#2f6fd0", "#d5700a", "#b0b5bf"
 TICKS = 1, 2, 5
 
 
-class Scale:
+class LogAxis:
     """A logarithmic axis from pixel `start` to pixel `stop`."""
 
     def __init__(self, values: list[float], start: float, stop: float) -> None:
@@ -35,12 +35,12 @@ class Scale:
                     yield value
 
 
-def as_svg(search: Search, title: str, memory: float | None = None) -> str:
+def as_svg(search: SearchResult, title: str, memory: float | None = None) -> str:
     """The picture; `memory` is drawn as a line that no layout may be above."""
     points = search.looked
     nbytes = [*(float(planned.nbytes) for planned in points), *([memory] if memory else [])]
-    x = Scale([planned.time.seconds for planned in points], LEFT, LEFT + WIDTH)
-    y = Scale(nbytes, TOP + HEIGHT, TOP)
+    x = LogAxis([planned.time.seconds for planned in points], LEFT, LEFT + WIDTH)
+    y = LogAxis(nbytes, TOP + HEIGHT, TOP)
     parts = [text(16, 26, title, 18, weight="bold"), *_axes(x, y)]
     if memory:
         parts.append(f'<path d="M{LEFT:g} {y.at(memory):.1f}h{WIDTH:g}" stroke="{BEST}"/>')
@@ -53,13 +53,13 @@ def as_svg(search: Search, title: str, memory: float | None = None) -> str:
     return page(LEFT + WIDTH + 24, TOP + HEIGHT + 92, [*parts, *_labels(search, x, y), *_legend()])
 
 
-def _point(planned: Planned, x: Scale, y: Scale, colour: str) -> str:
+def _point(planned: PricedLayout, x: LogAxis, y: LogAxis, colour: str) -> str:
     told = f"{planned.flags}: {duration(planned.time.seconds)}, {amount(planned.nbytes)}"
     at = f'cx="{x.at(planned.time.seconds):.1f}" cy="{y.at(planned.nbytes):.1f}" r="{RADIUS:g}"'
     return f'<circle {at} fill="{colour}"><title>{escape(told)}</title></circle>'
 
 
-def _labels(search: Search, x: Scale, y: Scale) -> Iterator[str]:
+def _labels(search: SearchResult, x: LogAxis, y: LogAxis) -> Iterator[str]:
     """The names of the best layout and of pure ones, none on another; a line leads to a point that
     is further away."""
     named = {planned.layout: (planned, name) for name, planned in search.pure.items()}
@@ -78,7 +78,7 @@ def _labels(search: Search, x: Scale, y: Scale) -> Iterator[str]:
         yield text(across, down, name, 12, INK, ends)
 
 
-def _axes(x: Scale, y: Scale) -> Iterator[str]:
+def _axes(x: LogAxis, y: LogAxis) -> Iterator[str]:
     bottom = TOP + HEIGHT
     yield f'<path d="M{LEFT:g} {TOP:g}V{bottom:g}h{WIDTH:g}" stroke="{QUIET}" fill="none"/>'
     for value in x.ticks():

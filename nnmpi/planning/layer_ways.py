@@ -22,9 +22,9 @@ from nnmpi.parallel.arrangement.partition import Unit
 from nnmpi.parallel.tensor.choices import NodeChoice
 from nnmpi.parallel.tensor.ops import Bounds
 from nnmpi.parallel.tensor.possible import follows, possible
-from nnmpi.parallel.tensor.sharding import described
+from nnmpi.parallel.tensor.sharding import describe
 from nnmpi.parallel.tensor.ways import OF_SAMPLES, POSITIONS, SPATIAL, TERMS
-from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.layer_messages import of_layer, passes_of, summed
 from nnmpi.planning.step_time import CostModel
@@ -36,8 +36,8 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 class LayerWays:
     """Finds ways of layers once for each (dp, tp)."""
 
-    def __init__(self, paper: Paper, costs: CostModel) -> None:
-        self._paper, self._costs = paper, costs
+    def __init__(self, arranger: Arranger, costs: CostModel) -> None:
+        self._arranger, self._costs = arranger, costs
         self._found = dict[tuple[int, int], str]()
 
     def of(self, candidate: Candidate) -> str:
@@ -56,17 +56,17 @@ class LayerWays:
 
     @cached_property
     def _of_positions(self) -> bool:
-        return has_positions(self._paper.graph)
+        return has_positions(self._arranger.graph)
 
     def _search(self, plain: Candidate) -> str:
         if self._of_positions:
             return ""
-        prices = _Prices(self._paper.without_parameters(plain), self._costs, plain)
+        prices = _Prices(self._arranger.without_parameters(plain), self._costs, plain)
         sharding, usual = (
-            self._paper.fastest_ways(plain, prices.seconds),
-            self._paper.sharding(plain),
+            self._arranger.fastest_ways(plain, prices.seconds),
+            self._arranger.sharding(plain),
         )
-        is_dp, nodes = {*sharding.ways.values()} <= {"samples"}, self._paper.graph.nodes
+        is_dp, nodes = {*sharding.ways.values()} <= {"samples"}, self._arranger.graph.nodes
         if is_dp or sharding.ways == usual.ways:
             return ""
         free = {layer.path for layer in sharding.layers if not follows(nodes[layer.node])}
@@ -119,7 +119,7 @@ class _Prices:
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
         a, seconds = self._a, 0.0
-        layer = described(a.graph, k, choice, a.sharding.ranks, "")
+        layer = describe(a.graph, k, choice, a.sharding.ranks, "")
         for message in layer.sends:
             sends = of_layer(a, a.mesh.size - 1, layer, message, self._samples)
             seconds += len(passes_of(message)) * self._exchanges.total(sends)

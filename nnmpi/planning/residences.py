@@ -43,7 +43,7 @@ PART = 4
 """Units are measured on one sample in so many, which takes less memory than a step."""
 
 
-class Needs(NamedTuple):
+class StepBytes(NamedTuple):
     """The bytes of a rank in a step: between steps, of them optimizer state that may be on disk,
     and what else of the model, of samples, of each unit and of its input."""
 
@@ -134,7 +134,7 @@ def _with_model(
     loads: Sequence[UnitLoad],
     memory: float,
     disk: Disk,
-    needs: Needs,
+    needs: StepBytes,
 ) -> Iterator[Residences]:
     """The best choices with the model on disk, if it can be there."""
     if (model := needs.model) is None:
@@ -147,14 +147,14 @@ def _with_model(
         yield residences._replace(model=model)
 
 
-def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> Needs:
+def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> StepBytes:
     samples = max(micro_batches(a, rank, a.config.batch_size))
     kept = kept_by_units(a, units, samples, rank)
     held = memory(a, rank, a.config.batch_size)
     # otherwise they are with masters, or with other ranks
     may_move = not (a.is_mixed or a.cluster.survives)
     values = _values(a, rank, units)
-    return Needs(
+    return StepBytes(
         held.total,
         held.optimizer * may_move,
         pass_bytes(a, rank, 0, samples).enters,

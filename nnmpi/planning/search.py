@@ -12,8 +12,8 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.remembered import uncollected
-from nnmpi.planning.arrangements import Paper
+from nnmpi.parallel.arrangement.cached import gc_paused
+from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.planning.exchange_time import with_fastest_sum
@@ -22,7 +22,7 @@ from nnmpi.planning.paper.activations import needed
 from nnmpi.planning.step_time import CostModel, StepTime, step_time
 
 
-class Planned(NamedTuple):
+class PricedLayout(NamedTuple):
     """A layout with what it takes: seconds of a step, and bytes on the rank that has most.
 
     The fastest all-reduce and the best cut follow from the layout.
@@ -56,7 +56,7 @@ class SearchCounts(NamedTuple):
     too_large: int
 
 
-class Search(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search.
 
     best     layouts that fit, the fastest first
@@ -66,12 +66,12 @@ class Search(NamedTuple):
     least    the layout that takes the least memory, where none fits
     """
 
-    best: list[Planned]
-    pure: Mapping[str, Planned]
-    looked: list[Planned]
+    best: list[PricedLayout]
+    pure: Mapping[str, PricedLayout]
+    looked: list[PricedLayout]
     counts: SearchCounts
     refused: Mapping[str, int]
-    least: Planned | None = None
+    least: PricedLayout | None = None
 
 
 def largest(a: Arrangement) -> int:
@@ -86,24 +86,24 @@ class Searcher:
     """Looks at layouts, each once."""
 
     def __init__(
-        self, paper: Paper, costs: CostModel, most_bytes: float, prunes: bool = True
+        self, arranger: Arranger, costs: CostModel, most_bytes: float, prunes: bool = True
     ) -> None:
-        self._paper, self._costs, self._most, self._prunes = paper, costs, most_bytes, prunes
-        self._bounds, self._ways = LowerBounds(paper, costs), LayerWays(paper, costs)
+        self._arranger, self._costs, self._most, self._prunes = arranger, costs, most_bytes, prunes
+        self._bounds, self._ways = LowerBounds(arranger, costs), LayerWays(arranger, costs)
         self._last = dict[Candidate, Arrangement]()
         self._nbytes = dict[Candidate, int | None]()
         self._times = dict[Candidate, StepTime | None]()
-        self._found = dict[Candidate, Planned]()
+        self._found = dict[Candidate, PricedLayout]()
         self._refused = dict[str, set[Candidate]]()
         self._too_large = set[Candidate]()
 
-    @uncollected()
-    def search(self, keep: int = 10) -> Search:
+    @gc_paused()
+    def search(self, keep: int = 10) -> SearchResult:
         """The layouts that take the least time."""
         layouts = [*self._candidates()]
         possible = [candidate for candidate in layouts if not self._is_refused(candidate)]
         best = self._fastest(possible, keep, self._most)
-        pure, ways = dict[str, Planned](), dict[str, list[Candidate]]()
+        pure, ways = dict[str, PricedLayout](), dict[str, list[Candidate]]()
         for candidate in possible:
             if candidate.pure:
                 ways.setdefault(candidate.pure, []).append(candidate)
@@ -118,29 +118,29 @@ class Searcher:
             {*layouts} - {*self._times} - self._too_large - set().union(*self._refused.values())
         )
         counts = SearchCounts(looked, len(unseen), sum(refused.values()), len(self._too_large))
-        return Search(best, pure, [*self._found.values()], counts, refused, least)
+        return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
         """All layouts; those along dp and tp also with the fastest ways of layers."""
-        for shape in shapes(self._paper.cluster.size):
-            for candidate in candidates(self._paper.plain, shape):
+        for shape in shapes(self._arranger.cluster.size):
+            for candidate in candidates(self._arranger.plain, shape):
                 yield candidate
                 if ways := self._ways.of(candidate):
                     yield candidate._replace(layout=ways)
 
     def _is_refused(self, candidate: Candidate) -> bool:
         """Whether the model cannot be cut in this way."""
-        if why := self._paper.refusal(candidate):
+        if why := self._arranger.refusal(candidate):
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
 
-    def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[Planned]:
+    def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[PricedLayout]:
         """The fastest that fit, the fastest first.
 
         The queue has (bound, how close it is, order, layout).
         """
         closer = self._bounds.with_sums, self._bounds.with_messages
-        order, best = count(), list[Planned]()
+        order, best = count(), list[PricedLayout]()
         queue = [
             (self._bounds.seconds(candidate), 0, next(order), candidate) for candidate in layouts
         ]
@@ -166,7 +166,7 @@ class Searcher:
                 heapq.heappush(queue, (bound, level, next(order), again))
         return best
 
-    def _least(self, layouts: Iterable[Candidate]) -> Planned | None:
+    def _least(self, layouts: Iterable[Candidate]) -> PricedLayout | None:
         """The layout that takes the least memory."""
         both = ((candidate, recomputed(candidate)) for candidate in layouts)
         bounded = sorted(
@@ -187,7 +187,7 @@ class Searcher:
         if candidate not in self._last:
             self._last.clear()
             try:
-                a = self._paper.arranged(candidate)
+                a = self._arranger.arranged(candidate)
                 if candidate.zero != a.store.zero:
                     raise ValueError(
                         f"zero {candidate.zero}: ranks of a node share all that it divides"
@@ -211,7 +211,7 @@ class Searcher:
             self._nbytes[candidate] = None if a is None else largest(a)
         return self._nbytes[candidate]
 
-    def _planned(self, candidate: Candidate) -> Planned:
+    def _planned(self, candidate: Candidate) -> PricedLayout:
         """The layout, known to be possible, with its time and memory."""
         if candidate not in self._found:
             time, nbytes, a = (
@@ -223,5 +223,5 @@ class Searcher:
             assert nbytes is not None
             assert a is not None
             cut = ",".join(map(str, a.division.begins)) or None
-            self._found[candidate] = Planned(candidate, time, nbytes, a.config.allreduce, cut)
+            self._found[candidate] = PricedLayout(candidate, time, nbytes, a.config.allreduce, cut)
         return self._found[candidate]

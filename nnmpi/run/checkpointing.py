@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi.comm import Comm, OtherRankError
-from nnmpi.io.checkpoints.forms import RunAbout, tensor_facts
-from nnmpi.io.checkpoints.keep import BETTER, best_of, whole_ones
+from nnmpi.io.checkpoints.forms import RunFacts, tensor_facts
+from nnmpi.io.checkpoints.keep import BETTER, best_of, metrics_by_step
 from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.checkpoints.write import Writer, WriteResult
 from nnmpi.io.files import folders
@@ -84,7 +84,9 @@ class Checkpoints:
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
-        return best_of(whole_ones(directory, self._run.state.step), self._config.keep_best or "")
+        return best_of(
+            metrics_by_step(directory, self._run.state.step), self._config.keep_best or ""
+        )
 
     def after_step(self, session: Session, result: StepResult) -> None:
         """Starts a checkpoint after a step if one is due, and reports one that has been written."""
@@ -147,10 +149,10 @@ class Checkpoints:
 
     def about(
         self, session: Session, metrics: Event | None = None, complete: bool = False
-    ) -> RunAbout:
+    ) -> RunFacts:
         """The facts that a checkpoint contains besides a snapshot."""
         run = self._run
-        return RunAbout(
+        return RunFacts(
             complete,
             run.total_steps,
             self._facts(),

@@ -58,8 +58,8 @@ def release(resting: ExitStack, made: Backups | None, strategy: Strategy, model:
     if made is not None:
         made.close()
     strategy.close()
-    if model._meet is not None:
-        model._meet = _refuse
+    if model._before_user_call is not None:
+        model._before_user_call = _refuse
 
 
 def _refuse() -> NoReturn:

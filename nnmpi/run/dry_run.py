@@ -11,7 +11,7 @@ from typing import Any
 
 from nnmpi.comm import Comm
 from nnmpi.data.inputs import arrays
-from nnmpi.io.checkpoints.snapshot import MAY_CHANGE
+from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
 from nnmpi.io.output import Event
 from nnmpi.io.output.messages import as_text
 from nnmpi.options import cli
@@ -132,8 +132,8 @@ def _before(given: argparse.Namespace) -> argparse.Namespace:
     layout."""
     p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
     _add_cluster(p)
-    cli.add_flags(p, MAY_CHANGE)
-    of_layouts = {"ranks", "nodes", *(option.name for option in options(MAY_CHANGE))}
+    cli.add_flags(p, LAYOUT_GROUPS)
+    of_layouts = {"ranks", "nodes", *(option.name for option in options(LAYOUT_GROUPS))}
     kept = {name: value for name, value in vars(given).items() if name not in of_layouts}
     try:
         old = p.parse_args(shlex.split(given.before))

@@ -114,7 +114,7 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
 def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
     """The last event of a run; every rank calls it. `written` are the fields on checkpoints."""
     run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
-    digest = {} if is_suspended else {"parameters_sha256": strategy.entries.sha256()}
+    digest = {} if is_suspended else {"parameters_sha256": strategy.full_state.sha256()}
     outcome = strategy.finish()
     session.rest()
     footprint = session.footprint.event(strategy.traffic.sent)

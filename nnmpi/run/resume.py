@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.keep import check_empty
-from nnmpi.io.checkpoints.may_change import check_may_change, warnings, with_kernels
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
+from nnmpi.io.checkpoints.resume_rules import check_resumable, versions_and_kernels, warnings
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
@@ -91,14 +91,14 @@ def resumed_from(checkpoint: StoredCheckpoint, setup: Setup) -> Resumed:
     old = {**vars(snapshot.config), **about.facts}
     rest = about.complete, about.total_steps, about.log, about.pace, about.callbacks
     new = {**vars(setup.config), **facts_of(setup)}
-    check_may_change(old, new, f"the checkpoint {shown(checkpoint.folder)}")
+    check_resumable(old, new, f"the checkpoint {shown(checkpoint.folder)}")
     lines = *checkpoint.passed_over, *warnings(old, new), *_software(checkpoint)
     return Resumed(str(checkpoint.folder), lines, checkpoint.passed_over, snapshot, *rest)
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
     """A line on the versions and kernels that have changed, if there are any."""
-    old, new = checkpoint.manifest.versions, with_kernels()
+    old, new = checkpoint.manifest.versions, versions_and_kernels()
     others = [
         f"{k} {new.get(k) or 'none'} (was {v or 'none'})" for k, v in old.items() if new.get(k) != v
     ]

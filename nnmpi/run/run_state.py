@@ -17,7 +17,7 @@ from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.planning.search import Planned
+from nnmpi.planning.search import PricedLayout
 from nnmpi.run.reported import Reported, place
 from nnmpi.run.resume import Resumed
 from nnmpi.run.setup.setup import Setup
@@ -75,7 +75,7 @@ class RunPlan(NamedTuple):
     notes   remarks on how far the figures can be trusted, a line each
     """
 
-    layout: Planned
+    layout: PricedLayout
     looked: int
     notes: list[str]
 

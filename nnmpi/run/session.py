@@ -17,7 +17,7 @@ from nnmpi.arrays import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
-from nnmpi.io.checkpoints.may_change import check_batch_norm
+from nnmpi.io.checkpoints.resume_rules import check_batch_norm
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot, next_steps
 from nnmpi.io.files import folders, saving
 from nnmpi.metrics import Sums
@@ -40,7 +40,7 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.planning.paper.alike_ranks import alike_ranks
+from nnmpi.planning.paper.rank_kinds import rank_kinds
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped import release, watch
@@ -126,7 +126,7 @@ class Session:
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run code of the user's: on all ranks, and not in `fit`
-            all_or_none(comm, lambda: alike_ranks(arrangement, config.batch_size))
+            all_or_none(comm, lambda: rank_kinds(arrangement, config.batch_size))
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:
@@ -238,13 +238,13 @@ class Session:
     def scale(self) -> dict[str, float]:
         """The loss scale as a field of events; empty if there is none."""
         scaler = self.task.scaler
-        return {} if scaler is None else {"loss_scale": scaler.now.scale}
+        return {} if scaler is None else {"loss_scale": scaler.current.scale}
 
     @property
     def first_has_all(self) -> bool:
         """True if rank 0 has the whole model, so that it can write it without a message."""
         has_all = self.arrangement.store.is_whole or self.rests
-        return has_all and self.strategy.entries.writer_has_all
+        return has_all and self.strategy.full_state.writer_has_all
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -261,14 +261,14 @@ class Session:
         """Writes the model to a file, on rank 0."""
         where = path if self.comm.rank == 0 else None
         sizes, model = folders.gpt_sizes(self.model), type(self.model).__name__
-        saving.write_entries(where, self.strategy.entries, self.metadata, sizes, model)
+        saving.write_entries(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:
         """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
         ranks."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
-            parts = self.strategy.entries.table
+            parts = self.strategy.full_state.table
             consistency.check_copies(parts, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
@@ -302,7 +302,7 @@ class Session:
             () if position is None else (position,),
             self.settings.changes,
             (),
-            None if self.task.scaler is None else self.task.scaler.now,
+            None if self.task.scaler is None else self.task.scaler.current,
         )
 
     # ---- between two runs, and the end
@@ -310,7 +310,7 @@ class Session:
     def rest(self) -> None:
         """Gathers all values of this rank's part of the model, until the next run begins."""
         for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.at_rest())
+            self._resting.enter_context(store.between_runs())
         self.rests = True
 
     def wake(self) -> None:

@@ -8,7 +8,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.partition import units
-from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
 from nnmpi.planning.search import Searcher
 from nnmpi.planning.step_time import CostModel
@@ -35,18 +35,18 @@ def large_stem() -> nn.Sequential:
 class Planning(NamedTuple):
     """What a search of one model on one cluster is made of."""
 
-    paper: Paper
+    arranger: Arranger
     costs: CostModel
 
     def searcher(self, most: float = float("inf"), prunes: bool = True) -> Searcher:
-        return Searcher(self.paper, self.costs, most, prunes)
+        return Searcher(self.arranger, self.costs, most, prunes)
 
 
 def planning(config: Config, ranks: int, nodes: int = 1, machine: Machine = TYPICAL) -> Planning:
     """A plan of a config on so many ranks."""
     asked, cluster = Asked(ranks, nodes, None, None), Cluster.on_paper(ranks, nodes)
     by = basis(asked, uncut_of(config)[1], cluster, machine)
-    return Planning(by.paper, by.costs)
+    return Planning(by.arranger, by.costs)
 
 
 def graph_of(config: Config) -> Graph:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from nnmpi.io.checkpoints.forms import ArrayInFile, ManifestForm, RunAbout, RunForm, SavedFile
+from nnmpi.io.checkpoints.forms import ArrayInFile, ManifestForm, RunFacts, RunForm, SavedFile
 from nnmpi.io.checkpoints.rank_file import RankFile, laid_out
 from nnmpi.io.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
 from nnmpi.io.checkpoints.snapshot import Snapshot
@@ -71,10 +71,10 @@ class Manifest(NamedTuple):
         """The bytes of the files."""
         return sum(file.bytes for file in self.files)
 
-    def about(self, arrays: Sequence[Any] | None = None) -> RunAbout:
+    def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
         """The facts about the run; without the numbers of its arrays unless they are given."""
         told = from_json(self.told, arrays or self.arrays, ABOUT)
-        about: RunAbout = checked(told, RunAbout, ABOUT)
+        about: RunFacts = checked(told, RunFacts, ABOUT)
         return about
 
     def rank_file(self, rank: int) -> RankFile:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.nn.place import Part, Range
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 
 # ---- boxes of tensors
 
@@ -224,8 +224,8 @@ class MovedBytes(NamedTuple):
 
     kept: int
     read: int
-    sent: Sent
-    received: Sent
+    sent: Traffic
+    received: Traffic
 
     @property
     def needed(self) -> int:
@@ -284,7 +284,7 @@ class MovePlan(NamedTuple):
     def moved(self, ranks: int) -> list[MovedBytes]:
         """The bytes that each of so many ranks keeps, reads, sends and receives."""
         kept, read = [0] * ranks, [0] * ranks
-        sent, received = [Sent()] * ranks, [Sent()] * ranks
+        sent, received = [Traffic()] * ranks, [Traffic()] * ranks
         for plan in self.together():
             for (holder, rank), moves in plan.between().items():
                 messages = [*plan.messages(moves, longest_message(ranks))]
@@ -294,6 +294,6 @@ class MovePlan(NamedTuple):
                 elif holder == rank:
                     kept[rank] += nbytes
                 else:
-                    sent[holder] += Sent(nbytes, len(messages))
-                    received[rank] += Sent(nbytes, len(messages))
+                    sent[holder] += Traffic(nbytes, len(messages))
+                    received[rank] += Traffic(nbytes, len(messages))
         return [MovedBytes(*row) for row in zip(kept, read, sent, received, strict=True)]

@@ -62,7 +62,7 @@ def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None,
     """
     error: Exception | None = None
     for some in plan.together():
-        moving = _Moving(some, comm, read)
+        moving = _Exchange(some, comm, read)
         moving.exchange()
         try:
             if error is None:
@@ -79,7 +79,7 @@ def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None,
 Peers = dict[int, list[TensorMove]]
 
 
-class _Moving:
+class _Exchange:
     """Moves of tensors that are moved together, on one rank."""
 
     def __init__(self, plan: MovePlan, comm: Comm, read: Read) -> None:

@@ -24,8 +24,8 @@ from nnmpi.arrays.dtypes import is_float
 from nnmpi.nn import Module
 from nnmpi.nn.place import Part, Place, Range
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.sole import place_of, updated_ranges
 from nnmpi.parallel.arrangement.state_bytes import state_array_count
+from nnmpi.parallel.arrangement.unreplicated import place_of, updated_ranges
 from nnmpi.parallel.model.moves import (
     VALUES,
     Arrays,
@@ -41,13 +41,13 @@ from nnmpi.parallel.model.moves import (
 GRAIN = 1 << 20
 """Numbers: of what several ranks have, no more are taken from one before another may be next."""
 
-Had: TypeAlias = tuple[Holder, Range]
+Held: TypeAlias = tuple[Holder, Range]
 """A range, and who has it."""
 
 
 def plan_moves(
     tensors: Sequence[MovedTensor],
-    have: Iterable[Had],
+    have: Iterable[Held],
     need: Iterable[tuple[int, Range]],
     nodes: Sequence[int],
 ) -> MovePlan:
@@ -58,12 +58,12 @@ def plan_moves(
     passes on what it is sent: what one rank alone has it sends to all that need it, and what
     several have they send in equal shares. Raises ValueError for a number that is nowhere.
     """
-    had, needs = defaultdict[str, list[Had]](list), defaultdict[str, list[tuple[int, Range]]](list)
+    had, needs = defaultdict[str, list[Held]](list), defaultdict[str, list[tuple[int, Range]]](list)
     for holder, item in have:
         had[item.tensor].append((holder, item))
     for rank, item in need:
         needs[item.tensor].append((rank, item))
-    choice, moves = _Choice(nodes), list[TensorMove]()
+    choice, moves = _HolderPicker(nodes), list[TensorMove]()
     for tensor in tensors:
         holders = [*dict.fromkeys(had[tensor.path])]
         if tensor.may_differ:
@@ -73,7 +73,7 @@ def plan_moves(
     return MovePlan({tensor.path: tensor for tensor in tensors}, (*in_order,), (*moves,))
 
 
-class _Inside(NamedTuple):
+class _Overlap(NamedTuple):
     """The numbers of a box that a holder has."""
 
     numbers: Range
@@ -81,19 +81,19 @@ class _Inside(NamedTuple):
     have: Range
 
 
-class _Choice:
+class _HolderPicker:
     """Chooses holders, and counts the bytes that each one sends."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._nodes, self._sent = nodes, defaultdict[Holder, int](int)
 
     def moves(
-        self, tensor: MovedTensor, had: Sequence[Had], needs: Sequence[tuple[int, Range]]
+        self, tensor: MovedTensor, had: Sequence[Held], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
         """The moves of a tensor."""
-        cells, by_box = _cells(tensor.shape, had), dict[Part, list[_Inside]]()
+        cells, by_box = _cells(tensor.shape, had), dict[Part, list[_Overlap]]()
         for rank, need in needs:
-            by_holder = defaultdict[Had, list[Range]](list)
+            by_holder = defaultdict[Held, list[Range]](list)
             for cell, holders in cells:
                 box = common(cell, need.box)
                 numbers = overlap(need, box, tensor.axes)
@@ -106,7 +106,7 @@ class _Choice:
                     )
                 if box not in by_box:
                     by_box[box] = [
-                        _Inside(overlap(have, box, tensor.axes), holder, have)
+                        _Overlap(overlap(have, box, tensor.axes), holder, have)
                         for holder, have in holders
                     ]
                 for part, holder, have in self._chosen(tensor, rank, need, numbers, by_box[box]):
@@ -123,8 +123,8 @@ class _Choice:
         rank: int,
         need: Range,
         numbers: Range,
-        inside: Sequence[_Inside],
-    ) -> Iterator[_Inside]:
+        inside: Sequence[_Overlap],
+    ) -> Iterator[_Overlap]:
         """Ranges that make up these numbers of a need, and who is to give each of them."""
         here, (*_, lo, hi) = (
             [piece for piece in inside if piece.holder == rank],
@@ -167,14 +167,14 @@ class _Choice:
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])
 
 
-def _cells(shape: tuple[int, ...], had: Sequence[Had]) -> list[tuple[Part, list[Had]]]:
+def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list[Held]]]:
     """Boxes that make up the whole tensor, each within or without each box that is had, and who has
     these."""
     parts = {numbers.box for _, numbers in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)
     ]
-    cells = {cell: list[Had]() for cell in product(*map(pairwise, edges))}
+    cells = {cell: list[Held]() for cell in product(*map(pairwise, edges))}
     for holder, numbers in had:
         inside = (
             pairwise(at[bisect_left(at, a) : bisect_left(at, b) + 1])

@@ -107,7 +107,7 @@ class PartTable:
             (rank, readable_range) for rank, ranges in of_ranks for readable_range in ranges
         ]
 
-    def now(self) -> dict[str, Any]:
+    def current(self) -> dict[str, Any]:
         """The tensors by path: a module may have assigned another array since, or dropped one."""
         known = {place.path: tensor for place, tensor in self.tensors}
         return known | {place.path: tensor for place, tensor in self._model.tensors()}

@@ -25,7 +25,7 @@ from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import carry_out
-from nnmpi.parallel.model.nearest import Had, plan_moves
+from nnmpi.parallel.model.nearest import Held, plan_moves
 from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ U = TypeVar("U")
 
 
 @dataclass(frozen=True)
-class NumbersInFile:
+class ValuesInFile:
     """A row of numbers in a file, read when it is sliced.
 
     file   its name, for all ranks alike
@@ -47,11 +47,11 @@ class NumbersInFile:
         return self.read(where.start, where.stop)
 
 
-NumberRow: TypeAlias = np.ndarray | NumbersInFile
+FlatValues: TypeAlias = np.ndarray | ValuesInFile
 """A row of numbers, in memory of the host or in a file: a slice of it is an array on the host."""
 
 
-class RangeOf(NamedTuple, Generic[T]):
+class StateRange(NamedTuple, Generic[T]):
     """A range of a tensor with a T for its values, and one for each state array of the optimizer.
 
     A T is a row of numbers (`SavedRange`), the name of their type, or where they are in a file.
@@ -92,26 +92,26 @@ class RangeOf(NamedTuple, Generic[T]):
         """The values, or the optimizer state of this name."""
         return self.values if name == VALUES else self.sums[name]
 
-    def map(self, f: Callable[[T], U]) -> "RangeOf[U]":
+    def map(self, f: Callable[[T], U]) -> "StateRange[U]":
         """The range with f applied to its values and to each state array."""
-        return RangeOf(*self[:7], f(self.values), {k: f(row) for k, row in self.sums.items()})
+        return StateRange(*self[:7], f(self.values), {k: f(row) for k, row in self.sums.items()})
 
 
-SavedRange: TypeAlias = RangeOf[NumberRow]
+SavedRange: TypeAlias = StateRange[FlatValues]
 """A range with its numbers."""
 
 
 def holder_of(saved_range: SavedRange, rank: int) -> Holder:
     """The file that has the numbers of a range, or the rank, in whose memory they are."""
-    return saved_range.values.file if isinstance(saved_range.values, NumbersInFile) else rank
+    return saved_range.values.file if isinstance(saved_range.values, ValuesInFile) else rank
 
 
-def typed(saved_range: SavedRange) -> RangeOf[str]:
+def dtypes_of(saved_range: SavedRange) -> StateRange[str]:
     """The range with names of types in place of numbers."""
     return saved_range.map(lambda row: row[0:0].dtype.name)
 
 
-def bytes_of(saved_range: RangeOf[str]) -> int:
+def bytes_of(saved_range: StateRange[str]) -> int:
     """The bytes of a range: of its values and its optimizer state."""
     types = (saved_range.values, *saved_range.sums.values())
     return (saved_range.hi - saved_range.lo) * sum(int(named(name).itemsize) for name in types)
@@ -230,7 +230,7 @@ class Restored:
     def _plan(
         self,
         arrays: Sequence[Arrays],
-        have: Sequence[Had],
+        have: Sequence[Held],
         own_need: Sequence[Range],
     ) -> MovePlan:
         """The plan for moving these arrays of each tensor. Every rank calls it."""
@@ -242,10 +242,10 @@ class Restored:
         need = ((rank, numbers) for rank, of_rank in ranges for numbers in of_rank)
         return plan_moves(tensors, have, need, self._nodes)
 
-    def _sorted(self, owned: Sequence[SavedRange]) -> dict[Had, SavedRange]:
+    def _sorted(self, owned: Sequence[SavedRange]) -> dict[Held, SavedRange]:
         """The ranges that this rank has or that are in files, by holder and range; raises
         ValueError for any that does not fit the model."""
-        by_holder = dict[Had, SavedRange]()
+        by_holder = dict[Held, SavedRange]()
         for have in owned:
             if have.path not in self._tensors:
                 raise ValueError(f"{have.path} of the snapshot is not part of this model")

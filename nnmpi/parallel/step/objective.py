@@ -13,7 +13,7 @@ from nnmpi.metrics import ACCURACY, Metric, Share, Sums
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import gather_objects
 
-SumOfRow: TypeAlias = Callable[[np.ndarray], object]
+SumRow: TypeAlias = Callable[[np.ndarray], object]
 
 Row: TypeAlias = list[np.ndarray]
 """Sums over samples (see Objective.evaluate)."""
@@ -103,7 +103,7 @@ class Objective:
             row[len(row) - len(shares) :] = shares
         return row
 
-    def sums(self, row: Row, comm: Comm, all_reduce: SumOfRow) -> Sums:
+    def sums(self, row: Row, comm: Comm, all_reduce: SumRow) -> Sums:
         """The sums of the rows of all ranks; every rank calls it.
 
         Ranks that have evaluated nothing do not know the shapes of metrics.

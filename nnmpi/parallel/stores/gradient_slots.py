@@ -18,7 +18,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.arrangement.program import SLOTS
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
@@ -175,7 +175,7 @@ class GradientSlots:
             self._has_sum.add(b)
         self._free.append(slot)
 
-    def _padding_of(self, b: int) -> list[Stretch]:
+    def _padding_of(self, b: int) -> list[FlatSlice]:
         """Where in a slot no parameter of bucket b is."""
         origin, spans = self._buckets.all[b].start, self._buckets.spans
         sizes = ((i, self._parameters[i].size) for i in self._buckets.members[b])

@@ -14,13 +14,13 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.precision import merge_loop
-from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
+from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, MixedStep, squares_loop
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore, Operands, Shard, shards_of, within
 from nnmpi.optim.loss_scale import Scaler
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, Stretch, scalar_count
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, FlatSlice, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
 from nnmpi.parallel.wire import Transfer
 
@@ -44,7 +44,7 @@ class StoreSpec(NamedTuple):
     apart: bool = False
 
 
-InTurn: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
+InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
 """Yields arrays of one length, or the same pieces of each of them, one behind the other; the work
 on them is over when the next ones are asked for."""
 
@@ -64,7 +64,7 @@ class LocalStore(FlatStore):
               (`swapping/model_pages.py`)
     """
 
-    in_turn: InTurn | None = None
+    in_pieces: InPieces | None = None
     masters: Array | None = None
     factor: float | Array = 1.0
 
@@ -149,7 +149,7 @@ class LocalStore(FlatStore):
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
-    def totals(self, counted: Sequence[Stretch]) -> Array:
+    def totals(self, counted: Sequence[FlatSlice]) -> Array:
         """The scalars summed over dp, and behind them the sum of the squares of the gradients in
         the stretches that this rank counts."""
         sum_of_squares = self.squares(self.shards, counted)
@@ -164,16 +164,16 @@ class LocalStore(FlatStore):
         """The scalars that are apart, and the sum of these squares; one copy from the device."""
         xp, numbers = self.on.xp, (self.loss, *squares)
         row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
-        self.scalars[LOSS], *sums = backend.numbers(row)
+        self.scalars[LOSS], *sums = backend.to_list(row)
         return [*self.scalars.tolist(), sum(sums)]
 
-    def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
+    def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
         """The sum of the squares of the summed gradients in what of these shards is counted, as an
         update reads them; the same bits on every rank."""
         terms = list[Array]()
         for start, end in counted:
             for shard in within(shards, start, end):
-                terms.append(squares(self.shard_gradient(shard), self.in_turn, self.factor))
+                terms.append(squares(self.shard_gradient(shard), self.in_pieces, self.factor))
         return sum(terms[1:], start=terms[0]) if terms else np.zeros(())
 
     # ---- a step
@@ -182,7 +182,7 @@ class LocalStore(FlatStore):
         """Starts a step: no parameter has a gradient."""
         for p in self.parameters:
             p.has_grad = False
-        self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.now.scale
+        self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
@@ -200,22 +200,22 @@ class LocalStore(FlatStore):
     def show_sums(self) -> None:
         """All sums are complete: from here on `flat_grad` holds them."""
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, Mixed]]:
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         for shard in self.own_shards(start, end):
             values, beside = self.shard_values(shard), None
             if self.masters is not None:
                 beside = None if values.dtype == self.updated_dtype else values
                 values = self.masters[shard.packed]
-            yield values, self.shard_gradient(shard), Mixed(beside, self.factor)
+            yield values, self.shard_gradient(shard), MixedStep(beside, self.factor)
 
     def updates(
         self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
         operands = super().updates(start, end, state, at, t)
-        return operands if self.in_turn is None else _pieces(operands, self.in_turn)
+        return operands if self.in_pieces is None else _pieces(operands, self.in_pieces)
 
     def scale(self, array: Array, factor: float) -> None:
-        for (piece,) in [(array,)] if self.in_turn is None else self.in_turn(array):
+        for (piece,) in [(array,)] if self.in_pieces is None else self.in_pieces(array):
             super().scale(piece, factor)
 
     def scale_gradients(self, factor: float) -> None:
@@ -249,17 +249,17 @@ def fill_unused(parameters: Iterable[Parameter]) -> None:
             p.grad_memory[...] = 0
 
 
-def _pieces(operands: Iterator[Operands], in_turn: InTurn) -> Iterator[Operands]:
+def _pieces(operands: Iterator[Operands], in_pieces: InPieces) -> Iterator[Operands]:
     """The operands of updates in pieces that come to memory in turn."""
     for x in operands:
         beside = [] if x.mixed.values is None else [x.mixed.values]
-        for values, grads, *rest in in_turn(x.values, x.grads, *x.sums.values(), *beside):
+        for values, grads, *rest in in_pieces(x.values, x.grads, *x.sums.values(), *beside):
             mixed = x.mixed._replace(values=rest.pop() if beside else None)
             state = dict(zip(x.sums, rest, strict=True))
             yield Operands(values, grads, state, x.t, mixed)
 
 
-def squares(g: Array, in_turn: InTurn | None = None, factor: float | Array = 1.0) -> Array:
+def squares(g: Array, in_pieces: InPieces | None = None, factor: float | Array = 1.0) -> Array:
     """The float64 sum over blocks of squares of factor * g: threads of BLAS change nothing."""
     dtype, on = types_of(g.dtype).sums, backend.of(g)
     if on is backend.META:
@@ -269,7 +269,7 @@ def squares(g: Array, in_turn: InTurn | None = None, factor: float | Array = 1.0
         squares_loop(g, factor, sums)
         return sums.sum(dtype=np.float64)
     terms: list[float] = []
-    for (piece,) in [(g,)] if in_turn is None else in_turn(g):
+    for (piece,) in [(g,)] if in_pieces is None else in_pieces(g):
         sums = np.empty(-(-len(piece) // BLOCK_OF_SQUARES), dtype)
         squares_loop(piece, factor, sums)
         terms += sums.tolist()

@@ -13,7 +13,7 @@ import numpy as np
 from nnmpi.arrays.backend import CPU, Array
 from nnmpi.comm import NoRoomError
 from nnmpi.nn.store import FlatStore, Shard, shards_of
-from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.wire import Transfer
@@ -83,7 +83,7 @@ class NodeStore(LocalStore):
     def show_sums(self) -> None:
         self.flat_grad, self.grad_memories = self._total
 
-    def squares(self, shards: Sequence[Shard], counted: Sequence[Stretch]) -> Array:
+    def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
         """Each rank adds up what it owns; only the first node counts, since all hold the same."""
         squares_here = super().squares(shards, counted) if self._first_node else 0
         total = np.array([squares_here], "float64")

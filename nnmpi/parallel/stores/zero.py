@@ -24,7 +24,7 @@ import numpy as np
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.store import FlatStore, Shard, stores_of
-from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.layout import duplicate
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.gathered_values import GatheredValues
@@ -153,7 +153,7 @@ class ZeroStore(LocalStore):
     def whole_gradient(self, i: int) -> Array:
         return self.unscaled(self._gradients.whole(i))
 
-    def totals(self, counted: Sequence[Stretch]) -> Array:
+    def totals(self, counted: Sequence[FlatSlice]) -> Array:
         order = float(self._values.order)
         squares = self.squares(self._counted, counted)
         row = np.array([*self.on_host([squares]), order, order**2])

@@ -36,10 +36,10 @@ def explained(by: Basis, layout: str, trace: Path | None) -> Event:
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
-    config: Config = replace(by.paper.plain, **given)
+    config: Config = replace(by.arranger.plain, **given)
     if config.plan is not None:
         raise ValueError("--explain is of one layout: leave --plan out")
-    a = with_fastest_sum(by.paper.arranged_by(config), by.costs.exchanges)
+    a = with_fastest_sum(by.arranger.arranged_by(config), by.costs.exchanges)
     _check_stages(a, by.costs)
     step, parts = parts_of_step(a, by.costs)
     return {

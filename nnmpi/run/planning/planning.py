@@ -14,10 +14,10 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.planning.arrangements import Paper
+from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import TYPICAL, Machine, read_machine
-from nnmpi.planning.search import Search, Searcher
+from nnmpi.planning.search import Searcher, SearchResult
 from nnmpi.planning.step_time import CostModel
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.dry_run import check_cluster
@@ -54,7 +54,7 @@ class FoundLayouts(NamedTuple):
 
     config: Config
     asked: Asked
-    search: Search
+    search: SearchResult
     notes: list[str]
     is_measured: bool
 
@@ -68,7 +68,7 @@ class FoundLayouts(NamedTuple):
 class Basis(NamedTuple):
     """The models of memory (`paper`) and of time (`costs`) with which layouts are predicted."""
 
-    paper: Paper
+    arranger: Arranger
     costs: CostModel
     notes: list[str]
 
@@ -94,20 +94,20 @@ def basis(asked: Asked, uncut: UncutModel, cluster: Cluster, machine: Machine) -
     def cut(one: Config, price: WayPrice | None = None) -> Sharding:
         return sharding_of(uncut._replace(config=one, price=price))
 
-    paper = Paper(config, cluster, graph, times, strategies.check, cut)
-    return Basis(paper, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
+    arranger = Arranger(config, cluster, graph, times, strategies.check, cut)
+    return Basis(arranger, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
 
 
 def search(asked: Asked, by: Basis) -> FoundLayouts:
     """Finds the fastest layouts; raises ValueError if there is none, or none that fits."""
-    result = Searcher(by.paper, by.costs, asked.memory or float("inf")).search()
-    _refuse_none(by.paper.plain, asked, result)
+    result = Searcher(by.arranger, by.costs, asked.memory or float("inf")).search()
+    _refuse_none(by.arranger.plain, asked, result)
     result, notes = _certain(result, asked.memory or float("inf"), by.costs.machine.spread)
     notes = [*by.notes, *notes]
-    return FoundLayouts(by.paper.plain, asked, result, notes, by.costs.model.is_measured)
+    return FoundLayouts(by.arranger.plain, asked, result, notes, by.costs.model.is_measured)
 
 
-def _certain(result: Search, most: float, spread: float) -> tuple[Search, list[str]]:
+def _certain(result: SearchResult, most: float, spread: float) -> tuple[SearchResult, list[str]]:
     """Puts plain data parallelism first if the fastest layout leads by less than measurements
     differ; returns the search, and a note if it did so."""
     best, plain = result.best[0], result.pure.get("dp")
@@ -127,7 +127,7 @@ def _certain(result: Search, most: float, spread: float) -> tuple[Search, list[s
     return result._replace(best=best_ones), [note]
 
 
-def _refuse_none(config: Config, asked: Asked, result: Search) -> None:
+def _refuse_none(config: Config, asked: Asked, result: SearchResult) -> None:
     """Raises ValueError if the search has found no layout."""
     if result.best:
         return

@@ -9,7 +9,7 @@ from nnmpi.options import terms
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.planning.search import Planned
+from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
 from nnmpi.run.planning.planning import SUMS, FoundLayouts
 from nnmpi.sim.drawing.tables import amount, columns, plural
@@ -37,7 +37,7 @@ def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
     }
 
 
-def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
+def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Event:
     """The event of one layout, with the reason why it is not the best one."""
     return {
         "layout": planned.options,
@@ -51,7 +51,7 @@ def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
     }
 
 
-def why(planned: Planned, best: Planned, memory: float | None) -> str:
+def why(planned: PricedLayout, best: PricedLayout, memory: float | None) -> str:
     """The reason why a layout loses: its memory, or the term by which it is slowest. A layout may
     also be faster, by less than measurements differ."""
     if memory and planned.nbytes > memory:
@@ -67,7 +67,7 @@ GIVEN = (*options(TRAINED), *SUMS)
 """The options of a plan that a run gets unchanged."""
 
 
-def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) -> Iterator[str]:
+def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = None) -> Iterator[str]:
     """The words of the command that runs a layout, from its file if there is one. It includes the
     predicted cut only if units were measured; otherwise the run measures and cuts by itself."""
     yield f"mpirun -n {layouts.asked.ranks} python -m nnmpi.train"
@@ -88,7 +88,7 @@ def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) ->
         yield f"--cut {planned.cut}"
 
 
-def as_toml(layouts: FoundLayouts, planned: Planned) -> str:
+def as_toml(layouts: FoundLayouts, planned: PricedLayout) -> str:
     """A layout as a file for --layout."""
     cut = planned.cut if layouts.is_measured else None
     ways = terms.layout(planned.layout.layout).ways if planned.layout.layout else {}

@@ -168,7 +168,7 @@ class Recovery:
         if last is not None:
             if source and plan.makes and plan.decision and source.version == last.may_make:
                 last.make(plan.decision[1])
-            last.put_back()
+            last.restore_buffers()
         for version in versions(session, copies=True):
             key = version.version, self._number
             known = self._kept.setdefault(key, version)

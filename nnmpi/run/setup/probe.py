@@ -23,7 +23,7 @@ from nnmpi.data import Batch, Inputs, Loader
 from nnmpi.data.inputs import each
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Edge, leaves
-from nnmpi.nn.passes import UNTRACKED, KeptStats, Pass
+from nnmpi.nn.passes import UNTRACKED, Pass, ReplayStats
 from nnmpi.nn.tracing import unchanged
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -122,7 +122,7 @@ def _passes(
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
             part.model.train(training)
-            outputs, stats = _listen(part.model), KeptStats(UNTRACKED)
+            outputs, stats = _listen(part.model), ReplayStats(UNTRACKED)
             buffers = [array.copy() for _, array in _unknown_buffers(part.model)]
             passes = []
             for lo, hi in ((0, n), (0, cut_of(n)), (cut_of(n), n)):
@@ -132,7 +132,7 @@ def _passes(
                 passes.append([*outputs, Output("", _arrays(y))])
                 if twice and hi - lo == n:
                     _check_buffers(part.model, buffers)
-                stats.again()
+                stats.replay()
             all_passes.append(passes)
     return all_passes
 

@@ -18,7 +18,7 @@ from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
 from nnmpi.nn import GPT
 from nnmpi.nn.gpt2 import Sizes
-from nnmpi.nn.layers.sequences import Past, decoding
+from nnmpi.nn.layers.sequences import KVCache, decoding
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
@@ -65,7 +65,7 @@ class Decoder:
     def start(self, begin: int = 0) -> None:
         """Forgets the text before position `begin`."""
         self._begin = begin
-        self._past = Past(self._positions) if self._keeps else None
+        self._past = KVCache(self._positions) if self._keeps else None
 
     def next(self, tokens: Sequence[int], choose: Callable[[np.ndarray], int]) -> int:
         """The token that `choose` takes for the scores (vocabulary,) after these tokens, on every

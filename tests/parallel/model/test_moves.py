@@ -9,7 +9,7 @@ from helpers.datafiles import refused
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.nn.place import Part, Place, Range, whole
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.model import moving
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.nearest import plan_moves
@@ -123,6 +123,6 @@ def test_what_it_costs() -> None:
     have = [part_of(0, ROWS[0]), part_of("file", ROWS[1])]
     plan = plan_moves([tensor], have, [part_of(0), part_of(1)], (0, 0))
     first, second = plan.moved(2)
-    assert first == (144, 144, Sent(144, 1), Sent())
-    assert second == (0, 144, Sent(), Sent(144, 1))
+    assert first == (144, 144, Traffic(144, 1), Traffic())
+    assert second == (0, 144, Traffic(), Traffic(144, 1))
     assert first.needed == second.needed == 288

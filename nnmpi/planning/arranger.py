@@ -36,7 +36,7 @@ FULL = 8
 """Micro-batches of the pipelines that models are cut for, or one a stage: cuts differ little."""
 
 
-class Paper:
+class Arranger:
     """Each method raises ValueError for what cannot be, each time that it is asked."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Paper:
         self._model, self._check, self._sharding_of = model, check, sharding_of
         self._shardings = dict[tuple[Any, ...], Sharding | ValueError]()
         self._meshes = dict[tuple[int, ...], Mesh]()
-        self._cut_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
+        self._division_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
         self._divisions = dict[tuple[int, int, bool], Division | ValueError]()
 
     def config(self, candidate: Candidate) -> Config:
@@ -79,17 +79,17 @@ class Paper:
 
     def division(self, candidate: Candidate) -> Division:
         """The stages."""
-        key = self.cut_key(candidate)
+        key = self.division_key(candidate)
         return _once(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
-    def cut_key(self, candidate: Candidate) -> tuple[int, int, bool]:
+    def division_key(self, candidate: Candidate) -> tuple[int, int, bool]:
         """A key that is the same for layouts that are cut into the same stages."""
         virtual = proof.find(candidate.schedule).virtual
-        if (candidate.shape, virtual) not in self._cut_keys:
+        if (candidate.shape, virtual) not in self._division_keys:
             stages = candidate.pp * (self.plain.virtual_stages if virtual else 1)
             is_near = self.cluster.on_one_node(self.mesh(candidate).group(0, "pp"))
-            self._cut_keys[candidate.shape, virtual] = stages, candidate.pp, is_near
-        return self._cut_keys[candidate.shape, virtual]
+            self._division_keys[candidate.shape, virtual] = stages, candidate.pp, is_near
+        return self._division_keys[candidate.shape, virtual]
 
     def mesh(self, candidate: Candidate) -> Mesh:
         """The mesh of a layout."""

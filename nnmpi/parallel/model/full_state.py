@@ -1,4 +1,4 @@
-"""Entries: the whole tensors of a model or of an optimizer, wherever they are, one at a time.
+"""FullState: the whole tensors of a model or of an optimizer, wherever they are, one at a time.
 
 Files, the digest and --verify read a model through them alone. All ranks go through the entries
 together; each whole tensor is put together on the rank that writes, from one rank for each stretch:
@@ -29,14 +29,14 @@ from nnmpi.optim import state as states
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.moves import VALUES, Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import Read, arrivals
-from nnmpi.parallel.model.nearest import Had, plan_moves
+from nnmpi.parallel.model.nearest import Held, plan_moves
 from nnmpi.parallel.model.parts import PartTable, everything, memory_axes
 
 WRITER = 0
 """The rank on which tensors are put together."""
 
 
-class Entry(NamedTuple):
+class FullTensor(NamedTuple):
     """A whole tensor, on the host and in C order."""
 
     place: Place
@@ -44,7 +44,7 @@ class Entry(NamedTuple):
     in_digest: bool  # a parameter, under the first of its names
 
 
-class Item(NamedTuple):
+class TensorSpec(NamedTuple):
     """An entry before it is read.
 
     steps   a number of steps, which all ranks know, in place of an array that is moved
@@ -56,8 +56,8 @@ class Item(NamedTuple):
     steps: int | None = None
 
 
-class Entries:
-    """Entries in the order of a state dict. Every rank makes it, and iterates to the end.
+class FullState:
+    """FullState in the order of a state dict. Every rank makes it, and iterates to the end.
 
     Raises ValueError, on all ranks, unless the ranges that they have make up the tensors.
 
@@ -72,8 +72,8 @@ class Entries:
         self,
         comm: Comm,
         tensors: Sequence[MovedTensor],
-        items: Sequence[Item],
-        have: Sequence[Had],
+        items: Sequence[TensorSpec],
+        have: Sequence[Held],
         reader: Callable[[], Read],
     ) -> None:
         self._comm, self._tensors, self._items = comm, tensors, items
@@ -87,7 +87,7 @@ class Entries:
         both = list(zip(table.tensors, table.held, strict=True))
         here = (t for (_, t), is_held in both if is_held and isinstance(t, Parameter))
         like = next(here, None)  # each rank has some parameters, and all of a model have one type
-        tensors, items, seen = list[MovedTensor](), list[Item](), set[int]()
+        tensors, items, seen = list[MovedTensor](), list[TensorSpec](), set[int]()
         for (place, tensor), is_held in both:
             is_parameter = isinstance(tensor, Parameter)
             typed = tensor if like is None or is_held or not is_parameter else like
@@ -95,11 +95,11 @@ class Entries:
             dtype = types_of(dtype).masters if is_parameter else dtype
             axes, arrays = memory_axes(tensor), ((VALUES, dtype),)
             tensors.append(MovedTensor(place.path, place.shape, axes, arrays, not is_parameter))
-            items.append(Item(place, dtype, is_parameter and id(tensor) not in seen))
+            items.append(TensorSpec(place, dtype, is_parameter and id(tensor) not in seen))
             seen.add(id(tensor))
 
         def reader() -> Read:
-            by_path = table.now()
+            by_path = table.current()
             return lambda holder, have, name, lo, hi: _numbers(by_path[have.tensor], lo, hi)
 
         entries = cls(comm, tensors, items, table.ranges, reader)
@@ -114,29 +114,29 @@ class Entries:
         local = {p.place.path: j for j, p in enumerate(optimizer.parameters)}
         here = [j for p in parameters if (j := local.get(p.place.path)) is not None]
         steps = {held: optimizer.steps[j] for j in here for held in optimizer.owned(j)}
-        have, updates = list[Had](), dict[str, int]()
+        have, updates = list[Held](), dict[str, int]()
         for rank, ranges in enumerate(gather_objects(comm, steps)):
             for held, n in ranges.items():
                 have.append((rank, held))
                 updates[held.tensor] = max(n, updates.get(held.tensor, 0))
         arrays = tuple((k, np.dtype(str(optimizer.state[k].dtype))) for k in optimizer.sums)
-        tensors, items = list[MovedTensor](), list[Item]()
+        tensors, items = list[MovedTensor](), list[TensorSpec]()
         for p in parameters:
             tensors.append(MovedTensor(p.place.path, p.place.shape, p.memory_axes, arrays))
             *state, count = states.state_places([p.place], optimizer.sums)
-            items += [Item(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
-            items.append(Item(count, np.dtype(int), steps=updates.get(p.place.path, 0)))
+            items += [TensorSpec(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
+            items.append(TensorSpec(count, np.dtype(int), steps=updates.get(p.place.path, 0)))
 
         def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
             return backend.to_host(optimizer.numbers(name, local[have.tensor], lo, hi))
 
         return cls(comm, tensors, items, have, lambda: read)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[FullTensor]:
         """Every entry on the writer; nothing on other ranks."""
         return self._read(self._to_writer, self._comm.rank == WRITER)
 
-    def on_all_ranks(self) -> Iterator[Entry]:
+    def on_all_ranks(self) -> Iterator[FullTensor]:
         """Every entry on every rank."""
         return self._read(self._to_all, True)
 
@@ -168,7 +168,7 @@ class Entries:
         need = [(r, Place.of_whole(t.path, t.shape).range()) for t in self._tensors for r in ranks]
         return plan_moves(self._tensors, self._have, need, [0] * self._comm.size)
 
-    def _read(self, plan: MovePlan, is_needed: bool) -> Iterator[Entry]:
+    def _read(self, plan: MovePlan, is_needed: bool) -> Iterator[FullTensor]:
         """Each entry, on a rank that needs all of them."""
         arrived = arrivals(plan, self._comm, self._reader())
         for place, _, in_digest, steps in self._items if is_needed else ():
@@ -177,7 +177,7 @@ class Entries:
                 need, _, numbers = next(arrived)
                 axes = plan.tensors[need.tensor].axes
                 value = np.asarray(in_shape(numbers, place.shape, axes), order="C")
-            yield Entry(place, value, in_digest)
+            yield FullTensor(place, value, in_digest)
         for _ in arrived:
             raise AssertionError("each array is of an item")
 
@@ -217,7 +217,7 @@ def first_difference(table: PartTable, buffers: bool | None = None) -> tuple[str
 
     Of parameters, of buffers, or of both. Every rank calls it; all have the same names and shapes.
     """
-    tensors, first, digests = table.now(), table.first_copies(), dict[str, bytes]()
+    tensors, first, digests = table.current(), table.first_copies(), dict[str, bytes]()
     for path in first:
         tensor = tensors[path]
         if buffers in (None, not isinstance(tensor, Parameter)):
