@@ -38,8 +38,8 @@ def test_a_rank_that_dies_before_mpi_has_started_ends_the_job() -> None:
     ended = job("dies_before_mpi", 3)
     assert (ended.status, ended.out) == (1, "")
     assert ended.err == (
-        "rank 0 waits in MPI_Init for a rank that has ended (of 3 on this host, ranks 0 and 2 still "
-        "run); start the job again\n"
+        "rank 0 waits in MPI_Init for a rank that has ended (of 3 on this host, ranks 0 and 2 "
+        "still run); start the job again\n"
     )
 
 

@@ -142,8 +142,8 @@ def ranks_of(parent: int) -> dict[int, str]:
 
 
 def stopped_ranks(parent: int) -> str:
-    """Text that names the launcher's stopped ranks, to append to a message; "" if there
-    are none.
+    """Text that names the launcher's stopped ranks, to append to a message; "" if none
+    is stopped.
     """
     stopped = sorted(rank for rank, state in ranks_of(parent).items() if state in "Tt")
     return f"; stopped here: {name_ranks(stopped)}" if stopped else ""
