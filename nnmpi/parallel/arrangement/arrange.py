@@ -93,7 +93,7 @@ def arrange(
     return replace(arrangement, rank_models={at: bucketed[kind] for at, kind in kinds.items()})
 
 
-def alone(arrangement: Arrangement) -> Arrangement:
+def single_rank(arrangement: Arrangement) -> Arrangement:
     """The arrangement of the same model on one rank, for --verify."""
     plain = Config()
     options = {name: getattr(plain, name) for name in OF_RANKS}

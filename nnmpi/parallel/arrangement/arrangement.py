@@ -76,7 +76,7 @@ class StrategyKind(NamedTuple):
     is_pipeline: bool = False
 
 
-def _all(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
+def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
     yield 0, a.model_on(rank).length
 
 
@@ -100,15 +100,15 @@ class StoreKind(NamedTuple):
 
     name: str
     updaters: Callable[["Arrangement", int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
-    own: Callable[["Arrangement", int], Iterable[FlatSlice]] = _all
-    divides: bool = False
-    copies: bool = False
+    owned: Callable[["Arrangement", int], Iterable[FlatSlice]] = _whole_buffer
+    is_sharded: bool = False
+    has_all_values: bool = False
     strategy: str = ""
     zero: int = 0
     buckets: bool = True
     scalars: bool = True
     scatters: bool = False
-    is_whole: bool = True
+    is_readable: bool = True
     has_pages: bool = False
 
 
@@ -213,7 +213,7 @@ class Arrangement:
 
     def near_replicas(self, rank: int) -> tuple[int, ...]:
         """The replicas on the node of a rank, itself included."""
-        return _near(self, self.replicas(rank)[0], self.cluster.nodes[rank])
+        return _replicas_on_node(self, self.replicas(rank)[0], self.cluster.nodes[rank])
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
         """The ranges of its flat buffer that a rank updates: (start, stop) in each bucket."""
@@ -268,7 +268,7 @@ class Arrangement:
 
 
 @cached
-def _near(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
+def _replicas_on_node(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
     """The replicas of a rank that are on a node."""
     return a.cluster.on_node(node, a.replicas(first))
 
@@ -280,11 +280,11 @@ def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
 
 
 @cached
-def firsts(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
+def node_leaders(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
     """The first of these ranks on each node, by its node."""
     nodes = np.fromiter(map(a.cluster.nodes.__getitem__, group), int)
-    first_ranks = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
-    return {a.cluster.nodes[r]: r for r in first_ranks}
+    leaders = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
+    return {a.cluster.nodes[r]: r for r in leaders}
 
 
 @cached
@@ -299,7 +299,7 @@ def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
     return a.division.ranks()
 
 
-def counted(a: Arrangement, rank: int) -> list[bool]:
+def counting_flags(a: Arrangement, rank: int) -> list[bool]:
     """A flag for each trained parameter of a rank: whether the rank counts it in a sum over the
     model, which the first of the ranks that have the same part does."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))

@@ -20,7 +20,7 @@ from itertools import chain, cycle
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import Traffic, agreed, sent
+from nnmpi.parallel.arrangement.exchanges import Traffic, agreement, sent
 from nnmpi.parallel.arrangement.unreplicated import (
     Unreplicated,
     bytes_of,
@@ -98,7 +98,7 @@ def backup(a: Arrangement, rank: int) -> Backup:
     of_others = sum(_bytes(a, r, backed_up(a, r)) for r in kept)
     message = _bytes(a, rank, backed_up(a, rank))
     return Backup(
-        Traffic(message, int(message > 0)) + sent(a, agreed(everyone, AGREED_VALUES), rank),
+        Traffic(message, int(message > 0)) + sent(a, agreement(everyone, AGREED_VALUES), rank),
         VERSIONS_KEPT * (_bytes(a, rank, Unreplicated(*sets)) + of_others),
     )
 

@@ -25,14 +25,14 @@ def cached(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, 
     on the kind of a rank and on what it computes, and many ranks have the same."""
 
     @wraps(function)
-    def found(a: A, /, *args: P.args, **named: P.kwargs) -> R:
+    def wrapper(a: A, /, *args: P.args, **named: P.kwargs) -> R:
         key = function, args, *named.items()
         if key not in a.cache:
             a.cache[key] = function(a, *args, **named)
-        price: R = a.cache[key]
-        return price
+        result: R = a.cache[key]
+        return result
 
-    return found
+    return wrapper
 
 
 @contextmanager

@@ -92,7 +92,7 @@ class Cluster(NamedTuple):
 # ---- discover: what ranks have to ask each other before it is decided what each of them does.
 
 
-def chosen(comm: Comm, on: Backend) -> Backend:
+def common_backend(comm: Comm, on: Backend) -> Backend:
     """The backend of all ranks: the CPU, unless each has found a device; every rank calls it.
 
     The rank within its node picks one of the devices that are there.
@@ -113,13 +113,13 @@ def discover(comm: Comm, on: Backend) -> Cluster:
         *gather_objects(comm, facts), strict=True
     )
     threads_of_mpi = all(any_thread)
-    used = numbered(nodes, addresses)
+    used = gpu_indices(nodes, addresses)
     return Cluster(
         *(nodes, free, cores_left, threads_of_mpi, used), comm.fault_tolerant, all(nccls)
     )
 
 
-def numbered(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:
+def gpu_indices(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:
     """The GPUs of each node counted in the order of their addresses.
 
     Processes that are shown one GPU each all call it number 0.
