@@ -49,7 +49,7 @@ def cores() -> Finding:
     return Finding(
         f"{os.cpu_count()}, {blas.cores(1)} for this process (load {os.getloadavg()[0]:.1f}); "
         f"BLAS: {kernels}; compiled kernels: {compiled}",
-        native.wrong() or native.lack(),
+        native.setting_error() or native.missing(),
     )
 
 

@@ -1,11 +1,10 @@
-"""Names of the axes of a graph, from what layers make of their inputs.
+"""Names of the axes of a graph, derived from the layers.
 
     images       batch, channels, rows, columns        Embedding       batch, length, channels
     features     batch, channels                       SelfAttention   batch, length, heads
     scores       batch, vocabulary, ...                Router          batch, length, experts
 
-A layer or an op that is not named here keeps the names of its first input, if it keeps its number
-of axes.
+The output of any other layer or op has the names of its first input, if it has as many axes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ LAST: Mapping[type[Module], str] = {
 
 
 def with_names(graph: Graph) -> Graph:
-    """The graph whose axes have names; one that no rule names has none."""
+    """Returns the graph with names for its axes; axes that no rule names have the name ""."""
     names_of: dict[int, tuple[str, ...]] = {}
     for e in graph.inputs:
         edge = graph.edges[e]
@@ -53,7 +52,7 @@ def _default_names(edge: Edge) -> tuple[str, ...]:
 
 
 def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[str, ...]:
-    """The names of the axes of an output."""
+    """Returns the names of the axes of one output of a node, given those of its inputs."""
     x = inputs[0] if inputs else ()
     if node.layer is Embedding:
         return (*x, "channels")
@@ -67,7 +66,8 @@ def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> 
 
 
 def _name_scores(graph: Graph, names_of: dict[int, tuple[str, ...]]) -> None:
-    """Names the classes of scores, behind the last product and the layers that follow it."""
+    """Names the class axis of the scores "vocabulary", from the output of the model back through
+    its last layers without weights."""
     makers = {e: node for node in graph.nodes for e in node.outputs}
     e, axis = graph.outputs[0], 1
     while len(names_of.get(e, ())) > 1:

@@ -1,4 +1,4 @@
-"""GraphRecorder: the layers and ops of one pass over a model, as the nodes of a graph."""
+"""GraphRecorder: records the layers and ops of one pass over a model as the nodes of a graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -36,16 +36,16 @@ HOOKS = "it has hooks"
 
 
 class TracedTensor(Tensor):
-    """A tensor whose numbers `forward` of a module that is looked into does not read.
+    """A tensor whose elements a traced `forward` must not read.
 
-    The pass under way is told when numbers or lengths are read, and when it is written to.
+    It notifies the recorder when its elements or its shape are read, and when it is written to.
     """
 
     __slots__ = ()
 
     @property
     def data(self) -> Array:
-        """The array."""
+        """The array; reading it makes the recorder treat the calling module as one unit."""
         note_untraceable(READS)
         return self.operand
 
@@ -73,7 +73,7 @@ TracedTensor.__name__ = Tensor.__name__  # as messages to users call it
 
 
 class ConflictError(Exception):
-    """A module has to be taken whole: its path, and why."""
+    """Raised if a module has to be recorded as one unit: its path, and the reason."""
 
     def __init__(self, path: str, note: str) -> None:
         self.path, self.note = path, note
@@ -82,12 +82,12 @@ class ConflictError(Exception):
 class GraphRecorder:
     """Records the layers and ops of one pass: the structure of a model, not what a rank does.
 
-    `notes` has the modules to take whole, by path, with the reasons. `grown` is called with the
-    bytes that the pass holds so far, whenever a node has been added.
+    `notes` lists the modules to record as one unit, by path, with the reasons. `grown` is called
+    with the bytes that the pass holds so far, whenever a node is added.
 
-    edges  for the samples of the pass, once its arrays are freed
+    edges  the edges for the samples of the pass; available after `free`
     fused  neighbours that run as one op
-    held   the bytes of the edges
+    held   the size of the edges in bytes
     """
 
     def __init__(
@@ -105,14 +105,14 @@ class GraphRecorder:
         self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
 
     def run(self, model: Module, inputs: Arguments) -> None:
-        """Calls the model."""
+        """Calls the model and records its arguments and outputs."""
         args, named = mapped(lambda x: self._edge(x) if isinstance(x, Tensor) else x, inputs)
         self.arguments = self._templates((args, named))
         self.returned = model(*args, **named)
         self.outputs = self._templates(self.returned)
 
     def free(self) -> None:
-        """Frees the arrays of the pass; `edges` says what they were."""
+        """Frees the arrays of the pass, and describes them in `edges`."""
         owners: dict[int, int] = {}  # of memory: the first edge that lies in it
         for e, t in enumerate(self._tensors):
             axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
@@ -124,23 +124,24 @@ class GraphRecorder:
         self.returned = None
 
     def refuse(self, reason: str) -> None:
-        """The forward of a module does this: it is taken whole, if it is looked into."""
+        """Raises ConflictError for the innermost module that is being traced into: it has to be one
+        unit."""
         if self._unit is None and self._within:
             raise ConflictError(self._within[-1], reason)
 
     def enter_no_grad(self) -> None:
-        """Called before no_grad (see `nnmpi.autograd.recording`)."""
+        """Refuses no_grad in a traced `forward` (see `nnmpi.autograd.recording`)."""
         self.refuse(NO_GRAD)
 
     def note_shape_read(self, tensor: Tensor) -> None:
-        """Lengths of a tensor were read."""
+        """Notes that `forward` has read the shape of a tensor."""
         if self._unit is None and id(tensor) in self._edges:
             self.shapes.add(self._edges[id(tensor)])
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
     ) -> None:
-        """Called with each op (see `nnmpi.autograd.recording`)."""
+        """Records one op; called for each op of the pass (see `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y.requires_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)
@@ -155,7 +156,8 @@ class GraphRecorder:
         self._add(Node(name, arguments, None, self._within[-1], tuple(used), op=op), y)
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Called in place of the `forward` of each module (see `nnmpi.nn.passes.Pass`)."""
+        """Runs a module and records it; called in place of each `forward` (see
+        `nnmpi.nn.passes.Pass`)."""
         in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
         path = self._paths.get(id(module))  # None: `forward` of another one has made it
         if path is None or self._unit is not None or (in_sequence and not module._modules):
@@ -181,7 +183,7 @@ class GraphRecorder:
         return result
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
-        """The layers one by one, of which some would run as one op."""
+        """Runs layers one by one, and notes those that would otherwise run as one op."""
         for group in groups(layers):
             for layer in group:
                 args, named = (layer(*args, **named),), {}
@@ -197,6 +199,7 @@ class GraphRecorder:
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
+        """Runs a module as one unit and records it as one node."""
         arguments = self._templates((args, named))
         self._unit = dict.fromkeys(
             self._numbers[id(t)] for _, t in module.tensors() if id(t) in self._numbers
@@ -212,14 +215,14 @@ class GraphRecorder:
         return self._add(node, result)
 
     def _add(self, node: Node, result: Any) -> Any:
-        """Adds a node with its results, each of which becomes an edge."""
+        """Adds a node and returns its results, each tensor of which becomes an edge."""
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         self.nodes.append(replace(node, result=self._templates(returned)))
         self._grown(self.held)
         return returned
 
     def _edge(self, t: Tensor) -> Tensor:
-        """A tensor as a new edge: itself, or another one if it is known already."""
+        """Makes a tensor a new edge and returns it, or a copy if it already is an edge."""
         if id(t) in self._edges or type(t) is not Tensor:  # a parameter or a lookup
             t = Tensor(t.operand, t.requires_grad)
         t.__class__ = TracedTensor
@@ -232,7 +235,7 @@ class GraphRecorder:
         return t
 
     def _templates(self, tree: Any) -> Any:
-        """Arguments or results as the graph has them."""
+        """Returns arguments or results with placeholders for tensors and variables."""
         return mapped(self._template, tree)
 
     def _template(self, value: Any) -> Any:
@@ -248,7 +251,8 @@ class GraphRecorder:
         return value
 
     def _refuse_outside(self, t: Tensor) -> None:
-        """Raises ValueError for a leaf that requires a gradient and is no parameter."""
+        """Raises ValueError for a tensor that requires a gradient but is not a parameter of the
+        model."""
         if t.requires_grad and id(t) not in self._numbers:
             raise ValueError(
                 f"the model uses a tensor of shape {t.shape} that requires a gradient and is none "
@@ -258,19 +262,20 @@ class GraphRecorder:
 
 
 def note_untraceable(reason: str) -> None:
-    """A `forward` does this, which a graph does not show: the pass under way is told."""
+    """Reports to the running recorder, if any, that a `forward` does something a graph cannot
+    express."""
     record = recording.get()
     if isinstance(record, GraphRecorder):
         record.refuse(reason)
 
 
 def _is_of_class(module: Module, forward: Callable[..., Any]) -> bool:
-    """Whether `forward` is that of the class, and not one that was set on the instance."""
+    """True if `forward` is defined by the class, and was not set on the instance."""
     return getattr(forward, "__func__", None) is type(module).forward
 
 
 def _plain(module: Module) -> dict[str, Any]:
-    """The attributes that are plain values."""
+    """Returns the attributes that are plain values."""
     return {name: v for name, v in vars(module).items() if _is_plain(v)}
 
 
@@ -281,5 +286,5 @@ def _is_plain(value: Any) -> bool:
 
 
 def order_of(array: Array) -> tuple[int, ...]:
-    """The axes of an array in the order in which they lie in memory, that of long strides first."""
+    """Returns the axes of an array in their order in memory, the longest stride first."""
     return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))

@@ -1,8 +1,9 @@
-"""Random numbers that a module of a user draws in `forward`, and random tensors of a program.
+"""Random numbers that a user's module draws in `forward`, and random tensors of a program.
 
-`random` gives the same numbers in every layout. The tensors, under PyTorch's names, depend on the
-seed of `nnmpi.manual_seed` or `nnmpi.seeded`, 0 by default, and on how many were drawn before: on
-all ranks alike, as long as these draw alike. Weights do not depend on them.
+`random` gives the same values in every layout. The random tensors, under PyTorch's names, depend on
+the seed of `nnmpi.manual_seed` or `nnmpi.seeded` (0 by default) and on the number of random tensors
+drawn before: they are equal on all ranks if all ranks draw the same ones. Weights do not depend on
+them.
 """
 
 from typing import Any
@@ -32,11 +33,13 @@ def random(
     name: str = "",
     like: Tensor | None = None,
 ) -> Array:
-    """Random numbers of a shape whose first axis is that of the samples, in (0, 1) or `normal`.
+    """Returns random values of a shape whose first axis is the samples: uniform in (0, 1), or
+    `normal`.
 
     They depend on the seed of the model, the step, the path of `module`, the name, and the sample:
     not on ranks, micro-batches, or whether `forward` runs again to save memory. Two calls in one
-    `forward` need two names to differ. Type and device are those of `like`, or float32 on the CPU.
+    `forward` need two names to give different values. Type and device are those of `like`, or
+    float32 on the CPU.
     """
     current = current_pass.get() or Pass(module.root.passes)
     on, dtype = (CPU, np.dtype(np.float32)) if like is None else (backend.of(like.data), like.dtype)
@@ -54,13 +57,14 @@ def random(
 
 
 def below_one(numbers: Array) -> Array:
-    """Numbers between 0 and 1, but that none is 1, to which a type may have rounded some."""
+    """Returns the values, with those that rounding has made 1 replaced by the largest value below
+    1."""
     unit, zero = numbers.dtype.type(1), numbers.dtype.type(0)
     return backend.xp_of(numbers).minimum(numbers, np.nextafter(unit, zero))
 
 
 def _key(name: str) -> keyed.Key:
-    """The key of the next tensor; refused within a step of a Trainer."""
+    """Returns the key of the next random tensor; raises ValueError within a step of a Trainer."""
     current = current_pass.get()
     if current is not None and current.samples is not None:
         raise ValueError(
@@ -73,18 +77,18 @@ def _key(name: str) -> keyed.Key:
 
 
 def _draw(name: str, *sizes: Any) -> tuple[keyed.Key, Array, Array]:
-    """The arguments of a function of `keyed` for so many numbers."""
+    """Returns the arguments with which a function of `keyed` draws a tensor of these sizes."""
     return _key(name), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
 
 
 @creator
 def _uniform(*sizes: Any) -> Array:
-    """Numbers between 0 and 1, which a type may round to 1."""
+    """Returns values between 0 and 1, some of which the type may round to 1."""
     return keyed.uniform(*_draw("rand", *sizes)).reshape(flat(sizes))
 
 
 def rand(*sizes: Any, **options: Any) -> Tensor:
-    """Numbers between 0 and 1, all equally likely: rand(2, 3) or rand((2, 3))."""
+    """Returns uniform values between 0 and 1: rand(2, 3) or rand((2, 3))."""
     t = _uniform(*sizes, **options)
     t.data = below_one(t.data)
     return t
@@ -92,7 +96,7 @@ def rand(*sizes: Any, **options: Any) -> Tensor:
 
 @creator
 def randn(*sizes: Any) -> Array:
-    """Standard normal numbers: randn(2, 3) or randn((2, 3))."""
+    """Returns standard normal values: randn(2, 3) or randn((2, 3))."""
     return keyed.normal(*_draw("randn", *sizes)).reshape(flat(sizes))
 
 
@@ -102,7 +106,7 @@ randn_like = like(randn)
 
 @creator
 def randint(low: int = 0, high: Any = None, size: Any = None) -> Array:
-    """Integers from low to high - 1: randint(high, size) or randint(low, high, size)."""
+    """Returns integers from low to high - 1: randint(high, size) or randint(low, high, size)."""
     if size is None:
         high, size = None, high
     if high is None:
@@ -117,15 +121,16 @@ def randint(low: int = 0, high: Any = None, size: Any = None) -> Array:
 
 @creator
 def randperm(n: int) -> Array:
-    """The integers from 0 to n - 1 in some order."""
+    """Returns the integers from 0 to n - 1 in random order."""
     return keyed.permutation(_key("randperm"), n)
 
 
 def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tensor:
-    """Indices drawn by the weights of each row, as (num_samples,) or (rows, num_samples), int64.
+    """Returns indices drawn by the weights of each row, as (num_samples,) or (rows, num_samples),
+    int64.
 
-    Without `replacement` none comes twice. The weights need not add up to 1; it waits for the
-    device.
+    Without `replacement` no index is drawn twice for one row. The weights need not add up to 1. The
+    call waits for the device.
     """
     weights = np.atleast_2d(on_host(input).astype("float64"))
     rows, n = len(weights), weights.shape[-1]

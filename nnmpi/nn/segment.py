@@ -1,8 +1,8 @@
 """Segments: the part of a graph between two cuts, as a module.
 
-takes     the edges that cross into it; the first one, what the model is called with
-runs      modules that lie in it as they are; ops of a module that is cut, as they were recorded
-returns   the edges that cross out of it; the last one, the outputs of the model
+inputs    the edges that cross into it; for the first segment, the arguments of the model
+steps     whole modules where they lie in the segment, and the recorded ops of modules that are cut
+outputs   the edges that cross out of it; for the last segment, the outputs of the model
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,11 +27,11 @@ from nnmpi.nn.sequential import Sequential
 
 
 def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()) -> Module:
-    """A module that runs these nodes of the graph of a model; one chain is a Sequential.
+    """Returns a module that runs these nodes of a model's graph.
 
-    It has the modules that the model has now under the paths of the graph, and the parameters among
-    the variables `holds`, whether it uses them or not. They keep their paths in the model. A chain
-    of layers is a Sequential, which runs some of them as one op.
+    It contains the model's own modules, found by their paths in the graph, and the parameters among
+    the variables `holds`, whether it uses them or not; all keep their paths in the model. If the
+    nodes form one chain of layers, the result is a Sequential, which fuses some of them.
     """
     modules, runs = dict(model.named_modules()), chains(graph, nodes, graph.calls)
     called = [_callable_for(run, modules) for run in runs]
@@ -50,10 +50,11 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
-    """The chains that compute these nodes: calls of modules that lie in them, and single nodes.
+    """Returns the chains that compute these nodes: calls of modules that lie within them, and
+    single nodes.
 
-    Each call of a chain takes what the one before returned, and nobody else does. An op, or a
-    module that takes or returns more than one tensor, is alone.
+    Each call of a chain takes the result of the call before, which nobody else uses. An op, or a
+    module that takes or returns several tensors, is a chain of its own.
     """
     runs, users, k = list[list[Call]](), graph.users(), nodes.start
     inside = [
@@ -83,7 +84,7 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
 
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
-    """Whether tensors come into a module by its arguments only, and leave it by its result only."""
+    """True if tensors enter a module by its arguments only, and leave it by its result only."""
     made = {e for k in call.nodes for e in graph.nodes[k].outputs}
     needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
     outside = {e for e in made if any(k not in call.nodes for k in users[e])}
@@ -91,7 +92,7 @@ def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> 
 
 
 def _inputs_of(graph: Graph, nodes: range) -> Arguments:
-    """The arguments of the segment, in which tensors are Value."""
+    """Returns the arguments of the segment, with TensorRef in place of tensors."""
     if nodes.start == 0:
         return graph.arguments
     return tuple(map(TensorRef, graph.crossing(nodes.start))), {}
@@ -103,7 +104,8 @@ def _outputs_of(graph: Graph, nodes: range) -> tuple[int, ...]:
 
 
 def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
-    """A callable that computes a chain: a Sequential, a module with other arguments, or an op."""
+    """Returns a function that computes a chain: a Sequential, a module with other arguments, or an
+    op."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
     called = [modules[call.path] for call in run if call.path is not None]
@@ -111,7 +113,7 @@ def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callabl
 
 
 def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[Module, str]:
-    """The module that has a variable, and the name of the attribute."""
+    """Returns the module that owns a variable, and the name of the attribute."""
     path, _, name = graph.variables[variable].path.rpartition(".")
     return modules[path], name
 
@@ -153,7 +155,7 @@ class Segment(Module):
         ]
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        """The tensor that it returns, or a tuple of them."""
+        """Runs the steps, and returns one tensor or a tuple of tensors."""
         values = _matched({}, self._arguments, (args, named))
         samples = next((values[e].shape[k] // size for e, k, size in self._counted), 0)
 
@@ -177,7 +179,8 @@ class Segment(Module):
 
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
-    """Adds, for each edge in nested tuples, lists and dicts, what is given in its place."""
+    """Returns `values` with, for each TensorRef in `template`, the part of `given` at the same
+    position."""
 
     if type(template) is TensorRef:  # the result of most calls
         values[template.edge] = given

@@ -5,8 +5,8 @@
              data     tensors in C order and little-endian
     index    {"weight_map": {name: a file beside the index}}
 
-The safetensors library checks headers. Numbers are read here, since of bfloat16 it reads none
-without ml_dtypes.
+The safetensors library checks headers. The elements are read here, since without ml_dtypes that
+library cannot read bfloat16.
 """
 
 import json
@@ -53,7 +53,8 @@ BLOCK = 1 << 20  # numbers that are compared at once
 
 
 class RawTensor(NamedTuple):
-    """A tensor in a file: the name of its type there, and the byte at which its numbers begin."""
+    """A tensor as it is stored in a file: `kind` is the file's name of its type, `begin` the byte
+    at which its elements begin."""
 
     file: Path
     name: str
@@ -63,9 +64,9 @@ class RawTensor(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of what `read` returns.
+        """The type of the result of `read`.
 
-        Of bfloat16 without ml_dtypes it is float32, which has all of its numbers.
+        For bfloat16 without ml_dtypes it is float32, which represents every bfloat16 value exactly.
         """
         if self.kind not in READ:
             raise ValueError(
@@ -76,7 +77,7 @@ class RawTensor(NamedTuple):
         return np.dtype("float32" if is_widened else READ[self.kind])
 
     def read(self, part: tuple[slice, ...] = ()) -> np.ndarray:
-        """The tensor, or a part of it, in C order; nothing else is read."""
+        """Reads the tensor, or only a part of it, in C order."""
         dtype = self.dtype
         with refused(self.file):
             if self.kind != "BF16":
@@ -87,7 +88,7 @@ class RawTensor(NamedTuple):
         return np.asarray(np.left_shift(words, 16, dtype="uint32").view("float32"))
 
     def _numbers(self, kept: np.dtype[Any], part: tuple[slice, ...]) -> np.ndarray:
-        """A part, as numbers of this type."""
+        """Reads a part of the file as elements of this type."""
         if 0 in self.shape:
             return np.zeros(self.shape, kept)[part]
         file = np.memmap(self.file, kept.newbyteorder("<"), "r", self.begin, self.shape)
@@ -95,7 +96,8 @@ class RawTensor(NamedTuple):
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of a model in a file, with the shape and the numbers that the model has."""
+    """A tensor of the model that is stored in a file, with the shape and the element order of the
+    model."""
 
     stored: RawTensor
     order: StorageOrder
@@ -107,11 +109,12 @@ class StoredTensor(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of what `read` returns."""
+        """The type of the result of `read`."""
         return self.stored.dtype
 
     def read(self, place: Place) -> np.ndarray:
-        """The part at a place; a tensor in another order is read whole."""
+        """Reads the part at a place; a tensor that the file stores in another order is read
+        whole."""
         if self.order == AS_IS:
             return self.stored.read(place.slices)
         return self.order.to_model(self.stored.read())[place.slices]
@@ -125,7 +128,7 @@ class Contents(NamedTuple):
 
 
 def contents(file: Path) -> Contents:
-    """The contents of a file; raises ValueError unless it is a complete safetensors file."""
+    """Reads the header of a file; raises ValueError unless it is a complete safetensors file."""
     with refused(file):
         with safe_open(file, framework="numpy"):
             pass
@@ -150,7 +153,8 @@ def contents(file: Path) -> Contents:
 
 @contextmanager
 def refused(file: Path) -> Iterator[None]:
-    """While a file is read: raises ValueError of one line for what it cannot be."""
+    """Wraps the reading of a file: raises ValueError with one line that says why the file cannot be
+    read."""
     cannot = f"cannot load {shown(file)}"
     if os.path.isdir(file):
         raise ValueError(f"{cannot}: it is a directory; name a file in it")
@@ -177,7 +181,7 @@ own."""
 
 
 def _is_pickle(file: Path) -> bool:
-    """Whether this is a pickle, or one in an archive as PyTorch writes it."""
+    """True if the file is a pickle, or one in an archive as PyTorch writes it."""
     with suppress(OSError), file.open("rb") as opened:
         head = opened.read(1024)
         return head[:1] == b"\x80" or (head[:2] == b"PK" and b"data.pkl" in head)
@@ -185,12 +189,13 @@ def _is_pickle(file: Path) -> bool:
 
 
 def is_index(path: Path) -> bool:
-    """Whether a file lists the shards that have the tensors."""
+    """True if the file lists the shards that have the tensors."""
     return path.name.endswith(INDEX)
 
 
 def stored_in(path: Path) -> dict[str, RawTensor]:
-    """The tensors of a file, or of the shards of an index, by name; only headers are read."""
+    """Returns the tensors of a file, or of the shards of an index, by name; only headers are
+    read."""
     if not is_index(path):
         return contents(path).tensors
     listed = shards(path)
@@ -205,7 +210,7 @@ def stored_in(path: Path) -> dict[str, RawTensor]:
 
 
 def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
-    """The tensors of a file, or of the shards of an index, by their paths in the model."""
+    """Returns the tensors of a file, or of the shards of an index, by their paths in the model."""
     stored, order = stored_in(path), form.order
     return {
         path_here: StoredTensor(stored[name], order(path_here))
@@ -214,19 +219,20 @@ def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
 
 
 def check_tied(path: Path, form: FileFormat) -> None:
-    """Raises ValueError unless a tensor that has two names in a file is equal under both."""
+    """Raises ValueError unless each tensor that has two names in a file is equal under both."""
     stored = stored_in(path)
     for first, other in form.tied(stored):
         _check_equal(stored[first], stored[other])
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that have the tensors: this one, or the shards of an index."""
+    """Returns the files that have the tensors: `path` itself, or the shards of an index."""
     return [*dict.fromkeys(shards(path).values())] if is_index(path) else [path]
 
 
 def shards(index: Path) -> dict[str, Path]:
-    """The file of each tensor that an index lists; raises ValueError unless all are beside it."""
+    """Reads from an index the file of each tensor; raises ValueError unless all lie beside the
+    index."""
     content = read_json(index, REMEDY)
     listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:
@@ -241,7 +247,7 @@ def shards(index: Path) -> dict[str, Path]:
 
 
 def _check_equal(a: RawTensor, b: RawTensor) -> None:
-    """Compares a block of rows at a time."""
+    """Raises ValueError unless two tensors are equal; compares them block by block."""
     rows = max(BLOCK // max(np.prod(a.shape[1:], dtype=int), 1), 1)
     blocks = [(slice(i, i + rows),) for i in range(0, a.shape[0] if a.shape else 0, rows)]
     if a.shape != b.shape or not all(np.array_equal(a.read(i), b.read(i)) for i in blocks):

@@ -238,7 +238,7 @@ class Session:
     def scale(self) -> dict[str, float]:
         """The loss scale as a field of events; empty if there is none."""
         scaler = self.task.scaler
-        return {} if scaler is None else {"loss_scale": scaler.now.scale}
+        return {} if scaler is None else {"loss_scale": scaler.current.scale}
 
     @property
     def first_has_all(self) -> bool:
@@ -302,7 +302,7 @@ class Session:
             () if position is None else (position,),
             self.settings.changes,
             (),
-            None if self.task.scaler is None else self.task.scaler.now,
+            None if self.task.scaler is None else self.task.scaler.current,
         )
 
     # ---- between two runs, and the end

@@ -237,7 +237,7 @@ def environment(session: Session) -> Event:
         "blas": facts,
         "native": native.INSTRUCTIONS,
         "hosts": hosts(comm),
-        "advice": [*filter(None, (native.lack(), halves, threads.advice(a, pay)))],
+        "advice": [*filter(None, (native.missing(), halves, threads.advice(a, pay)))],
     }
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, LSTM and GRU, of one or several layers, in one direction or in both."""
+"""Recurrent layers: RNN, LSTM and GRU, with one or several layers, in one direction or in both."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -32,18 +32,17 @@ State = Tensor | tuple[Tensor, ...]
 
 
 class _Recurrent(Module):
-    """Runs layers over sequences; the parameters of each layer and direction are as in PyTorch.
+    """Runs recurrent layers over sequences; each layer and direction has PyTorch's parameters.
 
-    x (T, N, input_size), or (N, T, input_size) with `batch_first`; the outputs have
-    hidden_size * directions channels. Weights and biases start uniform within
-    1 / sqrt(hidden_size).
+    x is (T, N, input_size), or (N, T, input_size) with `batch_first`; the outputs have hidden_size
+    * directions channels. Weights and biases start uniform within 1 / sqrt(hidden_size).
 
     lengths   (N,) integers from 0 to T: positions behind the length of a sequence are padding. They
-              change no state, their outputs are 0, the reverse direction begins before them, and
-              the final states are those at the last position: the values and gradients of
-              PyTorch's pack_padded_sequence.
-    dropout   of the outputs of each layer but the last. Its masks are keyed by sample and position,
-              as those of Dropout.
+              change no state, their outputs are 0, the reverse direction starts before them, and
+              the final states are those at the last position: the values and gradients of PyTorch's
+              pack_padded_sequence.
+    dropout   applied to the outputs of each layer but the last. Its masks are keyed by sample and
+              position, as in Dropout.
     """
 
     mode: str
@@ -82,16 +81,16 @@ class _Recurrent(Module):
 
     @property
     def cell(self) -> recurrent.Cell:
-        """The recurrence."""
+        """The recurrence of this mode."""
         return recurrent.CELLS[self.mode]
 
     @property
     def directions(self) -> int:
-        """2 if sequences are read backwards, too."""
+        """2 if sequences are read backwards too, else 1."""
         return 2 if self.bidirectional else 1
 
     def _suffixes(self, layer: int) -> Iterator[str]:
-        """The ends of the names of a layer's parameters, for each direction."""
+        """Yields the suffix of the names of a layer's parameters, for each direction."""
         yield f"_l{layer}"
         if self.bidirectional:
             yield f"_l{layer}_reverse"
@@ -99,7 +98,7 @@ class _Recurrent(Module):
     def forward(
         self, x: Tensor, hx: State | None = None, lengths: Any = None
     ) -> tuple[Tensor, State]:
-        """The outputs of the last layer, and the final states of all layers."""
+        """Returns the outputs of the last layer, and the final states of all layers."""
         if current_pass.get() is None:  # forward was called by itself, and not through the module
             result: tuple[Tensor, State] = self(x, hx, lengths)
             return result
@@ -134,13 +133,15 @@ class _Recurrent(Module):
             )
 
     def _equal_rows(self, x: Tensor) -> Array | None:
-        """Which rows of x are equal, if that is known; not where weights move before a gradient of
-        all rows may be asked for."""
+        """Returns the index that says which rows of x are equal, or None if it is not known.
+
+        It is also None if the store moves weights, before a gradient of all rows may be asked for.
+        """
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
         return x.index if isinstance(x, EmbeddingResult) and not rotates else None
 
     def _initial(self, hx: State | None, N: int) -> Sequence[Tensor | None]:
-        """The initial states, (layers * directions, N, H) each, or None."""
+        """Returns the initial states, (layers * directions, N, H) each, or None."""
         if hx is None:
             return (None,) * self.cell.states
         given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
@@ -154,7 +155,7 @@ class _Recurrent(Module):
         return [as_tensor(s) for s in given]
 
     def _lengths(self, lengths: Any, T: int, N: int) -> tuple[int, ...]:
-        """The lengths as integers; a device is waited for."""
+        """Returns the lengths as integers, which waits for a device."""
         given = on_host(lengths)
         bad = given.shape != (N,) or given.dtype.kind not in "iu"
         if bad or (N and not 0 <= given.min() <= given.max() <= T):
@@ -165,7 +166,7 @@ class _Recurrent(Module):
         return tuple(given.tolist())
 
     def _dropped(self, x: Tensor, layer: int) -> Tensor:
-        """The inputs of a layer with dropout; x (T, N, C)."""
+        """Returns the inputs x (T, N, C) of a layer with dropout applied."""
         if not self.training or self.dropout == 0:
             return x
         T, N, C = x.shape
@@ -188,7 +189,7 @@ def _joined(states: Sequence[Tensor]) -> Tensor:
 
 
 class RNN(_Recurrent):
-    """h = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh), or ReLU in place of tanh."""
+    """The recurrence h = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh), or ReLU in place of tanh."""
 
     def __init__(
         self,
@@ -208,12 +209,13 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """c = f c + i g, h = o tanh(c), with the gates i, f, g, o of x and h; the state is (h, c)."""
+    """The recurrence c = f c + i g, h = o tanh(c), with gates i, f, g, o of x and h; the state is
+    (h, c)."""
 
     mode = "LSTM"
 
 
 class GRU(_Recurrent):
-    """h = (1 - z) n + z h, with the gates r, z, n of x and h."""
+    """The recurrence h = (1 - z) n + z h, with the gates r, z, n of x and h."""
 
     mode = "GRU"

@@ -1,10 +1,10 @@
-"""Layers of sequences (N, T, C), N samples of T positions, each with C channels; and decoding.
+"""Layers of sequences (N, T, C), N samples of T positions with C channels each; and decoding.
 
-In decoding a sequence goes through a model some positions at a time, and attention keeps the keys
-and values of those before. So a new token costs one position.
+Decoding sends a sequence through a model some positions at a time, while attention layers cache the
+keys and values of earlier positions. So a new token costs one position.
 
-    with decoding(before, 5): model(first 5 tokens)
-    with decoding(before, 1): model(the next one)        its query looks at 6 keys
+    with decoding(cache, 5): model(first 5 tokens)
+    with decoding(cache, 1): model(the next one)        its query sees 6 keys
 """
 
 from collections.abc import Iterator
@@ -23,20 +23,23 @@ from nnmpi.nn.parameter import Parameter
 
 
 class KVCache:
-    """Keys and values of the first `length` positions, of each layer of attention that has run;
-    room is made for all `positions`."""
+    """The keys and values of the first `length` positions, for each attention layer that has run,
+    with room for `positions`."""
 
     def __init__(self, positions: int) -> None:
         self.positions, self.length = positions, 0
         self._memory: dict[object, Array] = {}
 
     def new_positions(self, parts: Array) -> Array:
-        """Where in the sequence the new positions of `parts` (N, T, ...) are."""
+        """Returns the positions in the sequence of the new tokens of `parts` (N, T, ...)."""
         return xp_of(parts).arange(self.length, self.length + parts.shape[1])
 
     def attend(self, layer: object, parts: Array, causal: bool) -> Array:
-        """Attention (N, T, H, D) of new positions, of which `parts` (N, T, H, 3, D) has query, key
-        and value, to all so far; the new ones are kept."""
+        """Returns the attention (N, T, H, D) of new positions to all positions so far, and caches
+        the new ones.
+
+        `parts` (N, T, H, 3, D) has query, key and value of the new positions.
+        """
         N, T, H, _, D = parts.shape
         if not causal or (self.length and T > 1):
             raise ValueError(
@@ -60,7 +63,8 @@ kv_cache: ContextVar[KVCache | None] = ContextVar("kv_cache", default=None)
 
 @contextmanager
 def decoding(earlier: KVCache, new: int) -> Iterator[None]:
-    """A pass through `new` positions behind those before, which have grown at its end."""
+    """A context for a pass through `new` positions after those in the cache, which has grown
+    afterwards."""
     token = kv_cache.set(earlier)
     try:
         with no_grad():
@@ -71,9 +75,9 @@ def decoding(earlier: KVCache, new: int) -> Iterator[None]:
 
 
 class PositionalEmbedding(Module):
-    """x + weight[:T]: a row of the weight (num_positions, embedding_dim) for each position.
+    """Adds to each position a row of the weight (num_positions, embedding_dim): x + weight[:T].
 
-    While decoding, positions are counted from those before.
+    While decoding, positions are counted from the start of the cached sequence.
     """
 
     def __init__(self, num_positions: int, embedding_dim: int) -> None:
@@ -99,25 +103,26 @@ class PositionalEmbedding(Module):
 
 
 def check_base(layer: str, name: str, base: float) -> None:
-    """Raises ValueError unless powers of the base of rotary positions are angles."""
+    """Raises ValueError unless the base of rotary positions is a number above 0."""
     if isinstance(base, bool) or not base > 0:
         raise ValueError(f"{layer}: {name}={base} must be a number above 0, such as 10,000")
 
 
 def check_even(layer: str, D: int) -> None:
-    """Raises ValueError unless the channels of a head are pairs."""
+    """Raises ValueError unless a head has an even number of channels."""
     if D % 2:
         raise ValueError(f"{layer}: rotary positions turn pairs of channels, and a head has {D}")
 
 
 class RotaryPositionalEmbeddings(Module):
-    """x (N, T, H, D) with pairs of channels of each head turned by angles that grow with the
-    position, so that products of queries and keys depend on the difference of their positions.
+    """Rotates pairs of channels of each head of x (N, T, H, D) by angles that grow with the
+    position.
 
-    Pair i is channels 2 i and 2 i + 1, as in the paper and in torchtune; without `interleaved` it
-    is i and i + D / 2, as in `transformers`. Its angle at position t is t base^(-2 i / D).
+    So products of queries and keys depend on the difference of their positions. Pair i is channels
+    2 i and 2 i + 1, as in the paper and in torchtune; without `interleaved` it is i and i + D / 2,
+    as in `transformers`. Its angle at position t is t base^(-2 i / D).
 
-    dim: the channels D of a head; max_seq_len: how many positions there are
+    dim: the channels D of a head; max_seq_len: the largest number of positions
     """
 
     def __init__(
@@ -131,7 +136,8 @@ class RotaryPositionalEmbeddings(Module):
         self.interleaved = bool(interleaved)
 
     def forward(self, x: Tensor, *, input_pos: Any = None) -> Tensor:
-        """`input_pos`: the positions (T,) or (N, T), 0 to T - 1 by default."""
+        """Returns the rotated x; `input_pos` has the positions, (T,) or (N, T), by default 0 to T -
+        1."""
         x = as_tensor(x)
         if x.ndim != 4 or x.shape[1] > self.max_seq_len or x.shape[3] != self.dim:
             raise ValueError(
@@ -154,7 +160,8 @@ class RotaryPositionalEmbeddings(Module):
 
 
 class ChannelsFirst(Module):
-    """x (N, ..., C) as (N, C, ...), a view: scores of positions as losses of classes take them."""
+    """Returns x (N, ..., C) as a view (N, C, ...), the order in which losses take the scores of
+    positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)

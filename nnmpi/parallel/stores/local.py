@@ -14,7 +14,7 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.kernels.precision import merge_loop
-from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, Mixed, squares_loop
+from nnmpi.arrays.kernels.steps import BLOCK_OF_SQUARES, MixedStep, squares_loop
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Range
@@ -164,7 +164,7 @@ class LocalStore(FlatStore):
         """The scalars that are apart, and the sum of these squares; one copy from the device."""
         xp, numbers = self.on.xp, (self.loss, *squares)
         row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
-        self.scalars[LOSS], *sums = backend.numbers(row)
+        self.scalars[LOSS], *sums = backend.to_list(row)
         return [*self.scalars.tolist(), sum(sums)]
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
@@ -182,7 +182,7 @@ class LocalStore(FlatStore):
         """Starts a step: no parameter has a gradient."""
         for p in self.parameters:
             p.has_grad = False
-        self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.now.scale
+        self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def start(self, b: int) -> Transfer | None:
         """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
@@ -200,13 +200,13 @@ class LocalStore(FlatStore):
     def show_sums(self) -> None:
         """All sums are complete: from here on `flat_grad` holds them."""
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, Mixed]]:
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         for shard in self.own_shards(start, end):
             values, beside = self.shard_values(shard), None
             if self.masters is not None:
                 beside = None if values.dtype == self.updated_dtype else values
                 values = self.masters[shard.packed]
-            yield values, self.shard_gradient(shard), Mixed(beside, self.factor)
+            yield values, self.shard_gradient(shard), MixedStep(beside, self.factor)
 
     def updates(
         self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
