@@ -142,7 +142,7 @@ class _HolderPicker:
                 size = Place(tensor.path, tensor.shape, need.box).size
                 raise ValueError(
                     f"{tensor.path}: no rank has element {at} of the {size} in its part "
-                    f"{need.box}; give the ranks everything that ranks had when the snapshot was taken"
+                    f"{need.box}; give the ranks everything that was in the snapshot of all ranks"
                 )
             far, _, best = min(
                 (self._far(piece.holder, rank), self._sent[piece.holder], k)
