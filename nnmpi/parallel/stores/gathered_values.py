@@ -56,7 +56,7 @@ class GatheredValues:
         for b, (_, _, comm) in enumerate(self._buckets.all):
             if comm is self._sums:
                 self._due.append(b)
-            else:  # at once: collectives of one Comm need one order, and the next sum on it may come first
+            else:  # at once: the next sum on this Comm may start before a use, on some ranks first
                 self._start(b, comm)
         self._is_complete = False
         self.poll()

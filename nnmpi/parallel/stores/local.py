@@ -30,7 +30,7 @@ class StoreSpec(NamedTuple):
 
     dp        the ranks that have the same parameters
     scalars   how many scalars have room in front of the gradients; 0: they are summed separately
-    apart     True if they are summed separately although they have room, since no sum takes them along
+    apart     True if they are summed separately although they have room: no sum takes them along
     scaler    the loss scale, if parameters have masters
     """
 
@@ -45,8 +45,8 @@ class StoreSpec(NamedTuple):
 
 
 InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
-"""Takes arrays of equal length; yields the same piece of each, one piece after the other. The caller
-is done with a piece when it asks for the next one."""
+"""Takes arrays of equal length, and yields the same piece of each, one piece after the other. The
+caller is done with a piece when it asks for the next one."""
 
 
 _HAS_GRAD = attrgetter("has_grad")
@@ -58,8 +58,8 @@ class LocalStore(FlatStore):
     scaler      the loss scale, if parameters have masters
     masters     the values that the optimizer updates in place of 16-bit parameters, packed, of this
                 rank's shards; None where it updates the parameters
-    factor      what gradients are multiplied by when they are read: 1 without masters; in a step that
-                the device decides, an array with its decision
+    factor      what gradients are multiplied by when they are read: 1 without masters; in a step
+                that the device decides, an array with its decision
     in_pieces   brings the arrays of an update to memory piece by piece, if they are on disk
                 (`swapping/model_pages.py`)
     """

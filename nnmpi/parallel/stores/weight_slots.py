@@ -20,8 +20,7 @@ class WeightSlots:
     """The values of this rank's shards in `flat`, packed (the masters, if there are any), and two
     slots.
 
-    order   a checksum of the buckets gathered so far and of their order, which must be the same on all
-            ranks
+    order   a checksum of the buckets gathered so far and of their order, the same on all ranks
     """
 
     rotates, order = True, 0

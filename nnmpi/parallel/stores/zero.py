@@ -57,7 +57,8 @@ class ZeroStore(LocalStore):
 
     def allocate(self) -> None:
         self.shards = self.buckets.shards()
-        # a bucket of several stages is cut over more ranks than dp: for the norm, over dp, in each stage
+        # a bucket that other stages sum too is cut over more ranks than dp; the norm of this stage
+        # needs it whole within dp
         self._counted = self.buckets.shards(wire_of(self.dp, self.on))
         self.buckets.set_up(self.dtype, self.on)
         self.allocate_masters()
@@ -160,7 +161,8 @@ class ZeroStore(LocalStore):
         row = np.array([*self.on_host([squares]), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
-        # equal if and only if all orders are equal (Cauchy-Schwarz); `orders**2` would round otherwise
+        # equal if and only if all orders are (Cauchy-Schwarz): both products are rounded alike, which
+        # `orders**2` is not
         if orders * orders != self.dp.size * squared:
             raise ValueError(
                 f"zero 3 gathers parameters when they are used, but {self.dp.size} ranks have used "

@@ -37,7 +37,7 @@ class ReadsAlone:
             *(lambda: assign(p, np.ones(p.shape)), lambda: setattr(p, "data", np.ones(p.shape))),
         ]
         dp = trainer.strategy.layout.axis["dp"].size
-        words = f"^[^\n]*: between steps its values are in parts on {dp} ranks along dp; [^\n]*"
+        words = f"^[^\n]*: between steps its values are sharded over {dp} ranks along dp; [^\n]*"
         for read in reads:
             with nnmpi.no_grad(), pytest.raises(ValueError, match=words) as refused:
                 read()
