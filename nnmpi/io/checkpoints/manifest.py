@@ -23,7 +23,7 @@ from nnmpi.io.checkpoints.rank_file import RankFile, laid_out
 from nnmpi.io.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
-from nnmpi.metrics import Share, Sums
+from nnmpi.metrics import MetricSum, Sums
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted, shown
@@ -258,7 +258,7 @@ def _run_from_json(run: RunForm) -> Snapshot:
         run.span,
         run.state,
         run.skipped,
-        Sums(loss, divisor, samples, {name: Share(*share) for name, share in metrics.items()}),
+        Sums(loss, divisor, samples, {name: MetricSum(*share) for name, share in metrics.items()}),
         tuple(WorkerPosition(*row[:2], StepState(*row[2:])) for row in run.positions),
         run.changes,
         (),

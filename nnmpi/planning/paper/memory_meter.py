@@ -1,4 +1,4 @@
-"""Meter: the memory that a recorded pass takes, for arrays with and without data."""
+"""Gauges of the memory that a recorded pass takes: of arrays without numbers, or with them."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -11,22 +11,21 @@ from nnmpi.arrays.meta.array import AllocationCounter, counting
 
 
 class Meter(NamedTuple):
-    """Functions that return the bytes of live arrays, and their peak since the last `begin`."""
+    """Bytes of arrays that are alive, and the most of them since the last `begin`."""
 
     current: Callable[[], int]
     peak: Callable[[], int]
     reset_peak: Callable[[], None]
 
     def begin(self) -> int:
-        """Resets the peak, and returns the bytes of live arrays."""
+        """Forgets the most so far; returns the bytes that are alive."""
         self.reset_peak()
         return self.current()
 
 
 @contextmanager
 def memory_meter(on: Backend) -> Iterator[Meter]:
-    """A context that yields a Meter: it counts arrays without data if `on` is META, otherwise what
-    tracemalloc traces."""
+    """Within it memory is counted: of arrays without numbers where `on` is META."""
     if on is META:
         live = AllocationCounter()
         token = counting.set(live)

@@ -1,5 +1,5 @@
-"""A rank on paper: its store, optimizer, gradient sums and executor, built as a run builds them,
-and from them what it holds between steps and sends in a step."""
+"""A rank on paper: its store, optimizer, sums and executor, built as a run builds them; what it
+holds between steps, and sends in one."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
@@ -45,7 +45,7 @@ CONTROL = StepControl(
 
 
 class PaperRank(NamedTuple):
-    """A rank that is built on paper: it can execute steps, and its arrays have no data."""
+    """A rank built on paper; it can make steps, and its arrays have no numbers."""
 
     state: RankState
     store: LocalStore
@@ -54,8 +54,7 @@ class PaperRank(NamedTuple):
 
 
 class PaperLoss:
-    """A loss that returns the scores: on paper the loss is part of the recorded passes of the last
-    stage."""
+    """The loss, which is part of the passes of the last stage."""
 
     def __call__(self, scores: Any, labels: Any) -> Any:
         return scores
@@ -65,7 +64,7 @@ class PaperLoss:
 
 
 def built(a: Arrangement, rank: int) -> PaperRank:
-    """Builds a rank of any strategy on paper."""
+    """A rank of any strategy."""
     state, held = rank_state(a, rank), a.model_on(rank)
     layout = layout_on_paper(a, state)
     parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
@@ -78,6 +77,7 @@ def built(a: Arrangement, rank: int) -> PaperRank:
 
 
 def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
+    """A parameter of a rank, without numbers."""
     p = Parameter.drawn(held.shape, None)
     p.room, p._name = held.room, a.graph.variables[held.variable].path
     p.move(SingleStore(meta.xp.empty(held.shape, a.updated_dtype)), 0)
@@ -87,7 +87,7 @@ def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
 def _part(
     a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
 ) -> ModelPart:
-    """The stages of a rank with their boundaries, and the parameters that other stages have too."""
+    """The stages of a rank, with their borders, and the parameters that others have too."""
     graph, elsewhere = a.graph, Parameter.drawn((0,), None)
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # a server has what workers have
     stages = dict[int, Any]()
@@ -101,21 +101,20 @@ def _part(
 
 
 class PaperStep(NamedTuple):
-    """The exchanges of a rank in a step, by axis, and the memory that it holds for trained
-    parameters."""
+    """The exchanges of a rank in a step, by axis, and what it holds of trained parameters."""
 
     exchanges: Mapping[str, list[Exchange]]
     held: Memory
 
 
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
-    """The exchanges of a rank in a step over a batch of `batch` samples, by axis."""
+    """The exchanges of a rank in a step over a batch of so many samples, by axis."""
     return step(a, rank, batch).exchanges
 
 
 @cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """A step of a rank over a batch of `batch` samples, taken from its twin if it has one."""
+    """A step of a rank over a batch of so many samples; that of its twin, if it has one."""
     if (source := twin(a, rank, batch)) != rank:
         of_twin = step(a, source, batch)
         by_axis = {
@@ -157,7 +156,7 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
 
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
-    """The memory that a rank holds between two steps over batches of `batch` samples."""
+    """The memory that a rank holds between two steps over batches of so many samples."""
     sizes = {True: 0, False: 0}
     for held in a.model_on(rank).others:
         sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
@@ -172,8 +171,7 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
 
 
 def traffic(a: Arrangement, rank: int, batch: int) -> AxisTraffic:
-    """The bytes and messages that a rank sends along each axis in a step over a batch of `batch`
-    samples."""
+    """The traffic that a rank sends along each axis in a step over a batch of so many samples."""
     by_axis = exchanges(a, rank, batch)
     return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
 
@@ -185,5 +183,5 @@ def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
-    """The bytes and messages that a rank sends in these exchanges."""
+    """The traffic that a rank sends in these exchanges."""
     return sum((sent(a, each, rank) for each in exchanges), Traffic())

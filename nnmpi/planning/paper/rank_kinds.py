@@ -1,4 +1,4 @@
-"""Kinds of ranks: ranks that hold and send the same amounts, with the figures of one of them."""
+"""Ranks that hold and send as much as each other, with the figures of one of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
@@ -28,15 +28,14 @@ MANY = 1 << 16
 
 
 class RankKind(NamedTuple):
-    """Ranks of the same stages that hold and send the same amounts, with the figures of the first
-    of them.
+    """Ranks of the same stages with the same figures, and those of the first of them.
 
-    parameters_sent  the part of its traffic along dp that is parameters
-    unique           bytes that no other rank has
-    backup           the cost of backups of those bytes
+    parameters_sent  what of its traffic along dp is parameters
+    unique           the bytes that no other rank has
+    backup           what backups of such bytes take
 
-    Figures of the others may differ in the fourth digit; with more than FEW ranks also by one
-    element per chunk of a sum, and with more than MANY by their place in a sum.
+    Figures of others may differ in the fourth digit; of more than FEW ranks also by a number a
+    chunk of a sum, and of more than MANY by their place in one.
     """
 
     ranks: tuple[int, ...]
@@ -51,8 +50,7 @@ class RankKind(NamedTuple):
 
 @gc_paused()
 def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
-    """Divides all ranks into kinds, with the amounts that each kind holds and sends in steps over
-    batches of `batch` samples."""
+    """All ranks in such groups, with what they do in steps over batches of so many samples."""
     kinds: dict[tuple[object, ...], RankKind] = {}
     for ranks in _alike(a, batch):
         figures = _figures(a, ranks, batch)
@@ -66,7 +64,7 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """The figures of the first of these ranks; with --verify it holds a whole model too."""
+    """The figures of the first of these ranks; with --verify each of them has a whole model too."""
     first, single = ranks[0], alone(a) if a.config.verify else None
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
@@ -82,12 +80,9 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
 
 
 def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
-    """Yields tuples of ranks that are alike: as many samples, and as much sent in sums over
-    replicas.
-
-    The first rank of each node is apart, since it has the memory that the node shares; so are the
-    ranks that measure the model, and those that keep larger backups. Up to FEW ranks are all apart.
-    """
+    """Ranks with as many samples as each other, which send as much in sums over replicas. The first
+    ones on a node are apart, since they have the memory that it shares, and so are those that
+    measure the model, and those that keep larger backups for others. A few ranks are all apart."""
     ranks, at = np.arange(a.mesh.size), a.mesh.coordinates_of_all()
     places = {axis: i for axis, i in at.items() if axis not in BATCH}
     keys = [*places.values(), np.any([at[axis] for axis in (*BATCH, "pp")], axis=0)]
@@ -112,7 +107,7 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
 
 
 def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:
-    """Yields, for each size of micro-batch, how many of its samples each rank gets."""
+    """How many samples each rank has of micro-batches of each length."""
     place, d = _place(a, at, BATCH), a.mesh.count(*BATCH)
     parts = min(a.config.micro_batches, batch)
     for n in {len(part_of(np.empty(batch), parts, m)) for m in range(parts)}:
@@ -122,8 +117,8 @@ def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterat
 def _sent_by_place(
     a: Arrangement, at: Mapping[str, np.ndarray], batch: int
 ) -> Iterator[np.ndarray]:
-    """Yields how many messages, and how many chunks, each rank sends in the first and last rounds
-    of each sum over replicas. In rounds between them all ranks of a kind do the same."""
+    """How many messages and chunks each rank sends in the first and the last rounds of sums over
+    replicas; where there are others, ranks of a kind do the same in these."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
     told = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
     for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in told}:
@@ -137,8 +132,7 @@ def _sent_by_place(
 
 
 def _parting(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
-    """A number per rank that says how nodes divide its group along tp; equal for groups that are
-    divided equally."""
+    """How nodes part the group of each rank along tp; alike for groups that are parted alike."""
     groups = _numbered([i for axis, i in at.items() if axis != "tp"])
     ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
     over = nodes[ranks] - nodes[ranks[:, :1]]
@@ -156,7 +150,7 @@ def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) ->
 
 
 def _numbered(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """An integer per column of `rows`; equal columns get equal integers."""
+    """A number for each column; the same for equal columns."""
     number_of, most = rows[0].astype(int), int(rows[0].max(initial=0)) + 1
     for row in rows[1:]:
         length = int(row.max(initial=0)) + 1

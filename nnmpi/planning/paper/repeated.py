@@ -1,10 +1,10 @@
-"""Stages with repeated blocks: the passes of equal sections are recorded once, and put together.
+"""Stages with repeated blocks: passes of equal sections are recorded once, and put together.
 
     stage     [ embedding | block | block | block | head ]      sections: one tensor crosses between
     recorded  [ embedding | block |               | head ]      two of them
 
-Exchanges and the order of events are the same as in a recording of the whole stage, and so are the
-bytes that it keeps: a tensor between two sections is kept if one of them reads it.
+The exchanges and the order of events are those of the whole stage. So are the bytes that it keeps:
+a tensor between two sections is kept if one of them reads it.
 """
 
 from collections import Counter
@@ -26,7 +26,7 @@ OF_PARAMETERS = (PaperStage.use, PaperStage.use_again, PaperStage.contribute, Pa
 
 
 class Section(NamedTuple):
-    """A part of a stage. Sections with equal signatures make the same passes, each with its own
+    """A part of a stage; sections with the same signature make the same passes, of their own
     variables in this order."""
 
     number: int
@@ -36,7 +36,7 @@ class Section(NamedTuple):
 
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
-    """The arrangement with each section as a stage of its own."""
+    """The arrangement with a stage for each section."""
     graph, cache = a.graph, a.graph.source.cache
     if "sections" not in cache:
         cache["sections"] = {unit.nodes.start for unit in joined(graph, units(graph))}
@@ -62,7 +62,7 @@ def all_sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
-    """The sections of a stage; none if too few of them repeat for that to save time."""
+    """The sections of a stage; none if it is shorter to record the stage itself."""
     sections_of_stage = all_sections(a, stage)
     distinct = len({section.signature for section in sections_of_stage})
     return (
@@ -73,8 +73,7 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def _kept_section(a: Arrangement, number: int) -> Section:
-    """The section with this number, cached for all arrangements that shard its layers in the same
-    way."""
+    """A section, described once for all arrangements that cut its layers so."""
     part, cache, sharding = a.division.stages[number], a.graph.source.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sharding.sequences
     cache[*map(id, cuts)] = cuts  # they stay alive, so that the addresses stay theirs
@@ -86,8 +85,7 @@ def _kept_section(a: Arrangement, number: int) -> Section:
 
 
 def _section(a: Arrangement, number: int) -> Section:
-    """The section with this number; its signature numbers edges and variables in the order of their
-    use."""
+    """A section; its signature numbers edges and variables in the order of their use."""
     graph, part = a.graph, a.division.stages[number]
     edges, variables = dict[int, int](), dict[int, int]()
 
@@ -129,10 +127,9 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
 def put_together(
     parts: Sequence[Section], record: Callable[[int], PassEvents], has_gradient: bool
 ) -> PassEvents:
-    """The passes of a stage, put together from those of its sections; `record` returns the passes
-    of a section by its number.
+    """The passes of sections that follow each other; `record` gives those of a section.
 
-    has_gradient   whether the input of the first section requires a gradient
+    has_gradient   whether what comes into the first section requires a gradient
     """
     first = dict[str, Section]()
     made = [
@@ -156,8 +153,7 @@ def put_together(
 
 
 def _with_variables(of: PassEvents, variables: Mapping[int, int], place: int) -> PassEvents:
-    """The passes of a recorded section as another, equal section makes them: with its variables,
-    and tape nodes numbered by its place."""
+    """The passes of another section, whose nodes have numbers of their own."""
 
     def renumbered(events: Events) -> Events:
         return Events(events.exchanges, [*_renumbered(events, variables, place)])
@@ -182,7 +178,7 @@ def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Ite
 
 
 def _joined(several: Iterator[Events]) -> Events:
-    """The events of passes that follow each other, as one pass."""
+    """The events of passes that follow each other."""
     exchanges, calls = Counter[Any](), list[Any]()
     for events in several:
         exchanges.update(events.exchanges)
@@ -191,9 +187,9 @@ def _joined(several: Iterator[Events]) -> Events:
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """The bytes of a stage, from the bytes of its sections.
+    """The bytes of a stage, from those of its sections.
 
-    held[i]   what the sections before i keep when i begins, without the input of i
+    held[i]   what the sections before i keep when i begins, without what comes into i
     """
     held, within = [0], [0]
     border, is_read = 0, False  # what comes into the first one is counted apart

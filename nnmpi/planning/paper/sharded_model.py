@@ -1,4 +1,4 @@
-"""ShardedModel: the layers of a model as one rank has them, for passes that are recorded."""
+"""CutModel: the layers that a rank has of a model, for passes that are recorded."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -32,10 +32,10 @@ AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GA
 
 
 class ShardedModel(NamedTuple):
-    """A model whose layers are the parts that one rank has, with a recorder of what they do.
+    """A model whose layers are those of a rank, and what notes what they do.
 
-    variables  the number of each parameter in the graph
-    segments   the stages that were asked for, by their nodes and variables
+    numbers   of parameters, in the graph
+    segments  the parts of the model that were asked for, by their nodes and variables
     """
 
     model: Module
@@ -46,7 +46,7 @@ class ShardedModel(NamedTuple):
     segments: dict[tuple[range, tuple[int, ...]], Module]
 
     def segment(self, graph: Graph, stage: StagePart) -> Module:
-        """The module with the layers of a stage."""
+        """The layers of a stage."""
         key = stage.nodes, stage.variables
         if key not in self.segments:
             self.segments[key] = segment(self.model, graph, *key)
@@ -54,7 +54,7 @@ class ShardedModel(NamedTuple):
 
 
 def sharding_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
-    """The cache key of a rank's sharded layers."""
+    """The cache key of a rank's cut layers; their objects are kept, so that ids stay theirs."""
     parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
     a.graph.source.cache[*map(id, parts)] = parts
     sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp"))
@@ -62,8 +62,7 @@ def sharding_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
 
 
 def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
-    """The layers of a rank in all stages, cached for all arrangements that shard them in the same
-    way."""
+    """The layers of a rank, of all stages, cut once for all arrangements that cut them so."""
     cache, key = a.graph.source.cache, (*sharding_key(a, rank), on)
     if on is not META:  # its numbers take memory
         return _made(a, rank, on)
@@ -95,18 +94,16 @@ def _made(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
-    """The first rank along tp whose passes of a stage are those of this rank, except for its
-    place."""
+    """The first rank along tp whose passes of a stage are those of this rank, but for its place."""
     tp = a.mesh.coordinates(rank)["tp"]
     return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
 
 
 @cached
 def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
-    """For each place along tp, the first place whose parts of a stage have the same lengths, so
-    that one recording serves both.
+    """For each place along tp the first one that has parts of the same lengths of a stage.
 
-    Place 0 is recorded apart: on paper all tokens and classes are 0, and it owns them.
+    The first place is apart: it has the tokens and the classes of samples, which are 0 on paper.
     """
     sharding, of_stage = a.sharding, a.division.stages[stage].nodes
     places = range(a.mesh.axes["tp"])

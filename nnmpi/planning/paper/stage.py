@@ -1,9 +1,9 @@
-"""PaperStage: a stage that repeats what its recorded passes did, and the types of a recording.
+"""Passes of a stage, run once without numbers, and PaperStage, which repeats what they did.
 
-record    the layers of a rank run forward and backward on arrays without data; recorded are their
-          exchanges, uses of parameters, and gradients in the order in which they become final
-replay    a stage of any rank with the same layers makes the same calls to its store, statistics
-          and Comms in each pass of each micro-batch: so a long program costs little
+record    the layers of a rank run forward and back on arrays without numbers; recorded: exchanges,
+          uses of parameters, and gradients in the order in which they become final
+replay    a stage of any rank with the same layers asks its store, its statistics and its Comms for
+          the same again, in each pass of each micro-batch: so a long program costs little
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
 
 
 class TensorShape(NamedTuple):
-    """The shape of a tensor without data; `order` is the order of its axes in memory."""
+    """The shape of a tensor without numbers; `order` is that of its axes in memory."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -45,22 +45,23 @@ class TensorShape(NamedTuple):
 
     @classmethod
     def of(cls, t: Tensor) -> Self:
+        """The shape of a tensor."""
         return cls(t.shape, t.dtype, axis_order(t.data), t.requires_grad)
 
     def tensor(self) -> Tensor:
-        """A new tensor of this shape, without data."""
+        """A new tensor."""
         return Tensor(made(self.shape, self.dtype, self.order), self.requires_grad)
 
 
 class PassBytes(NamedTuple):
-    """Bytes of the activations of a stage, for one micro-batch.
+    """Bytes of activations of a stage, of one micro-batch.
 
-    enters   of its input
-    inside   kept for the backward pass besides input and output
-    out      of its output, unless that is a loss
-    read, out_read   the parts of input and output that the backward pass of this stage reads
-    left     kept between the two halves of the backward pass
-    more     by pass, how far its peak is above the bytes that are kept when it begins
+    enters   what comes into it
+    inside   what it keeps for its backward pass besides what enters and what goes out
+    out      what goes out, but a loss
+    read, out_read   of what enters and goes out, what the backward pass of this stage reads
+    left     what it keeps between the halves of the backward pass
+    more     by how much the most within each pass is above what it keeps when that pass begins
     """
 
     enters: int
@@ -78,8 +79,7 @@ class PassBytes(NamedTuple):
 
 
 class RecordedExchange(NamedTuple):
-    """An exchange along an axis, with its ranks as places on that axis, so that other ranks can
-    repeat it."""
+    """An exchange of the ranks in these places along an axis."""
 
     axis: str
     exchange: Exchange
@@ -88,19 +88,17 @@ class RecordedExchange(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The log of a pass: its exchanges with how often each happened, and its other calls in
-    order."""
+    """A pass as a log: its exchanges, each with how often it happened, and the rest in order."""
 
     exchanges: Mapping[RecordedExchange, int] = {}
     calls: Sequence[Event] = ()
 
 
 class PassEvents(NamedTuple):
-    """The events of the passes of a stage, the bytes that they take, and the outputs of its forward
-    pass.
+    """The events of the passes of a stage over so many samples, and the bytes that they take.
 
-    forward, backward   of the passes F and B
-    inputs, weights     of the two halves of B: gradients of inputs, gradients of parameters
+    outputs   of a forward pass
+    forward, backward; inputs, weights   of the passes F and B, and of the halves of B
     """
 
     outputs: Sequence["TensorShape"]
@@ -112,7 +110,7 @@ class PassEvents(NamedTuple):
 
 
 class PassRecorder:
-    """Collects the events of the pass that is running."""
+    """The events of the pass that is under way."""
 
     def __init__(self) -> None:
         self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
@@ -121,15 +119,14 @@ class PassRecorder:
         self._calls.append((do, arguments))
 
     def take(self) -> Events:
-        """Returns the events since the last call, and forgets them."""
+        """The events since the last call."""
         events = Events(self.exchanges, self._calls)
         self.exchanges, self._calls = Counter(), []
         return events
 
 
 class ExchangeRecorder(StepLog):
-    """A StepLog that passes each exchange to a PassRecorder, with its ranks as places along the
-    axis."""
+    """Notes each exchange as an event, with the places of its ranks along the axis."""
 
     def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -141,8 +138,11 @@ class ExchangeRecorder(StepLog):
 
 
 def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
-    """An array without data on META; on other backends zeros for integers (classes, tokens,
-    lengths), and small random floats, like weights, which do not overflow."""
+    """An array without numbers; on other backends with any, by which experts get their tokens.
+
+    Integers are 0 there: a number of a class, a token, or the length of a sequence. Floats are
+    small, as weights are, so that none overflows.
+    """
     if on is META:
         return on.xp.empty(shape, dtype)
     if not is_float(np.dtype(dtype)):
@@ -151,7 +151,7 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 
 
 class RecordedStore(SingleStore):
-    """A store of one parameter that records each use of its values and of its gradient."""
+    """The store of one parameter, which notes when its values and its gradient are asked for."""
 
     rotates = True
 
@@ -173,7 +173,7 @@ class RecordedStore(SingleStore):
 
 
 class RecordedStats:
-    """Batch statistics that record each call, and return the values of this rank alone."""
+    """Batch statistics that note what they are asked for."""
 
     def __init__(self, recorder: PassRecorder) -> None:
         self._recorder = recorder
@@ -188,7 +188,7 @@ class RecordedStats:
 
 
 class PaperRoot(JoinedOutputs):
-    """The outputs of a stage on paper, whose `backward` replays the recorded backward pass."""
+    """The outputs of a stage on paper, and the way back."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
 
@@ -203,8 +203,7 @@ class PaperRoot(JoinedOutputs):
     def backward(  # type: ignore[override]
         self, gradient: Any = None, *, on_leaf: Any = None, until: Any = None, **options: Any
     ) -> "_SecondHalf | None":
-        """Replays the backward pass or, with `until`, its first half; returns the second half, if
-        there is one."""
+        """Does what the backward pass did, or with `until` what its first half did."""
         events = self._events.backward if until is None else self._events.inputs
         self._stage.replay(events, self._stats, on_leaf)
         for x in self._leaves:
@@ -213,25 +212,26 @@ class PaperRoot(JoinedOutputs):
 
 
 class _SecondHalf(NamedTuple):
-    """The second half of a backward pass: the gradients of parameters."""
+    """The second half of a backward pass."""
 
     stage: "PaperStage"
     events: PassEvents
     stats: BatchStats
 
     def finish(self, on_leaf: Any = None) -> None:
-        """Replays the second half."""
+        """Does what it did."""
         self.stage.replay(self.events.weights, self.stats, on_leaf)
 
 
 def _pass() -> Pass:
+    """The forward pass that is under way."""
     return current_pass.get() or Pass(0)
 
 
 class PaperStage(Module):
-    """A stage that repeats its recorded passes, with the parameters and the store of any rank.
+    """A stage that does what recorded passes of it did, with parameters of any store.
 
-    recorded     returns the events of passes over n samples
+    recorded     the events of passes over so many samples
     parameters   by their numbers in the graph
     comms        of this rank, by axis
     """
@@ -271,8 +271,7 @@ class PaperStage(Module):
         stats: BatchStats,
         on_leaf: Callable[[Any], None] | None = None,
     ) -> None:
-        """Repeats the events of a pass; `on_leaf` is called with each parameter whose gradient is
-        final."""
+        """Does again what a pass did; `on_leaf` gets parameters whose gradient is final."""
         vars(self).update(_stats=stats, _on_leaf=on_leaf, _replay=next(self._replays))
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
@@ -282,35 +281,34 @@ class PaperStage(Module):
     # ---- events
 
     def use(self, variable: int) -> None:
-        """Asks the store for the values of a parameter."""
+        """Asks for values."""
         _ = self._parameters_by_variable[variable].operand
 
     def use_again(self, variable: int, made: int) -> None:
-        """Asks the store for the values of a parameter again, in the backward pass of tape node
-        `made`."""
+        """Asks for values again, for the node number `made`."""
         self._parameters_by_variable[variable].refresh((self._replay << 32) + made)
 
     def contribute(self, variable: int) -> None:
-        """Asks for the memory of a gradient, as an op does that writes or adds to it."""
+        """Writes a gradient, or adds to it."""
         p = self._parameters_by_variable[variable]
         _ = p.grad_memory
         p.has_grad = True
 
     def ready(self, variable: int) -> None:
-        """Reports that the gradient of a parameter is final."""
+        """A gradient is final."""
         if self._on_leaf is not None:
             self._on_leaf(self._parameters_by_variable[variable])
 
     def moments(self, local: Moments) -> None:
-        """Asks for batch statistics."""
+        """Asks for statistics."""
         self._stats.moments(local, lambda summed: None)
 
     def sum(self, sums: Array) -> None:
-        """Asks for sums over the batch."""
+        """Sums over the batch."""
         self._stats.sum(sums)
 
     def _exchange(self, recorded: RecordedExchange, times: int) -> None:
-        """Logs a recorded exchange among the ranks of this stage."""
+        """Logs an exchange among the ranks of this stage."""
         axis, exchange, places, started = recorded
         if recorded not in self._exchanges:
             comm = self._comms[axis]

@@ -179,7 +179,7 @@ def test_a_layout_is_explained_beside_a_trace(
     ("options", "words"),
     [
         (f"{CNN} --ranks 4 --nodes 2 --memory 100kB", "takes least, "),
-        (f"{CNN} --ranks 1009", "1,009 ranks in no way that leaves each a sample of a batch of 64"),
+        (f"{CNN} --ranks 1009", "1,009 ranks so that each has a sample of a batch of 64"),
         (f"{CNN} --ranks 0", "ranks 0 must be from 1 to "),
         (f"{CNN} --ranks 2 --nodes 3", "nodes 3 must be from 1 to 2"),
         (f"{CNN} --ranks 2 --memory 8", "'8' is no size above 0"),
