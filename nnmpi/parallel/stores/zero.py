@@ -161,8 +161,8 @@ class ZeroStore(LocalStore):
         row = np.array([*self.on_host([squares]), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
-        # equal if and only if all orders are (Cauchy-Schwarz): both products are rounded alike, which
-        # `orders**2` is not
+        # equal if and only if all orders are (Cauchy-Schwarz): both products are rounded alike,
+        # and `orders**2` would not be
         if orders * orders != self.dp.size * squared:
             raise ValueError(
                 f"zero 3 gathers parameters when they are used, but {self.dp.size} ranks have used "
