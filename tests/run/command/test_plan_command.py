@@ -192,7 +192,7 @@ def test_a_layout_is_explained_beside_a_trace(
         (f"{CNN} --ranks 2 --layout-out layout", "name a FILE.toml"),
         (f"{CNN} --ranks 2 --machine ''", "machine"),
         (f"{CNN} --ranks 2 --machine no.json", "no.json"),
-        (f"{CNN} --ranks 2 --machine {__file__}", "is no machine file: "),
+        (f"{CNN} --ranks 2 --machine {__file__}", "is not a machine file: "),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_a_line(
