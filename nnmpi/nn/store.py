@@ -25,7 +25,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.kernels.steps import PLAIN, Mixed, scale_loop
+from nnmpi.arrays.kernels.steps import PLAIN, MixedStep, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Range
 from nnmpi.nn.single_store import Store
@@ -60,7 +60,7 @@ class Operands(NamedTuple):
     grads: Array
     sums: dict[str, Array]
     t: int
-    mixed: Mixed = PLAIN
+    mixed: MixedStep = PLAIN
 
     def part(self, part: slice) -> "Operands":
         """Returns the operands of a slice of the elements."""
@@ -127,7 +127,7 @@ class FlatStore(Store):
         """Returns the memory of the gradient of parameter i."""
         return self.grad_memories[i]
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, Mixed]]:
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         """Yields (values, gradients, 16-bit values beside masters) of the shards that this rank
         updates within elements start..end-1."""
         for shard in self.own_shards(start, end):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays.devices import CopyStream, Fetched
+from nnmpi.arrays.devices import CopyStream, HostCopy
 from nnmpi.arrays.kernels.steps import decide_loop
 from nnmpi.data import Load
 from nnmpi.optim import Optimizer
@@ -55,7 +55,7 @@ class DeferredSteps:
         self._most = math.inf if clip_norm is None else clip_norm
         self._now, self._control = now, control
         self._copies = CopyStream(store.on)
-        self._unread: Fetched | None = None
+        self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
         self.op_hooks: OpHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
 
@@ -107,7 +107,7 @@ class DeferredSteps:
         decide_loop(self._summed_loss(), squares, store.factor, self._most, by, shown)
         store.factor, self._counts = by, [*self._optimizer.steps]
         self._optimizer.step(self._control.lr_factor(step))
-        self._unread = Fetched(self._copies, shown)
+        self._unread = HostCopy(self._copies, shown)
 
     def _behind_reading(self, do: Do, op: Op) -> None:
         """Carry out an operation that needs the loss scale, behind the outcome of the last step."""
@@ -119,14 +119,14 @@ class DeferredSteps:
         update."""
         if self._unread is None:
             return
-        (loss, squares), self._unread = self._unread.numbers(), None
+        (loss, squares), self._unread = self._unread.wait(), None
         is_finite = math.isfinite(loss) and math.isfinite(squares)
         self._outcome = Outcome.of((loss, 0.0, not is_finite, squares))
         if not is_finite:
             self._optimizer.steps[:] = self._counts
         if (scaler := self._store.scaler) is not None:
-            scaler.now = scaler.now.after(is_finite)
-            self._store.factor = 1.0 / scaler.now.scale
+            scaler.current = scaler.current.after(is_finite)
+            self._store.factor = 1.0 / scaler.current.scale
 
 
 def can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:

@@ -28,7 +28,7 @@ class ScaledLossSink(LossSink):
         return super().root(micro, widened(y))
 
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
-        return super().seed(micro, root, self._scaler.now.scale)
+        return super().seed(micro, root, self._scaler.current.scale)
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         super().evaluate(micro, widened(y))

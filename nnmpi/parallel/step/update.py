@@ -105,7 +105,7 @@ class Update:
                 self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
             self._optimizer.step(self._lr_factor(self.summed - 1))
         if (scaler := self._store.scaler) is not None:
-            scaler.now = scaler.now.after(outcome.updated)
+            scaler.current = scaler.current.after(outcome.updated)
         self.version = self.summed
         return outcome
 
@@ -116,7 +116,7 @@ class Update:
         that is tied
         """
         store = self._store
-        *scalars, squares = backend.numbers(store.totals(self._counted))
+        *scalars, squares = backend.to_list(store.totals(self._counted))
         uses = scalars[USED : USED + len(store.parameters)]
         for p, times in zip(store.parameters, uses, strict=True):
             p.has_grad = times > 0

@@ -38,7 +38,7 @@ IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 def check() -> None:
     """Raises ValueError if there can be no arena here."""
     if native.kernel("arena") is None:
-        why = native.lack() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
+        why = native.missing() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
         raise ValueError(f"memory: activations cannot be swapped here: {why}")
     wanted, folder = os.environ.get("TMPDIR"), tempfile.gettempdir()
     if wanted and not (os.path.isdir(wanted) and os.access(wanted, os.W_OK | os.X_OK)):
