@@ -156,6 +156,6 @@ def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) ->
         raise ValueError(f"tokenizer {shown(path)} {OTHER}: {reason}")
     if lacking:
         raise ValueError(
-            f"tokenizer {shown(path)} lacks tokens for {lacking} of the 256 bytes, so texts would "
+            f"tokenizer {shown(path)} has no token for {lacking} of the 256 bytes, so texts would "
             f"lose characters; {REMEDY}"
         )

@@ -139,9 +139,9 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
 def test_descriptions_that_do_not_fit(folder: Path) -> None:
     description = json.loads(BPETokenizer(folder).describe())
     digest = description["sha256"]
-    with refused(f"has 400 tokens (SHA-256 {digest}), and 401 ({digest}) are expected"):
+    with refused(f"has 400 tokens (SHA-256 {digest}), but 401 ({digest}) are expected"):
         tokenizer_of(json.dumps({**description, "size": 401}))
-    with refused("and 400 (0123) are expected: it has been replaced"):
+    with refused("but 400 (0123) are expected: it has been replaced"):
         tokenizer_of(json.dumps({**description, "sha256": "0123"}))
     wrong = "", "{}", "[]", "[" * 100_000, '{"kind": "words"}', '{"kind": ["bpe"]}'
     lacking = '{"kind": "characters"}', '{"kind": "characters", "characters": 5}', '{"kind": "bpe"}'

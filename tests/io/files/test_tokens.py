@@ -212,7 +212,7 @@ def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
         with refused(message, remedy):
             load()
     np.save(bad, np.zeros((3, 4)))
-    with refused("holds float64 of shape (3, 4), and tokens are unsigned integers", remedy):
+    with refused("holds float64 of shape (3, 4), but tokens are unsigned integers", remedy):
         load()
     bad.write_text("no array")
     with refused("bad.npy is damaged", remedy):
