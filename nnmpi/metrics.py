@@ -16,7 +16,7 @@ ACCURACY = "accuracy"
 """The name of the metric that every classification loss has."""
 
 
-class Share(NamedTuple):
+class MetricSum(NamedTuple):
     """A sum over samples (`total`) and its divisor (`of`): numbers, or arrays of one shape."""
 
     total: Any = 0.0
@@ -36,7 +36,7 @@ class Sums(NamedTuple):
     loss: float = 0.0
     divisor: float = 0.0  # of the loss: the number of samples, or what they weigh
     samples: int = 0
-    metrics: Mapping[str, Share] = MappingProxyType({})
+    metrics: Mapping[str, MetricSum] = MappingProxyType({})
 
     def plus(self, loss: float, divisor: float, samples: int) -> "Sums":
         """These sums with the samples of one more step added."""

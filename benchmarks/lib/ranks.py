@@ -69,7 +69,7 @@ class MemorySaid(NamedTuple):
     activations: float  # the most at a time in a step
 
 
-class Sent(NamedTuple):
+class Traffic(NamedTuple):
     """What one rank sends in a step."""
 
     bytes: float
@@ -302,17 +302,17 @@ def _replaced(name: str, method: Callable[..., Any]) -> Iterator[None]:
         setattr(MPITransport, name, original)
 
 
-def sent(text: str) -> tuple[Sent, Sent]:
+def sent(text: str) -> tuple[Traffic, Traffic]:
     """What a step of a case sends, by the ledgers of all communicators of this rank."""
     with no_shared_memory():
         trainer = Case.of(text).trainer()
         counted = sent_by(Case.of(text).steps(trainer))
         said = traffic(trainer.arrangement, trainer.comm.rank, trainer.config.batch_size).values()
         total = [sum(one.bytes for one in said), sum(one.messages for one in said)]
-        return counted, Sent(*mean(total))
+        return counted, Traffic(*mean(total))
 
 
-def sent_by(run: Steps) -> Sent:
+def sent_by(run: Steps) -> Traffic:
     """What a step sends."""
     run(1)
     gc.collect()
@@ -322,11 +322,11 @@ def sent_by(run: Steps) -> Sent:
     before = _counts(ledgers)
     run(COUNTED)
     after = _counts(ledgers)
-    return Sent(*mean([(b - a) / COUNTED for a, b in zip(before, after, strict=True)]))
+    return Traffic(*mean([(b - a) / COUNTED for a, b in zip(before, after, strict=True)]))
 
 
-def _counts(ledgers: Iterable[Ledger]) -> Sent:
-    return Sent(
+def _counts(ledgers: Iterable[Ledger]) -> Traffic:
+    return Traffic(
         sum(sum(ledger.sent_bytes) for ledger in ledgers),
         sum(sum(ledger.sent_messages) for ledger in ledgers),
     )

@@ -150,7 +150,7 @@ def _is_array_type(kind: Any) -> bool:
     return isinstance(array, type) and issubclass(kind, array)
 
 
-def numbers(row: Array) -> list[float]:
+def to_list(row: Array) -> list[float]:
     """The numbers of a row. One without numbers has ones: a step on paper uses every parameter,
     and all that it computes is finite."""
     if isinstance(row, meta.MetaArray):
@@ -159,7 +159,7 @@ def numbers(row: Array) -> list[float]:
     return listed
 
 
-def number(x: Any) -> float:
+def to_float(x: Any) -> float:
     """The number that an array has, or that x is; without numbers 1, as in a row."""
     return 1.0 if isinstance(x, meta.MetaArray) else float(x)
 

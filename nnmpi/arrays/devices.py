@@ -104,7 +104,7 @@ class CopyStream(SideStream):
             self.lead()
 
 
-class Fetched:
+class HostCopy:
     """An array on its way to the host, behind the kernels that were launched so far."""
 
     def __init__(self, copies: CopyStream, array: Array) -> None:
@@ -114,7 +114,7 @@ class Fetched:
         copies.fetch(array, self._host)
         self._event = copies.event()
 
-    def numbers(self) -> list[float]:
+    def wait(self) -> list[float]:
         """Waits until the copy is complete, and returns the numbers of the array."""
         self._event.synchronize()
         values: list[float] = self._host.tolist()

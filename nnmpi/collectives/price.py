@@ -47,7 +47,7 @@ class Network(NamedTuple):
     sharing: int = 1
 
     @property
-    def spans(self) -> int:
+    def node_count(self) -> int:
         """Over how many nodes ranks are spread, where `nodes` says it."""
         return int(self.nodes.max()) + 1
 

@@ -1,11 +1,10 @@
-"""Names of the axes of a graph, from what layers make of their inputs.
+"""Names of the axes of a graph, derived from the layers.
 
     images       batch, channels, rows, columns        Embedding       batch, length, channels
     features     batch, channels                       SelfAttention   batch, length, heads
     scores       batch, vocabulary, ...                Router          batch, length, experts
 
-A layer or an op that is not named here keeps the names of its first input, if it keeps its number
-of axes.
+The output of any other layer or op has the names of its first input, if it has as many axes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,34 +25,34 @@ LAST: Mapping[type[Module], str] = {
     SelfAttention: "heads",
     Router: "experts",
 }
-"""The name of the last axis of the output; others are those of the input."""
+"""The name of the last axis of the output, by layer; the other names are those of the input."""
 
 
 def with_names(graph: Graph) -> Graph:
-    """The graph whose axes have names; one that no rule names has none."""
+    """Returns the graph with names for its axes; axes that no rule names have the name ""."""
     names_of: dict[int, tuple[str, ...]] = {}
     for e in graph.inputs:
         edge = graph.edges[e]
         tokens = SEQUENCES[: len(edge.axes)] if edge.dtype.startswith(("int", "uint")) else ()
-        names_of[e] = tokens or _by_number(edge)
+        names_of[e] = tokens or _default_names(edge)
     for node in graph.nodes:
         for e in node.outputs:
-            names_of[e] = _behind(node, [names_of[i] for i in node.inputs], graph.edges[e])
+            names_of[e] = _output_names(node, [names_of[i] for i in node.inputs], graph.edges[e])
     for node in graph.nodes:
-        if node.layer is SelfAttention:  # of its heads are the query, the key and the value
+        if node.layer is SelfAttention:  # its input has the query, key and value of each head
             names_of[node.inputs[0]] = (*names_of[node.inputs[0]][:-1], "heads")
     _name_scores(graph, names_of)
     edges = (_named(edge, names_of.get(e, ())) for e, edge in enumerate(graph.edges))
     return graph._replace(edges=tuple(edges))
 
 
-def _by_number(edge: Edge) -> tuple[str, ...]:
+def _default_names(edge: Edge) -> tuple[str, ...]:
     n = len(edge.axes)
     return BY_AXES.get(n, ("batch", *[""] * (n - 1)) if edge.of_samples else ("",) * n)
 
 
-def _behind(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[str, ...]:
-    """The names of the axes of an output."""
+def _output_names(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[str, ...]:
+    """Returns the names of the axes of one output of a node, given those of its inputs."""
     x = inputs[0] if inputs else ()
     if node.layer is Embedding:
         return (*x, "channels")
@@ -63,11 +62,12 @@ def _behind(node: Node, inputs: Sequence[tuple[str, ...]], edge: Edge) -> tuple[
         return (x[0], x[-1], *x[1:-1])
     if node.layer is Conv1d:
         return ("batch", "channels", "length")
-    return x if len(x) == len(edge.axes) else _by_number(edge)
+    return x if len(x) == len(edge.axes) else _default_names(edge)
 
 
 def _name_scores(graph: Graph, names_of: dict[int, tuple[str, ...]]) -> None:
-    """Names the classes of scores, behind the last product and the layers that follow it."""
+    """Names the class axis of the scores "vocabulary", from the output of the model back through
+    its last layers without weights."""
     makers = {e: node for node in graph.nodes for e in node.outputs}
     e, axis = graph.outputs[0], 1
     while len(names_of.get(e, ())) > 1:

@@ -1,5 +1,5 @@
-"""Lists and dictionaries of modules and parameters that are part of a model; branches, of which the
-outputs are joined."""
+"""Lists and dictionaries of modules and parameters that are part of a model, and Branches, which
+join the outputs of several modules."""
 
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar, Self
@@ -11,7 +11,7 @@ from nnmpi.nn.parameter import Parameter
 
 
 class _Numbered(Module):
-    """The base of lists: parts under the names "0", "1", ..."""
+    """The base of lists: children under the names "0", "1", ..."""
 
     registry: ClassVar[str] = "_modules"
 
@@ -19,11 +19,11 @@ class _Numbered(Module):
         self.extend(parts)
 
     def append(self, part: Any) -> Self:
-        """Add a part at the end."""
+        """Adds a child at the end."""
         raise NotImplementedError
 
     def extend(self, parts: Iterable[Any]) -> Self:
-        """Add parts at the end."""
+        """Adds children at the end."""
         for part in parts:
             self.append(part)
         return self
@@ -45,18 +45,20 @@ class NumberedLayers(_Numbered):
         super().__init__(layers)
 
     def append(self, layer: Module) -> Self:
-        """Add a layer at the end."""
+        """Adds a layer at the end."""
         if not isinstance(layer, Module):
             raise ValueError(
                 f"{type(self).__name__}: layer {len(self)} is a {type(layer).__name__}, not a "
                 "Module; layers are given as in Sequential(*layers) or ModuleList(layers)"
             )
+        # after a deletion the next number may be taken
         names = (str(i) for i in range(len(self), 2 * len(self) + 1))
         setattr(self, next(n for n in names if n not in self._modules), layer)
         return self
 
     def __getitem__(self, index: int | slice) -> Module:
-        """One layer, or a new module with the layers of a slice, which stay part of this one."""
+        """Returns one layer, or for a slice a new module with its layers, which stay part of this
+        one too."""
         layers = list(self)
         return self._slice(layers[index]) if isinstance(index, slice) else layers[index]
 
@@ -72,9 +74,9 @@ class ModuleList(NumberedLayers):
 
 
 class ModuleDict(Module, MutableMapping[str, Module]):
-    """A dictionary of modules that is part of the model, in the order of their insertion."""
+    """A dictionary of modules that is part of the model, in the order of insertion."""
 
-    __eq__, __hash__ = Module.__eq__, Module.__hash__  # those of a module, not of a dictionary
+    __eq__, __hash__ = Module.__eq__, Module.__hash__  # a Mapping's would not be hashable
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
         self.update(modules)
@@ -106,7 +108,7 @@ class ParameterList(_Numbered):
         super().__init__(values)
 
     def append(self, value: Any) -> Self:
-        """Add a parameter at the end; an array or a tensor becomes one."""
+        """Adds a parameter at the end; an array or a tensor is converted to one."""
         setattr(self, str(len(self)), _parameter(value))
         return self
 
@@ -125,7 +127,7 @@ def _parameter(value: Any) -> Parameter:
 
 
 class Branches(ModuleDict):
-    """Modules under the given names that get the same input, each alone; the outputs are joined.
+    """Named modules that all get the same input, and whose outputs are joined.
 
               ┌─► a ─┐
         x ────┼─► b ─┼─► sum, mean, concat, stack ──► y
@@ -133,8 +135,8 @@ class Branches(ModuleDict):
 
     join  "sum" or "mean" of the outputs, "concat" along the axis `dim`, or "stack" along a new one
 
-    Called with a dict, or with arguments by name, each branch gets what is under its own name.
-    On the ranks of tp whole branches go to different ranks: see `parallel/tensor/branches.py`.
+    Called with a dict, or with keyword arguments, each branch gets the input under its own name.
+    With tensor parallelism whole branches go to different ranks: see `parallel/tensor/branches.py`.
     """
 
     def __init__(
@@ -160,7 +162,7 @@ class Branches(ModuleDict):
     def given(
         self, inputs: tuple[Any, ...], named: Mapping[str, Any]
     ) -> dict[str, tuple[Any, ...]]:
-        """The arguments of each branch, by its name."""
+        """Returns the arguments of each branch, by its name."""
         if not named and len(inputs) == 1 and isinstance(inputs[0], Mapping):
             named = inputs[0]
         if not named:

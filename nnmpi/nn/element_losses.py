@@ -1,5 +1,5 @@
-"""Losses of single numbers, whose prediction and target have the same shape; distances of vectors,
-and their losses."""
+"""Elementwise losses, whose prediction and target have the same shape; distances of vectors and
+losses of distances."""
 
 import math
 from typing import Any
@@ -16,7 +16,8 @@ from nnmpi.nn.losses import Loss, weights
 
 
 class ElementLoss(Loss):
-    """A loss of each number of the prediction and of the target, which has the same shape.
+    """The base of losses that compare each element of the prediction with the same element of the
+    target.
 
     weight: broadcast to the losses, each of which it multiplies
     """
@@ -33,20 +34,20 @@ class ElementLoss(Loss):
         if target.shape != prediction.shape:
             raise ValueError(
                 f"{type(self).__name__}: prediction of shape {prediction.shape}, "
-                f"target of {target.shape}: give both one shape; y[:, None] adds an axis"
+                f"target of {target.shape}: give both the same shape; y[:, None] adds an axis"
             )
         losses = self.losses(prediction, target)
         if self.weight is not None:
-            losses = losses * _fitting(self.weight, losses)
+            losses = losses * _broadcast(self.weight, losses)
         return self.reduced(losses)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        """The loss of each number."""
+        """Returns the loss of each element."""
         raise NotImplementedError
 
 
 class MSELoss(ElementLoss):
-    """(prediction - target) ** 2."""
+    """The squared error (prediction - target) ** 2."""
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         d: Tensor = prediction - target
@@ -54,14 +55,15 @@ class MSELoss(ElementLoss):
 
 
 class L1Loss(ElementLoss):
-    """|prediction - target|."""
+    """The absolute error |prediction - target|."""
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         return abs(prediction - target)
 
 
 class SmoothL1Loss(ElementLoss):
-    """d**2 / (2 beta) where |d| < beta, |d| - beta / 2 elsewhere; d = prediction - target."""
+    """The loss d**2 / (2 beta) where |d| < beta, and |d| - beta / 2 elsewhere, of d = prediction -
+    target."""
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
@@ -75,7 +77,8 @@ class SmoothL1Loss(ElementLoss):
 
 
 class HuberLoss(SmoothL1Loss):
-    """d**2 / 2 where |d| < delta, delta (|d| - delta / 2) elsewhere; d = prediction - target."""
+    """The loss d**2 / 2 where |d| < delta, and delta (|d| - delta / 2) elsewhere, of d = prediction
+    - target."""
 
     def __init__(self, *, reduction: str = "mean", delta: float = 1.0) -> None:
         if not 0 < delta < math.inf:
@@ -87,26 +90,27 @@ class HuberLoss(SmoothL1Loss):
 
 
 class BCELoss(ElementLoss):
-    """-(y log(p) + (1 - y) log(1 - p)) of probabilities p; a log is at least -100."""
+    """The binary cross-entropy -(y log(p) + (1 - y) log(1 - p)) of probabilities p, with logs of at
+    least -100."""
 
     def __init__(self, weight: Any = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
         self.weight = weights(type(self).__name__, "weight", weight)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        p = prediction.data
+        p = prediction.data  # checked on the host only: a device would have to be waited for
         if isinstance(p, np.ndarray) and p.size and (p.min() < 0 or p.max() > 1):
             raise ValueError(
-                f"BCELoss: predictions from {p.min():g} to {p.max():g} are no probabilities, which "
-                "are 0 to 1: put a Sigmoid before it, or use BCEWithLogitsLoss"
+                f"BCELoss: predictions from {p.min():g} to {p.max():g} are not probabilities, "
+                "which are 0 to 1: put a Sigmoid before it, or use BCEWithLogitsLoss"
             )
         return apply(ops.bce, prediction, target)
 
 
 class BCEWithLogitsLoss(ElementLoss):
-    """BCELoss of sigmoid(prediction), without overflow.
+    """The binary cross-entropy of sigmoid(prediction), computed without overflow.
 
-    pos_weight: broadcast to the targets, multiplies the part of y log(p)
+    pos_weight: broadcast to the targets; it multiplies the term y log(p)
     """
 
     def __init__(
@@ -117,14 +121,15 @@ class BCEWithLogitsLoss(ElementLoss):
         self.pos_weight = weights(type(self).__name__, "pos_weight", pos_weight)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        positive = 1.0 if self.pos_weight is None else _fitting(self.pos_weight, prediction)
+        positive = 1.0 if self.pos_weight is None else _broadcast(self.pos_weight, prediction)
         return apply(ops.bce_with_logits, prediction, target, pos_weight=positive)
 
 
 class KLDivLoss(ElementLoss):
-    """y (log(y) - x) of log-probabilities x and probabilities y, or their logs if `log_target`.
+    """The Kullback-Leibler divergence y (log(y) - x) of log-probabilities x and targets y.
 
-    The reduction "batchmean" divides the sum by the number of samples.
+    Targets are probabilities, or their logs if `log_target`. The reduction "batchmean" divides the
+    sum by the number of samples.
     """
 
     reductions = (*ElementLoss.reductions, "batchmean")
@@ -134,7 +139,8 @@ class KLDivLoss(ElementLoss):
         self.is_by_sample, self.log_target = reduction == "batchmean", log_target
 
     def divisor(self, target: Any) -> float:
-        """The number of samples, or of numbers of the target."""
+        """Returns the number of samples for "batchmean", otherwise the number of elements of the
+        target."""
         return float(len(target)) if self.is_by_sample else super().divisor(target)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
@@ -148,8 +154,9 @@ class KLDivLoss(ElementLoss):
         return total / max(len(losses), 1) if self.reduction == "batchmean" else total
 
 
-def _fitting(weight: np.ndarray, like: Tensor) -> Array:
-    """The weights as an array like a tensor; raises ValueError unless they broadcast to it."""
+def _broadcast(weight: np.ndarray, like: Tensor) -> Array:
+    """Returns the weights in the type and on the backend of `like`; raises ValueError unless they
+    broadcast to its shape."""
     try:
         fits = np.broadcast_shapes(weight.shape, like.shape) == like.shape
     except ValueError:
@@ -162,7 +169,8 @@ def _fitting(weight: np.ndarray, like: Tensor) -> Array:
 
 
 def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
-    """The p-norms along an axis, which keeps length 1; below `least` they have no gradient."""
+    """Returns the p-norms along an axis, which is kept with length 1; norms below `least` are
+    `least`, and have no gradient."""
     if not p > 0:
         raise ValueError(f"p={p!r}: the order of a norm must be above 0, or math.inf")
     if math.isinf(p):
@@ -173,19 +181,20 @@ def _norms(x: Tensor, p: float, dim: int, least: float) -> Tensor:
 
 
 def _widened(*values: Any) -> tuple[Any, list[Tensor]]:
-    """The type of the first value, and all values in at least float32."""
+    """Returns the type of the first value, and all values as tensors in the accumulation type,
+    which is at least float32."""
     tensors = as_tensors(*values)
     return tensors[0].dtype, [t.astype(types_of(t.dtype).sums) for t in tensors]
 
 
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """x / max(|x|, eps), with the p-norm |x| along `dim`."""
+    """Returns x / max(|x|, eps), where |x| is the p-norm along `dim`."""
     dtype, (x,) = _widened(input)
     return (x / _norms(x, p, dim, eps)).astype(dtype)
 
 
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The sum of x1 x2 along `dim`, over max(|x1|, eps) max(|x2|, eps)."""
+    """Returns the sum of x1 x2 along `dim`, divided by max(|x1|, eps) max(|x2|, eps)."""
     dtype, (a, b) = _widened(x1, x2)
     cosines: Tensor = (a / _norms(a, 2, dim, eps) * (b / _norms(b, 2, dim, eps))).sum(dim)
     return cosines.astype(dtype)
@@ -194,17 +203,17 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tens
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """The p-norm of x1 - x2 + eps along the last axis."""
+    """Returns the p-norm of x1 - x2 + eps along the last axis."""
     dtype, (a, b) = _widened(x1, x2)
     distances = _norms(a - b + eps, p, -1, 0.0).astype(dtype)
     return distances if keepdim else distances.squeeze(-1)
 
 
 class TripletMarginLoss(Loss):
-    """max(d(anchor, positive) - d(anchor, negative) + margin, 0), d the distance of vectors.
+    """The loss max(d(anchor, positive) - d(anchor, negative) + margin, 0), where d is the distance.
 
-    With `swap` the negative's distance is the smaller one of those from anchor and positive. `p`
-    and `eps` are those of `functional.pairwise_distance`.
+    With `swap`, d(positive, negative) replaces d(anchor, negative) where it is smaller. `p` and
+    `eps` are those of `functional.pairwise_distance`.
     """
 
     def __init__(

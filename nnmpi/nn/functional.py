@@ -2,8 +2,8 @@
 
 >>> import nnmpi.nn.functional as F
 
-Arguments are taken by position where PyTorch has them at the same place, and others by keyword. An
-option that there is not, or that would mean something else, is refused.
+Arguments can be given by position where PyTorch has them at the same position, and otherwise by
+keyword. An option that nnmpi lacks, or that would mean something else, is refused.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,29 +42,30 @@ from nnmpi.nn.layers.pooling import (
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.registries import constructor_options
-from nnmpi.nn.seeding import construction
+from nnmpi.nn.seeding import seed_state
 
 M = TypeVar("M", bound=Module)
 
 
-def _made(layer: Callable[..., M], *args: Any, **options: Any) -> M:
-    """A layer for one call, which does not count as constructed."""
-    saved = construction.get()
+def _temporary(layer: Callable[..., M], *args: Any, **options: Any) -> M:
+    """Returns a layer for one call, without counting it as a constructed module."""
+    saved = seed_state.get()
     try:
         return layer(*args, **options)
     finally:
-        construction.set(saved)
+        seed_state.set(saved)
 
 
-def _of(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
-    """The function of inputs of these names, and of the options of a layer, in its order."""
+def _wrap(layer: type[Module], *inputs: str) -> Callable[..., Tensor]:
+    """Returns a function of inputs with these names and of a layer's options, in the layer's
+    order."""
     named = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in inputs or ("input",)]
     shown = Signature([*named, *constructor_options(layer)])
 
     def function(*args: Any, **options: Any) -> Tensor:
         given = shown.bind(*args, **options).arguments
         values = [given.pop(p.name) for p in named]
-        y: Tensor = _made(layer, **given).forward(*values)
+        y: Tensor = _temporary(layer, **given).forward(*values)
         return y
 
     described: Any = function
@@ -83,52 +84,54 @@ def _refuse_in_place(name: str, inplace: bool) -> None:
 
 
 def relu(input: Any, inplace: bool = False) -> Tensor:
-    """max(x, 0)."""
+    """Returns max(x, 0)."""
     _refuse_in_place("relu", inplace)
     return method_functions.relu(input)
 
 
 def silu(input: Any, inplace: bool = False) -> Tensor:
-    """x * sigmoid(x)."""
+    """Returns x * sigmoid(x)."""
     _refuse_in_place("silu", inplace)
     return functional.silu(input)
 
 
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """x where it is positive, negative_slope * x elsewhere."""
+    """Returns x where it is positive, and negative_slope * x elsewhere."""
     _refuse_in_place("leaky_relu", inplace)
     return functional.leaky_relu(input, negative_slope)
 
 
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+    """Returns x where it is positive, and alpha * (exp(x) - 1) elsewhere."""
     _refuse_in_place("elu", inplace)
     return apply(activations.elu, as_tensor(input), alpha=float(alpha))
 
 
-gelu = _of(GELU)
-sigmoid = _of(Sigmoid)
-softplus = _of(Softplus)
-tanh = _of(Tanh)
+gelu = _wrap(GELU)
+sigmoid = _wrap(Sigmoid)
+softplus = _wrap(Softplus)
+tanh = _wrap(Tanh)
 
 
 def prelu(input: Any, weight: Any) -> Tensor:
-    """x where it is positive, weight * x elsewhere: one weight, or one of each channel."""
+    """Returns x where it is positive, and weight * x elsewhere; the weight is one value or one per
+    channel."""
     return apply(activations.prelu, *as_tensors(input, weight))
 
 
 def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
-    """exp(x) / sum(exp(x)) over `dim`, computed in `dtype` where it is given."""
+    """Returns exp(x) / sum(exp(x)) over `dim`, computed in `dtype` if it is given."""
     return method_functions.softmax(_along("softmax", input, dim, dtype), dim)
 
 
 def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
-    """log(softmax(x)) over `dim`, computed in `dtype` where it is given."""
+    """Returns log(softmax(x)) over `dim`, computed in `dtype` if it is given."""
     return method_functions.log_softmax(_along("log_softmax", input, dim, dtype), dim)
 
 
 def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
-    """The input in this type; raises ValueError without a dim, which PyTorch then guesses."""
+    """Returns the input in type `dtype`; raises ValueError if `dim` is None, which PyTorch would
+    guess."""
     if dim is None:
         raise ValueError(f"{name}: which axis? Write {name}(x, dim=1) where axis 1 has the classes")
     x = as_tensor(input)
@@ -136,7 +139,8 @@ def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
 
 
 def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """x itself where `training` is False or p is 0; else refused, for masks belong to a layer."""
+    """Returns x unchanged if `training` is False or p is 0; raises ValueError otherwise, since a
+    mask needs the path of a layer."""
     _refuse_in_place("dropout", inplace)
     check_probability("dropout", "p", p)
     if training and p:
@@ -155,12 +159,12 @@ def _optional(weight: Any) -> Tensor | None:
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> Tensor:
-    """x @ weight.T + bias."""
+    """Returns x @ weight.T + bias."""
     return apply(linear_op.linear, *as_tensors(input, weight), _optional(bias))
 
 
 def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
-    """The function of a convolution."""
+    """Returns the function of a convolution op, with PyTorch's arguments."""
 
     def function(
         input: Any,
@@ -173,6 +177,7 @@ def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
     ) -> Tensor:
         given = {"stride": stride, "padding": padding, "dilation": dilation}
         sizes = {k: v[0] if len(v) == 1 else v for k, v in given.items() if isinstance(v, Sequence)}
+        # the op keeps arrays for a backward pass only if operations are recorded
         options = {**given, **sizes, "groups": groups, "keep": bool(recording.get())}
         return apply(op, *as_tensors(input, weight), _optional(bias), **options)
 
@@ -186,7 +191,8 @@ conv2d = _convolution(conv.conv2d)
 
 
 def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Tensor:
-    """Row i of the weight for every integer i of the input; row `padding_idx` gets no gradient."""
+    """Returns row i of the weight for every integer i of the input; row `padding_idx` gets no
+    gradient."""
     table = as_tensor(weight)
     index = row_numbers(input, len(table), table)
     return apply(lookup.embedding, table, index=index, padding=padding_row(padding_idx, len(table)))
@@ -199,7 +205,8 @@ def layer_norm(
     bias: Any = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """x with mean 0 and variance 1 over its last axes, those of the shape, * weight + bias."""
+    """Returns x normalised to mean 0 and variance 1 over its last axes, which have
+    `normalized_shape`, times weight plus bias."""
     options = {"shape": normalized_shape, "eps": eps}
     return apply(norm.layer_norm, as_tensor(input), _optional(weight), _optional(bias), **options)
 
@@ -207,7 +214,8 @@ def layer_norm(
 def rms_norm(
     input: Any, normalized_shape: Sequence[int], weight: Any = None, eps: float | None = None
 ) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) over its last axes, those of the shape, * weight."""
+    """Returns x / sqrt(mean(x^2) + eps) over its last axes, which have `normalized_shape`, times
+    weight."""
     x = as_tensor(input)
     eps = float(np.finfo(types_of(x.dtype).sums).eps) if eps is None else eps
     return apply(norm.rms_norm, x, _optional(weight), shape=normalized_shape, eps=eps)
@@ -216,7 +224,8 @@ def rms_norm(
 def group_norm(
     input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:
-    """x (N, C, ...) with mean 0 and variance 1 over each group of channels, * weight + bias."""
+    """Returns x (N, C, ...) normalised to mean 0 and variance 1 over each group of channels, times
+    weight plus bias."""
     x = as_tensor(input)
     if x.ndim < 2 or num_groups < 1 or x.shape[1] % num_groups:
         raise ValueError(
@@ -230,7 +239,8 @@ def group_norm(
 
 
 def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
-    """The function of a max-pool, whose last two options PyTorch has in another order."""
+    """Returns the function of a max-pool layer, whose last two options PyTorch has in another
+    order."""
 
     def function(
         input: Any,
@@ -242,28 +252,31 @@ def _max_pool(layer: Callable[..., Module]) -> Callable[..., Any]:
         return_indices: bool = False,
     ) -> Any:
         sizes = (kernel_size, stride, padding, dilation)
-        return _made(layer, *sizes, return_indices, ceil_mode).forward(input)
+        return _temporary(layer, *sizes, return_indices, ceil_mode).forward(input)
 
     return function
 
 
 max_pool1d = _max_pool(MaxPool1d)
 max_pool2d = _max_pool(MaxPool2d)
-avg_pool1d = _of(AvgPool1d)
-avg_pool2d = _of(AvgPool2d)
-adaptive_avg_pool2d = _of(AdaptiveAvgPool2d)
-interpolate = _of(Upsample)
+avg_pool1d = _wrap(AvgPool1d)
+avg_pool2d = _wrap(AvgPool2d)
+adaptive_avg_pool2d = _wrap(AdaptiveAvgPool2d)
+interpolate = _wrap(Upsample)
 
 
 def pad(
     input: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
-    """x with more elements at the ends, or fewer, as by nnmpi.pad."""
+    """Returns x with elements added at the ends of its axes, or removed, as `nnmpi.pad` does."""
     return functional.pad(input, pad, mode, value)
 
 
 def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
-    """int64, with a last axis of the classes: 1 at the label, 0 elsewhere; -1: as many as occur."""
+    """Returns int64 labels as rows with 1 at the label and 0 elsewhere, along a new last axis.
+
+    With num_classes=-1 there are as many classes as the labels need.
+    """
     labels = as_tensor(tensor)
     index = labels.numpy()
     highest = int(index.max(initial=-1))
@@ -271,23 +284,23 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
     if index.dtype.kind not in "iu" or index.min(initial=0) < 0 or highest >= classes:
         raise ValueError(
             f"one_hot: {index.dtype} labels from {index.min(initial=0)} to {highest} for {classes} "
-            "classes: they must be integers from 0 on, below the number of classes"
+            "classes: they must be integers of at least 0, below the number of classes"
         )
     return functional.tensor(np.eye(classes, dtype="int64")[index], on=backend.of(labels.data))
 
 
 # ---- losses
 
-cross_entropy = _of(CrossEntropyLoss, "input", "target")
-nll_loss = _of(NLLLoss, "input", "target")
-mse_loss = _of(element_losses.MSELoss, "input", "target")
-l1_loss = _of(element_losses.L1Loss, "input", "target")
-smooth_l1_loss = _of(element_losses.SmoothL1Loss, "input", "target")
-huber_loss = _of(element_losses.HuberLoss, "input", "target")
-kl_div = _of(element_losses.KLDivLoss, "input", "target")
-binary_cross_entropy = _of(element_losses.BCELoss, "input", "target")
-binary_cross_entropy_with_logits = _of(element_losses.BCEWithLogitsLoss, "input", "target")
-triplet_margin_loss = _of(TripletMarginLoss, "anchor", "positive", "negative")
+cross_entropy = _wrap(CrossEntropyLoss, "input", "target")
+nll_loss = _wrap(NLLLoss, "input", "target")
+mse_loss = _wrap(element_losses.MSELoss, "input", "target")
+l1_loss = _wrap(element_losses.L1Loss, "input", "target")
+smooth_l1_loss = _wrap(element_losses.SmoothL1Loss, "input", "target")
+huber_loss = _wrap(element_losses.HuberLoss, "input", "target")
+kl_div = _wrap(element_losses.KLDivLoss, "input", "target")
+binary_cross_entropy = _wrap(element_losses.BCELoss, "input", "target")
+binary_cross_entropy_with_logits = _wrap(element_losses.BCEWithLogitsLoss, "input", "target")
+triplet_margin_loss = _wrap(TripletMarginLoss, "anchor", "positive", "negative")
 
 
 if not TYPE_CHECKING:  # so that type checkers still know which names there are

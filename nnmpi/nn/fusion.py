@@ -1,9 +1,9 @@
-"""Which neighbouring layers of a Sequential run as one op.
+"""The neighbouring layers of a Sequential that run as one op.
 
     Conv2d + ReLU + MaxPool2d(2)    Conv2d + MaxPool2d(2)    Conv2d + ReLU    Linear + ReLU
-    Linear layers in a row with at most 16,384 weights together
+    BatchNorm + ReLU                Linear layers in a row with at most 16,384 weights together
 
-Values and gradients are those of separate layers. A layer that has hooks runs alone.
+Values and gradients are those of the separate layers. A layer that has hooks runs alone.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,12 +30,15 @@ FUSED = (
     (BatchNorm2d, ReLU),
     (BatchNorm1d, ReLU),
 )
-"""Neighbours that run as one op; MaxPool2d only with a window of 2x2."""
+"""Layers that run as one op if they are neighbours; MaxPool2d only with adjacent 2x2 windows."""
 
 
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
-    """The layers in groups: those that run as one op together (`FUSED`), each other one alone,
-    and so one that has hooks."""
+    """Yields the layers in groups: layers that run as one op together (`FUSED`), every other layer
+    alone.
+
+    A layer that has hooks is always alone.
+    """
     i = 0
     for taken in fused([Module if layer._hooks else type(layer) for layer in layers]):
         yield layers[i : i + taken]
@@ -43,10 +46,10 @@ def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
 
 
 def fused(types: Sequence[type[Module]]) -> Iterator[int]:
-    """How many layers each group has, by the types of all layers.
+    """Yields the number of layers of each group, given the types of all layers.
 
-    Subclasses of these are not fused, since they may have another `forward`, but for those that
-    say in `fuses_as` whose options their own `forward` takes.
+    A subclass is not fused, since its `forward` may differ, unless its `fuses_as` names the class
+    whose options its own `forward` takes.
     """
     i = 0
     while i < len(types):
@@ -57,7 +60,7 @@ def fused(types: Sequence[type[Module]]) -> Iterator[int]:
 
 
 def steps_of(layers: list[Module]) -> Iterator[FusedStep]:
-    """One function for each group of layers, and for small linear layers behind each other."""
+    """Yields one function for each group of layers, and one for a row of small Linear layers."""
     run = list[Sequence[Module]]()
     for group in groups(layers):
         if type(group[0]) is Linear:
@@ -82,11 +85,13 @@ def _step_of(group: Sequence[Module]) -> FusedStep:
 
 
 SMALL = 1 << 14
-"""Linear layers with so many weights together run as one op: calls take longer than products."""
+"""Linear layers in a row with at most this many weights run as one op: calling separate ops takes
+longer than small products."""
 
 
 def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
-    """Groups of a Linear and perhaps a ReLU each."""
+    """Yields the functions of a row of groups, each a Linear and perhaps a ReLU: one for all if
+    they are small."""
     linears = [group[0] for group in run]
     weights = sum(layer.in_features * layer.out_features for layer in linears)
     steps = [_step_of(group) for group in run]
@@ -97,12 +102,16 @@ def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
 
 
 def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
-    """Linear layers and their ReLUs as one op, if at the time of the call none of them has hooks,
-    no recorder wants to see them one by one, and their weights are where they stay."""
+    """Returns a function that runs Linear layers and their ReLUs as one op.
+
+    At the time of the call they run one by one if a layer has hooks, a recorder wants to see each,
+    or a store moves their weights.
+    """
     layers = [m for group in run for m in group]
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
 
     def step(x: Tensor) -> Tensor:
+        # a recorder, which is not a bool, has to see each op
         if getattr(x, "ndim", 0) != 2 or not isinstance(recording.get(), bool):
             return _in_turn(steps, x)
         for m in layers:
@@ -120,7 +129,8 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
 
 
 def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
-    """A convolution and its max-pool: one op if the window is 2x2 at the time of the call."""
+    """Returns a function that runs a convolution and its max-pool: as one op if the window is 2x2
+    at the time of the call."""
     fused = partial(forward, pool=True)
 
     def step(x: Tensor) -> Tensor:
@@ -133,7 +143,8 @@ def _pooled(forward: Callable[..., Tensor], pool: Any) -> FusedStep:
 
 
 def _unless_hooked(fused: FusedStep, layer: Module, rest: Sequence[Module]) -> FusedStep:
-    """Layers as one op, if none of them has hooks at the time of the call."""
+    """Returns a function that runs layers as one op, or one by one if a layer has hooks at the time
+    of the call."""
     second, last = rest[0], rest[-1]
 
     def step(x: Tensor) -> Tensor:

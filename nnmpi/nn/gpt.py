@@ -1,4 +1,5 @@
-"""GPT: a transformer that predicts the next token; the names are those of GPT-2's weights."""
+"""GPT: a transformer that predicts the next token; its parameters have the names of GPT-2's
+weights."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,10 +20,10 @@ DEVIATION = 0.02
 
 
 class GPT(Module):
-    """Tokens (N, T) to scores (N, vocabulary, T) of the token that comes next.
+    """A transformer from tokens (N, T) to scores (N, vocabulary, T) of the next token.
 
-    h: the blocks; the head has the weight of the embedding of tokens
-    published: JSON files of the folder that it was loaded from, by name, which are saved with it
+    h          the blocks; the head shares the weight of the token embedding
+    published  the JSON files of the folder that the model was loaded from, by name; saved with it
     """
 
     def __init__(
@@ -57,7 +58,8 @@ class GPT(Module):
 
 
 class Block(Module):
-    """x + attention(norm(x)), and that plus an MLP of its norm."""
+    """A transformer block: x + attention(norm(x)), then the same with an MLP in place of
+    attention."""
 
     def __init__(self, heads: int, width: int, last: float, dropout: float) -> None:
         self.ln_1, self.attn = LayerNorm(width), Attention(heads, width, last, dropout)
@@ -70,7 +72,7 @@ class Block(Module):
 
 
 class Attention(Module):
-    """Causal self-attention, between two linear layers."""
+    """Causal self-attention between two Linear layers."""
 
     def __init__(self, heads: int, width: int, last: float, dropout: float) -> None:
         self.c_attn = _linear(width, 3 * width, DEVIATION)
@@ -84,7 +86,7 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """Two linear layers with GELU between, four times as wide inside."""
+    """Two Linear layers with GELU between them; the hidden layer is four times as wide."""
 
     def __init__(self, width: int, last: float, dropout: float) -> None:
         self.c_fc, self.gelu = _linear(width, 4 * width, DEVIATION), GELU("tanh")
@@ -96,7 +98,7 @@ class MLP(Module):
 
 
 def check_gpt(layers: int, heads: int, width: int) -> None:
-    """Raises ValueError unless there is a gpt of these sizes."""
+    """Raises ValueError unless a GPT can have these sizes."""
     if min(layers, heads, width) < 1 or width % heads:
         raise ValueError(
             f"a gpt of {layers} layers, {heads} heads and width {width}: all must be at least 1, "
@@ -105,7 +107,8 @@ def check_gpt(layers: int, heads: int, width: int) -> None:
 
 
 def _linear(width: int, out: int, deviation: float) -> Linear:
-    """A Linear layer with weights of this deviation, and a bias of zeros."""
+    """Returns a Linear layer whose weights are normal with this standard deviation, and whose bias
+    is 0."""
     layer, weight = Linear(width, out), init.normal(deviation)
     zeros: Init = init.constant(0.0)
     layer.weight = Parameter.drawn((out, width), weight)

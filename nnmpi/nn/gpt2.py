@@ -1,12 +1,12 @@
-"""GPT-2 in the files that its weights are published in: config.json and model.safetensors, and
-generation_config.json, which is kept.
+"""GPT-2 in the files in which its weights are published: config.json, model.safetensors, and
+generation_config.json, which is kept as it is.
 
-there                         here
-h.0.attn.c_attn.weight        (W, 3 H D): inputs x outputs, q of all heads before k and v
-                              (H 3 D, W): outputs x inputs, and a head's q, k and v together
-c_proj.weight, c_fc.weight    inputs x outputs, transposed here
-lm_head.weight                wte.weight, here as well; has to be equal in files that have it
-attn.bias, attn.masked_bias   masks, and no parameters
+in the files                   in the model
+h.0.attn.c_attn.weight         (W, 3 H D): inputs x outputs, q of all heads, then k, then v
+                               (H 3 D, W): outputs x inputs, with q, k and v of each head together
+c_proj.weight, c_fc.weight     inputs x outputs; transposed in the model
+lm_head.weight                 wte.weight in the model as well; must be equal in files that have it
+attn.bias, attn.masked_bias    masks, which are not parameters
 """
 
 import json
@@ -23,7 +23,7 @@ from nnmpi.arrays import backend
 from nnmpi.data.files import read_json
 from nnmpi.nn.gpt import GPT, check_gpt
 from nnmpi.nn.place import Place
-from nnmpi.nn.state import AS_IS, Form, Order, check_state
+from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder, check_state
 from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
 from nnmpi.nn.utils import skip_init
 from nnmpi.options.quoting import shown
@@ -43,22 +43,22 @@ EXPECTED = {
     "tie_word_embeddings": True,
 }
 EQUAL = {"activation_function": ("gelu_pytorch_tanh",)}
-"""Other names of what is expected."""
+"""Other values that mean the same as the expected ones."""
 
-REMEDY = "take that of the weights"
+REMEDY = "take the file that belongs to the weights"
 
 TYPE_OF_WEIGHTS = ("torch_dtype", "dtype")
-"""Keys of config.json for the type of the numbers, which may be another when they are written."""
+"""Keys of config.json for the type of the weights; not saved, since the type may have changed."""
 
 BEGIN, END = "bos_token_id", "eos_token_id"
-"""Keys of both files of JSON for the tokens behind which a text begins, and at which it ends."""
+"""Keys, in both JSON files, of the tokens that begin and end a text."""
 
 METADATA = {"format": "pt"}
-"""The metadata that transformers expects in the file of weights."""
+"""The metadata that transformers expects in the file with the weights."""
 
 
 class Sizes(NamedTuple):
-    """The numbers of a GPT."""
+    """The sizes of a GPT."""
 
     layers: int
     heads: int
@@ -68,55 +68,56 @@ class Sizes(NamedTuple):
 
     @property
     def model(self) -> str:
-        """The name of such a model, as --model has it."""
+        """The name of a model of these sizes, as `--model` takes it."""
         return f"gpt:{self.layers}x{self.heads}x{self.width}"
 
 
 KEYS = ("n_layer", "n_head", "n_embd", "vocab_size", "n_positions")
-"""The names of these numbers in config.json."""
+"""The names of the fields of `Sizes` in config.json."""
 
 GPT2 = Sizes(12, 12, 768, 50_257, 1024)
-"""The smallest of the published models, of 124 million parameters."""
+"""The sizes of the smallest published model, with 124 million parameters."""
 
 
 @dataclass(frozen=True)
-class Published(Form):
-    """A file of a model with so many heads (see `nnmpi.nn.state.Form`)."""
+class GPT2Format(FileFormat):
+    """The file format of a GPT-2 with this number of heads (see `nnmpi.nn.state.FileFormat`)."""
 
     heads: int
 
-    def found(self, names: Iterable[str]) -> dict[str, str]:
-        """The names in a file by those here."""
+    def names_by_path(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns the names in a file by the path of their tensor in the model."""
         names_in_file = {n.removeprefix(PREFIX): n for n in names if not n.endswith(NO_PARAMETERS)}
         if EMBEDDING in names_in_file:
             names_in_file[HEAD] = names_in_file[EMBEDDING]
         return names_in_file
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """The embedding and the output layer, of a file that has both."""
+        """Returns the pair of embedding and output layer, if a file has both."""
         names_in_file = {n.removeprefix(PREFIX): n for n in names}
         has_both = {EMBEDDING, LM_HEAD} <= names_in_file.keys()
         return [(names_in_file[EMBEDDING], names_in_file[LM_HEAD])] if has_both else []
 
     def name(self, path: str) -> str | None:
-        """The name in a file that is written; None for the tied weight, under its second name."""
+        """Returns the name to write a tensor under; None for the tied weight under its second
+        path."""
         return None if path == HEAD else PREFIX + path
 
-    def order(self, path: str) -> Order:
-        """How a file has the numbers of a tensor."""
+    def order(self, path: str) -> StorageOrder:
+        """Returns how a file stores the elements of a tensor."""
         if path.endswith("attn.c_attn.weight"):
-            return Order(is_transposed=True, heads=self.heads)
+            return StorageOrder(is_transposed=True, heads=self.heads)
         if path.endswith("attn.c_attn.bias"):
-            return Order(heads=self.heads)
-        return Order(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
+            return StorageOrder(heads=self.heads)
+        return StorageOrder(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
 
 
 def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
-    """The model of a folder with config.json and model.safetensors, or the shards of an index;
-    `dropout` is for training."""
+    """Returns the model of a folder with config.json and model.safetensors, or with the shards of
+    an index; `dropout` is for training it further."""
     sizes = read_sizes(folder)
     model = GPT(*sizes, dropout, published_in(folder))
-    form, file = Published(sizes.heads), weights_in(folder)
+    form, file = GPT2Format(sizes.heads), weights_in(folder)
     check_tied(file, form)
     sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
     try:
@@ -129,53 +130,57 @@ def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
 
 
 def weights_in(folder: str | os.PathLike[str]) -> Path:
-    """The file of the tensors of a folder, or the index of its shards if it has no such file."""
+    """Returns the path of the weights of a folder, or of the index of their shards if it has no
+    such file."""
     whole_file, index = Path(folder, WEIGHTS), Path(folder, SHARDED)
     return index if os.path.lexists(index) and not os.path.lexists(whole_file) else whole_file
 
 
 def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
-    """Writes config.json and model.safetensors of a model into a folder, which is made, and
-    generation_config.json if it is from a folder with one.
+    """Writes config.json and model.safetensors of a model into a folder, which is created, and
+    generation_config.json if the model was loaded from a folder that has one.
 
-    They are written into another folder first, so that a failure leaves nothing behind.
+    The files are written to a temporary folder first, so a failure leaves nothing behind.
     """
-    path, form = Path(folder), Published(model.heads)
-    texts = texts_of(sizes_of(model), model.published)
+    path, form = Path(folder), GPT2Format(model.heads)
+    texts = json_texts(sizes_of(model), model.published)
     state = {
-        name: form.order(path).there(backend.to_host(value))
+        name: form.order(path).to_file(backend.to_host(value))
         for path, value in model.state_dict().items()
         if (name := form.name(path))
     }
+    # in the folder or beside it, so that os.replace does not cross file systems
     path.parent.mkdir(parents=True, exist_ok=True)
-    near = path if path.is_dir() else path.parent
-    with tempfile.TemporaryDirectory(prefix=".nnmpi-", dir=near) as other:
-        made = Path(other)
+    parent = path if path.is_dir() else path.parent
+    with tempfile.TemporaryDirectory(prefix=".nnmpi-", dir=parent) as temporary:
+        new = Path(temporary)
         for file, text in texts.items():
-            (made / file).write_text(text, encoding="utf-8")
-        save_file(state, made / WEIGHTS, METADATA)
+            (new / file).write_text(text, encoding="utf-8")
+        save_file(state, new / WEIGHTS, METADATA)
         path.mkdir(exist_ok=True)
         for file in (WEIGHTS, *texts):
-            os.replace(made / file, path / file)
+            os.replace(new / file, path / file)
 
 
 def sizes_of(model: GPT) -> Sizes:
-    """The sizes of a model, of which this rank may have a part."""
+    """Returns the sizes of a model, of which this rank may have only a part."""
     vocabulary, width = model.wte.weight.place.shape
     return Sizes(len(model.h), model.heads, width, vocabulary, model.wpe.num_positions)
 
 
 def published_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """The files of a folder that a model is saved with again, by name, config.json last."""
+    """Reads the JSON files of a folder that are saved with the model again, by name, config.json
+    last."""
     path = Path(folder, GENERATION)
     files = {GENERATION: read_json(path, REMEDY)} if os.path.lexists(path) else {}
     return {**files, CONFIG: _read_config(Path(folder, CONFIG))}
 
 
 def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> list[int]:
-    """The tokens of BEGIN or END in the files of a folder, but for those beyond the vocabulary.
+    """Returns the tokens listed under BEGIN or END in the files of a folder, without those beyond
+    the vocabulary.
 
-    As for transformers, generation_config.json goes before config.json.
+    As in transformers, generation_config.json has precedence over config.json.
     """
     for file in (GENERATION, CONFIG):
         settings = published.get(file, {})
@@ -192,13 +197,14 @@ def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> l
     return []
 
 
-def texts_of(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of config.json and generation_config.json by name, config.json last.
+def json_texts(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the texts of config.json and generation_config.json by name, config.json last.
 
-    They say what those of the folder did from which the model is, but for what is written anew.
+    They repeat the settings of the folder that the model was loaded from, except for those that
+    describe the weights now.
     """
     end = GPT2.vocabulary - 1 if sizes.vocabulary == GPT2.vocabulary else None
-    start = {BEGIN: end, END: end}  # of <|endoftext|>
+    start = {BEGIN: end, END: end}  # the token <|endoftext|>
     config = {**EXPECTED, **published.get(CONFIG, start), **dict(zip(KEYS, sizes, strict=True))}
     config = {key: value for key, value in config.items() if key not in TYPE_OF_WEIGHTS}
     config |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
@@ -209,18 +215,21 @@ def texts_of(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
 
 
 def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
-    """The sizes in config.json of a folder; raises ValueError unless this file and the tensors
-    beside it are those of a GPT-2."""
+    """Reads the sizes from config.json of a folder; raises ValueError unless this file and the
+    tensors beside it are those of a GPT-2."""
     path = Path(folder) / CONFIG
     config = _read_config(path)
     sizes = Sizes(*(config[key] for key in KEYS))
-    check_sources(path, sizes, sources_in(weights_in(folder), Published(sizes.heads)))
+    check_sources(path, sizes, sources_in(weights_in(folder), GPT2Format(sizes.heads)))
     return sizes
 
 
 def check_sources(file: object, sizes: Sizes, sources: Mapping[str, StoredTensor]) -> None:
-    """Raises ValueError unless a gpt of the sizes that a file tells has these tensors, by their
-    paths here; before a model is built, since a file may tell a billion layers."""
+    """Raises ValueError unless the tensors, by their paths in the model, fit the sizes that a file
+    states.
+
+    It runs before the model is built, since a file may claim a billion layers.
+    """
     vocabulary, positions = (sizes.vocabulary, sizes.width), (sizes.positions, sizes.width)
     layers = len({path.split(".")[1] for path in sources if path.startswith("h.")})
     try:
@@ -229,10 +238,10 @@ def check_sources(file: object, sizes: Sizes, sources: Mapping[str, StoredTensor
         check_state((), sources, [Place.of_whole(*place) for place in places])
         if layers != sizes.layers:
             raise ValueError(
-                f"its number of layers is {sizes.layers:,}, and that of the weights {layers:,}"
+                f"its number of layers is {sizes.layers:,}, but the weights have {layers:,}"
             )
     except ValueError as error:
-        remedy = "take sizes and weights of one model"
+        remedy = "take config.json and the weights of the same model"
         raise ValueError(f"{shown(file)}: {shown(error)}; {remedy}") from None
 
 
@@ -240,9 +249,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     config = read_json(path, REMEDY)
     if not isinstance(config, dict) or not config.keys() >= {*KEYS}:
         raise ValueError(
-            f"{shown(path)} is no configuration of GPT-2, with the numbers {', '.join(KEYS)}"
+            f"{shown(path)} is not a configuration of GPT-2, which has the keys {', '.join(KEYS)}"
         )
     missing = [key for key in KEYS if type(config[key]) is not int]
+    # a setting that the file leaves out has its default in transformers, the expected value
     others = [
         key
         for key, value in EXPECTED.items()

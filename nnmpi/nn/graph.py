@@ -5,7 +5,7 @@
     ├──► 0.k  Linear ───┘                                 ▲     edges   tensors
     └─────────────────────────────────────────────────────┘
 
-Fusion, cuts and sharding are functions of it: none of them runs the model.
+Fusion, pipeline cuts and sharding are functions of the graph: none of them runs the model.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,22 +21,22 @@ from nnmpi.nn.parameter import Parameter
 
 
 @dataclass(frozen=True)
-class Value:
-    """Stands for a tensor in arguments and results: the number of its edge."""
+class TensorRef:
+    """A placeholder for a tensor in arguments and results: the number of its edge."""
 
     edge: int
 
 
 @dataclass(frozen=True)
-class Use:
-    """Stands for a parameter or a buffer in arguments: its number in `Graph.variables`."""
+class VariableRef:
+    """A placeholder for a parameter or a buffer in arguments: its number in `Graph.variables`."""
 
     variable: int
 
 
 @dataclass(frozen=True)
 class SampleCount:
-    """Stands for so many times the number of samples; in a shape, for instance."""
+    """A placeholder for a multiple of the number of samples, for instance in a shape."""
 
     times: int
 
@@ -44,7 +44,7 @@ class SampleCount:
 class Axis(NamedTuple):
     """An axis of a tensor; its length is `size`, times the number of samples if `of_samples`.
 
-    Names are in `axis_names.py`.
+    Names are listed in `axis_names.py`.
     """
 
     size: int
@@ -55,9 +55,9 @@ class Axis(NamedTuple):
 class Edge(NamedTuple):
     """A tensor between nodes.
 
-    order          of its axes in memory
-    requires_grad  whether a parameter that is trained has a part in it
-    memory         the edge whose memory it lies in: itself, or one that it is a view of
+    order          the order of its axes in memory
+    requires_grad  whether it depends on a parameter that is trained
+    memory         the edge that owns its memory: itself, or the edge that it is a view of
     """
 
     axes: tuple[Axis, ...]
@@ -68,7 +68,7 @@ class Edge(NamedTuple):
 
     @property
     def of_samples(self) -> bool:
-        """Whether it has a number of rows for each sample, along the first axis."""
+        """True if the first axis counts samples, or rows of samples."""
         return bool(self.axes) and self.axes[0].of_samples
 
     @property
@@ -78,16 +78,16 @@ class Edge(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """How many numbers it holds for a sample; of a tensor that has no samples, in all."""
+        """The number of elements for one sample; all elements if no axis counts samples."""
         return prod(axis.size for axis in self.axes)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of these."""
+        """The size in bytes of the elements for one sample."""
         return self.numbers * np.dtype(self.dtype).itemsize
 
     def shape(self, samples: int) -> tuple[int, ...]:
-        """The shape for so many samples."""
+        """Returns the shape for this number of samples."""
         return tuple(a.size * (samples if a.of_samples else 1) for a in self.axes)
 
 
@@ -106,7 +106,7 @@ class Variable(NamedTuple):
 
     @property
     def path(self) -> str:
-        """The first name, in the whole model."""
+        """The first name in the whole model."""
         return self.names[0]
 
     @property
@@ -116,20 +116,21 @@ class Variable(NamedTuple):
 
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Positional and named arguments, in which tensors are Value and Use."""
+"""Positional and keyword arguments, with TensorRef and VariableRef in place of tensors."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A layer, a module that is taken whole, or an op between them.
+    """A layer, a module that is recorded as one unit, or an op between them.
 
     name       the path of the module, or the name of the op
-    result     what it returns, in which tensors are Value
-    within     the path of the module whose forward calls it
-    variables  of the module, or those that an op takes: numbers, in the order of their first use
-    layer      the class of the module, Module if it has a forward of its own; None of an op
-    settings   of the module: its public attributes that are numbers, text, or tuples of these
-    note       why a module with children is taken whole
+    result     the returned value, with TensorRef in place of tensors
+    within     the path of the module whose forward calls this node
+    variables  the numbers of the parameters and buffers that the module has or the op takes, in
+               the order of their first use
+    layer      the class of the module; Module if the instance has its own forward; None for an op
+    settings   the public attributes of the module that are numbers, text, or tuples of these
+    note       why a module with children is recorded as one unit
     """
 
     name: str
@@ -144,22 +145,22 @@ class Node:
 
     @property
     def kind(self) -> str:
-        """The name of the class of the module; of an op, its name."""
+        """The class name of the module, or the name of the op."""
         return self.name if self.layer is None else self.layer.__name__
 
     @cached_property
     def inputs(self) -> tuple[int, ...]:
-        """The edges among its arguments, each once, in their order."""
+        """The edges among the arguments, each once, in order."""
         return edges_of(self.arguments)
 
     @cached_property
     def outputs(self) -> tuple[int, ...]:
-        """The edges of its results."""
+        """The edges of the results."""
         return edges_of(self.result)
 
 
 class Call(NamedTuple):
-    """A module or an op, as it is called: the nodes that it runs; path and class of a module."""
+    """One call of a module or an op: the nodes that it runs, and the path and class of a module."""
 
     nodes: range
     path: str | None
@@ -170,27 +171,28 @@ class Call(NamedTuple):
 
     @property
     def inputs(self) -> tuple[int, ...]:
-        """The edges among its arguments."""
+        """The edges among the arguments."""
         return edges_of(self.arguments)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is a module that takes one tensor and returns one."""
+        """True if this is a call of a module that takes one tensor and returns one."""
         args, named = self.arguments
-        takes_one = len(args) == 1 and type(args[0]) is Value and not named
-        return self.op is None and takes_one and type(self.result) is Value
+        takes_one = len(args) == 1 and type(args[0]) is TensorRef and not named
+        return self.op is None and takes_one and type(self.result) is TensorRef
 
 
 class Graph(NamedTuple):
-    """Nodes in the order in which they run.
+    """The nodes of a model in the order in which they run, the edges between them and the
+    variables.
 
-    arguments  what the model is called with
+    arguments  the arguments that the model is called with
     outputs    the edges that it returns
-    order      trained parameters in the order of their use: gradients become final in the reverse
-    calls      of modules with several nodes, but for Sequentials that only run their layers
-    shapes     the edges whose shape a `forward` reads, so that it has to be the whole one
+    order      trained parameters in the order of their use: gradients become final in reverse order
+    calls      calls of modules with several nodes, except Sequentials that only run their layers
+    shapes     the edges whose shape a `forward` reads, which therefore cannot be sharded
     fused      neighbours that run as one op
-    source     how the model is run again, for what ranks do on paper
+    source     how the model is run again, for simulated steps (`tracing.ModelSource`)
     """
 
     nodes: tuple[Node, ...]
@@ -211,11 +213,12 @@ class Graph(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Why modules with children are taken whole."""
+        """The reasons why modules with children are recorded as one unit."""
         return tuple(f"{n.name or 'the model'}: {n.note}" for n in self.nodes if n.note)
 
     def users(self) -> dict[int, list[int]]:
-        """The nodes that take each edge; the number of nodes stands for the end of the model."""
+        """Returns, by edge, the nodes that take it; the number of nodes stands for the end of the
+        model."""
         users: dict[int, list[int]] = {e: [] for e in range(len(self.edges))}
         for k, node in enumerate(self.nodes):
             for e in node.inputs:
@@ -225,18 +228,19 @@ class Graph(NamedTuple):
         return users
 
     def crossing(self, k: int) -> tuple[int, ...]:
-        """The edges that nodes from k on need of the nodes before, or of the inputs."""
+        """Returns the edges that nodes k and later need from earlier nodes or from the inputs."""
         made = {*self.inputs, *(e for node in self.nodes[:k] for e in node.outputs)}
         needed = [e for node in self.nodes[k:] for e in node.inputs]
         return tuple(e for e in dict.fromkeys([*needed, *self.outputs]) if e in made)
 
 
 def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Nested tuples, lists and dicts with `leaf(part)` in the place of each part.
+    """Returns nested tuples, lists and dicts with each leaf replaced by `leaf(part)`.
 
-    If `others`, which are nested as `tree` is, are given, it is `leaf(part, *parts of these)`.
+    With `others`, which are nested like `tree`, it is `leaf(part, *parts)` with their leaves at the
+    same position.
     """
-    if isinstance(tree, Value | Use | SampleCount):  # first, since a Segment asks in each step
+    if isinstance(tree, TensorRef | VariableRef | SampleCount):  # first: asked in every step
         return leaf(tree, *others)
     if isinstance(tree, tuple | list):
         parts = [mapped(leaf, *inside) for inside in zip(tree, *others, strict=True)]
@@ -247,19 +251,19 @@ def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves of nested tuples, lists and dicts."""
+    """Returns the leaves of nested tuples, lists and dicts."""
     flat: list[Any] = []
     mapped(flat.append, tree)
     return flat
 
 
 def edges_of(tree: Any) -> tuple[int, ...]:
-    """The edges in nested tuples, lists and dicts, each once."""
-    return tuple(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is Value))
+    """Returns the edges in nested tuples, lists and dicts, each once."""
+    return tuple(dict.fromkeys(v.edge for v in leaves(tree) if type(v) is TensorRef))
 
 
 def variables_of(model: Module) -> tuple[list[Variable], dict[int, int]]:
-    """The entries of the state dict, and the number of each tensor by its id."""
+    """Returns the entries of the state dict, and the number of each tensor by its id."""
     by_id: dict[int, Variable] = {}
     for place, tensor in model.tensors():
         other = by_id.get(id(tensor))

@@ -1,4 +1,4 @@
-"""GraphRecorder: the layers and ops of one pass over a model, as the nodes of a graph."""
+"""GraphRecorder: records the layers and ops of one pass over a model as the nodes of a graph."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,17 +16,17 @@ from nnmpi.nn.graph import (
     Call,
     Edge,
     Node,
-    Use,
-    Value,
+    TensorRef,
+    VariableRef,
     mapped,
     variables_of,
 )
 from nnmpi.nn.module import Module
 from nnmpi.nn.sequential import only_runs_layers
 
-STEPS = "its forward depends on the step or on which samples there are"
-READS = "its forward reads numbers of a tensor"
-MAKES = "its forward uses a tensor or an array that is no attribute of a module"
+STEPS = "its forward depends on the step or on the indices of the samples"
+READS = "its forward reads elements of a tensor"
+MAKES = "its forward uses a tensor or an array that is not an attribute of a module"
 WRITES = "its forward writes to a tensor in place"
 NO_GRAD = "its forward uses no_grad"
 DETACHES = "its forward detaches a tensor"
@@ -36,17 +36,17 @@ HOOKS = "it has hooks"
 
 
 class TracedTensor(Tensor):
-    """A tensor whose numbers `forward` of a module that is looked into does not read.
+    """A tensor whose elements a traced `forward` must not read.
 
-    The pass under way is told when numbers or lengths are read, and when it is written to.
+    It notifies the recorder when its elements or its shape are read, and when it is written to.
     """
 
     __slots__ = ()
 
     @property
     def data(self) -> Array:
-        """The array."""
-        tell(READS)
+        """The array; reading it makes the recorder treat the calling module as one unit."""
+        note_untraceable(READS)
         return self.operand
 
     @data.setter
@@ -57,23 +57,23 @@ class TracedTensor(Tensor):
     def shape(self) -> tuple[int, ...]:
         record = recording.get()
         if isinstance(record, GraphRecorder):
-            record.measure(self)
+            record.note_shape_read(self)
         return super().shape
 
     def detach(self) -> Tensor:
-        tell(DETACHES)
+        note_untraceable(DETACHES)
         return super().detach()
 
     def mark_written(self) -> None:
-        tell(WRITES)
+        note_untraceable(WRITES)
         super().mark_written()
 
 
-TracedTensor.__name__ = Tensor.__name__  # as messages to users call it
+TracedTensor.__name__ = Tensor.__name__  # error messages show it
 
 
 class ConflictError(Exception):
-    """A module has to be taken whole: its path, and why."""
+    """Raised if a module has to be recorded as one unit: its path, and the reason."""
 
     def __init__(self, path: str, note: str) -> None:
         self.path, self.note = path, note
@@ -82,38 +82,39 @@ class ConflictError(Exception):
 class GraphRecorder:
     """Records the layers and ops of one pass: the structure of a model, not what a rank does.
 
-    `notes` has the modules to take whole, by path, with the reasons. `grown` is called with the
-    bytes that the pass holds so far, whenever a node has been added.
+    `notes` lists the modules to record as one unit, by path, with the reasons. `grown` is called
+    with the bytes that the pass holds so far, whenever a node is added.
 
-    edges  for the samples of the pass, once its arrays are freed
+    edges  the edges for the samples of the pass; available after `free`
     fused  neighbours that run as one op
-    held   the bytes of the edges
+    held   the size of the edges in bytes
     """
 
     def __init__(
         self, model: Module, notes: Mapping[str, str], grown: Callable[[int], object]
     ) -> None:
         self._notes, self._grown, self.held = notes, grown, 0
+        # reversed, so that a module with several names has its first one
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = variables_of(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
         self.nodes, self.edges, self.order = list[Node](), list[Edge](), list[int]()
         self.calls, self.shapes, self.fused = list[Call](), set[int](), list[range]()
         self._tensors, self._edges = list[Tensor](), dict[int, int]()
-        self._memory: dict[int, Array] = {}  # of edges, by its id
-        self._within: list[str] = []  # the paths of the modules that are looked into
-        self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
+        self._memory: dict[int, Array] = {}  # that edges lie in, by id
+        self._within: list[str] = []  # the modules being traced into, the innermost last
+        self._unit: dict[int, None] | None = None  # used by the module recorded as one node
 
     def run(self, model: Module, inputs: Arguments) -> None:
-        """Calls the model."""
+        """Calls the model and records its arguments and outputs."""
         args, named = mapped(lambda x: self._edge(x) if isinstance(x, Tensor) else x, inputs)
         self.arguments = self._templates((args, named))
         self.returned = model(*args, **named)
         self.outputs = self._templates(self.returned)
 
     def free(self) -> None:
-        """Frees the arrays of the pass; `edges` says what they were."""
-        owners: dict[int, int] = {}  # of memory: the first edge that lies in it
+        """Frees the arrays of the pass, and describes them in `edges`."""
+        owners: dict[int, int] = {}  # by memory: the first edge in it
         for e, t in enumerate(self._tensors):
             axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
             owner = owners.setdefault(id(meta.owner(t.operand)), e)
@@ -124,23 +125,24 @@ class GraphRecorder:
         self.returned = None
 
     def refuse(self, reason: str) -> None:
-        """The forward of a module does this: it is taken whole, if it is looked into."""
+        """Raises ConflictError for the innermost module that is being traced into: it has to be one
+        unit."""
         if self._unit is None and self._within:
             raise ConflictError(self._within[-1], reason)
 
     def enter_no_grad(self) -> None:
-        """Called before no_grad (see `nnmpi.autograd.recording`)."""
+        """Refuses no_grad in a traced `forward` (see `nnmpi.autograd.recording`)."""
         self.refuse(NO_GRAD)
 
-    def measure(self, tensor: Tensor) -> None:
-        """Lengths of a tensor were read."""
+    def note_shape_read(self, tensor: Tensor) -> None:
+        """Notes that `forward` has read the shape of a tensor."""
         if self._unit is None and id(tensor) in self._edges:
             self.shapes.add(self._edges[id(tensor)])
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
     ) -> None:
-        """Called with each op (see `nnmpi.autograd.recording`)."""
+        """Records one op; called for each op of the pass (see `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y.requires_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)
@@ -155,24 +157,26 @@ class GraphRecorder:
         self._add(Node(name, arguments, None, self._within[-1], tuple(used), op=op), y)
 
     def forward(self, module: Module, forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """Called in place of the `forward` of each module (see `nnmpi.nn.passes.Pass`)."""
+        """Runs a module and records it; called in place of each `forward` (see
+        `nnmpi.nn.passes.Pass`)."""
         in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
-        path = self._paths.get(id(module))  # None: `forward` of another one has made it
+        path = self._paths.get(id(module))  # None: made inside another forward
         if path is None or self._unit is not None or (in_sequence and not module._modules):
             return forward(*args, **named)
         if not module._modules or module._buffers or module._hooks or path in self._notes:
             return self._layer(module, path, forward, args, named)
         self._within.append(path)
-        if in_sequence:  # which would run some of them as one op
+        if in_sequence:  # its own forward would fuse some of them
             result = self._in_sequence([*module._modules.values()], *args, **named)
         else:
             start, attributes = len(self.nodes), _plain(module)
             result = forward(*args, **named)
+            # the next pass would depend on it, and a graph has no place for it
             if attributes | _plain(module) != attributes:
                 self.refuse(CHANGES)
-            returned = self._templates(result)  # raises if the module has made it itself
+            returned = self._templates(result)  # raises if forward has made the array
             nodes = range(start, len(self.nodes))
-            with suppress(ConflictError, ValueError):  # if it is given what is not in the graph
+            with suppress(ConflictError, ValueError):  # unless arguments are outside the graph
                 given = self._templates((args, named))
                 kind = type(module) if _is_of_class(module, forward) else Module
                 call = Call(nodes, path, None, given, returned, kind)
@@ -181,7 +185,7 @@ class GraphRecorder:
         return result
 
     def _in_sequence(self, layers: list[Module], *args: Any, **named: Any) -> Any:
-        """The layers one by one, of which some would run as one op."""
+        """Runs layers one by one, and notes those that would otherwise run as one op."""
         for group in groups(layers):
             for layer in group:
                 args, named = (layer(*args, **named),), {}
@@ -197,7 +201,9 @@ class GraphRecorder:
         args: tuple[Any, ...],
         named: dict[str, Any],
     ) -> Any:
+        """Runs a module as one unit and records it as one node."""
         arguments = self._templates((args, named))
+        # while it is set, ops make no nodes, and note the variables that they use
         self._unit = dict.fromkeys(
             self._numbers[id(t)] for _, t in module.tensors() if id(t) in self._numbers
         )
@@ -212,15 +218,15 @@ class GraphRecorder:
         return self._add(node, result)
 
     def _add(self, node: Node, result: Any) -> Any:
-        """Adds a node with its results, each of which becomes an edge."""
+        """Adds a node and returns its results, each tensor of which becomes an edge."""
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         self.nodes.append(replace(node, result=self._templates(returned)))
         self._grown(self.held)
         return returned
 
     def _edge(self, t: Tensor) -> Tensor:
-        """A tensor as a new edge: itself, or another one if it is known already."""
-        if id(t) in self._edges or type(t) is not Tensor:  # a parameter or a lookup
+        """Makes a tensor a new edge and returns it, or a copy if it already is an edge."""
+        if id(t) in self._edges or type(t) is not Tensor:  # known, a parameter or a Lookup
             t = Tensor(t.operand, t.requires_grad)
         t.__class__ = TracedTensor
         self._edges[id(t)] = len(self._tensors)
@@ -232,14 +238,14 @@ class GraphRecorder:
         return t
 
     def _templates(self, tree: Any) -> Any:
-        """Arguments or results as the graph has them."""
+        """Returns arguments or results with placeholders for tensors and variables."""
         return mapped(self._template, tree)
 
     def _template(self, value: Any) -> Any:
         if id(value) in self._edges:
-            return Value(self._edges[id(value)])
+            return TensorRef(self._edges[id(value)])
         if id(value) in self._numbers:
-            return Use(self._numbers[id(value)])
+            return VariableRef(self._numbers[id(value)])
         if isinstance(value, Tensor):
             self._refuse_outside(value)
         is_array = isinstance(value, Tensor) or backend.is_array(value)
@@ -248,29 +254,31 @@ class GraphRecorder:
         return value
 
     def _refuse_outside(self, t: Tensor) -> None:
-        """Raises ValueError for a leaf that requires a gradient and is no parameter."""
+        """Raises ValueError for a tensor that requires a gradient but is not a parameter of the
+        model."""
         if t.requires_grad and id(t) not in self._numbers:
             raise ValueError(
-                f"the model uses a tensor of shape {t.shape} that requires a gradient and is none "
-                "of its parameters, so it would be neither trained nor saved: make it an attribute "
-                "of a module, as nn.Parameter"
+                f"the model uses a tensor of shape {t.shape} that requires a gradient but is not "
+                "one of its parameters, so it would be neither trained nor saved: make it an "
+                "attribute of a module, as nn.Parameter"
             )
 
 
-def tell(reason: str) -> None:
-    """A `forward` does this, which a graph does not show: the pass under way is told."""
+def note_untraceable(reason: str) -> None:
+    """Reports to the running recorder, if any, that a `forward` does something a graph cannot
+    express."""
     record = recording.get()
     if isinstance(record, GraphRecorder):
         record.refuse(reason)
 
 
 def _is_of_class(module: Module, forward: Callable[..., Any]) -> bool:
-    """Whether `forward` is that of the class, and not one that was set on the instance."""
+    """True if `forward` is defined by the class, and was not set on the instance."""
     return getattr(forward, "__func__", None) is type(module).forward
 
 
 def _plain(module: Module) -> dict[str, Any]:
-    """The attributes that are plain values."""
+    """Returns the attributes that are plain values."""
     return {name: v for name, v in vars(module).items() if _is_plain(v)}
 
 
@@ -281,5 +289,5 @@ def _is_plain(value: Any) -> bool:
 
 
 def order_of(array: Array) -> tuple[int, ...]:
-    """The axes of an array in the order in which they lie in memory, that of long strides first."""
+    """Returns the axes of an array in their order in memory, the longest stride first."""
     return tuple(sorted(range(array.ndim), key=lambda k: (-array.strides[k], k)))

@@ -1,7 +1,7 @@
 """Hooks: functions that are called before or after the forward pass of a module.
 
-They belong to the module: what runs neighbours as one op, records a graph or divides layers among
-ranks takes a module that has some as it is, hooks included.
+A module with hooks stays one unit, hooks included, wherever layers are otherwise taken apart:
+neighbours are fused into one op, a graph is recorded, or layers are split between ranks.
 """
 
 from collections.abc import Callable
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, NoReturn, Self
 
 
 class Hook(NamedTuple):
-    """A function of (module, args), then the keyword arguments if `with_kwargs`, then the output
-    if it is called after the forward pass."""
+    """A hook of a module; it is called with (module, args), then the keyword arguments if
+    `with_kwargs`, then the output if it is a hook after the forward pass."""
 
     function: Callable[..., Any]
     is_before: bool
@@ -18,15 +18,15 @@ class Hook(NamedTuple):
 
 
 class HookHandle:
-    """Takes a hook off its module: by `remove()`, or at the end of a `with`."""
+    """Removes a hook from its module, by `remove()` or at the end of a `with` block."""
 
     def __init__(self, module: "Hooked", hook: Hook) -> None:
         self._module, self._hook = module, hook
 
     def remove(self) -> None:
-        """Take the hook off; a second call does nothing."""
-        kept = tuple(hook for hook in self._module._hooks if hook is not self._hook)
-        object.__setattr__(self._module, "_hooks", kept)
+        """Removes the hook; a second call does nothing."""
+        others = tuple(hook for hook in self._module._hooks if hook is not self._hook)
+        object.__setattr__(self._module, "_hooks", others)
 
     def __enter__(self) -> Self:
         return self
@@ -36,11 +36,12 @@ class HookHandle:
 
 
 def refused_hook(name: str) -> Callable[..., NoReturn]:
-    """A method in the place of PyTorch's for registering a hook of a kind that there is not."""
+    """Returns a method that raises NotImplementedError, for PyTorch's kinds of hooks that nnmpi
+    lacks."""
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(
-            f"{name}: nnmpi has forward hooks of modules, and no others; write what it would do "
+            f"{name}: nnmpi has forward hooks of modules, and no others; write what the hook does "
             'into forward, or around the call (docs/modules.md, "What stays out")'
         )
 
@@ -56,13 +57,15 @@ class Hooked:
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Call hook(module, args, output) after each forward pass; it may return another output."""
+        """Calls hook(module, args, output) after each forward pass; the hook may return another
+        output."""
         return self._register(Hook(hook, False, with_kwargs), prepend)
 
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> HookHandle:
-        """Call hook(module, args) before each forward pass; it may return other arguments."""
+        """Calls hook(module, args) before each forward pass; the hook may return other
+        arguments."""
         return self._register(Hook(hook, True, with_kwargs), prepend)
 
     register_full_backward_hook = refused_hook("Module.register_full_backward_hook")
@@ -73,7 +76,8 @@ class Hooked:
         return HookHandle(self, hook)
 
     def forward_with_hooks(self, *args: Any, **options: Any) -> Any:
-        """`forward` between its hooks."""
+        """Calls the hooks before `forward`, `forward` itself, then the hooks after it, and returns
+        the output."""
         hooks = self._hooks
         for function, _, with_kwargs in (hook for hook in hooks if hook.is_before):
             new = function(self, args, options) if with_kwargs else function(self, args)

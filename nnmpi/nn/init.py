@@ -1,12 +1,12 @@
 """Initial values as functions of a key and the index of an element, and PyTorch's `nn.init`.
 
-The functions are dataclasses, not closures, so that a parameter can be copied and pickled. What
-`uniform_` and the others write depends on the seed and the path of a parameter in its model, as
-the values that layers start with do, and on nothing else:
+The functions are dataclasses, not closures, so that a parameter can be copied and pickled. The
+values that `uniform_` and the others write depend on the seed and the path of a parameter in its
+model, as the initial values of layers do, and on nothing else:
 
-    of a parameter        key(seed, "init", path), and the index of an element in the whole tensor
-    of any other tensor   key(seed, "init", "", number), with the number of modules and tensors
-                          made before it; the seed is that of `nnmpi.seeded`, or 0
+    a parameter        key(seed, "init", path), and the index of an element in the whole tensor
+    any other tensor   key(seed, "init", "", number), where the number counts the modules and
+                       tensors made before it; the seed is that of `nnmpi.seeded`, or 0
 """
 
 import math
@@ -19,14 +19,14 @@ from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.keyed import Key
 from nnmpi.autograd import Tensor, no_grad
 from nnmpi.nn.parameter import Init, Parameter
-from nnmpi.nn.seeding import next_construction
+from nnmpi.nn.seeding import next_seed_state
 
 _ROW = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
 class constant:  # noqa: N801 (used like a function)
-    """One value everywhere."""
+    """Initial values that are all equal to `value`."""
 
     value: float
 
@@ -36,7 +36,7 @@ class constant:  # noqa: N801 (used like a function)
 
 @dataclass(frozen=True)
 class uniform:  # noqa: N801
-    """Uniform on (mean - bound, mean + bound)."""
+    """Initial values that are uniform on (mean - bound, mean + bound)."""
 
     bound: float
     mean: float = 0.0
@@ -47,7 +47,7 @@ class uniform:  # noqa: N801
 
 @dataclass(frozen=True)
 class normal:  # noqa: N801
-    """Normal around a mean, drawn again until it is within [low, high]."""
+    """Initial values that are normal; values outside [low, high] are drawn again."""
 
     std: float
     mean: float = 0.0
@@ -57,6 +57,7 @@ class normal:  # noqa: N801
     def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
         values, left, row = np.zeros(index.shape), np.ones(index.shape, bool), _ROW
         while left.any():
+            # a new row of the key for each attempt: no element depends on how others are drawn
             values[left] = keyed.normal(key, index[left], row) * self.std + self.mean
             left, row = (values < self.low) | (values > self.high), row + 1
         return values
@@ -64,7 +65,7 @@ class normal:  # noqa: N801
 
 @dataclass(frozen=True)
 class zero_within:  # noqa: N801
-    """The values of another function, but 0 for the indices `start` to `stop` - 1."""
+    """The initial values of `init`, with zeros at the indices start..stop-1."""
 
     init: Init
     start: int
@@ -76,7 +77,8 @@ class zero_within:  # noqa: N801
 
 
 def fan_in(n: int) -> Init:
-    """Uniform within 1/sqrt(n): what PyTorch gives weights and biases with n inputs per output."""
+    """Returns PyTorch's default for weights and biases with n inputs per output: uniform within
+    1/sqrt(n)."""
     return uniform(1 / math.sqrt(n) if n else 0.0)
 
 
@@ -86,19 +88,19 @@ T = TypeVar("T", bound=Tensor)
 
 
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
-    """Uniform on (a, b)."""
+    """Fills the tensor with values that are uniform on (a, b)."""
     return _fill("uniform_", tensor, uniform((b - a) / 2, (a + b) / 2))
 
 
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
-    """Normal."""
+    """Fills the tensor with normal values."""
     return _fill("normal_", tensor, normal(std, mean))
 
 
 def trunc_normal_(
     tensor: T, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> T:
-    """Normal within [a, b]: what is outside is drawn again."""
+    """Fills the tensor with normal values, drawing those outside [a, b] again."""
     low, high = ((v - mean) / (std * math.sqrt(2)) for v in (a, b))
     share = (math.erf(high) - math.erf(low)) / 2
     if share < 0.01:
@@ -110,28 +112,30 @@ def trunc_normal_(
 
 
 def constant_(tensor: T, val: float) -> T:
-    """One value everywhere."""
+    """Fills the tensor with one value."""
     return _fill("constant_", tensor, constant(float(val)))
 
 
 def ones_(tensor: T) -> T:
-    """1 everywhere."""
+    """Fills the tensor with 1."""
     return _fill("ones_", tensor, constant(1.0))
 
 
 def zeros_(tensor: T) -> T:
-    """0 everywhere."""
+    """Fills the tensor with 0."""
     return _fill("zeros_", tensor, constant(0.0))
 
 
 def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
-    """Uniform within gain * sqrt(6 / (fan_in + fan_out)), for tanh and sigmoid (Glorot)."""
+    """Fills the tensor uniformly within gain * sqrt(6 / (fan_in + fan_out)), for tanh and sigmoid
+    (Glorot)."""
     bound = gain * math.sqrt(6 / max(sum(fans("xavier_uniform_", tensor)), 1))
     return _fill("xavier_uniform_", tensor, uniform(bound))
 
 
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
-    """Normal with standard deviation gain * sqrt(2 / (fan_in + fan_out))."""
+    """Fills the tensor with normal values of standard deviation gain * sqrt(2 / (fan_in +
+    fan_out))."""
     std = gain * math.sqrt(2 / max(sum(fans("xavier_normal_", tensor)), 1))
     return _fill("xavier_normal_", tensor, normal(std))
 
@@ -139,7 +143,8 @@ def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
 def kaiming_uniform_(
     tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Uniform within gain * sqrt(3 / fan), for ReLU and its kin (He); `a`: their negative slope."""
+    """Fills the tensor uniformly within gain * sqrt(3 / fan), for ReLU and its relatives (He); `a`
+    is their negative slope."""
     std = _kaiming("kaiming_uniform_", tensor, a, mode, nonlinearity)
     return _fill("kaiming_uniform_", tensor, uniform(std * math.sqrt(3)))
 
@@ -147,13 +152,14 @@ def kaiming_uniform_(
 def kaiming_normal_(
     tensor: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
 ) -> T:
-    """Normal with standard deviation gain / sqrt(fan)."""
+    """Fills the tensor with normal values of standard deviation gain / sqrt(fan)."""
     std = _kaiming("kaiming_normal_", tensor, a, mode, nonlinearity)
     return _fill("kaiming_normal_", tensor, normal(std))
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor that keeps the size of activations; `param`: the slope of a leaky ReLU."""
+    """Returns the factor that keeps the scale of activations; `param` is the slope of a leaky
+    ReLU."""
     if nonlinearity == "leaky_relu":
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in GAINS:
@@ -170,11 +176,12 @@ GAINS = {
     "relu": math.sqrt(2),
     "selu": 3 / 4,
 }
-"""The gains of nonlinearities that have no parameter."""
+"""The gains of nonlinearities without a parameter."""
 
 
 def fans(name: str, tensor: Tensor) -> tuple[int, int]:
-    """(fan_in, fan_out) of a weight (out, in, ...), of the whole one if a part is here."""
+    """Returns (fan_in, fan_out) of a weight (out, in, ...): of the whole weight, if this rank has a
+    part."""
     shape = tensor.place.shape if isinstance(tensor, Parameter) else tensor.shape
     if len(shape) < 2:
         raise ValueError(
@@ -186,7 +193,7 @@ def fans(name: str, tensor: Tensor) -> tuple[int, int]:
 
 
 def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
-    """The standard deviation of `kaiming_uniform_` and `kaiming_normal_`."""
+    """Returns the standard deviation of `kaiming_uniform_` and `kaiming_normal_`."""
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"{name}: mode {mode!r} is none of fan_in, fan_out")
     fan = fans(name, tensor)[mode == "fan_out"]
@@ -194,7 +201,8 @@ def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) 
 
 
 def _fill(name: str, tensor: T, init: Init) -> T:
-    """Write into a tensor; a parameter draws its values when they are needed, as layers do."""
+    """Writes initial values into a tensor; a parameter draws them when they are needed, as layers
+    do."""
     if isinstance(tensor, Parameter):
         tensor.redraw(init)
         return tensor
@@ -203,7 +211,7 @@ def _fill(name: str, tensor: T, init: Init) -> T:
             f"{name}: takes a Parameter or a Tensor, not a {type(tensor).__name__}: give "
             "layer.weight, or nnmpi.tensor(array)"
         )
-    drawn = next_construction()
+    drawn = next_seed_state()
     values = init(keyed.key(drawn.seed, "init", "", drawn.number), np.arange(tensor.size))
     with no_grad():
         tensor[...] = backend.of(tensor.data).asarray(values.reshape(tensor.shape), tensor.dtype)

@@ -1,7 +1,7 @@
 """Losses: modules from predictions and targets to a scalar.
 
-`divisor(target)` is what the mean divides the sum by. Where samples are on several ranks, each sums
-the losses of its own, and divides by the divisor of all.
+`divisor(target)` is the divisor of the mean. If samples are on several ranks, each rank sums the
+losses of its own samples, and divides by the divisor of all samples.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ from nnmpi.nn.passes import current_pass
 
 
 class Loss(Module):
-    """The base of the losses: how the losses of the samples are reduced to one."""
+    """The base of the losses: reduces the losses of the samples to one."""
 
     register_forward_hook = hooks.refused_hook("Loss.register_forward_hook")
     register_forward_pre_hook = hooks.refused_hook("Loss.register_forward_pre_hook")
@@ -34,18 +34,18 @@ class Loss(Module):
         self.reduction = reduction
 
     def __call__(self, *args: Any) -> Tensor:
-        """Unlike a module's, it is not counted as a forward pass: nothing in a loss is random."""
+        """Computes the loss without counting a forward pass, since nothing in a loss is random."""
         current = current_pass.get()
         around = None if current is None else current.around
         loss: Tensor = around(self, self.forward, *args) if around else self.forward(*args)
         return loss
 
     def divisor(self, target: Any) -> float:
-        """The divisor of the sum in a mean: the number of elements of the target."""
+        """Returns the divisor of the mean: the number of elements of the target."""
         return float(as_tensor(target).size)
 
     def reduced(self, losses: Tensor) -> Tensor:
-        """The losses as the reduction says; the mean of none is 0."""
+        """Returns the losses reduced as `reduction` says; the mean of no elements is 0."""
         if self.reduction == "none":
             return losses
         total: Tensor = losses.mean() if self.reduction == "mean" and losses.size else losses.sum()
@@ -53,7 +53,8 @@ class Loss(Module):
 
 
 def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
-    """Weights on the host; raises ValueError for what is none."""
+    """Returns weights as a float64 array on the host, or None; raises ValueError unless they are
+    finite numbers."""
     if weight is None:
         return None
     if isinstance(weight, str):
@@ -61,7 +62,7 @@ def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
     values = on_host(weight)
     is_number = values.dtype.kind in "biu" or is_float(values.dtype)
     if not is_number or not np.isfinite(values).all():
-        raise ValueError(f"{name}: {label} {weight!r:.60} holds other than finite numbers")
+        raise ValueError(f"{name}: {label} {weight!r:.60} must hold finite numbers only")
     return values.astype("float64")
 
 
@@ -69,9 +70,10 @@ def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
 
 
 class ClassLoss(Loss):
-    """Scores (N, C, ...) and integer labels (N, ...); those equal to `ignore_index` do not count.
+    """The base of losses of scores (N, C, ...) and integer labels (N, ...); labels equal to
+    `ignore_index` do not count.
 
-    weight: (C,), how much a label of each class counts; the mean divides by the sum of that
+    weight: (C,), the weight of the labels of each class; the mean divides by the sum of the weights
     """
 
     log_of_scores = "x"  # how a user writes the log-probabilities of scores x
@@ -84,49 +86,50 @@ class ClassLoss(Loss):
         self.weight = weights(name, "weight", weight)
         if self.weight is not None and self.weight.ndim != 1:
             raise ValueError(
-                f"{name}: weight of shape {self.weight.shape}: it has one number a class, (C,); "
+                f"{name}: weight of shape {self.weight.shape}: give one weight per class, (C,); "
                 f"predictions go into the call of the loss, {name}()(scores, labels)"
             )
         self.ignore_index = ignore_index
 
     def divisor(self, target: Any) -> float:
-        """The sum of the weights of the labels that are not ignored."""
+        """Returns the sum of the weights of the labels that are not ignored."""
         labels = on_host(target)
-        kept = labels != self.ignore_index
+        valid = labels != self.ignore_index
         if self.weight is None:
-            return float(np.count_nonzero(kept))
-        return float(self.weight[labels[kept]].sum())
+            return float(np.count_nonzero(valid))
+        return float(self.weight[labels[valid]].sum())
 
     def evaluate(self, scores: Any, labels: Any) -> tuple[float, int, int]:
-        """The loss, how many labels have the largest score (the first of equal ones), of how many.
+        """Returns the loss, the number of labels with the largest score (the first, of equal
+        scores), and the number of labels.
 
-        Labels that are ignored are not among them. A device sends three numbers, not the scores.
+        Ignored labels are not counted. A device sends three numbers, not the scores.
         """
         scores = as_tensor(scores)
         labels, may_ignore = self.checked(scores.shape, labels)
-        on, loss = backend.of(scores.data), self.of_checked(scores, labels, may_ignore)
-        here = on.asarray(labels)
-        kept = here != self.ignore_index
-        correct = (on.xp.argmax(sortable(scores.data), axis=1) == here) & kept
+        on, loss = backend.of(scores.data), self.loss_of(scores, labels, may_ignore)
+        device_labels = on.asarray(labels)
+        valid = device_labels != self.ignore_index
+        correct = (on.xp.argmax(sortable(scores.data), axis=1) == device_labels) & valid
         row = [
-            on.xp.asarray(n, "float64").reshape(1) for n in (loss.data, correct.sum(), kept.sum())
+            on.xp.asarray(n, "float64").reshape(1) for n in (loss.data, correct.sum(), valid.sum())
         ]
-        total, right, of = backend.to_host(on.xp.concatenate(row)).tolist()
-        return total, int(right), int(of)
+        total, hits, count = backend.to_host(on.xp.concatenate(row)).tolist()
+        return total, int(hits), int(count)
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)
-        return self.of_checked(scores, *self.checked(scores.data.shape, labels))
+        return self.loss_of(scores, *self.checked(scores.data.shape, labels))
 
-    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
-        """The loss of labels that fit."""
+    def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+        """Returns the loss of labels that were checked."""
         raise NotImplementedError
 
     def checked(self, shape: tuple[int, ...], labels: Any) -> tuple[Array, bool]:
-        """The labels of scores of this shape as an array, and whether some may be ignored.
+        """Returns the labels for scores of this shape as an array, and whether some may be ignored.
 
-        Raises ValueError unless they fit. Their values are checked only on the host, without a
-        wait for a device.
+        Raises ValueError unless they fit. Their values are checked only on the host, since a check
+        on a device would wait for it.
         """
         name = type(self).__name__
         if not isinstance(labels, np.ndarray):
@@ -149,38 +152,39 @@ class ClassLoss(Loss):
         classes = shape[1]
         if self.weight is not None and len(self.weight) != classes:
             raise ValueError(
-                f"{name}: weights of {len(self.weight)} classes, and scores of {classes}: "
+                f"{name}: weights for {len(self.weight)} classes, but scores for {classes}: "
                 "give a weight for each class"
             )
         if not isinstance(labels, np.ndarray):
             return labels, True
-        # as unsigned a negative label is huge, so one comparison finds both kinds of mistake
+        # as an unsigned integer a negative label is huge, so one comparison finds both mistakes
         if not labels.size or np.maximum.reduce(labels.astype(np.uint64), None) < classes:
             return labels, 0 <= self.ignore_index < classes
-        kept = labels[labels != self.ignore_index]
-        if kept.astype(np.uint64).max(initial=0) >= classes:
+        valid = labels[labels != self.ignore_index]
+        if valid.astype(np.uint64).max(initial=0) >= classes:
             raise ValueError(
-                f"{name}: labels from {kept.min()} to {kept.max()} for {classes} classes: they "
+                f"{name}: labels from {valid.min()} to {valid.max()} for {classes} classes: they "
                 f"must be 0 to {classes - 1}, or {self.ignore_index}, which is ignored"
             )
         return labels, True
 
     def weight_like(self, scores: Tensor) -> Array | None:
-        """The weights in the type of the scores, on their backend."""
+        """Returns the weights in the type of the scores, on their backend."""
         if self.weight is None:
             return None
         return array_on(backend.of(scores.data), self.weight, scores.dtype)
 
     def options(self, scores: Tensor) -> dict[str, Any]:
-        """The options of the op of scores."""
+        """Returns the keyword arguments with which the op is called for these scores."""
         options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
         return {"weight": self.weight_like(scores), **options}
 
 
 class CrossEntropyLoss(ClassLoss):
-    """-log(softmax(logits))[label]: logits (N, C, ...), integer labels (N, ...).
+    """The cross-entropy -log(softmax(logits))[label] of logits (N, C, ...) and integer labels (N,
+    ...).
 
-    label_smoothing: this part of each label is spread over all classes alike
+    label_smoothing: the share of each label that is spread evenly over all classes
     """
 
     log_of_scores = "nnmpi.log_softmax(x, 1)"
@@ -198,17 +202,18 @@ class CrossEntropyLoss(ClassLoss):
             raise ValueError(f"label_smoothing={label_smoothing!r} must be from 0 to 1")
         self.label_smoothing = label_smoothing
 
-    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+    def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         if self._is_plain(may_ignore):
             return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction)
         options = self.options(scores) | {"smoothing": self.label_smoothing}
         return apply(ops.weighted_cross_entropy, scores, labels, **options)
 
-    def in_sums(self, scores: Tensor, labels: Any) -> Tensor:
-        """The loss in the type of sums; a device makes no copy of the scores for it."""
+    def wide_loss(self, scores: Tensor, labels: Any) -> Tensor:
+        """Returns the loss in the accumulation type; on a device the scores are not copied for
+        it."""
         labels, may_ignore = self.checked(scores.shape, labels)
         if backend.of(scores.data).is_host or not self._is_plain(may_ignore):
-            return self.of_checked(scores.astype(types_of(scores.dtype).sums), labels, may_ignore)
+            return self.loss_of(scores.astype(types_of(scores.dtype).sums), labels, may_ignore)
         return apply(softmax.cross_entropy, scores, labels, reduction=self.reduction, widens=True)
 
     def _is_plain(self, may_ignore: bool) -> bool:
@@ -216,7 +221,8 @@ class CrossEntropyLoss(ClassLoss):
 
 
 class NLLLoss(ClassLoss):
-    """-logp[label]: log-probabilities (N, C, ...), integer labels (N, ...)."""
+    """The negative log-likelihood -logp[label] of log-probabilities (N, C, ...) and integer labels
+    (N, ...)."""
 
-    def of_checked(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
+    def loss_of(self, scores: Tensor, labels: Array, may_ignore: bool) -> Tensor:
         return apply(ops.nll, scores, labels, **self.options(scores))

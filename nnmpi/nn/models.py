@@ -1,4 +1,4 @@
-"""The models that the command line has by name."""
+"""The models that the command line knows by name."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -15,14 +15,14 @@ from nnmpi.nn.sequential import Sequential
 
 
 def mlp(*widths: int) -> Sequential:
-    """Linear layers of these widths with ReLU between; images are flattened."""
+    """Returns Linear layers of these widths with ReLU between them, after a Flatten."""
     if len(widths) < 2 or min(widths) < 1:
         raise ValueError(f"an mlp needs two widths or more, all at least 1, not {widths}")
     return Sequential(Flatten(), *_linear(*widths))
 
 
 def _linear(*widths: int) -> list[Module]:
-    """Linear layers of these widths with ReLU between."""
+    """Returns Linear layers of these widths with ReLU between them."""
     layers: list[Module] = []
     for k, o in pairwise(widths):
         layers += [Linear(k, o), ReLU()]
@@ -30,29 +30,30 @@ def _linear(*widths: int) -> list[Module]:
 
 
 def _block(channels: int, out: int, *norm: Module) -> list[Module]:
-    """3x3 convolution, its norm or a bias, ReLU and 2x2 max-pool, which halves the image."""
+    """Returns a 3x3 convolution, its norm (or else a bias), ReLU and a 2x2 max-pool, which halves
+    the image."""
     return [Conv2d(channels, out, 3, padding=1, bias=not norm), *norm, ReLU(), MaxPool2d(2)]
 
 
 def iris_mlp() -> Sequential:
-    """4-50-3."""
+    """A multilayer perceptron 4-50-3."""
     return Sequential(*_linear(4, 50, 3))
 
 
 def digits_cnn() -> Sequential:
-    """8x8 images: conv 1-32-64 with BatchNorm, Dropout, fc 256-10."""
+    """A network for 8x8 images: convolutions 1-32-64 with BatchNorm, Dropout, Linear 256-10."""
     blocks = *_block(1, 32, BatchNorm2d(32)), *_block(32, 64, BatchNorm2d(64))
     return Sequential(*blocks, Flatten(), Dropout(0.25), Linear(256, 10))
 
 
 def mnist_cnn() -> Sequential:
-    """28x28 images: conv 1-32-64, fc 3136-128-64-10."""
+    """A network for 28x28 images: convolutions 1-32-64, Linear 3136-128-64-10."""
     blocks = *_block(1, 32), *_block(32, 64)
     return Sequential(*blocks, Flatten(), *_linear(3136, 128, 64, 10))
 
 
 def cifar_cnn() -> Sequential:
-    """32x32 colour images: conv 3-64-128-256, fc 4096-256-10."""
+    """A network for 32x32 colour images: convolutions 3-64-128-256, Linear 4096-256-10."""
     blocks = *_block(3, 64), *_block(64, 128), *_block(128, 256)
     return Sequential(*blocks, Flatten(), *_linear(4096, 256, 10))
 

@@ -2,14 +2,14 @@
 
 Rules:
 
-- A module knows no ranks. What of a pass depends on other ranks or on the step comes in the Pass
-  (`passes.py`), and where values are is the business of stores.
-- The order of the registries, which is that of assignment, is that of the state dict, of files and
-  of the digest. Nothing may reorder it.
-- Values derive from the path. A module that gets another path before its weights are drawn gets
-  other weights, so wrappers keep paths (as parts of layers and stages do).
-- Attributes that are no part of the model are set by `object.__setattr__`: the setter of modules
-  looks for parameters, and lets a Sequential forget how it runs.
+- A module knows nothing of ranks. Whatever a forward pass needs to know about other ranks or about
+  the step comes in the Pass (`passes.py`); where the values are is the business of stores.
+- The order of the registries is the order of assignment. State dicts, files and the digest have the
+  same order, so nothing may change it.
+- Initial values derive from the path of a parameter. A module that gets another path before its
+  weights are drawn gets other weights, so wrappers (stages, parts of layers) keep the paths.
+- An attribute that is not part of the model is set by `object.__setattr__`: `Module.__setattr__`
+  looks for parameters, and makes a Sequential look up its fused steps again.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from nnmpi.nn.passes import (
 )
 from nnmpi.nn.place import Place
 from nnmpi.nn.registries import Registries
-from nnmpi.nn.seeding import Construction, refuse_late_seed
+from nnmpi.nn.seeding import SeedState, refuse_late_seed
 from nnmpi.nn.state import LoadedKeys, load_into
 
 
 class Module(Hooked, Registries):
     """A layer or a whole model: subclass it, assign parameters and modules, define `forward`.
 
-    All weights and dropout masks of a model are drawn from the `seed` of its root and the path in
-    the model. A weight that is read or changed before its layer is part of a model is drawn then,
-    and keeps its values in the model; two blocks of several layers that are changed so start with
-    equal weights, unless each sets its own `seed` first.
+    All weights and dropout masks of a model are drawn from the `seed` of its root and their path in
+    the model. A weight that is read or changed before its layer is assigned to a model is drawn at
+    that moment, and keeps its values in the model. Two blocks of layers that are changed in this
+    way start with equal weights, unless each sets its own `seed` first.
     """
 
     training: bool = True
-    _meet: Callable[[], None] | None = None
+    _before_user_call: Callable[[], None] | None = None
     """Called before the user calls a model whose layers need other ranks."""
     _modules: dict[str, Module]
 
     def __init__(self) -> None:
-        """Take no argument: options that no subclass declares are refused."""
+        """Takes no arguments, so that options which a subclass does not declare are refused."""
 
     # ---- running
 
     def forward(self, *args: Any, **options: Any) -> Any:
-        """Compute the output; subclasses define it."""
+        """Computes the output; a subclass defines it."""
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -69,13 +69,14 @@ class Module(Hooked, Registries):
             if current.around is not None:
                 forward = partial(current.around, self, forward)
             if self.training and not current.counted:
+                # not reset behind this module: the outermost call reads it, and counts the pass
                 current_pass.set(current._replace(counted=True))
             if self._combine and self.training and current.batch_stats is not UNTRACKED:
                 with combined_buffers(self, self._combine, current):
                     return forward(*args, **options)
             return forward(*args, **options)
-        if self._meet is not None:
-            self._meet()
+        if self._before_user_call is not None:
+            self._before_user_call()
         token = current_pass.set(Pass(self.passes, None, LOCAL, self.training))
         try:
             return forward(*args, **options)
@@ -85,80 +86,85 @@ class Module(Hooked, Registries):
             current_pass.reset(token)
 
     def train(self, mode: bool = True) -> Module:
-        """Switch to training mode: Dropout is active, BatchNorm uses the batch statistics."""
+        """Switches to training mode: Dropout is active, BatchNorm uses the batch statistics."""
         for m in self.modules():
             object.__setattr__(m, "training", mode)
         return self
 
     def eval(self) -> Module:
-        """Switch to evaluation mode."""
+        """Switches to evaluation mode: Dropout is inactive, BatchNorm uses the running
+        statistics."""
         return self.train(False)
 
     # ---- the tree
 
     @property
     def root(self) -> Module:
-        """The outermost module that this one is part of."""
+        """The outermost module that contains this one."""
         *_, m = self._upwards()
         return m
 
     @property
     def path(self) -> str:
-        """The name in the root: "" for the root itself, "2.norm" for a part of a part."""
+        """The name of this module in the root: "" for the root itself, "2.norm" for the child of a
+        child."""
         names = [m._name for m in self._upwards() if m._parent is not None]
         return ".".join(reversed(names))
 
     @property
     def seed(self) -> int:
-        """The seed of weights and dropout masks, if this is the root: 0 by default, or that of
-        `nnmpi.seeded`."""
-        return self._construction.seed
+        """The seed of weights and dropout masks, used if this module is the root: 0 by default, or
+        the seed of `nnmpi.seeded`."""
+        return self._seed_state.seed
 
     @seed.setter
     def seed(self, seed: int) -> None:
         refuse_late_seed(type(self).__name__, seed, self.named_parameters())
-        object.__setattr__(self, "_construction", Construction(seed))
+        object.__setattr__(self, "_seed_state", SeedState(seed))
 
     @property
     def _number(self) -> int:
-        """The number of modules constructed before a layer that stands alone.
+        """The number of modules constructed before this one if it is a layer that stands alone,
+        else 0.
 
-        So layers that stand alone have different weights, as layers of a model have by their paths.
-        It is 0 for a module with parts, for a part, and after `seed` was set.
+        It gives layers that stand alone different weights, as their paths do for the layers of a
+        model. It is 0 for a module with children, for a child, and after `seed` was set.
         """
         alone = self._parent is None and not self._modules
-        return self._construction.number if alone else 0
+        return self._seed_state.number if alone else 0
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules assigned to this one, each once, under its first name."""
+        """Yields the name and module of each child, each module once, under its first name."""
         first = {m: name for name, m in reversed(self._modules.items())}
         return ((name, m) for name, m in self._modules.items() if first[m] == name)
 
     def children(self) -> Iterator[Module]:
-        """The modules assigned to this one, each once."""
+        """Yields the modules that were assigned to this one, each once."""
         return (m for _, m in self.named_children())
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
-        """Call `fn` with each module below this one, children first, then with this one."""
+        """Calls `fn` with each module below this one, children first, then with this one."""
         for m in self.children():
             m.apply(fn)
         fn(self)
         return self
 
     def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """This module and all below it; a module in two places is yielded twice."""
+        """Yields the name and module of this module and all modules below it; a module that is
+        assigned in two places is yielded twice."""
         yield prefix, self
         for name, m in self._modules.items():
             yield from m.named_modules(f"{prefix}.{name}" if prefix else name)
 
     def modules(self) -> Iterator[Module]:
-        """This module and all below it."""
+        """Yields this module and all modules below it."""
         return (m for _, m in self.named_modules())
 
     def _entries(
         self, *registries: str, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Module, str]]:
-        """(full name, module, attribute) of all parameters, buffers or both, in module order."""
+        """Yields (full name, module, attribute) of each parameter or buffer in these registries,
+        module by module."""
         for path, m in self.named_modules(prefix) if recurse else [(prefix, self)]:
             for name in (name for registry in registries for name in getattr(m, registry)):
                 yield f"{path}.{name}" if path else name, m, name
@@ -166,7 +172,8 @@ class Module(Hooked, Registries):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Each parameter once, under its first name; without `recurse` only its own."""
+        """Yields the name and value of each parameter once, under its first name; with
+        `recurse=False` only the parameters of this module itself."""
         seen: set[int] = set()
         for full, m, name in self._entries("_parameters", prefix=prefix, recurse=recurse):
             p = getattr(m, name)
@@ -175,17 +182,18 @@ class Module(Hooked, Registries):
                 yield full, p
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Each parameter once; without `recurse` only its own."""
+        """Yields each parameter once; with `recurse=False` only the parameters of this module
+        itself."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
     def named_buffers(self) -> Iterator[tuple[str, Array]]:
-        """Each buffer."""
+        """Yields the name and array of each buffer."""
         return ((full, getattr(m, name)) for full, m, name in self._entries("_buffers"))
 
     def tensors(self) -> Iterator[tuple[Place, Parameter | Array]]:
-        """(place, parameter or buffer) of each entry of the state dict, in its order.
+        """Yields (place, parameter or buffer) for each entry of the state dict, in its order.
 
-        The path of the place is the name of the entry, also if two names share a tensor.
+        The path of the place is the name of the entry, also if two names share one tensor.
         """
         for full, m, name in self._entries("_parameters", "_buffers"):
             value = getattr(m, name)
@@ -194,26 +202,28 @@ class Module(Hooked, Registries):
             yield place._replace(path=full), value
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:
-        """Freeze all parameters, or train them again."""
+        """Freezes all parameters, or makes them trainable again."""
         for p in self.parameters():
             p.requires_grad = requires_grad
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear all gradients: they become None, or else those that there are become 0."""
+        """Clears all gradients: sets them to None, or fills the existing ones with 0."""
         clear_gradients(self.parameters(), set_to_none)
 
     # ---- saving
 
     def state_dict(self) -> dict[str, np.ndarray]:
-        """Copies of all parameters and buffers on the host, with PyTorch's names and shapes."""
+        """Returns copies of all parameters and buffers on the host, with PyTorch's names and
+        shapes."""
         return {p.path: np.array(on_host(value), order="C") for p, value in self.tensors()}
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> LoadedKeys:
-        """Copy a state into the model, if all names and shapes fit.
+        """Copies a state into the model if all names and shapes fit, and returns the keys that do
+        not match.
 
-        The state holds whole tensors; the part of each that is here is copied. Without `strict`,
-        names need not fit: what the state does not have keeps its values.
+        The state holds whole tensors; each rank copies the part that it owns. Without `strict`,
+        names need not fit: tensors that the state lacks keep their values.
         """
         return load_into(list(self.tensors()), state, strict)
 
@@ -223,5 +233,5 @@ class Module(Hooked, Registries):
         return f"{type(self).__name__}({self.extra_repr()}{inner}{chr(10) if lines else ''})"
 
     def extra_repr(self) -> str:
-        """The options in its repr, in parentheses."""
+        """Returns the options that `repr` shows in parentheses."""
         return ""

@@ -2,15 +2,16 @@
 
 Rules:
 
-- It asks its store for an array at every use, and nobody keeps one from step to step: ZeRO 3
-  gathers, PipeDream rotates, `close` moves. Ops take `operand`; `data`, for users, is a copy where
-  the memory will hold other values.
-- While `has_grad` is False the memory of the gradient holds anything. The first contribution
-  overwrites it, so no step writes zeros; who reads `grad_memory` asks first, or fills it.
-- `seed` is None as soon as values are not those that were drawn. Whatever writes values has to see
-  to that, or a later seed would be accepted and change nothing.
-- A new attribute needs a slot, a line in `_declare`, since `drawn` does without `__init__`, and one
-  in both methods of the state if copies are to have it.
+- A parameter asks its store for the array at every use, and nobody keeps an array from step to
+  step: ZeRO 3 gathers, PipeDream rotates versions, `close` moves the values. Ops read `operand`;
+  users read `data`, which is a copy where the store reuses the memory for other values.
+- While `has_grad` is False, the memory of the gradient is undefined. The first contribution
+  overwrites it, so no step has to write zeros. Who reads `grad_memory` checks `has_grad` first, or
+  fills the memory.
+- `seed` is None as soon as the values are no longer the initial ones. Code that writes values
+  has to reset it, or a seed that is set too late would be accepted and change nothing.
+- A new attribute needs a slot, a line in `_declare` (since `drawn` does not call `__init__`), and a
+  place in `__getstate__` and `__setstate__` if copies are to have it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from nnmpi.arrays.kernels import Vjp, precision
 from nnmpi.autograd import Tensor, array_of
 from nnmpi.autograd.recording import Storage
 from nnmpi.nn.place import Place
-from nnmpi.nn.seeding import Construction, construction, next_construction
+from nnmpi.nn.seeding import SeedState, next_seed_state, seed_state
 from nnmpi.nn.single_store import SingleStore, Store
 
 Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
@@ -35,22 +36,24 @@ Init = Callable[[keyed.Key, np.ndarray], np.ndarray]
 
 
 def inverse(order: Sequence[int]) -> tuple[int, ...]:
-    """The inverse permutation of axes."""
+    """Returns the inverse of a permutation of axes."""
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def memory_order(p: Parameter, values: Array) -> Array:
-    """Values of the shape of p in one row, in the order in which p has them in memory."""
+    """Returns `values`, which have the shape of p, flattened in the order in which p stores
+    them."""
     return values.transpose(p.memory_axes).reshape(-1)
 
 
 def in_shape(row: Array, shape: Sequence[int], memory_axes: Sequence[int]) -> Array:
-    """A view of this shape of values in one row, whose axes in memory are `memory_axes`."""
+    """Returns a view with the given shape of a flat array whose axes in memory are
+    `memory_axes`."""
     return row.reshape([shape[k] for k in memory_axes]).transpose(inverse(memory_axes))
 
 
 def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
-    """Gradients become None, without a write, or else those that there are become 0."""
+    """Sets the gradients to None, which writes nothing, or fills the existing ones with 0."""
     for p in parameters:
         if set_to_none:
             p.has_grad = False
@@ -61,17 +64,17 @@ def clear_gradients(parameters: Iterable[Parameter], set_to_none: bool) -> None:
 class Parameter(Tensor):
     """A tensor that is trained.
 
-    `Parameter(array)` copies the array. `Parameter.drawn`, which layers use, draws the values
-    when they are first needed, from the seed, the path and the index in the whole tensor: they
-    depend neither on the order of construction nor on the layout of ranks.
+    `Parameter(array)` copies the array. `Parameter.drawn`, which layers use, draws the values when
+    they are first needed, from the seed, the path and the index in the whole tensor: they depend
+    neither on the order of construction nor on the layout of ranks.
 
-    layout        the order of the axes in memory
-    room          what a flat buffer reserves for it: as many elements as the largest part on any
-                  rank, so that buffers of ranks with parts of unequal sizes are equal
-    has_grad      whether `grad` is not None
-    seed          what its values were drawn from; None if they were given, loaded or trained
-    drawn_as      the type and the backend of values that are drawn for no store
-    construction  what values depend on that `nn.init` draws for a parameter without a module
+    memory_axes  the order of the axes in memory
+    room         the number of elements that a flat buffer reserves for this parameter: the size of
+                 the largest part on any rank, so that the buffers of all ranks have equal lengths
+    has_grad     whether `grad` is not None
+    seed         the seed of the initial values; None if they were given, loaded or trained
+    drawn_as     the type and the backend of values that are drawn without a store
+    seed_state   the seed and counter for values that `nn.init` draws if it belongs to no module
     """
 
     __slots__ = (
@@ -79,7 +82,6 @@ class Parameter(Tensor):
         "_parent",
         "_place",
         "_shape",
-        "construction",
         "drawn_as",
         "has_grad",
         "index",
@@ -87,6 +89,7 @@ class Parameter(Tensor):
         "memory_axes",
         "room",
         "seed",
+        "seed_state",
         "store",
     )
 
@@ -108,9 +111,10 @@ class Parameter(Tensor):
         init: Init | None,
         memory_axes: tuple[int, ...] | None = None,
     ) -> Parameter:
-        """A parameter whose values are drawn when they are first needed.
+        """Returns a parameter whose values are drawn when they are first needed.
 
-        `where` is its shape, or a Place (with any path) if this rank owns a part of it.
+        `where` is its shape, or a Place (with any path) if this rank owns only a part of the
+        tensor.
         """
         place = where if isinstance(where, Place) else Place.of_whole("", where)
         place.check()
@@ -119,7 +123,7 @@ class Parameter(Tensor):
         return p
 
     def undrawn(self) -> Parameter:
-        """A parameter like this one, of the same place, whose values are not drawn yet."""
+        """Returns a parameter with the same place and options, whose values are not drawn yet."""
         twin = Parameter.drawn(self._place, self.init, self.memory_axes)
         twin.requires_grad, twin.room = self.requires_grad, self.room
         return twin
@@ -131,15 +135,15 @@ class Parameter(Tensor):
         self._place, self._shape, self.init = place, place.local_shape, init
         self.memory_axes = tuple(range(len(self._shape))) if memory_axes is None else memory_axes
         self.room = place.size
-        self._parent: Any = None  # the module, whose file imports this one
+        self._parent: Any = None  # a Module, whose file imports this one
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
         self.store: Store | None = None
         self.drawn_as: tuple[Any, Backend] = np.dtype(np.float32), CPU
-        self.construction: Construction | None = None
+        self.seed_state: SeedState | None = None
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Values and gradient instead of the store, which holds the whole model.
+        """Returns values and gradient in place of the store, which holds the whole model.
 
         `Module.__setstate__` sets the parent again.
         """
@@ -157,18 +161,19 @@ class Parameter(Tensor):
         self.grad = grad
 
     def move(self, store: Store, index: int) -> None:
-        """Become parameter `index` of this store, which already holds the gradient, if any."""
+        """Makes this parameter number `index` of `store`, which already holds its gradient, if
+        any."""
         self.store, self.index = store, index
 
     @property
     def place(self) -> Place:
-        """The path in the whole model, the whole shape and the part that is here."""
+        """The path in the whole model, the whole shape and the part that this rank owns."""
         prefix = self._parent.path if self._parent is not None else ""
         return self._place._replace(path=f"{prefix}.{self._name}" if prefix else self._name)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the part that is here."""
+        """The shape of the part that this rank owns."""
         return self._shape
 
     @property
@@ -178,14 +183,14 @@ class Parameter(Tensor):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether it has values yet."""
+        """True if the parameter has values already."""
         return self.store is not None
 
     def draw(self, dtype: Any = None, on: Backend | None = None) -> None:
-        """Draw the initial values.
+        """Draws the initial values, in the given type and on the given backend.
 
-        They depend on the seed and the place; those of a layer that stands alone, and whose seed
-        was not set, also on the number of modules before it.
+        They depend on the seed and the place. In a layer that stands alone, and whose seed was not
+        set, they depend also on the number of modules constructed before it.
         """
         self.seed, values = self._initial()
         memory = values.transpose(self.memory_axes)
@@ -194,10 +199,10 @@ class Parameter(Tensor):
         self.move(SingleStore(array.transpose(inverse(self.memory_axes))), 0)
 
     def _initial(self) -> tuple[int, np.ndarray]:
-        """The seed, and the initial values of the part that is here."""
+        """Returns the seed, and the initial values of the part that this rank owns."""
         parent, place = self._parent, self.place
         if parent is None:
-            seed, number, _ = self.construction or Construction(construction.get().seed)
+            seed, number, _ = self.seed_state or SeedState(seed_state.get().seed)
         else:
             seed, number = parent.root.seed, parent._number
         assert self.init is not None
@@ -205,13 +210,15 @@ class Parameter(Tensor):
         return seed, self.init(key, place.indices()).reshape(self._shape)
 
     def redraw(self, init: Init) -> None:
-        """Have other initial values: drawn when they are needed, and at once if they are in use.
+        """Replaces the initial values: the new ones are drawn when needed, or at once if the old
+        ones are in use.
 
-        They are in use in a flat store, as an optimizer has one, or beside a gradient.
+        Values are in use if they have a gradient or are in a flat store, into which an optimizer
+        moves them.
         """
         self.init, store = init, self.store
         if self._parent is None:
-            self.construction = next_construction()
+            self.seed_state = next_seed_state()
         if isinstance(store, SingleStore) and not self.has_grad:
             values = store.value(self.index)
             self.drawn_as = values.dtype, backend.of(values)
@@ -223,7 +230,7 @@ class Parameter(Tensor):
             super().mark_written()
 
     def discard(self) -> None:
-        """Give back the memory of values that were drawn: they are drawn again when needed."""
+        """Frees the memory of initial values, which are drawn again when they are needed."""
         assert self.init is not None
         self.store, self.seed, self.has_grad = None, None, False
 
@@ -234,21 +241,21 @@ class Parameter(Tensor):
 
     @property
     def operand(self) -> Array:
-        """The values, in the memory of the store, which may rotate."""
+        """The values in the memory of the store, which a rotating store reuses for other values."""
         return (self.store or self._drawn_store()).value(self.index)
 
     @property
     def data(self) -> Array:
-        """The values, in the memory of the store; a copy where that rotates."""
+        """The values in the memory of the store, or a copy if the store rotates its memory."""
         values = self.operand
         return values.copy(order="K") if self._drawn_store().rotates else values
 
     @data.setter
     def data(self, value: Array) -> None:
-        """Overwrite the values, in the same memory."""
-        given = self._fitting("data", value)  # first: it may be of another parameter
+        """Overwrites the values in place."""
+        given = self._fitting("data", value)  # first: to read another parameter may move memory
         array = self.operand
-        if given is not array:  # it is after `p.data *= 2`
+        if given is not array:  # they are one array after `p.data *= 2`
             array[...] = given
             self.seed = None
         self._drawn_store().written(self.index)
@@ -267,7 +274,8 @@ class Parameter(Tensor):
         self.has_grad = value is not None
 
     def _fitting(self, attribute: str, value: Any) -> Array:
-        """The array of a value; raises ValueError unless it has the shape of the parameter."""
+        """Returns the array of a value; raises ValueError unless it has the shape of the
+        parameter."""
         array = array_of(value)
         if array.shape != self._shape:
             name = self.place.path or "Parameter"
@@ -279,11 +287,11 @@ class Parameter(Tensor):
 
     @property
     def grad_memory(self) -> Array:
-        """The memory of the gradient, whatever it holds while `has_grad` is False."""
+        """The memory of the gradient; its contents are undefined while `has_grad` is False."""
         return (self.store or self._drawn_store()).grad_memory(self.index)
 
     def _drawn_store(self) -> Store:
-        """The store, after the values were drawn if there is none."""
+        """Returns the store, after drawing the values if there is none."""
         if self.store is None:
             self.draw()
             assert self.store is not None
@@ -294,25 +302,27 @@ class Parameter(Tensor):
         self._drawn_store().written(self.index)
 
     def refresh(self, made: int) -> None:
-        """Brings the values to where they were when the node number `made` was made."""
+        """Restores, in a store that rotates, the values that this parameter had when tape node
+        `made` was created."""
         store = self.store
         if store is not None and store.rotates:
             store.refresh(self.index, made)
 
     def lend(self, view: Tensor) -> None:
-        """As of any tensor; but what would see other values later is copied."""
+        """Shares memory with a view, or copies the values into it if the store rotates its
+        memory."""
         if self._drawn_store().rotates:
             view.data = view.data.copy(order="K")
         else:
             super().lend(view)
 
     def receive(self, vjp: Vjp, g: Any) -> None:
-        """Write the first contribution to the gradient; add later ones."""
+        """Writes the first contribution to the gradient, and adds later ones."""
         target = (self.store or self._drawn_store()).grad_memory(self.index)
         if self.has_grad:
             precision.add_to(target, vjp(g, None))
             return
-        new = vjp(g, target)
+        new = vjp(g, target)  # many vjps write into `target`, and return it
         if new is not target:
             target[...] = new
         self.has_grad = True

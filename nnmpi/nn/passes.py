@@ -17,21 +17,21 @@ T = TypeVar("T")
 
 
 class BatchStats(Protocol):
-    """Sums over a batch of which this rank may hold only some samples."""
+    """Sums over a batch of which this rank may have only some samples."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """The moments to normalise with, given those of the samples on this rank.
+        """Returns the moments to normalise with, given those of the samples on this rank.
 
         `track` updates the running statistics of the layer. It is called once per forward pass,
-        now or later, with the moments of the whole batch.
+        during this call or later, with the moments of the whole batch.
         """
 
     def sum(self, sums: Array) -> Array:
-        """The sum of a 1-D array over all ranks that hold samples of the batch."""
+        """Returns the sum of a 1-D array over all ranks that have samples of the batch."""
 
 
 class Local:
-    """BatchStats if all samples are on this rank."""
+    """BatchStats for a batch whose samples are all on this rank."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         track(local)
@@ -42,34 +42,34 @@ class Local:
 
 
 class Untracked(Local):
-    """BatchStats of a pass that leaves the running statistics as they are."""
+    """BatchStats that leave the running statistics unchanged."""
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         return local
 
 
-class KeptStats:
-    """BatchStats of a forward pass that runs twice: the second one gets the moments of the first.
+class ReplayStats:
+    """BatchStats of a forward pass that runs twice: the second run gets the moments of the first.
 
-    Then nothing is asked for or tracked again.
+    So the second run neither communicates nor updates running statistics.
     """
 
     def __init__(self, inner: BatchStats) -> None:
-        self._inner, self._kept = inner, list[Any]()
-        self._again: Iterator[Any] | None = None
+        self._inner, self._results = inner, list[Any]()
+        self._replayed: Iterator[Any] | None = None
 
-    def again(self) -> None:
-        """The second pass begins."""
-        self._again = iter(self._kept)
+    def replay(self) -> None:
+        """Starts the second run: from now on results of the first one are returned, in order."""
+        self._replayed = iter(self._results)
 
-    def keep(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns; in the second pass, what it returned in the first one."""
-        if self._again is None:
+    def computed_once(self, make: Callable[[], T]) -> T:
+        """Returns `make()`; in the second run returns the result of the first run instead."""
+        if self._replayed is None:
             result = make()
-            self._kept.append(result)
+            self._results.append(result)
             return result
         try:
-            kept: T = next(self._again)
+            kept: T = next(self._replayed)
             return kept
         except StopIteration:
             raise ValueError(
@@ -78,7 +78,7 @@ class KeptStats:
             ) from None
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        return self.keep(lambda: self._inner.moments(local, track))
+        return self.computed_once(lambda: self._inner.moments(local, track))
 
     def sum(self, sums: Array) -> Array:
         return self._inner.sum(sums)
@@ -89,14 +89,14 @@ UNTRACKED: BatchStats = Untracked()
 
 
 class Pass(NamedTuple):
-    """One forward pass, for keyed randomness and batch statistics.
+    """The state of one forward pass, for keyed randomness and batch statistics.
 
     samples  the global indices of the samples on this rank; None stands for 0, 1, 2, ...
-    counted  whether the next pass has another step: as soon as a module in training mode runs,
-             or because a trainer counts the steps
-    batch    the samples of the whole batch, on all ranks; None: those of the input
-    around   called with each module, its `forward` and what this is given, in place of `forward`,
-             where the graph of a model is recorded
+    counted  whether the next pass counts as another step: True once a module in training mode has
+             run, or if a trainer counts the steps
+    batch    the number of samples of the whole batch, on all ranks; None: the samples of the input
+    around   a function that is called as around(module, forward, *args) in place of each `forward`,
+             while the graph of a model is recorded
     """
 
     step: int
@@ -108,15 +108,15 @@ class Pass(NamedTuple):
 
 
 Combine = Literal["mean", "sum"]
-"""How the parts of a batch change a buffer (see `Module.register_buffer`).
+"""How a buffer changes if parts of a batch run separately (see `Module.register_buffer`).
 
-mean  to the mean of what the parts make of it, weighted by their samples
-sum   by the sum of the changes that the parts make
+mean  it becomes the mean of the results of the parts, weighted by their samples
+sum   it changes by the sum of the changes of the parts
 """
 
 
 def checked_combine(combine: Combine) -> Combine:
-    """The word, if it is one of them."""
+    """Returns `combine`; raises ValueError unless it is "mean" or "sum"."""
     if combine not in get_args(Combine):
         raise ValueError(f"combine {combine!r} is none of {', '.join(get_args(Combine))}")
     return combine
@@ -126,16 +126,17 @@ def checked_combine(combine: Combine) -> Combine:
 def combined_buffers(
     module: object, combine: Mapping[str, Combine], current: Pass
 ) -> Iterator[None]:
-    """Around a `forward` that changes buffers, for some samples of a batch: after it they are as
-    all of its samples make them. A second pass finds them as the first one did, and leaves them.
+    """Wraps a `forward` that changes buffers for some samples of a batch, so that afterwards they
+    have the values that all samples of the batch give.
 
-    `forward` gets copies, since the tape may keep them.
+    A second run on the same samples starts from the buffers of the first one, and changes nothing.
+    `forward` gets copies of the buffers, since the tape may keep them.
     """
     stats, n = current.batch_stats, 1 if current.samples is None else len(current.samples)
     arrays = {name: getattr(module, name) for name in combine if getattr(module, name) is not None}
     old = {name: array.copy() for name, array in arrays.items()}
-    if isinstance(stats, KeptStats):
-        old = stats.keep(partial(dict, old))
+    if isinstance(stats, ReplayStats):
+        old = stats.computed_once(partial(dict, old))
     for name, array in old.items():
         object.__setattr__(module, name, array.copy())
     try:
@@ -155,6 +156,7 @@ def combined_buffers(
         xp = backend.xp_of(array)
         row = xp.asarray(after[name] - old[name] if sums else after[name], "float64").reshape(-1)
 
+        # defaults, since `track` may be called after the loop, when all parts of the batch have run
         def track(moments: Moments, array: Array = array, sums: bool = sums) -> None:
             new = moments.mean.reshape(array.shape)
             new = array + new * moments.n if sums else new
@@ -164,5 +166,5 @@ def combined_buffers(
 
 
 current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
-"""The current pass. Without a trainer, `Module.__call__` sets it, and counts the passes in which
+"""The pass under way. Without a trainer, `Module.__call__` sets it, and counts the passes in which
 any module is in training mode."""

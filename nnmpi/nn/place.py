@@ -1,8 +1,8 @@
 """Place: the path of a tensor in the whole model, its whole shape and the part on this rank.
 
-Initial values are drawn for the part alone, from the path and the indices in the whole tensor.
-Loading takes the part from the whole tensor. Ranks exchange their places once (`PartTable`); files,
-the digest, `--verify`, the comparison of ranks and the norm of the gradient are computed from that
+A rank draws initial values for its part alone, from the path and the indices in the whole tensor,
+and loads its part of a whole tensor. Ranks exchange their places once (`PartTable`). Files, the
+digest, `--verify`, the comparison of ranks and the norm of the gradient are computed from that
 table.
 """
 
@@ -16,13 +16,15 @@ Part: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Place(NamedTuple):
-    """Everything that does not depend on the layout is derived from it: initial values, names in
-    files, the digest, comparisons, and which rank counts a number in the norm of the gradient.
+    """The position of a rank's part of a tensor in the whole model.
+
+    Everything that must not depend on the layout is derived from it: initial values, names in
+    files, the digest, comparisons, and which rank counts an element in the norm of the gradient.
     Ranks with equal places have copies.
 
-    path    name in the state dict of the whole model, never of a stage
-    shape   of the whole tensor
-    part    what this rank has of it
+    path    the name in the state dict of the whole model, also on a rank with only a stage of it
+    shape   the shape of the whole tensor
+    part    the part that this rank owns
     """
 
     path: str
@@ -31,7 +33,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of_whole(cls, path: str, shape: tuple[int, ...]) -> "Place":
-        """The place of a tensor that this rank has whole."""
+        """Returns the place of a tensor that this rank owns completely."""
         return cls(path, tuple(shape), whole(shape))
 
     @property
@@ -50,7 +52,7 @@ class Place(NamedTuple):
         return tuple(slice(start, stop) for start, stop in self.part)
 
     def range(self, lo: int = 0, hi: int | None = None) -> "Range":
-        """Numbers lo to hi - 1 of the part; by default all."""
+        """Returns the range of elements lo..hi-1 of the part; by default all of them."""
         return Range(self.path, self.part, lo, self.size if hi is None else hi)
 
     def check(self) -> None:
@@ -63,7 +65,7 @@ class Place(NamedTuple):
             )
 
     def indices(self) -> np.ndarray:
-        """The C-order index in the whole tensor of each element of the part, in C order."""
+        """Returns the C-order index in the whole tensor of each element of the part, in C order."""
         index = np.zeros((), np.int64)
         for n, (start, stop) in zip(self.shape, self.part, strict=True):
             index = index[..., None] * n + np.arange(start, stop)
@@ -71,14 +73,15 @@ class Place(NamedTuple):
 
 
 def whole(shape: tuple[int, ...]) -> Part:
-    """The part that is the whole tensor."""
+    """Returns the part that covers a whole tensor of this shape."""
     return tuple((0, n) for n in shape)
 
 
 class Range(NamedTuple):
-    """Numbers lo to hi - 1 of a box of a tensor, in the order of memory.
+    """Elements lo..hi-1 of a box of a tensor, counted in the order of memory.
 
-    It says what of a tensor a rank updates, has or needs, what a move copies and what a file holds.
+    Ranges describe the elements of a tensor that a rank updates, owns or needs, that a move copies,
+    and that a file holds.
 
     tensor   the path of the tensor in the whole model
     """
@@ -90,5 +93,5 @@ class Range(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The number of elements."""
         return self.hi - self.lo

@@ -1,8 +1,9 @@
-"""Random numbers that a module of a user draws in `forward`, and random tensors of a program.
+"""Random numbers that a user's module draws in `forward`, and random tensors of a program.
 
-`random` gives the same numbers in every layout. The tensors, under PyTorch's names, depend on the
-seed of `nnmpi.manual_seed` or `nnmpi.seeded`, 0 by default, and on how many were drawn before: on
-all ranks alike, as long as these draw alike. Weights do not depend on them.
+`random` gives the same values in every layout. The random tensors, under PyTorch's names, depend on
+the seed of `nnmpi.manual_seed` or `nnmpi.seeded` (0 by default) and on the number of random tensors
+drawn before: they are equal on all ranks if all ranks draw the same ones. Weights do not depend on
+them.
 """
 
 from typing import Any
@@ -32,18 +33,20 @@ def random(
     name: str = "",
     like: Tensor | None = None,
 ) -> Array:
-    """Random numbers of a shape whose first axis is that of the samples, in (0, 1) or `normal`.
+    """Returns random values of a shape whose first axis is the samples: uniform in (0, 1), or
+    `normal`.
 
     They depend on the seed of the model, the step, the path of `module`, the name, and the sample:
     not on ranks, micro-batches, or whether `forward` runs again to save memory. Two calls in one
-    `forward` need two names to differ. Type and device are those of `like`, or float32 on the CPU.
+    `forward` need two names to give different values. Type and device are those of `like`, or
+    float32 on the CPU.
     """
     current = current_pass.get() or Pass(module.root.passes)
     on, dtype = (CPU, np.dtype(np.float32)) if like is None else (backend.of(like.data), like.dtype)
     if current.samples is not None and (not shape or len(current.samples) != shape[0]):
         raise ValueError(
             f"random numbers of shape {shape} in a batch of {len(current.samples)}: the first axis "
-            "must be that of the samples"
+            "must be the samples"
         )
     rows: Any = on.xp.arange(shape[0]) if current.samples is None else on.asarray(current.samples)
     columns = on.xp.arange(int(np.prod(shape[1:])), dtype="uint32")
@@ -54,37 +57,37 @@ def random(
 
 
 def below_one(numbers: Array) -> Array:
-    """Numbers between 0 and 1, but that none is 1, to which a type may have rounded some."""
+    """Returns the values, with those that rounding has made 1 replaced by the largest value below
+    1."""
     unit, zero = numbers.dtype.type(1), numbers.dtype.type(0)
     return backend.xp_of(numbers).minimum(numbers, np.nextafter(unit, zero))
 
 
 def _key(name: str) -> keyed.Key:
-    """The key of the next tensor; refused within a step of a Trainer."""
+    """Returns the key of the next random tensor; raises ValueError within a step of a Trainer."""
     current = current_pass.get()
     if current is not None and current.samples is not None:
         raise ValueError(
             f"{name} in `forward` of a Trainer would depend on how ranks share the samples: write "
-            "nnmpi.random(self, shape, like=x), with normal=True for randn, whose rows belong to "
-            "the samples"
+            "nnmpi.random(self, shape, like=x), whose rows belong to samples; normal=True is randn"
         )
     drawn = next_draw()
     return keyed.key(drawn.seed, "tensor", drawn.draws)
 
 
 def _draw(name: str, *sizes: Any) -> tuple[keyed.Key, Array, Array]:
-    """The arguments of a function of `keyed` for so many numbers."""
+    """Returns the arguments with which a function of `keyed` draws a tensor of these sizes."""
     return _key(name), np.arange(int(np.prod(flat(sizes)))), np.zeros(1, np.int64)
 
 
 @creator
 def _uniform(*sizes: Any) -> Array:
-    """Numbers between 0 and 1, which a type may round to 1."""
+    """Returns values between 0 and 1, some of which the type may round to 1."""
     return keyed.uniform(*_draw("rand", *sizes)).reshape(flat(sizes))
 
 
 def rand(*sizes: Any, **options: Any) -> Tensor:
-    """Numbers between 0 and 1, all equally likely: rand(2, 3) or rand((2, 3))."""
+    """Returns uniform values between 0 and 1: rand(2, 3) or rand((2, 3))."""
     t = _uniform(*sizes, **options)
     t.data = below_one(t.data)
     return t
@@ -92,7 +95,7 @@ def rand(*sizes: Any, **options: Any) -> Tensor:
 
 @creator
 def randn(*sizes: Any) -> Array:
-    """Standard normal numbers: randn(2, 3) or randn((2, 3))."""
+    """Returns standard normal values: randn(2, 3) or randn((2, 3))."""
     return keyed.normal(*_draw("randn", *sizes)).reshape(flat(sizes))
 
 
@@ -102,7 +105,7 @@ randn_like = like(randn)
 
 @creator
 def randint(low: int = 0, high: Any = None, size: Any = None) -> Array:
-    """Integers from low to high - 1: randint(high, size) or randint(low, high, size)."""
+    """Returns integers from low to high - 1: randint(high, size) or randint(low, high, size)."""
     if size is None:
         high, size = None, high
     if high is None:
@@ -117,15 +120,16 @@ def randint(low: int = 0, high: Any = None, size: Any = None) -> Array:
 
 @creator
 def randperm(n: int) -> Array:
-    """The integers from 0 to n - 1 in some order."""
+    """Returns the integers from 0 to n - 1 in random order."""
     return keyed.permutation(_key("randperm"), n)
 
 
 def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tensor:
-    """Indices drawn by the weights of each row, as (num_samples,) or (rows, num_samples), int64.
+    """Returns indices drawn by the weights of each row, as (num_samples,) or (rows, num_samples),
+    int64.
 
-    Without `replacement` none comes twice. The weights need not add up to 1; it waits for the
-    device.
+    Without `replacement` no index is drawn twice for one row. The weights need not add up to 1. The
+    call waits for the device.
     """
     weights = np.atleast_2d(on_host(input).astype("float64"))
     rows, n = len(weights), weights.shape[-1]
@@ -133,12 +137,12 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tens
     limit = num_samples if replacement else possible.min(initial=n)
     if weights.ndim > 2 or not (possible.all() and ((weights >= 0) & (weights < np.inf)).all()):
         raise ValueError(
-            "multinomial: weights must be a row or a matrix of finite numbers, in each row none "
-            "below 0 and one above 0"
+            "multinomial: weights must be a row or a matrix of finite numbers, with none below 0 "
+            "and at least one above 0 in each row"
         )
     if num_samples > limit:
         raise ValueError(
-            f"multinomial: {num_samples} different ones of {limit} with a weight above 0: draw "
+            f"multinomial: {num_samples} different indices of {limit} with a weight above 0: draw "
             "fewer, or with replacement=True"
         )
     if replacement:
@@ -149,7 +153,7 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tens
     else:
         u = keyed.uniform(*_draw("multinomial", rows, n)).reshape(weights.shape)
         with np.errstate(divide="ignore"):
-            waits = -np.log(u) / weights
+            waits = -np.log(u) / weights  # the first arrivals are a draw without replacement
         index = np.argsort(waits, axis=1, kind="stable")[:, :num_samples]
     shape = (*np.shape(array_of(input))[:-1], num_samples)
     return tensor(index.reshape(shape).astype("int64"), on=of(array_of(input)))

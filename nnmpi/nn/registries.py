@@ -1,5 +1,5 @@
-"""Registries: the parameters, buffers and modules among the attributes of a module, and the types
-and devices that they have."""
+"""Registries: the parameters, buffers and modules among the attributes of a module, with their
+types and devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nnmpi.autograd.torch_names import to_method
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Combine, checked_combine
 from nnmpi.nn.place import Place
-from nnmpi.nn.seeding import Construction, next_construction
+from nnmpi.nn.seeding import SeedState, next_seed_state
 from nnmpi.nn.store import FlatStore
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -27,59 +27,63 @@ REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
 class Registries:
-    """The base of Module: attributes that are parameters, buffers or modules are kept by name too.
+    """The base of Module: attributes that are parameters, buffers or modules are also kept by name.
 
-    A part has one parent, and so one path.
+    A parameter or module has one parent, and so one path.
     """
 
     _combine: Mapping[str, Combine] = MappingProxyType({})  # how buffers combine, by name
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
-        """Create the registries before __init__, so that subclasses need no super().__init__()."""
+        """Creates the registries before `__init__`, so that subclasses need not call
+        `super().__init__()`."""
         self = super().__new__(cls)
         for registry in REGISTRIES:
             object.__setattr__(self, registry, {})
         object.__setattr__(self, "_parent", None)
         object.__setattr__(self, "_name", "")
-        object.__setattr__(self, "_construction", next_construction())
+        object.__setattr__(self, "_seed_state", next_seed_state())
         object.__setattr__(self, "passes", 0)
         object.__setattr__(self, "_hooks", ())
         return self
 
     _parameters: dict[str, Parameter]
-    _buffers: dict[str, Place | None]  # by name; None where the whole array is here
+    _buffers: dict[str, Place | None]  # None: this rank has the whole array
     _modules: dict[str, Any]
     _parent: Any
     _name: str
-    _construction: Construction
+    _seed_state: SeedState
     passes: int
 
     def __setattr__(self, name: str, value: Any) -> None:
         registry = self._registry(name, value)
         for other in (self._parameters, self._buffers, self._modules):
-            if other is not registry:
+            if other is not registry:  # the name may have had a value of another kind
                 other.pop(name, None)
         if registry is self._buffers:
             value = buffer_array(f"{type(self).__name__}.{name}", value)
         elif registry is not None:
-            registry[name] = value  # a replacement keeps the position of what was there
+            registry[name] = value  # a replacement keeps the position of the old value
         if isinstance(value, Parameter | Registries):
             parent = value._parent
+            # a shared part keeps its first parent, and its path, as long as that one has it
             if parent is None or vars(parent).get(value._name) is not value:
                 self._adopt(name, value)
         object.__setattr__(self, name, value)
 
     def _adopt(self, name: str, part: Parameter | Registries) -> None:
-        """Become the parent of a part: it has its path from here."""
+        """Makes this module the parent of a parameter or module, which gets its path from it."""
         object.__setattr__(part, "_parent", self)
         object.__setattr__(part, "_name", name)
 
     def _registry(self, name: str, value: Any) -> dict[str, Any] | None:
-        """The registry for an attribute, or None; raises ValueError if the tree would be wrong."""
+        """Returns the registry for an attribute, or None; raises ValueError if the value cannot be
+        assigned."""
         if isinstance(value, Parameter):
             return self._parameters
         owner = type(self).__name__
         if isinstance(value, Registries):
+            # in a circle of modules, paths and the search for the root would have no end
             if value._has(self) or value in self._upwards():
                 raise ValueError(
                     f"{owner}.{name}: a module cannot contain itself, or a {type(value).__name__} "
@@ -104,11 +108,11 @@ class Registries:
         return self._buffers if name in self._buffers and value is not None else None
 
     def _has(self, other: Registries) -> bool:
-        """Whether another module is this one, or below it."""
+        """True if `other` is this module or a module below it."""
         return other is self or any(m._has(other) for m in self._modules.values())
 
     def _upwards(self) -> Iterator[Self]:
-        """This module and its ancestors, the root last."""
+        """Yields this module and its ancestors, the root last."""
         m: Self | None = self
         while m is not None:
             yield m
@@ -127,10 +131,11 @@ class Registries:
         *,
         combine: Combine | None = None,
     ) -> None:
-        """Add an array that is saved with the model but not trained.
+        """Adds an array that is saved with the model but not trained.
 
-        `place` (with any path) is needed if the array is a part of a larger one; `combine` if
-        `forward` changes it: how parts of a batch do (see `nnmpi.nn.passes.Combine`).
+        `place` (with any path) is needed if the array is a part of a larger one. `combine` is
+        needed if `forward` changes the buffer: it says how the changes by parts of a batch are
+        combined (see `nnmpi.nn.passes.Combine`).
         """
         where = f"{type(self).__name__}.{name}"
         array = buffer_array(where, value)
@@ -142,26 +147,26 @@ class Registries:
         object.__setattr__(self, name, array)
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Assign a parameter, or None, to the attribute of this name."""
+        """Assigns a parameter, or None, to the attribute of this name."""
         self._assign(name, param, Parameter)
 
     def add_module(self, name: str, module: Registries | None) -> None:
-        """Assign a module, or None, to the attribute of this name."""
+        """Assigns a module, or None, to the attribute of this name."""
         self._assign(name, module, Registries)
 
     register_module = add_module
 
     def _assign(self, name: str, value: Any, kind: type) -> None:
-        """Set an attribute; raises ValueError for a value or a name that cannot be."""
+        """Sets an attribute; raises ValueError if the name or the type of the value is wrong."""
         owner, noun = type(self).__name__, "Parameter" if kind is Parameter else "Module"
         if value is not None and not isinstance(value, kind):
             raise ValueError(
-                f"{owner}[{name!r}]: a {type(value).__name__} is no {noun}; give a {noun.lower()}"
+                f"{owner}[{name!r}]: a {type(value).__name__} is not a {noun}: give one"
             )
         alike = self._parameters if kind is Parameter else self._modules
         taken = hasattr(self, name) and name not in alike
         if not name or "." in name or taken:
-            why = "is another attribute of it" if taken else "is empty or has a dot"
+            why = "is taken by another attribute" if taken else "is empty or has a dot"
             raise ValueError(f"{owner}: the name {name!r} {why}; choose another one")
         setattr(self, name, value)
 
@@ -178,9 +183,9 @@ class Registries:
         device: str | Backend | None = None,
         non_blocking: bool = False,
     ) -> Self:
-        """Convert to a type and move to a device; the parameters move into one flat store.
+        """Converts to a type and moves to a device; all parameters move into one flat store.
 
-        By position these are PyTorch's: to("cpu"), to(device), to("float64"), to(device, dtype).
+        Positional arguments are PyTorch's: to("cpu"), to(device), to("float64"), to(device, dtype).
         """
         kind, where = type_and_device(args, dtype, one_of("on", on, "device", device))
         try:
@@ -196,13 +201,13 @@ class Registries:
         first = next((p.data for p in parameters if p.is_drawn), None)
         kind = kind or (np.float32 if first is None else first.dtype)
         where = where or (CPU if first is None else backend.of(first))
-        if parameters:
+        if parameters:  # a store takes its parameters over
             FlatStore(parameters, kind, where)
         self.convert_buffers(kind, where)
         return self
 
     def convert_buffers(self, dtype: Any, on: Backend) -> None:
-        """Convert buffers to a type, unless they hold integers, and move them to a backend."""
+        """Converts the floating-point buffers to `dtype`, and moves all buffers to a backend."""
         for _, m, name in self._entries("_buffers"):
             old = getattr(m, name)
             object.__setattr__(m, name, on.asarray(old, dtype if is_float(old.dtype) else None))
@@ -210,20 +215,23 @@ class Registries:
     # ---- copies and pickles
 
     def __copy__(self) -> Self:
-        """A module with registries of its own and the same parts, which keep their parent."""
+        """Returns a module with its own registries and the same children, which keep their
+        parent."""
         twin: Self = object.__new__(type(self))
         twin.__dict__.update(self.__dict__ | {r: dict(self.__dict__[r]) for r in REGISTRIES})
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        """The parts without the parent, so that a copy of a part is not one of the whole model."""
+        """Returns the attributes without the parent, so that a copy of a submodule is not a copy of
+        the whole model."""
         adopted = [
             name for name, part in self._parts() if (part._parent, part._name) == (self, name)
         ]
         return self.__dict__ | {"_parent": None, "_name": "", "_own": adopted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Adopt the parts again: those that were its own, and those that have no other parent."""
+        """Restores the attributes and becomes the parent of its own children, and of those without
+        a parent."""
         adopted = state.pop("_own")
         self.__dict__.update(state)
         for name, part in self._parts():
@@ -241,13 +249,17 @@ class Registries:
 
 
 def constructor_options(kind: type[Registries]) -> list[inspect.Parameter]:
-    """The options of a module's constructor; early releases of Python 3.11 take the signature of
-    `__new__` for that of the class."""
+    """Returns the parameters of a module's constructor, without `self`.
+
+    `inspect.signature` of the class is no help: in early releases of Python 3.11 it returns the
+    signature of `__new__`.
+    """
     return [*inspect.signature(kind.__init__).parameters.values()][1:]
 
 
 def buffer_array(name: str, value: Any) -> Array:
-    """The array of a buffer, which may be given as a Tensor."""
+    """Returns the array of a buffer, which may be given as a Tensor; raises ValueError for anything
+    else."""
     array = value.data if isinstance(value, Tensor) else value
     if not backend.is_array(array):
         raise ValueError(
@@ -258,10 +270,10 @@ def buffer_array(name: str, value: Any) -> Array:
 
 
 def check_buffer(name: str, array: Array, place: Place) -> None:
-    """Raises ValueError unless an array has the shape of the part that its place says."""
+    """Raises ValueError unless an array has the shape of the part that `place` describes."""
     place._replace(path=name).check()
     if place.local_shape != tuple(array.shape):
         raise ValueError(
-            f"{name}: the buffer has shape {tuple(array.shape)}, and its place the part "
-            f"{place.local_shape}; give equal ones"
+            f"{name}: the buffer has shape {tuple(array.shape)}, but its place describes a part of "
+            f"shape {place.local_shape}; make them equal"
         )

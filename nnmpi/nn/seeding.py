@@ -1,4 +1,4 @@
-"""The seed of new modules, and the number of modules that were constructed before them."""
+"""The seed of new modules, and counters of the modules and random tensors made so far."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -6,59 +6,61 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 
-class Construction(NamedTuple):
-    """The seed and the counts on which numbers of the next module or random tensor depend."""
+class SeedState(NamedTuple):
+    """The seed and the counters from which the next module or random tensor draws its values."""
 
     seed: int = 0
-    number: int = 0  # of modules constructed, and tensors that `nn.init` has filled, before
-    draws: int = 0  # of random tensors before
+    number: int = 0  # modules constructed, and tensors filled by `nn.init`, so far
+    draws: int = 0  # random tensors drawn so far
 
 
-FIRST = Construction()
+FIRST = SeedState()
 
-construction: ContextVar[Construction] = ContextVar("nnmpi_construction", default=FIRST)
-"""The next construction in this thread; ranks may be threads, and each of them counts its own."""
+seed_state: ContextVar[SeedState] = ContextVar("nnmpi_construction", default=FIRST)
+"""The seed state of this thread: ranks may be threads, and each of them counts its own modules."""
 
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Modules that are constructed within it have this seed, and are counted from 0.
+    """Gives modules that are constructed in this context the seed, and counts them from 0.
 
-    The same code within it gives the same weights each time, also if it reads or changes weights
-    before their layers are part of a model.
+    The same code in this context gives the same weights each time, also if it reads or changes
+    weights before their layers are assigned to a model.
     """
-    token = construction.set(Construction(seed))
+    token = seed_state.set(SeedState(seed))
     try:
         yield
     finally:
-        construction.reset(token)
+        seed_state.reset(token)
 
 
 def manual_seed(seed: int) -> None:
-    """Modules and random tensors that are made from here on, in this thread, have this seed.
+    """Sets the seed of modules and random tensors that this thread makes from now on.
 
-    Those that exist keep theirs, a Trainer has that of its Config, and NumPy's generators are
-    other ones.
+    Existing ones keep their seed, a Trainer uses the seed of its Config, and NumPy's generators are
+    not affected.
     """
-    construction.set(Construction(seed))
+    seed_state.set(SeedState(seed))
 
 
-def next_construction() -> Construction:
-    """Count a module that is being constructed, or a tensor that `nn.init` fills."""
-    current = construction.get()
-    construction.set(current._replace(number=current.number + 1))
+def next_seed_state() -> SeedState:
+    """Returns the current seed state and increments its counter of modules, for a module that is
+    constructed or a tensor that `nn.init` fills."""
+    current = seed_state.get()
+    seed_state.set(current._replace(number=current.number + 1))
     return current
 
 
-def next_draw() -> Construction:
-    """Count a random tensor, on which no weights depend."""
-    current = construction.get()
-    construction.set(current._replace(draws=current.draws + 1))
+def next_draw() -> SeedState:
+    """Returns the current seed state and increments its counter of random tensors, on which no
+    weights depend."""
+    current = seed_state.get()
+    seed_state.set(current._replace(draws=current.draws + 1))
     return current
 
 
 def refuse_late_seed(module: str, seed: int, parameters: Iterable[tuple[str, Any]]) -> None:
-    """Raises ValueError if a parameter has values that were drawn from another seed."""
+    """Raises ValueError if a parameter already has values that were drawn from another seed."""
     for name, p in parameters:
         if p.seed is not None and p.seed != seed:
             raise ValueError(

@@ -1,8 +1,8 @@
 """Segments: the part of a graph between two cuts, as a module.
 
-takes     the edges that cross into it; the first one, what the model is called with
-runs      modules that lie in it as they are; ops of a module that is cut, as they were recorded
-returns   the edges that cross out of it; the last one, the outputs of the model
+inputs    the edges that cross into it; for the first segment, the arguments of the model
+steps     whole modules where they lie in the segment, and the recorded ops of modules that are cut
+outputs   the edges that cross out of it; for the last segment, the outputs of the model
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,40 +11,51 @@ from typing import Any
 
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.autograd import apply
-from nnmpi.nn.graph import Arguments, Call, Graph, SampleCount, Use, Value, edges_of, mapped
+from nnmpi.nn.graph import (
+    Arguments,
+    Call,
+    Graph,
+    SampleCount,
+    TensorRef,
+    VariableRef,
+    edges_of,
+    mapped,
+)
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
 
 
 def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()) -> Module:
-    """A module that runs these nodes of the graph of a model; one chain is a Sequential.
+    """Returns a module that runs these nodes of a model's graph.
 
-    It has the modules that the model has now under the paths of the graph, and the parameters among
-    the variables `holds`, whether it uses them or not. They keep their paths in the model. A chain
-    of layers is a Sequential, which runs some of them as one op.
+    It contains the model's own modules, found by their paths in the graph, and the parameters among
+    the variables `holds`, whether it uses them or not; all keep their paths in the model. If the
+    nodes form one chain of layers, the result is a Sequential, which fuses some of them.
     """
     modules, runs = dict(model.named_modules()), chains(graph, nodes, graph.calls)
-    called = [_called(run, modules) for run in runs]
-    first, last, made = runs[0][0], runs[-1][-1], called[0]
-    is_alone = len(runs) == 1 and _returns(graph, nodes) == edges_of(last.result)
-    if not (is_alone and first.is_plain and _takes(graph, nodes) == first.arguments):
-        made = Segment(graph, nodes, runs, called, modules)
-    assert isinstance(made, Module)
+    called = [_callable_for(run, modules) for run in runs]
+    first, last, module = runs[0][0], runs[-1][-1], called[0]
+    is_alone = len(runs) == 1 and _outputs_of(graph, nodes) == edges_of(last.result)
+    if not (is_alone and first.is_plain and _inputs_of(graph, nodes) == first.arguments):
+        module = Segment(graph, nodes, runs, called, modules)
+    assert isinstance(module, Module)
+    # ops use variables of modules that are cut, so the segment itself has to register them
     ops = (k for run in runs for call in run if call.op for k in call.nodes)
     used = [v for k in ops for v in graph.nodes[k].variables]
     for v in dict.fromkeys([*used, *holds]):
         owner, name = _owner(graph, v, modules)
         if isinstance(getattr(owner, name), Parameter):
-            setattr(made, f"variable_{v}", getattr(owner, name))
-    return made
+            setattr(module, f"variable_{v}", getattr(owner, name))
+    return module
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
-    """The chains that compute these nodes: calls of modules that lie in them, and single nodes.
+    """Returns the chains that compute these nodes: calls of modules that lie within them, and
+    single nodes.
 
-    Each call of a chain takes what the one before returned, and nobody else does. An op, or a
-    module that takes or returns more than one tensor, is alone.
+    Each call of a chain takes the result of the call before, which nobody else uses. An op, or a
+    module that takes or returns several tensors, is a chain of its own.
     """
     runs, users, k = list[list[Call]](), graph.users(), nodes.start
     inside = [
@@ -55,8 +66,9 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
         node = graph.nodes[k]
         path = node.name if node.layer else None
         single = Call(range(k, k + 1), path, node.op, node.arguments, node.result)
-        here = (call for call in inside if call.nodes.start == k)
-        call = max(here, key=lambda call: call.nodes.stop, default=single)
+        starting = (call for call in inside if call.nodes.start == k)
+        # the largest module that starts at this node and ends within the segment
+        call = max(starting, key=lambda call: call.nodes.stop, default=single)
         last = runs[-1][-1] if runs else None
         follows = (
             last is not None
@@ -74,27 +86,28 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
 
 
 def _is_closed(graph: Graph, call: Call, users: Mapping[int, Sequence[int]]) -> bool:
-    """Whether tensors come into a module by its arguments only, and leave it by its result only."""
+    """True if tensors enter a module by its arguments only, and leave it by its result only."""
     made = {e for k in call.nodes for e in graph.nodes[k].outputs}
     needed = {e for k in call.nodes for e in graph.nodes[k].inputs}
     outside = {e for e in made if any(k not in call.nodes for k in users[e])}
     return needed - made <= {*edges_of(call.arguments)} and outside <= {*edges_of(call.result)}
 
 
-def _takes(graph: Graph, nodes: range) -> Arguments:
-    """The arguments of the segment, in which tensors are Value."""
+def _inputs_of(graph: Graph, nodes: range) -> Arguments:
+    """Returns the arguments of the segment, with TensorRef in place of tensors."""
     if nodes.start == 0:
         return graph.arguments
-    return tuple(map(Value, graph.crossing(nodes.start))), {}
+    return tuple(map(TensorRef, graph.crossing(nodes.start))), {}
 
 
-def _returns(graph: Graph, nodes: range) -> tuple[int, ...]:
+def _outputs_of(graph: Graph, nodes: range) -> tuple[int, ...]:
     is_last = nodes.stop == len(graph.nodes)
     return graph.outputs if is_last else graph.crossing(nodes.stop)
 
 
-def _called(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
-    """A callable that computes a chain: a Sequential, a module with other arguments, or an op."""
+def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
+    """Returns a function that computes a chain: a Sequential, a module with other arguments, or an
+    op."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
     called = [modules[call.path] for call in run if call.path is not None]
@@ -102,7 +115,7 @@ def _called(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[...,
 
 
 def _owner(graph: Graph, variable: int, modules: Mapping[str, Module]) -> tuple[Module, str]:
-    """The module that has a variable, and the name of the attribute."""
+    """Returns the module that owns a variable, and the name of the attribute."""
     path, _, name = graph.variables[variable].path.rpartition(".")
     return modules[path], name
 
@@ -121,9 +134,9 @@ class Segment(Module):
         for i, call in enumerate(called):
             if isinstance(call, Module):
                 setattr(self, f"part_{i}", call)
-        self._arguments, self._returned = _takes(graph, nodes), _returns(graph, nodes)
+        self._arguments, self._returned = _inputs_of(graph, nodes), _outputs_of(graph, nodes)
         takes = edges_of(self._arguments)
-        self._counted = [  # edges, axes and how much longer they are than the number of samples
+        self._counted = [  # (edge, axis, its length per sample): tells the number of samples
             (e, k, a.size)
             for e in takes
             for k, a in enumerate(graph.edges[e].axes)
@@ -133,7 +146,7 @@ class Segment(Module):
         self._owners = {v: _owner(graph, v, modules) for v in used}
         last = {e: i for i, run in enumerate(runs) for e in run[0].inputs}
         kept = {*self._returned}
-        self._steps = [  # the last ones are the edges that nothing needs behind it
+        self._steps = [  # (call, arguments, result, edges that no later step needs)
             (
                 call,
                 run[0].arguments,
@@ -144,23 +157,23 @@ class Segment(Module):
         ]
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        """The tensor that it returns, or a tuple of them."""
+        """Runs the steps, and returns one tensor or a tuple of tensors."""
         values = _matched({}, self._arguments, (args, named))
         samples = next((values[e].shape[k] // size for e, k, size in self._counted), 0)
 
-        def there(part: Any) -> Any:
-            if type(part) is Value:
+        def resolved(part: Any) -> Any:
+            if type(part) is TensorRef:
                 return values[part.edge]
-            if type(part) is Use:
+            if type(part) is VariableRef:
                 return getattr(*self._owners[part.variable])
             return part.times * samples if type(part) is SampleCount else part
 
         progress = progress_hook.get()
         for call, (positional, keywords), result, done in self._steps:
-            ordered = [mapped(there, part) for part in positional]
-            by_name = {name: mapped(there, part) for name, part in keywords.items()}
+            ordered = [mapped(resolved, part) for part in positional]
+            by_name = {name: mapped(resolved, part) for name, part in keywords.items()}
             _matched(values, result, call(*ordered, **by_name))
-            for e in done:
+            for e in done:  # frees their memory
                 del values[e]
             progress()
         outputs = tuple(values[e] for e in self._returned)
@@ -168,14 +181,15 @@ class Segment(Module):
 
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:
-    """Adds, for each edge in nested tuples, lists and dicts, what is given in its place."""
+    """Returns `values` with, for each TensorRef in `template`, the part of `given` at the same
+    position."""
 
-    if type(template) is Value:  # the result of most calls
+    if type(template) is TensorRef:  # most calls return one tensor
         values[template.edge] = given
         return values
 
     def match(part: Any, value: Any) -> None:
-        if type(part) is Value:
+        if type(part) is TensorRef:
             values[part.edge] = value
 
     mapped(match, template, given)

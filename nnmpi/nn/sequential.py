@@ -2,11 +2,11 @@
 
 Rules:
 
-- `_steps` has the `forward` of each layer bound. An assignment makes it anew; who records a model,
-  or copies its modules, calls `forget_steps`. Hooks are looked at in each call.
-- What runs as one op gives the numbers of the layers one by one. A layer whose `forward` may differ
-  (a subclass, a recorder, hooks, values that rotate) runs alone.
-- `progress` between layers is what moves messages in a forward pass.
+- `_steps` caches the bound `forward` of each layer. An assignment clears it; code that records a
+  model, or copies its modules, calls `forget_steps`. Hooks are looked up in each call.
+- A fused op gives the same values as its layers one by one. A layer whose `forward` may differ (a
+  subclass, a recorder, hooks, values that rotate) runs alone.
+- The calls of `progress` between layers move messages during a forward pass.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,12 @@ from nnmpi.nn.passes import current_pass
 class Sequential(NumberedLayers):
     """Layers one after the other; the first may take several inputs.
 
-    Some neighbours run as one op (`fusion.FUSED`), with the values and gradients of the
-    separate layers.
+    Some neighbours run as one op (`fusion.FUSED`), with the values and gradients of the separate
+    layers.
     """
 
     _steps: tuple[Callable[..., Tensor], list[FusedStep]] | None = None
-    """The functions to call: the first takes what the Sequential is called with."""
+    """The functions to call: the first takes the arguments of the Sequential."""
 
     def __init__(self, *layers: Module) -> None:
         super().__init__(layers)
@@ -48,6 +48,7 @@ class Sequential(NumberedLayers):
         steps = self._steps
         if steps is None:
             current, layers = current_pass.get(), list(self)
+            # while a graph is recorded no layers are fused: each is a node
             one_by_one = current is not None and current.around is not None
             first, *others = [*(layers if one_by_one else steps_of(layers))] or [lambda x: x]
             steps = first, others
@@ -65,12 +66,12 @@ class Sequential(NumberedLayers):
 
 
 def only_runs_layers(module: Module) -> TypeGuard[Sequential]:
-    """Whether it is a Sequential with no `forward` of its own."""
+    """True if the module is a Sequential without its own `forward`."""
     return isinstance(module, Sequential) and type(module).forward is Sequential.forward
 
 
 def forget_steps(model: Module) -> None:
-    """Lets the Sequentials of a model look up again how to run their layers, which have changed."""
+    """Clears the cached steps of all Sequentials of a model, whose layers have changed."""
     for m in model.modules():
         if isinstance(m, Sequential):
             object.__setattr__(m, "_steps", None)

@@ -1,4 +1,4 @@
-"""Store: what holds the values and the gradient of a parameter; SingleStore: that of one alone."""
+"""Store: the memory of parameters and gradients; SingleStore: the store of one parameter alone."""
 
 from typing import Any, Protocol
 
@@ -15,32 +15,36 @@ class Store(Protocol):
     gather, rotate or version its memory.
 
     dtype    the type of all parameters
-    rotates  whether the memory of a value may hold another one later, until `refresh`
+    rotates  whether the memory of a value may hold another value later, until `refresh`
     """
 
     dtype: np.dtype[Any]
     rotates: bool = False
 
     def value(self, i: int) -> Array:
-        """The values of parameter i."""
+        """Returns the values of parameter i."""
 
     def grad_memory(self, i: int) -> Array:
-        """The memory of the gradient of parameter i."""
+        """Returns the memory of the gradient of parameter i."""
 
     def refresh(self, i: int, made: int) -> None:
-        """Before the vjps of the node number `made`, which uses parameter i, its values must be
-        where they were when the node was made. Called if the store rotates."""
+        """Restores the values that parameter i had when tape node `made`, which uses it, was
+        created.
+
+        It is called before the vjps of that node, and only if the store rotates.
+        """
         return
 
     def written(self, i: int) -> None:
-        """The values of parameter i were written from outside."""
+        """Notes that the values of parameter i were changed by somebody other than the
+        optimizer."""
         return
 
 
 class SingleStore(Store):
     """The store of one parameter that is not in a flat buffer.
 
-    There is no memory for a gradient before the first one: a frozen parameter never has one.
+    The gradient gets memory when it is first asked for, so a frozen parameter never has any.
     """
 
     def __init__(self, value: Array) -> None:

@@ -1,8 +1,8 @@
-"""State dicts and buffers: how files have them, as values; checks of what is given, and its copies
-into a model.
+"""State dicts and buffers: how files store them, as values; checks of a given state, and copies of
+it into a model.
 
-file  ── found: names ──► paths here     order.here(array) ──►  model
-      ◄── name ────────  path here       order.there(array)
+file  ── names_by_path: names ──► paths     order.to_model(array) ──►  model
+      ◄── name ─────────────────  path      order.to_file(array)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,69 +19,75 @@ from nnmpi.nn.place import Place
 from nnmpi.options.quoting import shown
 
 
-class Order(NamedTuple):
-    """How a file has the numbers of a tensor, whose first axis are outputs in a model.
+class StorageOrder(NamedTuple):
+    """How a file stores the elements of a tensor, whose first axis in the model is the outputs.
 
-    is_transposed   outputs are its last axis there
-    heads           outputs there are q of all heads, then k, then v; here q, k, v of each head
+    is_transposed   the outputs are the last axis in the file
+    heads           with this many attention heads, the file has q of all heads, then k, then v; the
+                    model has q, k, v of each head
     """
 
     is_transposed: bool = False
     heads: int = 0
 
-    def here(self, array: np.ndarray) -> np.ndarray:
-        """The whole tensor as a model has it; a view where it can be."""
+    def to_model(self, array: np.ndarray) -> np.ndarray:
+        """Returns a whole tensor of a file as the model has it, as a view if possible."""
         array = array.T if self.is_transposed else array
         return _swapped(array, 3, self.heads) if self.heads else array
 
-    def there(self, array: np.ndarray) -> np.ndarray:
-        """The inverse of `here`, in C order."""
+    def to_file(self, array: np.ndarray) -> np.ndarray:
+        """Returns a whole tensor of the model as a file has it, in C order: the inverse of
+        `to_model`."""
         array = _swapped(array, self.heads, 3) if self.heads else array
         return np.ascontiguousarray(array.T if self.is_transposed else array)
 
     def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape here of a tensor of this shape there."""
+        """Returns the shape in the model of a tensor with this shape in a file."""
         return shape[::-1] if self.is_transposed else shape
 
 
-AS_IS = Order()
+AS_IS = StorageOrder()
 
 
-class Form:
-    """Names of tensors in a kind of file, and their order there; by default those of a model."""
+class FileFormat:
+    """The names of tensors in a kind of file, and their storage order; by default those of the
+    model."""
 
-    def found(self, names: Iterable[str]) -> dict[str, str]:
-        """The names in a file by the paths here; those of no tensor of the model are left out."""
+    def names_by_path(self, names: Iterable[str]) -> dict[str, str]:
+        """Returns the names in a file by path in the model, without names that are no tensor of the
+        model."""
         return {name: name for name in names}
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """Pairs of names in a file that are one tensor of the model, so both have to be equal."""
+        """Returns pairs of names in a file that are one tensor of the model, and so must be
+        equal."""
         return []
 
     def name(self, path: str) -> str | None:
-        """The name in a file that is written; None for what it does not have."""
+        """Returns the name to write a tensor under, or None if the file leaves it out."""
         return path
 
-    def order(self, path: str) -> Order:
-        """How a file has the numbers of a tensor."""
+    def order(self, path: str) -> StorageOrder:
+        """Returns how a file stores the elements of a tensor."""
         return AS_IS
 
 
-PLAIN = Form()
+PLAIN = FileFormat()
 
 
 def _swapped(outputs: np.ndarray, a: int, b: int) -> np.ndarray:
-    """Rows in the order (b, a, rest), of rows in the order (a, b, rest)."""
+    """Returns the rows of an array, which are in the order (a, b, rest), in the order (b, a,
+    rest)."""
     if len(outputs) % (a * b):
         raise ValueError(f"{len(outputs)} rows are not {a} x {b} equal parts")
     parts = outputs.reshape(a, b, -1, *outputs.shape[1:])
     return parts.swapaxes(0, 1).reshape(outputs.shape)
 
 
-def fitting(
+def checked_arrays(
     state: Mapping[str, Any], places: Sequence[Place], owner: str = "model"
 ) -> dict[str, np.ndarray]:
-    """The arrays of a state on the host; raises ValueError unless names and shapes fit."""
+    """Returns the arrays of a state on the host; raises ValueError unless names and shapes fit."""
     paths = (place.path for place in places)
     values = {path: on_host(state[path]) for path in paths if path in state}
     check_state(state, values, places, owner)
@@ -89,7 +95,8 @@ def fitting(
 
 
 class LoadedKeys(NamedTuple):
-    """The result of `load_state_dict`: names that only the model has, or only the state."""
+    """The result of `load_state_dict`: the names that only the model has, and those that only the
+    state has."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -98,8 +105,10 @@ class LoadedKeys(NamedTuple):
 def load_into(
     targets: Sequence[tuple[Place, Parameter | Array]], state: Mapping[str, Any], strict: bool
 ) -> LoadedKeys:
-    """Copy a state into parameters and buffers; raises ValueError, and copies nothing, unless
-    shapes fit and, if `strict`, names do."""
+    """Copies a state into parameters and buffers, and returns the names that do not match.
+
+    Raises ValueError, before anything is copied, unless the shapes fit and, if `strict`, the names.
+    """
     known = {place.path: place for place, _ in targets}
     missing = [path for path in known if path not in state]
     unexpected = [name for name in state if name not in known]
@@ -107,10 +116,11 @@ def load_into(
         state = {name: value for name, value in state.items() if name in known}
         targets = [(place, target) for place, target in targets if place.path in state]
     try:
-        values = fitting(state, [place for place, _ in targets])
+        values = checked_arrays(state, [place for place, _ in targets])
     except ValueError as error:
-        remedy = "" if strict else "; strict=False is for names: leave these out of the state"
+        remedy = "" if strict else "; strict=False ignores only names: leave these tensors out"
         raise ValueError(f"{error}{remedy}") from None
+    # after all checks, so that a state that does not fit changes nothing
     for place, target in targets:
         assign(target, values[place.path][place.slices])
     return LoadedKeys(missing, unexpected)
@@ -122,10 +132,10 @@ def check_state(
     places: Sequence[Place],
     owner: str = "model",
 ) -> None:
-    """Raises ValueError unless the names are those of the places, and the values have their shapes.
+    """Raises ValueError unless `names` are those of the places, and the values have their shapes.
 
-    `values` has those of the names that are known, or what else has a shape and a dtype. The
-    message begins with names that are not known, since they may be mistyped.
+    `values` has, for the known names, arrays or anything else with a shape and a dtype. The message
+    begins with unknown names, since they may be mistyped.
     """
     known = {place.path for place in places}
     problems = [f"{shown(name)} is not part of this {owner}" for name in names if name not in known]
@@ -144,10 +154,10 @@ def check_state(
 
 
 def assign(target: Any, value: np.ndarray) -> None:
-    """Copy a host array into a parameter or a buffer, on any backend."""
+    """Copies a host array into a parameter or a buffer, on any backend."""
     array = target.operand if isinstance(target, Tensor) else target
     array[...] = backend.of(array).asarray(value, array.dtype)
     if isinstance(target, Tensor):
         target.mark_written()
     if isinstance(target, Parameter):
-        target.seed = None  # no longer the values that were drawn
+        target.seed = None  # no longer the initial values

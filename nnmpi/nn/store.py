@@ -1,14 +1,17 @@
-"""FlatStore: all parameters in one flat buffer, all gradients in another of the same layout.
+"""FlatStore: all parameters in one flat buffer, all gradients in another with the same layout.
 
 Rules:
 
-- Padding is always 0, in values and in gradients: updates and norms run over whole stretches.
-- `spans_of` alone says where a parameter lies. The arrangement calls it too, so that buckets are
-  known before there is a store. Another ALIGN moves the edges of chunks, and the last bits of sums.
-- A parameter takes its `room`, not its size: ranks with parts of unequal sizes have buffers of one
-  length, which are summed together.
-- The optimizer and Update see memory through `owned` and `updates` alone. A store that keeps less,
-  elsewhere, or in another type overrides what these call; nobody asks which store it is.
+- Padding is always 0, in values and in gradients, since updates and norms run over whole slices of
+  the flat buffer.
+- Only `spans_of` decides where a parameter starts. The arrangement calls it too, so that buckets
+  are known before there is a store. Another ALIGN moves the edges of chunks, and so changes the
+  last bits of sums.
+- A parameter takes its `room`, not its size: ranks with parts of unequal sizes need buffers of one
+  length, which they sum together.
+- The optimizer and Update see memory through `owned` and `updates` only. A store that keeps less
+  memory, elsewhere or in another type, overrides the methods that these call; nobody asks which
+  store it is.
 """
 
 from bisect import bisect_right
@@ -22,7 +25,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array, Backend
-from nnmpi.arrays.kernels.steps import PLAIN, Mixed, scale_loop
+from nnmpi.arrays.kernels.steps import PLAIN, MixedStep, scale_loop
 from nnmpi.nn.parameter import Parameter, in_shape, memory_order
 from nnmpi.nn.place import Range
 from nnmpi.nn.single_store import Store
@@ -32,11 +35,11 @@ ALIGN = 16
 
 
 class Shard(NamedTuple):
-    """Elements start to stop - 1 of a flat buffer, which this rank updates.
+    """Elements start..stop-1 of a flat buffer, which this rank updates.
 
-    A bucket is cut across parameters and their padding, so this is no `Range`, which is of one
-    tensor: `Optimizer.owned` has the ranges. The elements begin at `at` in a buffer that has its
-    shards only, one behind the other.
+    A bucket is cut across parameters and their padding, so this is not a `Range`, which lies in one
+    tensor; `Optimizer.owned` has the ranges. In a buffer that holds this rank's shards only, one
+    behind the other, the elements begin at `at`.
     """
 
     start: int
@@ -45,7 +48,7 @@ class Shard(NamedTuple):
 
     @property
     def packed(self) -> slice:
-        """Where it is in a buffer that has shards only."""
+        """The slice of this shard in a buffer that holds shards only."""
         return slice(self.at, self.at + self.stop - self.start)
 
 
@@ -57,16 +60,17 @@ class Operands(NamedTuple):
     grads: Array
     sums: dict[str, Array]
     t: int
-    mixed: Mixed = PLAIN
+    mixed: MixedStep = PLAIN
 
     def part(self, part: slice) -> "Operands":
-        """Some of the numbers."""
+        """Returns the operands of a slice of the elements."""
         state = {name: array[part] for name, array in self.sums.items()}
         mixed = self.mixed.part(part)
         return Operands(self.values[part], self.grads[part], state, self.t, mixed)
 
     def sum_for(self, option: str, group: Mapping[str, Any], name: str) -> Array:
-        """The state array that an option of the group needs; raises ValueError if there is none."""
+        """Returns the optimizer state `name`, which is needed if `option` is on; raises ValueError
+        if there is none."""
         if name not in self.sums:
             raise ValueError(
                 f"{option}={group[option]} needs a state array, which this optimizer was created "
@@ -80,12 +84,12 @@ class FlatStore(Store):
     """Two flat buffers, `flat` and `flat_grad`; each parameter is a view into both.
 
     Parameter i is at `spans[i]`, including its padding, which is always zero. `reserved` elements
-    are before the first parameter. Subclasses that share memory, or keep only their `shards` of
-    it, have another `allocate`. The optimizer moves numbers of `updated_dtype`.
+    precede the first parameter. Subclasses that share memory, or keep only their `shards` of it,
+    override `allocate`. The optimizer updates values of type `updated_dtype`.
     """
 
-    _rests = False
-    """Whether no step is to come, and this rank updates a part of the values only."""
+    _is_between_runs = False
+    """True between two runs if this rank updates only a part of the values."""
 
     def __init__(
         self, parameters: Sequence[Parameter], dtype: Any, on: Backend, reserved: int = 0
@@ -97,45 +101,45 @@ class FlatStore(Store):
         self.shards = shards_of([(0, self.length)])
         self.allocate()
         for i, p in enumerate(self.parameters):
-            if not p.is_drawn:
+            if not p.is_drawn:  # `take` would have them drawn as float32 on the CPU
                 p.draw(self.dtype, self.on)
             self.take(i, p)
             p.move(self, i)
 
     def allocate(self) -> None:
-        """Takes the memory of values and gradients."""
+        """Allocates the memory of values and gradients."""
         self.flat = self.on.xp.zeros(self.length, self.dtype)
         self.values = self.views(self.flat)
         self.flat_grad = self.on.xp.zeros(self.length, self.dtype)
         self.grad_memories = self.views(self.flat_grad)
 
     def take(self, i: int, p: Parameter) -> None:
-        """Copies the values of p and its gradient, if any, from the store that it is in."""
+        """Copies the values of p and its gradient, if any, from its present store."""
         self.values[i][...] = self.on.asarray(p.data)
         if p.grad is not None:
             self.grad_memories[i][...] = self.on.asarray(p.grad)
 
     def value(self, i: int) -> Array:
-        """The values of parameter i."""
+        """Returns the values of parameter i."""
         return self.values[i]
 
     def grad_memory(self, i: int) -> Array:
-        """The memory of the gradient of parameter i."""
+        """Returns the memory of the gradient of parameter i."""
         return self.grad_memories[i]
 
-    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, Mixed]]:
-        """(values, gradients, what is beside masters) of what this rank updates of elements start
-        to end - 1."""
+    def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
+        """Yields (values, gradients, 16-bit values beside masters) of the shards that this rank
+        updates within elements start..end-1."""
         for shard in self.own_shards(start, end):
             yield self.shard_values(shard), self.shard_gradient(shard), PLAIN
 
     def updates(
         self, start: int, end: int, state: Mapping[str, Array], at: int, t: int
     ) -> Iterator[Operands]:
-        """The operands of update number t in elements start to end - 1: what is `owned`, with its
-        optimizer state, which begins at `at` in each array of `state`.
+        """Yields the operands of update number t for the shards within elements start..end-1, with
+        their slices of the optimizer state `sums`, in which they begin at `at`.
 
-        Each one is changed before the next one is asked for.
+        The caller changes each one before it asks for the next.
         """
         for values, grads, mixed in self.owned(start, end):
             n, state_part = len(values), dict[str, Array]()
@@ -145,12 +149,12 @@ class FlatStore(Store):
             at += n
 
     def scale(self, array: Array, factor: float) -> None:
-        """Multiplies what a step changes besides its updates: gradients, or optimizer state."""
+        """Multiplies gradients or optimizer state by a factor, in place."""
         scale_loop(array, factor)
 
     def own_shards(self, start: int, end: int) -> Iterator[Shard]:
-        """The shards of elements start to end - 1 that this rank updates."""
-        if self._rests:
+        """Returns the shards within elements start..end-1 that this rank updates."""
+        if self._is_between_runs:
             raise ValueError(
                 "each rank updates a part of the parameters of this Trainer: call trainer.close() "
                 "before another optimizer updates them, or trainer.fit(epochs=N)"
@@ -158,78 +162,86 @@ class FlatStore(Store):
         return within(self.shards, start, end)
 
     def shard_values(self, shard: Shard) -> Array:
-        """The values in a shard."""
+        """Returns the values in a shard."""
         return self.flat[shard.start : shard.stop]
 
     def shard_gradient(self, shard: Shard) -> Array:
-        """The gradients in a shard."""
+        """Returns the gradients in a shard."""
         return self.flat_grad[shard.start : shard.stop]
 
     def readable(self, i: int) -> list[Range]:
-        """The ranges of parameter i that this rank reads alone; at least one, perhaps empty."""
+        """Returns the ranges of parameter i that this rank can read without others; at least one,
+        maybe empty."""
         return [self.parameters[i].place.range()]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
-        """Values lo to hi - 1 of parameter i, in the order of its memory, which are readable."""
+        """Returns values lo..hi-1 of parameter i, in the order of its memory; they must be
+        readable."""
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
     def reading(self) -> AbstractContextManager[None]:
-        """Within it all ranks that have parts of the values read the same parameters in one order.
+        """A context in which all ranks that share the values read the same parameters in the same
+        order.
 
-        A step is that too. Where ranks have parts, values cannot be read at any other time.
+        A training step is such a context too. Where each rank keeps a part of the values, they
+        cannot be read at any other time.
         """
         return nullcontext()
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Within it a rank alone can read all values; what is written is kept at its end.
+        """A context in which each rank can read all values without the others; changes are kept at
+        its end.
 
-        Every rank that has parts of the values enters and leaves it, between steps.
+        All ranks that share the values enter and leave it together, between steps.
         """
         return nullcontext()
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """`gathered`, between two runs, when no optimizer may update a part of the values."""
+    def between_runs(self) -> Iterator[None]:
+        """A context like `gathered` between two runs of training, in which an optimizer that would
+        update only a part of the values is refused."""
         with self.gathered():
-            self._rests = self.shards != shards_of([(0, self.length)])
+            self._is_between_runs = self.shards != shards_of([(0, self.length)])
             try:
                 yield
             finally:
-                self._rests = False
+                self._is_between_runs = False
 
     def parameter_bytes(self) -> int:
-        """The memory of values; memory that a node shares counts on its first rank only."""
+        """Returns the memory of values; memory that a node shares counts on its first rank only."""
         return sum(value.nbytes for value in self.values)
 
     def gradient_bytes(self) -> int:
-        """The memory of gradients; memory that a node shares counts on its first rank only."""
+        """Returns the memory of gradients; memory that a node shares counts on its first rank
+        only."""
         return sum(memory.nbytes for memory in self.grad_memories)
 
     def slot_bytes(self) -> int:
-        """The memory in which values or gradients are for a while only."""
+        """Returns the memory that holds values or gradients only temporarily."""
         return 0
 
     def views(self, flat: Array) -> list[Array]:
-        """A view for each parameter into a buffer with the layout of `flat`."""
+        """Returns a view for each parameter into a buffer with the layout of `flat`."""
         pairs = zip(self.parameters, self.spans, strict=True)
         return [self.view(flat, p, start) for p, (start, _) in pairs]
 
     @staticmethod
     def view(flat: Array, p: Parameter, start: int) -> Array:
-        """A view of the shape of p; the order of the axes in memory is `p.memory_axes`."""
+        """Returns a view with the shape of p, whose axes are in memory in the order
+        `p.memory_axes`."""
         return in_shape(flat[start : start + p.size], p.shape, p.memory_axes)
 
 
 def stores_of(parameters: Iterable[Parameter]) -> list[FlatStore]:
-    """The flat stores that hold these parameters, each once."""
+    """Returns the flat stores that hold these parameters, each once."""
     stores = dict.fromkeys(p.store for p in parameters)
     return [store for store in stores if isinstance(store, FlatStore)]
 
 
 @contextmanager
 def reading(parameters: Iterable[Parameter]) -> Iterator[None]:
-    """Within it these parameters are read between steps, by all ranks that have parts of
-    their values, in one order."""
+    """A context in which these parameters can be read between steps, if all ranks that share their
+    values enter it and read them in the same order."""
     with ExitStack() as stack:
         for store in stores_of(parameters):
             stack.enter_context(store.reading())
@@ -237,13 +249,14 @@ def reading(parameters: Iterable[Parameter]) -> Iterator[None]:
 
 
 def values_of(p: Parameter) -> Array:
-    """The values of p between steps; all ranks that have parts of them call it, in one order."""
+    """Returns the values of p between steps; all ranks that share them must call it, in the same
+    order."""
     with reading([p]):
         return p.data
 
 
 def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
-    """The shards of these stretches, (start, stop), in their order."""
+    """Returns the shards of these slices (start, stop) of the flat buffer, in their order."""
     shards, at = [], 0
     for start, stop in stretches:
         shards.append(Shard(start, stop, at))
@@ -252,7 +265,8 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
 
 
 def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
-    """The parts of the shards, in the order of memory, that lie in elements start to end - 1."""
+    """Yields the parts of the shards, in the order of memory, that lie in elements start..end-1."""
+    # shards do not overlap, so their ends are sorted too
     first = bisect_right(shards, start, key=attrgetter("stop"))
     for a, b, at in islice(shards, first, None):
         if a >= end:
@@ -263,7 +277,8 @@ def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
 
 
 def spans_of(rooms: Iterable[int], reserved: int = 0) -> list[tuple[int, int]]:
-    """(start, end) of stretches with room for so many elements each, behind what is reserved."""
+    """Returns (start, end) in a flat buffer for parameters that need this much room each, after the
+    reserved elements."""
     spans, end = [], _padded(reserved)
     for room in rooms:
         start, end = end, end + _padded(room)
@@ -276,12 +291,12 @@ def _padded(n: int) -> int:
 
 
 def flatten(parameters: Sequence[Parameter]) -> None:
-    """Move parameters that are not in a flat store into one, of their type and on their device."""
+    """Moves parameters that are not in a flat store into one, of their type and on their device."""
     dtypes = {str(p.dtype) for p in parameters}
     if len(dtypes) > 1:
         raise ValueError(
             f"parameters of different types ({', '.join(sorted(dtypes))}) in one optimizer: "
-            "give each type an optimizer of its own, or use model.to(dtype=...)"
+            "give each type its own optimizer, or use model.to(dtype=...)"
         )
     loose = [p for p in parameters if not isinstance(p.store, FlatStore)]
     if loose:

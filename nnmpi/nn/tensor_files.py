@@ -5,8 +5,8 @@
              data     tensors in C order and little-endian
     index    {"weight_map": {name: a file beside the index}}
 
-The safetensors library checks headers. Numbers are read here, since of bfloat16 it reads none
-without ml_dtypes.
+The safetensors library checks headers. The elements are read here, since without ml_dtypes that
+library cannot read bfloat16.
 """
 
 import json
@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 from nnmpi.arrays.dtypes import has_bfloat16
 from nnmpi.data.files import read_json
 from nnmpi.nn.place import Place
-from nnmpi.nn.state import AS_IS, Form, Order
+from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder
 from nnmpi.options.quoting import quoted, shown
 
 TYPES = {
@@ -46,14 +46,15 @@ READ = {kind: name for name, kind in TYPES.items()} | {"C64": "complex64"}
 """The NumPy type of each name that is read."""
 
 INDEX = ".safetensors.index.json"
-"""The end of the name of an index."""
+"""The suffix of the name of an index."""
 
 REMEDY = "take an intact copy of the index and of its shards"
-BLOCK = 1 << 20  # numbers that are compared at once
+BLOCK = 1 << 20  # elements that are compared at once
 
 
-class Stored(NamedTuple):
-    """A tensor in a file: the name of its type there, and the byte at which its numbers begin."""
+class RawTensor(NamedTuple):
+    """A tensor as it is stored in a file: `kind` is the file's name of its type, `begin` the byte
+    at which its elements begin."""
 
     file: Path
     name: str
@@ -63,9 +64,9 @@ class Stored(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of what `read` returns.
+        """The type of the result of `read`.
 
-        Of bfloat16 without ml_dtypes it is float32, which has all of its numbers.
+        For bfloat16 without ml_dtypes it is float32, which represents every bfloat16 value exactly.
         """
         if self.kind not in READ:
             raise ValueError(
@@ -76,7 +77,7 @@ class Stored(NamedTuple):
         return np.dtype("float32" if is_widened else READ[self.kind])
 
     def read(self, part: tuple[slice, ...] = ()) -> np.ndarray:
-        """The tensor, or a part of it, in C order; nothing else is read."""
+        """Reads the tensor, or only a part of it, in C order."""
         dtype = self.dtype
         with refused(self.file):
             if self.kind != "BF16":
@@ -86,19 +87,20 @@ class Stored(NamedTuple):
             return words.view(dtype)
         return np.asarray(np.left_shift(words, 16, dtype="uint32").view("float32"))
 
-    def _numbers(self, kept: np.dtype[Any], part: tuple[slice, ...]) -> np.ndarray:
-        """A part, as numbers of this type."""
-        if 0 in self.shape:
-            return np.zeros(self.shape, kept)[part]
-        file = np.memmap(self.file, kept.newbyteorder("<"), "r", self.begin, self.shape)
-        return np.array(file[part], kept, order="C")
+    def _numbers(self, dtype: np.dtype[Any], part: tuple[slice, ...]) -> np.ndarray:
+        """Reads a part of the file as elements of this type."""
+        if 0 in self.shape:  # memory of length 0 cannot be mapped
+            return np.zeros(self.shape, dtype)[part]
+        file = np.memmap(self.file, dtype.newbyteorder("<"), "r", self.begin, self.shape)
+        return np.array(file[part], dtype, order="C")
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of a model in a file, with the shape and the numbers that the model has."""
+    """A tensor of the model that is stored in a file, with the shape and the element order of the
+    model."""
 
-    stored: Stored
-    order: Order
+    stored: RawTensor
+    order: StorageOrder
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -107,27 +109,28 @@ class StoredTensor(NamedTuple):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of what `read` returns."""
+        """The type of the result of `read`."""
         return self.stored.dtype
 
     def read(self, place: Place) -> np.ndarray:
-        """The part at a place; a tensor in another order is read whole."""
+        """Reads the part at a place; a tensor that the file stores in another order is read
+        whole."""
         if self.order == AS_IS:
             return self.stored.read(place.slices)
-        return self.order.here(self.stored.read())[place.slices]
+        return self.order.to_model(self.stored.read())[place.slices]
 
 
 class Contents(NamedTuple):
     """The contents of a file: its tensors by name, and its metadata."""
 
-    tensors: dict[str, Stored]
+    tensors: dict[str, RawTensor]
     metadata: dict[str, str]
 
 
 def contents(file: Path) -> Contents:
-    """The contents of a file; raises ValueError unless it is a complete safetensors file."""
+    """Reads the header of a file; raises ValueError unless it is a complete safetensors file."""
     with refused(file):
-        with safe_open(file, framework="numpy"):
+        with safe_open(file, framework="numpy"):  # checks the header
             pass
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
@@ -135,7 +138,7 @@ def contents(file: Path) -> Contents:
     metadata = header.pop("__metadata__", None) or {}
     return Contents(
         {
-            name: Stored(
+            name: RawTensor(
                 file,
                 name,
                 entry["dtype"],
@@ -150,7 +153,8 @@ def contents(file: Path) -> Contents:
 
 @contextmanager
 def refused(file: Path) -> Iterator[None]:
-    """While a file is read: raises ValueError of one line for what it cannot be."""
+    """Wraps the reading of a file: raises ValueError with one line that says why the file cannot be
+    read."""
     cannot = f"cannot load {shown(file)}"
     if os.path.isdir(file):
         raise ValueError(f"{cannot}: it is a directory; name a file in it")
@@ -172,12 +176,11 @@ _CONVERT = (
     'python -c "import torch, safetensors.torch as s; s.save_file({{k: v.contiguous().clone() for '
     "k, v in torch.load('{0}', map_location='cpu').items()}}, '{1}')\""
 )
-"""The command that writes the tensors of a file of PyTorch to another, each with memory of its
-own."""
+"""The command that converts a file of PyTorch; it copies, as safetensors refuses shared memory."""
 
 
 def _is_pickle(file: Path) -> bool:
-    """Whether this is a pickle, or one in an archive as PyTorch writes it."""
+    """True if the file is a pickle, or one in an archive as PyTorch writes it."""
     with suppress(OSError), file.open("rb") as opened:
         head = opened.read(1024)
         return head[:1] == b"\x80" or (head[:2] == b"PK" and b"data.pkl" in head)
@@ -185,12 +188,13 @@ def _is_pickle(file: Path) -> bool:
 
 
 def is_index(path: Path) -> bool:
-    """Whether a file lists the shards that have the tensors."""
+    """True if the file lists the shards that have the tensors."""
     return path.name.endswith(INDEX)
 
 
-def stored_in(path: Path) -> dict[str, Stored]:
-    """The tensors of a file, or of the shards of an index, by name; only headers are read."""
+def stored_in(path: Path) -> dict[str, RawTensor]:
+    """Returns the tensors of a file, or of the shards of an index, by name; only headers are
+    read."""
     if not is_index(path):
         return contents(path).tensors
     listed = shards(path)
@@ -204,29 +208,30 @@ def stored_in(path: Path) -> dict[str, Stored]:
     return {name: headers[file][name] for name, file in listed.items()}
 
 
-def sources_in(path: Path, form: Form) -> dict[str, StoredTensor]:
-    """The tensors of a file, or of the shards of an index, by their paths in the model."""
+def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
+    """Returns the tensors of a file, or of the shards of an index, by their paths in the model."""
     stored, order = stored_in(path), form.order
     return {
-        path_here: StoredTensor(stored[name], order(path_here))
-        for path_here, name in form.found(stored).items()
+        tensor_path: StoredTensor(stored[name], order(tensor_path))
+        for tensor_path, name in form.names_by_path(stored).items()
     }
 
 
-def check_tied(path: Path, form: Form) -> None:
-    """Raises ValueError unless a tensor that has two names in a file is equal under both."""
+def check_tied(path: Path, form: FileFormat) -> None:
+    """Raises ValueError unless each tensor that has two names in a file is equal under both."""
     stored = stored_in(path)
     for first, other in form.tied(stored):
         _check_equal(stored[first], stored[other])
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that have the tensors: this one, or the shards of an index."""
+    """Returns the files that have the tensors: `path` itself, or the shards of an index."""
     return [*dict.fromkeys(shards(path).values())] if is_index(path) else [path]
 
 
 def shards(index: Path) -> dict[str, Path]:
-    """The file of each tensor that an index lists; raises ValueError unless all are beside it."""
+    """Reads from an index the file of each tensor; raises ValueError unless all lie beside the
+    index."""
     content = read_json(index, REMEDY)
     listed = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or not listed:
@@ -240,8 +245,8 @@ def shards(index: Path) -> dict[str, Path]:
     return {name: index.with_name(file) for name, file in listed.items()}
 
 
-def _check_equal(a: Stored, b: Stored) -> None:
-    """Compares a block of rows at a time."""
+def _check_equal(a: RawTensor, b: RawTensor) -> None:
+    """Raises ValueError unless two tensors are equal; compares them block by block."""
     rows = max(BLOCK // max(np.prod(a.shape[1:], dtype=int), 1), 1)
     blocks = [(slice(i, i + rows),) for i in range(0, a.shape[0] if a.shape else 0, rows)]
     if a.shape != b.shape or not all(np.array_equal(a.read(i), b.read(i)) for i in blocks):

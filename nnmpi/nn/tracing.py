@@ -1,11 +1,11 @@
 """trace(model, zeros, dtype): the graph of a model, from passes that compute nothing.
 
-The passes run on arrays without numbers (`arrays.meta`), and draw no weights. One has 2 samples and
-runs in evaluation mode, the other has 3 and runs in training mode. Lengths that differ are of
-samples. Where more differs, or a `forward` reads numbers of a tensor, on which its control flow may
-depend, the module with that `forward` is taken whole, and a note says why.
+The passes run on arrays without data (`arrays.meta`), and draw no weights. One has 2 samples and
+runs in evaluation mode, the other has 3 and runs in training mode. Lengths that differ between them
+are numbers of samples. If more differs, or a `forward` reads elements of a tensor, on which its
+control flow may depend, the module with that `forward` becomes a single node, and a note says why.
 
-A module that is taken whole may need numbers: all passes then run again on zeros.
+A module that is recorded as one node may need real elements: then all passes run again on zeros.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from nnmpi.nn.graph import (
     edges_of,
     mapped,
 )
-from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, tell
+from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, note_untraceable
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.passes import UNTRACKED, Pass, current_pass
@@ -46,13 +46,13 @@ from nnmpi.nn.single_store import SingleStore
 
 
 class ModelSource(NamedTuple):
-    """How the model of a graph is run again, for what ranks do on paper.
+    """How the model of a graph is built and run again, for simulated steps of ranks.
 
-    make       a model whose layers are not cut
-    inputs     arguments for so many samples
-    labels     of so many samples
-    objective  the loss of scores that are cut as a sharding says, by the Comms of the axes
-    cache      what was recorded of runs
+    make       makes a model whose layers are not sharded
+    inputs     returns arguments for a number of samples
+    labels     returns labels for a number of samples
+    objective  returns the Objective of sharded scores, given a sharding and the Comms of the axes
+    cache      results of earlier simulated runs
     """
 
     make: Callable[[], Module]
@@ -63,7 +63,8 @@ class ModelSource(NamedTuple):
 
 
 FEW, MORE = 2, 3
-"""The samples of the passes, in evaluation and in training; one is in memory at a time."""
+"""The numbers of samples of the passes, in evaluation and in training mode; only the arrays of one
+pass are in memory at a time."""
 
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 
@@ -78,12 +79,12 @@ def trace(
     objective: Callable[[Any, Any], Any] | None = None,
     build: Callable[[], Module] | None = None,
 ) -> Graph:
-    """The graph of a model that is called with zeros(n), arguments for n samples.
+    """Returns the graph of a model that is called with zeros(n), arguments for n samples.
 
-    `check` gets what the model returns for FEW samples. `labels`, `objective` and `build`, which
-    makes another model, are kept for the steps of ranks on paper (`ModelSource`). Raises what the
-    model or `check` raise; and MemoryError, within the first pass, if numbers are needed and the
-    largest pass would not fit in memory. The model is left as it was.
+    `check` gets the result of the model for FEW samples. `labels`, `objective` and `build`, which
+    makes another model, are kept for simulated steps (`ModelSource`). Raises the errors of the
+    model and of `check`, and MemoryError within the first pass if real elements are needed and the
+    largest pass would not fit in memory. The model is left unchanged.
     """
     notes: dict[str, str] = {}
     while True:
@@ -91,27 +92,27 @@ def trace(
         try:
             few = run(FEW, _room_check(on), check)
             more = run(MORE)
-            source = ModelSource(_maker(model, build), zeros, labels, objective, {})
+            source = ModelSource(_model_factory(model, build), zeros, labels, objective, {})
             return merged(few, more, notes)._replace(source=source)
-        except ConflictError as found:
-            notes[found.path] = found.note
+        except ConflictError as conflict:
+            notes[conflict.path] = conflict.note  # and record again, with that module as one node
         except NumbersReadError:
             if on is not META:
                 raise
-            on = CPU
+            on = CPU  # a module that is one node reads elements: on zeros it can
 
 
-def _maker(model: Module, build: Callable[[], Module] | None) -> Callable[[], Module]:
-    """A function that makes the model again: a copy, unless a module has a `forward` of its own,
-    which may be bound to the module that it was made for."""
+def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callable[[], Module]:
+    """Returns a function that makes the model again: by copying, or with `build` if a module
+    instance has its own `forward`, which may be bound to that module."""
     if build and any("forward" in vars(m) for m in model.modules()):
         return build
     return partial(blank, blank(model))
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
-    """A function that raises MemoryError if the first pass holds so much that the largest one would
-    not fit."""
+    """Returns a function that raises MemoryError if the first pass holds so much memory that the
+    largest one would not fit."""
     room = memory_available() if on is CPU else None
 
     def check(held: int) -> None:
@@ -134,15 +135,15 @@ def _pass(
     grown: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
 ) -> GraphRecorder:
-    """Record one pass over the model with n samples: with MORE in training, with FEW not."""
+    """Records one pass over the model with n samples, in training mode if n is MORE."""
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
-    with unchanged(model), np.errstate(all="ignore"):
+    with unchanged(model), np.errstate(all="ignore"):  # 0 / 0 is of no interest
         for p in model.parameters():
-            p.move(Zeros(p, dtype, on), 0)
+            p.move(PlaceholderStore(p, dtype, on), 0)
         model.train(n == MORE)
         recorder = GraphRecorder(model, notes, grown)
-        forget_steps(model)
-        watched = _Watched(0, None, UNTRACKED, around=recorder.forward)
+        forget_steps(model)  # cached steps would bypass the recorder
+        watched = _TracedPass(0, None, UNTRACKED, around=recorder.forward)
         tokens = recording.set(recorder), current_pass.set(watched)
         try:
             recorder.run(model, arguments)
@@ -154,28 +155,28 @@ def _pass(
     return recorder
 
 
-class _Watched(Pass):
-    """A pass whose step and samples `forward` of a module that is looked into does not read."""
+class _TracedPass(Pass):
+    """A pass that reports a traced `forward` which reads its step or its samples."""
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("step", "samples"):
-            tell(STEPS)
+            note_untraceable(STEPS)
         return super().__getattribute__(name)
 
 
-class Zeros(SingleStore):
-    """The store of a parameter that is not drawn."""
+class PlaceholderStore(SingleStore):
+    """A store of zeros, or of an array without data, for a parameter that is not drawn."""
 
     def __init__(self, p: Parameter, dtype: Any, on: Backend) -> None:
         memory = on.xp.zeros([p.shape[k] for k in p.memory_axes], dtype)
         super().__init__(memory.transpose(inverse(p.memory_axes)))
 
     def written(self, i: int) -> None:
-        tell(WRITES)
+        note_untraceable(WRITES)
 
 
 def _without_numbers(value: Any) -> Any:
-    """A tensor of floats without its numbers; anything else as it is."""
+    """Returns a float tensor without its data, and anything else unchanged."""
     if isinstance(value, Tensor) and is_float(value.dtype):
         return Tensor(meta.like(value.operand), value.requires_grad)
     return value
@@ -185,10 +186,11 @@ def _without_numbers(value: Any) -> Any:
 
 
 def blank(model: Module) -> Module:
-    """A copy of the tree of modules, with parameters that are not drawn; buffers and other
+    """Returns a copy of a tree of modules whose parameters are not drawn; buffers and other
     attributes are shared with the model."""
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
     twins |= {p: p.undrawn() for p in dict.fromkeys(model.parameters())}
+    # children and parents become the copies, so that no copy leads back to the model
     for part, twin in twins.items():
         parent = twins.get(part._parent)
         object.__setattr__(twin, "_parent", parent)
@@ -205,9 +207,10 @@ def blank(model: Module) -> Module:
 
 @contextmanager
 def unchanged(module: Module) -> Iterator[None]:
-    """Within it buffers are copies, and parameters may move: then all is as before.
+    """A context in which buffers are copies, and parameters may move; afterwards the module is as
+    it was.
 
-    So are modes and other attributes, but for what is inside these.
+    Modes and other attributes are restored too, except for changes inside the attribute values.
     """
     modules = list(dict.fromkeys(module.modules()))
     attributes = [vars(m) | {name: dict(vars(m)[name]) for name in REGISTRIES} for m in modules]
@@ -219,7 +222,7 @@ def unchanged(module: Module) -> Iterator[None]:
         yield
     finally:
         for p, store, index, has_grad in parameters:
-            if store is None:
+            if store is None:  # it was not drawn
                 p.discard()
             else:
                 p.move(store, index)
@@ -233,10 +236,11 @@ def unchanged(module: Module) -> Iterator[None]:
 
 
 def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Graph:
-    """One graph; raises ConflictError where the passes differ in more than lengths.
+    """Returns one graph of both passes; raises ConflictError if they differ in more than lengths.
 
-    `notes` has the modules that are taken whole already.
+    `notes` has the modules that are recorded as one node already.
     """
+    # the same calls in the same order, or else nodes and edges could not be paired
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
         raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)
     nodes = (
@@ -258,7 +262,7 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
 
 def _edges(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) -> Iterator[Edge]:
-    """The edges, each in the memory of another one or in its own."""
+    """Yields the edges of both passes, each with the edge whose memory it lies in."""
     within = {e: node.within for node in few.nodes for e in node.outputs}
     for e, (x, y) in enumerate(zip(few.edges, more.edges, strict=True)):
         lengths = [(n.size, m.size) for n, m in zip(x.axes, y.axes, strict=False)]
@@ -281,14 +285,14 @@ def _common_calls(few: Sequence[Call], more: Sequence[Call]) -> Iterator[Call]:
 
 
 def _calls(nodes: Sequence[Node], path: str) -> list[tuple[Any, ...]]:
-    """The calls that the module of a path and those below it make."""
+    """Returns the calls made by the module of a path and those below it."""
     below = f"{path}." if path else ""
     inside = (n for n in nodes if n.within == path or n.within.startswith(below))
     return [(node.name, node.layer, node.within) for node in inside]
 
 
 def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
-    """The path of the innermost module that does not make the same calls in both."""
+    """Returns the path of the innermost module that makes different calls in the two passes."""
     words = [node.within.split(".") for node in (*few, *more)]
     paths = {".".join(row[:n]) for row in words for n in range(len(row) + 1)}
     differ = (path for path in paths if _calls(few, path) != _calls(more, path))
@@ -296,7 +300,8 @@ def _differing(few: Sequence[Node], more: Sequence[Node]) -> str:
 
 
 def _common(few: Any, more: Any, within: str) -> Any:
-    """The value that stands for both; integers in the ratio of the samples become SampleCount."""
+    """Returns the value that stands for both; integers in the ratio of the samples become
+    SampleCount."""
 
     def both(a: Any, b: Any) -> Any:
         if a is b or (not backend.is_array(a) and (a == b or (a != a and b != b))):  # two NaNs

@@ -1,4 +1,4 @@
-"""PyTorch's `nn.utils`: clipping of gradients; initial values that are skipped."""
+"""PyTorch's `nn.utils`: clipping of gradients, and skipping of initial values."""
 
 import math
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from nnmpi.nn.parameter import Parameter
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """The factor that makes the norm of gradients at most `max_norm`."""
+    """Returns the factor that reduces a norm of gradients to at most `max_norm`."""
     return min(max_norm / (norm + 1e-6), 1.0)
 
 
@@ -24,11 +24,12 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
 ) -> Array:
-    """Scale all gradients so that their total norm is at most `max_norm`; return the norm before.
+    """Scales all gradients so that their total norm is at most `max_norm`, and returns the norm
+    before.
 
-    The norm is that of the order `norm_type`, which may be inf; it is computed in
-    the type of sums. It stays on the device, as a 0-d array, so the host does not wait for it,
-    unless `error_if_nonfinite`.
+    The norm has the order `norm_type`, which may be inf, and is computed in the accumulation type.
+    It stays on the device as a 0-d array, so that the host does not wait for it, unless
+    `error_if_nonfinite`.
     """
     if not max_norm > 0 or not norm_type > 0:
         raise ValueError(f"max_norm {max_norm} and norm_type {norm_type} must be above 0")
@@ -40,12 +41,13 @@ def clip_grad_norm_(
     if norm_type == 2:
         norm = xp.sqrt(sum((g * g).sum() for g in wider))
     elif math.isinf(norm_type):
-        zero = xp.zeros((), grads[0].dtype)  # of gradients without numbers
+        zero = xp.zeros((), grads[0].dtype)  # if all gradients are empty
         norm = xp.stack([zero, *(xp.absolute(g).max() for g in grads if g.size)]).max()
     else:
         norm = sum((xp.absolute(g) ** norm_type).sum() for g in wider) ** (1 / norm_type)
     if error_if_nonfinite and not np.isfinite(backend.to_host(norm)):
-        raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm}, no number")
+        raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm}, not finite")
+    # applied even if it is 1, since a comparison on the host would wait for the device
     factor = xp.minimum(max_norm / (norm + 1e-6), 1.0)
     for g in grads:
         g *= factor
@@ -53,7 +55,7 @@ def clip_grad_norm_(
 
 
 def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: float) -> None:
-    """Limit each number of all gradients to [-clip_value, clip_value]."""
+    """Limits each element of all gradients to [-clip_value, clip_value]."""
     if not clip_value >= 0:
         raise ValueError(f"clip_value {clip_value} must be at least 0")
     for g in _gradients(parameters):
@@ -61,13 +63,13 @@ def clip_grad_value_(parameters: Parameter | Iterable[Parameter], clip_value: fl
 
 
 def _gradients(parameters: Parameter | Iterable[Parameter]) -> list[Array]:
-    """The gradients that there are of a parameter, or of several."""
+    """Returns the existing gradients of one parameter or of several."""
     given = [parameters] if isinstance(parameters, Parameter) else parameters
     return [p.grad for p in given if p.grad is not None]
 
 
 def skip_init(parameters: Iterable[Parameter]) -> None:
-    """Have zeros where nothing is drawn yet: what is loaded next needs no random numbers."""
+    """Replaces the initial values that are not drawn yet by zeros, since a state is loaded next."""
     for p in parameters:
         if not p.is_drawn:
             p.init = constant(0.0)

@@ -39,5 +39,5 @@ class LossScale(NamedTuple):
 class Scaler:
     """The loss scale of a run: the loss reads it in a step, the update changes it at its end."""
 
-    def __init__(self, now: LossScale) -> None:
-        self.now = now
+    def __init__(self, initial: LossScale) -> None:
+        self.current = initial

@@ -3,8 +3,8 @@
 Rules:
 
 - Nothing here communicates. A rank updates what `owned` of the store gives, and has running sums
-  for that only; `Entries.of_optimizer` collects those of all ranks, `planning/paper/rank.py` counts
-  them.
+  for that only; `FullState.of_optimizer` collects those of all ranks, `planning/paper/rank.py`
+  counts them.
 - Ranges are found again when `_dependencies` changes, which each step compares: what else ranges
   come to depend on belongs there, or sets `_ranges_of` to nothing as `take` does.
 - A step leaves the mark of a write (`storage.written`), by which the tape refuses older graphs.
@@ -108,7 +108,7 @@ class Optimizer:
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Update more parameters from now on, as in add_param_group({"params": ..., "lr": 0.1})."""
-        self._convert_sums()
+        self._convert_state()
         state, steps, n = self.state, self.steps, self._running.starts[-1]
         self._take_groups([*self.param_groups, *grouped([group], self.defaults)])
         self.steps[: len(steps)] = steps
@@ -136,7 +136,7 @@ class Optimizer:
             self._running.convert()
             for p in self.parameters:
                 p.seed = None if p.has_grad else p.seed  # no longer the values that were drawn
-        self._convert_sums()
+        self._convert_state()
         written, running = tick(), self._running
         for i, j, store, start, end, number in self._ranges:
             group = self.param_groups[number]
@@ -182,7 +182,7 @@ class Optimizer:
 
     def take(self, state: Mapping[str, np.ndarray], places: Sequence[Place]) -> None:
         """Copies from a state that fits; `places` are where the parameters are in it."""
-        self._convert_sums()
+        self._convert_state()
         self.steps = [int(state[states.name_of(place, states.STEP)]) for place in places]
         self._ranges_of = []  # ranges depend on these counts
         for i, place in enumerate(places):
@@ -200,7 +200,7 @@ class Optimizer:
 
     def memory(self, name: str, i: int, lo: int, hi: int) -> Array:
         """The memory of the same, to write."""
-        self._convert_sums()
+        self._convert_state()
         return self._running.numbers(name, i, lo, hi)
 
     def put(self, name: str, i: int, values: np.ndarray) -> None:
@@ -232,7 +232,7 @@ class Optimizer:
         """The running sums that a group with these options needs."""
         return ()
 
-    def _convert_sums(self) -> None:
+    def _convert_state(self) -> None:
         """Before running sums are changed: express them by the options of now, if these changed."""
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:

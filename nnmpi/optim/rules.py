@@ -81,7 +81,7 @@ class Adam(Optimizer):
         largest = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
         return ("gradient_sum", "squared_gradient_sum", *largest)
 
-    def _convert_sums(self) -> None:
+    def _convert_state(self) -> None:
         """Sums have a factor of 1 / (1 - beta): new betas scale them."""
         end, starts = 0, self._running.starts
         for k, group in enumerate(self.param_groups):

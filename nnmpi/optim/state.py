@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.nn.place import Place
-from nnmpi.nn.state import fitting
+from nnmpi.nn.state import checked_arrays
 
 STEP = "step"
 
@@ -45,7 +45,7 @@ def checked(
 ) -> dict[str, np.ndarray]:
     """The arrays of a state on the host; raises ValueError unless they fit these parameters."""
     check_paths(places)
-    values = fitting(state, state_places(places, sums), "optimizer")
+    values = checked_arrays(state, state_places(places, sums), "optimizer")
     for name in (name_of(place, STEP) for place in places):
         count = values[name].item()
         if not (count >= 0 and count == count // 1):

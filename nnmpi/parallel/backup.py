@@ -38,7 +38,7 @@ from nnmpi.parallel.arrangement.backups import (
 )
 from nnmpi.parallel.layout import duplicate
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of, owned, typed
+from nnmpi.parallel.model.snapshot import SavedRange, StateRange, bytes_of, dtypes_of, owned
 
 
 class HeldVersion(NamedTuple):
@@ -50,13 +50,13 @@ class HeldVersion(NamedTuple):
     about: Any
 
 
-def packed_bytes(form: RangeOf[str]) -> int:
+def packed_bytes(form: StateRange[str]) -> int:
     """The bytes of a range in memory, as [steps | values | sum | sum ...]."""
     return COUNT + bytes_of(form)
 
 
 def rows_of(
-    form: RangeOf[str], memory: np.ndarray
+    form: StateRange[str], memory: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Views of a range in the bytes of a backup: its step count, its values, and its optimizer
     state by name, of the same type as the values."""
@@ -71,7 +71,7 @@ class PackedRanges:
     As `copies` of the work that receives it, it notes that it has arrived.
     """
 
-    def __init__(self, forms: Sequence[RangeOf[str]]) -> None:
+    def __init__(self, forms: Sequence[StateRange[str]]) -> None:
         self._forms, self.is_filled = forms, False
         edges = [*accumulate(map(packed_bytes, forms), initial=0)]
         self.memory = np.zeros(edges[-1], np.uint8)
@@ -90,7 +90,7 @@ class PackedRanges:
     def ranges(self) -> list[SavedRange]:
         """The ranges in this memory, as views; none if it is not filled."""
         pairs = zip(self._forms, self._rows, strict=True) if self.is_filled else ()
-        return [RangeOf(*form[:6], int(row[0][0]), *row[1:]) for form, row in pairs]
+        return [StateRange(*form[:6], int(row[0][0]), *row[1:]) for form, row in pairs]
 
     def ready(self) -> bool:
         """A message may come at any time."""
@@ -111,7 +111,9 @@ class VersionMemory:
     about: Any = None
 
     @classmethod
-    def of(cls, owned: Sequence[RangeOf[str]], kept: Mapping[int, Sequence[RangeOf[str]]]) -> Self:
+    def of(
+        cls, owned: Sequence[StateRange[str]], kept: Mapping[int, Sequence[StateRange[str]]]
+    ) -> Self:
         """Memory for these ranges."""
         return cls(PackedRanges(owned), {r: PackedRanges(forms) for r, forms in kept.items()})
 
@@ -146,7 +148,7 @@ class Backups:
         self._part, self._optimizer, self._clock = part, optimizer, clock
         variables, backed = arrangement.graph.variables, backed_up(arrangement, rank)
         self._sent = {variables[v].path for v in (*backed.trained, *backed.others)}
-        forms = [typed(held) for held in self._owned()]
+        forms = [dtypes_of(held) for held in self._owned()]
         message = [form for form in forms if form.path in self._sent]
         self._length = sum(map(packed_bytes, message))  # the first bytes of all that is owned
         keepers, told = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)

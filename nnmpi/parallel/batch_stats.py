@@ -68,7 +68,7 @@ class Synced:
 def packed(m: Moments) -> np.ndarray:
     """(n, mean, M2) of all channels in one row, float64 and on the host."""
     on = backend.of(m.mean)
-    pair = backend.numbers(on.xp.concatenate((m.mean, m.m2)))
+    pair = backend.to_list(on.xp.concatenate((m.mean, m.m2)))
     return np.concatenate(([m.n], pair), dtype=np.float64)
 
 

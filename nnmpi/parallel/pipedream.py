@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.arrays.backend import Backend, number
+from nnmpi.arrays.backend import Backend, to_float
 from nnmpi.comm import Comm, Work
 from nnmpi.data import Batch, Load
 from nnmpi.data.loader import BatchSplit
@@ -217,9 +217,9 @@ class OverlappingSteps:
     ) -> None:
         pp = layout.axis["pp"]
         self._signals = SignalChannels(spec.part.boundaries, pp, spec.task.on)
-        around = (Kind.F, self._forward), (Kind.B, self._backward)
+        op_hooks = (Kind.F, self._forward), (Kind.B, self._backward)
         self._executor = executor_of(
-            layout, spec, NO_SYNC, self._next_version, channels=self._signals, around=around
+            layout, spec, NO_SYNC, self._next_version, channels=self._signals, op_hooks=op_hooks
         )
         self._number, self._count = pp.rank, pp.size
         self._store, self._optimizer, self._control = store, optimizer, spec.control
@@ -268,7 +268,7 @@ class OverlappingSteps:
         with store.version_of(micro):
             do(op)
         if self._number == self._count - 1:
-            loss = number(self._executor.loss.loss())
+            loss = to_float(self._executor.loss.loss())
             self._check_finite("loss", loss, self._first_step + micro)
             self._reports[micro] = StageReport(loss, wish)
 
@@ -286,7 +286,7 @@ class OverlappingSteps:
         """Makes the next version of the weights, by the gradient of one micro-batch."""
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
-        squares = number(store.squares(store.shards, [(0, len(store.flat_grad))]))
+        squares = to_float(store.squares(store.shards, [(0, len(store.flat_grad))]))
         self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
             self._optimizer.step(self._control.lr_factor(step))

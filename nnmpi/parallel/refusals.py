@@ -48,7 +48,7 @@ class Refusal(NamedTuple):
     remedy: str = "leave one of the two out"
 
 
-class Need(NamedTuple):
+class Requires(NamedTuple):
     """`option` means something only beside `other`."""
 
     option: str
@@ -156,28 +156,28 @@ REFUSALS = (
 )
 
 NEEDS = (
-    Need("tf32", "device cuda", "a CPU computes products of float32 as they are"),
-    Need("slices", "reproducible", "a batch is cut into slices for that alone"),
-    Need("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
-    Need("sequence_parallel", "tp", "positions are divided among the ranks along tp"),
-    Need("layout", "tp", "it says how the ranks along tp share layers"),
-    Need("layout length:cp", "cp", "it says that sequences are cut along cp"),
-    Need("cut", "pp", "the model is cut between the ranks along pp"),
-    Need("vertical_sync", "schedule pipedream", "others never have several versions of weights"),
-    Need("staleness", "sync ssp", "bsp allows no staleness, asp any"),
-    Need("weight_decay_of", "weight_decay", "without it no parameter decays"),
-    Need("load_partial", "load", "it says what of that file has to fit"),
-    Need("append", "log", "it says what to do with that file"),
-    Need("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
-    Need("prompt", "sample_every", "it is the beginning of a sample"),
-    Need("mtbf", "backup", "it says how often backups are worth their cost"),
-    Need("save_every", "checkpoint_dir", "checkpoints are written there"),
-    Need("keep", "checkpoint_dir", "checkpoints are kept there"),
-    Need("keep_best", "checkpoint_dir", "checkpoints are kept there"),
-    Need("resume", "checkpoint_dir", "it goes on from a checkpoint there"),
-    Need("time_limit", "checkpoint_dir", "the run ends with a checkpoint there"),
-    Need("elastic", "checkpoint_dir", "it goes on from a checkpoint there, if there is one"),
-    Need("ranks", "dry_run", "a run has the ranks that mpirun starts"),
+    Requires("tf32", "device cuda", "a CPU computes products of float32 as they are"),
+    Requires("slices", "reproducible", "a batch is cut into slices for that alone"),
+    Requires("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
+    Requires("sequence_parallel", "tp", "positions are divided among the ranks along tp"),
+    Requires("layout", "tp", "it says how the ranks along tp share layers"),
+    Requires("layout length:cp", "cp", "it says that sequences are cut along cp"),
+    Requires("cut", "pp", "the model is cut between the ranks along pp"),
+    Requires("vertical_sync", "schedule pipedream", "other schedules keep one version of weights"),
+    Requires("staleness", "sync ssp", "bsp allows no staleness, asp any"),
+    Requires("weight_decay_of", "weight_decay", "without it no parameter decays"),
+    Requires("load_partial", "load", "it says what of that file has to fit"),
+    Requires("append", "log", "it says what to do with that file"),
+    Requires("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
+    Requires("prompt", "sample_every", "it is the beginning of a sample"),
+    Requires("mtbf", "backup", "it says how often backups are worth their cost"),
+    Requires("save_every", "checkpoint_dir", "checkpoints are written there"),
+    Requires("keep", "checkpoint_dir", "checkpoints are kept there"),
+    Requires("keep_best", "checkpoint_dir", "checkpoints are kept there"),
+    Requires("resume", "checkpoint_dir", "it goes on from a checkpoint there"),
+    Requires("time_limit", "checkpoint_dir", "the run ends with a checkpoint there"),
+    Requires("elastic", "checkpoint_dir", "it goes on from a checkpoint there, if there is one"),
+    Requires("ranks", "dry_run", "a run has the ranks that mpirun starts"),
 )
 
 

@@ -26,7 +26,7 @@ from nnmpi.collectives.step import chunk_start
 ALL = slice(None)
 
 
-class Seen(NamedTuple):
+class AttendedSlices(NamedTuple):
     """Which of a rank's queries see which of another's keys; causal: those up to their own."""
 
     queries: slice
@@ -70,13 +70,13 @@ class SequenceCut(NamedTuple):
         """How many of these numbers of a whole sequence, as many for each position, a rank has."""
         return numbers * self.count(rank) // self.length if self.length else numbers
 
-    def seen(self, queries: int, keys: int, causal: bool) -> Seen:
+    def seen(self, queries: int, keys: int, causal: bool) -> AttendedSlices:
         """The slices of one rank's queries and of another one's keys that attend to each other."""
         if queries == keys or not causal:
-            return Seen(ALL, ALL, causal)
+            return AttendedSlices(ALL, ALL, causal)
         if keys < queries:
-            return Seen(ALL, slice(0, self._front(keys)), False)
-        return Seen(slice(self._front(queries), None), ALL, False)
+            return AttendedSlices(ALL, slice(0, self._front(keys)), False)
+        return AttendedSlices(slice(self._front(queries), None), ALL, False)
 
     def _front(self, rank: int) -> int:
         """How many positions the first stretch of a rank has."""

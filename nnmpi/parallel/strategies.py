@@ -13,7 +13,7 @@ from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.reproducible import check_batch as check_batch
 from nnmpi.parallel.checks.slow_ranks import delay_of, slowed
-from nnmpi.parallel.checks.verify import Verified
+from nnmpi.parallel.checks.verify import VerifiedStrategy
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.pipeline.profile import Timing as Timing
 from nnmpi.parallel.pipeline.profile import UnitCosts as UnitCosts
@@ -63,7 +63,7 @@ def _synchronous(
 ) -> Strategy:
     """The strategy of ranks that make every step together, at the pace of the slowest one."""
     swapper = swapper_of(layout, spec)
-    with swapper.making_model() if swapper else nullcontext():
+    with swapper.allocating_model() if swapper else nullcontext():
         parts = make(layout, spec)
     config, dp = spec.arrangement.config, layout.axis["dp"]
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
@@ -95,6 +95,6 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
         return strategy
     # --verify: beside it the same on one rank
     single = build(Layout.of_one_rank(), spec.twin)
-    held = [p for p in spec.parameters if strategy.entries.table.has(p)]
+    held = [p for p in spec.parameters if strategy.full_state.table.has(p)]
     models = spec.task.model, spec.twin.task.model
-    return Verified(strategy, single, models, ReferenceUpdate(spec, held), spec.control)
+    return VerifiedStrategy(strategy, single, models, ReferenceUpdate(spec, held), spec.control)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
-from nnmpi.nn.layers.norm import over_rows
+from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
@@ -32,28 +32,28 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
 from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.full_state import FullState
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder
 from nnmpi.parallel.step.channels import Channels, Ports
 from nnmpi.parallel.step.control import StepControl
+from nnmpi.parallel.step.deferred_steps import DeferredSteps, can_defer
 from nnmpi.parallel.step.executor import (
     NO_SYNC,
-    Around,
     Executor,
     GradientSync,
+    OpHooks,
     Programs,
     StepResult,
     StepState,
 )
-from nnmpi.parallel.step.last import LastStep
-from nnmpi.parallel.step.late import LateSteps, can_be_late
+from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
-from nnmpi.parallel.swapping.stage_boundary import LocalChannels, borders
+from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
 from nnmpi.parallel.swapping.swapper import Swapper
 from nnmpi.schedules.op import Kind
 
@@ -104,7 +104,7 @@ class Strategy(Protocol):
 
     layout: Layout
     optimizer: Optimizer
-    entries: Entries
+    full_state: FullState
     last: LastStep | None  # what this rank knows of it; None: a loss in a step undoes more
     traffic: StepTraffic  # what this rank sends in a step
 
@@ -188,10 +188,10 @@ class ExecutorStrategy:
         close: Callable[[], None] | None = None,
     ) -> None:
         self.layout, self.optimizer, self.last = layout, optimizer, last
-        self.entries = Entries.of_model(spec.task.model, layout.all, spec.part.held)
+        self.full_state = FullState.of_model(spec.task.model, layout.all, spec.part.held)
         self._parts, self._steps, self._evaluate = parts, steps, evaluate
         self._fields, self._close = spec.part.fields, close
-        self._checks = [parts.check] if over_rows(spec.task.model) else []
+        self._checks = [parts.check] if row_norm_names(spec.task.model) else []
         self.traffic = StepTraffic(layout, spec.arrangement.config, parts.store.wait)
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
@@ -239,13 +239,13 @@ def synchronous(
     part = spec.part
     if swapper:
         swapper.take(parts.store, [[*stage.parameters()] for stage in part.stages.values()])
-    with swapper.making_state() if swapper else nullcontext():
+    with swapper.allocating_state() if swapper else nullcontext():
         optimizer = spec.optimizer(parts.store.parameters)
     update = update_of(parts.store, optimizer, layout, spec)
     last = LastStep(update, part.model) if layout.all.fault_tolerant else None
     late, clip_norm = None, spec.arrangement.config.clip_norm
-    if not (swapper or last) and can_be_late(spec.arrangement, parts.store, optimizer):
-        late = LateSteps(parts.store, optimizer, clip_norm, update.apply, spec.control)
+    if not (swapper or last) and can_defer(spec.arrangement, parts.store, optimizer):
+        late = DeferredSteps(parts.store, optimizer, clip_norm, update.apply, spec.control)
     executor = executor_of(
         layout,
         spec,
@@ -253,7 +253,7 @@ def synchronous(
         late.apply if late else update.apply,
         parts.batch_stats,
         swapper.channels if swapper else None,
-        swapper.around if swapper else late.around if late else (),
+        swapper.op_hooks if swapper else late.op_hooks if late else (),
     )
     run = partial(late.steps, executor) if late else executor.steps, executor.evaluate
     close = swapper.close if swapper else None
@@ -275,16 +275,16 @@ def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep
     """The step of a rank that makes every step with the others."""
     optimizer = spec.optimizer(parts.store.parameters)
     apply = update_of(parts.store, optimizer, layout, spec).apply
-    channels, around = on_one_rank(spec)
-    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats, channels, around)
+    channels, op_hooks = on_one_rank(spec)
+    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats, channels, op_hooks)
     return RankStep(parts.store, optimizer, executor.run)
 
 
-def on_one_rank(spec: TrainSpec) -> tuple[Channels | None, Around]:
-    """The borders of stages that are all on one rank, if they are."""
+def on_one_rank(spec: TrainSpec) -> tuple[Channels | None, OpHooks]:
+    """The channels and op hooks of a rank that has all stages itself; (None, ()) elsewhere."""
     if (plan := spec.arrangement.residences) is None:
         return None, ()
-    channels = LocalChannels(borders(plan, _takes(spec)))
+    channels = LocalChannels(stage_boundaries(plan, _takes(spec)))
     return channels, [(Kind.F, channels.forward)]
 
 
@@ -322,7 +322,7 @@ def executor_of(
     update: Callable[[int], Outcome],
     batch_stats: BatchStats = LOCAL,
     channels: Channels | None = None,
-    around: Around = (),
+    op_hooks: OpHooks = (),
 ) -> Executor:
     """The executor of the arrangement's programs on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
@@ -331,4 +331,4 @@ def executor_of(
     ports = Ports.of(spec.task, part, channels, batch_stats)
     checked_steps = math.inf if a.config.verify else CHECKED_STEPS
     programs = Programs(partial(ops, a, rank), partial(forward_ops, a, rank), checked_steps)
-    return Executor(ports, sync, update, spec.control.request, programs, spec.recorder, around)
+    return Executor(ports, sync, update, spec.control.request, programs, spec.recorder, op_hooks)

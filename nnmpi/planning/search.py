@@ -1,9 +1,10 @@
-"""The fastest layout that fits: candidates in the order of a bound, until no other can be better.
+"""Finds the fastest layouts that fit: candidates in the order of a lower bound, until no other can
+be better.
 
     candidates ─► bound ─► closer bound ─► arranged: memory ─► time of a step ─► best
                     └───────── larger than the worst of the best: pruned
 
-A layout that does not fit comes again with recomputation, which is never faster.
+A layout that does not fit is tried again with recomputation, which is never faster.
 """
 
 import heapq
@@ -12,8 +13,8 @@ from itertools import chain, count
 from typing import Any, NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.remembered import uncollected
-from nnmpi.planning.arrangements import Paper
+from nnmpi.parallel.arrangement.cached import gc_paused
+from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.planning.exchange_time import with_fastest_sum
@@ -22,10 +23,10 @@ from nnmpi.planning.paper.activations import needed
 from nnmpi.planning.step_time import CostModel, StepTime, step_time
 
 
-class Planned(NamedTuple):
-    """A layout with what it takes: seconds of a step, and bytes on the rank that has most.
+class PricedLayout(NamedTuple):
+    """A layout with its price: the seconds of a step, and the bytes on the rank that holds most.
 
-    The fastest all-reduce and the best cut follow from the layout.
+    The all-reduce is the fastest one for the layout, and the cut is the best one.
     """
 
     layout: Candidate
@@ -36,19 +37,19 @@ class Planned(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of a Config that ask for it."""
+        """The options of a Config that select this layout."""
         return {**self.layout.options, "allreduce": self.allreduce, "cut": self.cut}
 
     @property
     def flags(self) -> str:
-        """The command-line flags that ask for this layout, without the cut."""
+        """The command-line flags that select this layout, without the cut."""
         sums = "" if self.allreduce == "auto" else f" --allreduce {self.allreduce}"
         return self.layout.flags + sums
 
 
 class SearchCounts(NamedTuple):
-    """How many layouts there were: those whose time is known, those that cannot be among the best
-    by their bound, those that cannot be, and those that are too large."""
+    """How many layouts were priced, pruned (by their bound they cannot be among the best), refused
+    (the model cannot be divided so), and too large for the memory."""
 
     looked: int
     pruned: int
@@ -56,26 +57,26 @@ class SearchCounts(NamedTuple):
     too_large: int
 
 
-class Search(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search.
 
     best     layouts that fit, the fastest first
-    pure     the fastest of each way of being parallel alone, by its name, even if it is too large
+    pure     the fastest layout of each strategy alone, by its name, even if it is too large
     looked   all layouts whose time and memory were computed
-    refused  how many layouts cannot be, by the reason
-    least    the layout that takes the least memory, where none fits
+    refused  how many layouts are impossible, by the reason
+    least    the layout that takes the least memory, if none fits
     """
 
-    best: list[Planned]
-    pure: Mapping[str, Planned]
-    looked: list[Planned]
+    best: list[PricedLayout]
+    pure: Mapping[str, PricedLayout]
+    looked: list[PricedLayout]
     counts: SearchCounts
     refused: Mapping[str, int]
-    least: Planned | None = None
+    least: PricedLayout | None = None
 
 
 def largest(a: Arrangement) -> int:
-    """The bytes of the rank that has most: of the first ranks of replicas, or of the last ones."""
+    """The bytes of the rank that holds most, found among the first and the last replica."""
     batch = a.config.batch_size
     axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
     ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
@@ -83,33 +84,33 @@ def largest(a: Arrangement) -> int:
 
 
 class Searcher:
-    """Looks at layouts, each once."""
+    """Searches the layouts of one model on one cluster, and remembers the price of each."""
 
     def __init__(
-        self, paper: Paper, costs: CostModel, most_bytes: float, prunes: bool = True
+        self, arranger: Arranger, costs: CostModel, most_bytes: float, prunes: bool = True
     ) -> None:
-        self._paper, self._costs, self._most, self._prunes = paper, costs, most_bytes, prunes
-        self._bounds, self._ways = LowerBounds(paper, costs), LayerWays(paper, costs)
+        self._arranger, self._costs, self._most, self._prunes = arranger, costs, most_bytes, prunes
+        self._bounds, self._ways = LowerBounds(arranger, costs), LayerWays(arranger, costs)
         self._last = dict[Candidate, Arrangement]()
         self._nbytes = dict[Candidate, int | None]()
         self._times = dict[Candidate, StepTime | None]()
-        self._found = dict[Candidate, Planned]()
+        self._found = dict[Candidate, PricedLayout]()
         self._refused = dict[str, set[Candidate]]()
         self._too_large = set[Candidate]()
 
-    @uncollected()
-    def search(self, keep: int = 10) -> Search:
-        """The layouts that take the least time."""
+    @gc_paused()
+    def search(self, keep: int = 10) -> SearchResult:
+        """Finds the `keep` fastest layouts that fit in memory."""
         layouts = [*self._candidates()]
         possible = [candidate for candidate in layouts if not self._is_refused(candidate)]
         best = self._fastest(possible, keep, self._most)
-        pure, ways = dict[str, Planned](), dict[str, list[Candidate]]()
+        pure, ways = dict[str, PricedLayout](), dict[str, list[Candidate]]()
         for candidate in possible:
             if candidate.pure:
                 ways.setdefault(candidate.pure, []).append(candidate)
-        for name, several in ways.items():
-            fit = self._fastest(several, 1, self._most)
-            for planned in fit or self._fastest(several, 1, float("inf")):
+        for name, layouts_of_way in ways.items():
+            fit = self._fastest(layouts_of_way, 1, self._most)
+            for planned in fit or self._fastest(layouts_of_way, 1, float("inf")):
                 pure[name] = planned
         least = None if best or not possible else self._least(possible)
         refused = {why: len(those) for why, those in self._refused.items()}
@@ -118,29 +119,30 @@ class Searcher:
             {*layouts} - {*self._times} - self._too_large - set().union(*self._refused.values())
         )
         counts = SearchCounts(looked, len(unseen), sum(refused.values()), len(self._too_large))
-        return Search(best, pure, [*self._found.values()], counts, refused, least)
+        return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """All layouts; those along dp and tp also with the fastest ways of layers."""
-        for shape in shapes(self._paper.cluster.size):
-            for candidate in candidates(self._paper.plain, shape):
+        """Yields all layouts; those along dp and tp also with the fastest ways to shard their
+        layers."""
+        for shape in shapes(self._arranger.cluster.size):
+            for candidate in candidates(self._arranger.plain, shape):
                 yield candidate
                 if ways := self._ways.of(candidate):
                     yield candidate._replace(layout=ways)
 
     def _is_refused(self, candidate: Candidate) -> bool:
-        """Whether the model cannot be cut in this way."""
-        if why := self._paper.refusal(candidate):
+        """True if the model cannot be divided as this layout does; notes the reason."""
+        if why := self._arranger.refusal(candidate):
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
 
-    def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[Planned]:
-        """The fastest that fit, the fastest first.
+    def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[PricedLayout]:
+        """The `keep` fastest layouts that take at most `most` bytes, the fastest first.
 
-        The queue has (bound, how close it is, order, layout).
+        The queue has (bound, how close the bound is, order, layout).
         """
         closer = self._bounds.with_sums, self._bounds.with_messages
-        order, best = count(), list[Planned]()
+        order, best = count(), list[PricedLayout]()
         queue = [
             (self._bounds.seconds(candidate), 0, next(order), candidate) for candidate in layouts
         ]
@@ -150,7 +152,7 @@ class Searcher:
             is_full = self._prunes and len(best) == keep
             if is_full and bound >= best[-1].time.seconds:
                 break
-            if level < len(closer):
+            if level < len(closer):  # closer bounds cost more: compute them only for the front
                 bound = max(closer[level](candidate), bound)
                 heapq.heappush(queue, (bound, level + 1, next(order), candidate))
                 continue
@@ -166,7 +168,7 @@ class Searcher:
                 heapq.heappush(queue, (bound, level, next(order), again))
         return best
 
-    def _least(self, layouts: Iterable[Candidate]) -> Planned | None:
+    def _least(self, layouts: Iterable[Candidate]) -> PricedLayout | None:
         """The layout that takes the least memory."""
         both = ((candidate, recomputed(candidate)) for candidate in layouts)
         bounded = sorted(
@@ -183,11 +185,11 @@ class Searcher:
     # ---- what is known of one layout
 
     def _arranged(self, candidate: Candidate) -> Arrangement | None:
-        """A layout; None if it cannot be. The last one is kept."""
+        """The arrangement of a layout, or None if it is impossible; only the last one is kept."""
         if candidate not in self._last:
             self._last.clear()
             try:
-                a = self._paper.arranged(candidate)
+                a = self._arranger.arranged(candidate)
                 if candidate.zero != a.store.zero:
                     raise ValueError(
                         f"zero {candidate.zero}: ranks of a node share all that it divides"
@@ -198,21 +200,21 @@ class Searcher:
         return self._last.get(candidate)
 
     def _time(self, candidate: Candidate) -> StepTime | None:
-        """The seconds of its step; None if it cannot be."""
+        """The seconds of a step of a layout; None if the layout is impossible."""
         if candidate not in self._times:
             a = self._arranged(candidate)
             self._times[candidate] = None if a is None else step_time(a, self._costs)
         return self._times[candidate]
 
     def _sized(self, candidate: Candidate) -> int | None:
-        """The bytes of its largest rank; None if it cannot be."""
+        """The bytes of the largest rank of a layout; None if the layout is impossible."""
         if candidate not in self._nbytes:
             a = self._arranged(candidate)
             self._nbytes[candidate] = None if a is None else largest(a)
         return self._nbytes[candidate]
 
-    def _planned(self, candidate: Candidate) -> Planned:
-        """The layout, known to be possible, with its time and memory."""
+    def _planned(self, candidate: Candidate) -> PricedLayout:
+        """A layout that is known to be possible, with its time and memory."""
         if candidate not in self._found:
             time, nbytes, a = (
                 self._time(candidate),
@@ -223,5 +225,5 @@ class Searcher:
             assert nbytes is not None
             assert a is not None
             cut = ",".join(map(str, a.division.begins)) or None
-            self._found[candidate] = Planned(candidate, time, nbytes, a.config.allreduce, cut)
+            self._found[candidate] = PricedLayout(candidate, time, nbytes, a.config.allreduce, cut)
         return self._found[candidate]

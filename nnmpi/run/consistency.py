@@ -24,7 +24,7 @@ from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.entries import first_difference
+from nnmpi.parallel.model.full_state import first_difference
 from nnmpi.parallel.model.parts import PartTable, everything
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import AgreedError

@@ -4,7 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nnmpi.io.output import Event
-from nnmpi.parallel.arrangement.exchanges import Traffic
+from nnmpi.parallel.arrangement.exchanges import AxisTraffic
 
 PROCESS = Path("/proc/self")
 
@@ -17,7 +17,7 @@ class Footprint:
             (PROCESS / "clear_refs").write_text("5")  # the peak is what is resident now
         self._resident = memory("VmRSS")
 
-    def event(self, sent: Traffic | None) -> Event:
+    def event(self, sent: AxisTraffic | None) -> Event:
         """The fields of the last event on the memory and the messages of this rank, where known."""
         grown = max(memory("VmHWM") - self._resident, 0)  # Linux counts in batches
         known = {"memory_bytes": grown} if self._resident else {}

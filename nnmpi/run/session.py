@@ -17,7 +17,7 @@ from nnmpi.arrays import blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
-from nnmpi.io.checkpoints.may_change import check_batch_norm
+from nnmpi.io.checkpoints.resume_rules import check_batch_norm
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot, next_steps
 from nnmpi.io.files import folders, saving
 from nnmpi.metrics import Sums
@@ -40,7 +40,7 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.planning.paper.alike_ranks import alike_ranks
+from nnmpi.planning.paper.rank_kinds import rank_kinds
 from nnmpi.run import consistency
 from nnmpi.run.callbacks import Settings
 from nnmpi.run.dropped import release, watch
@@ -77,18 +77,18 @@ class Session:
         known: Graph | None = None,
     ) -> None:
         self.footprint = Footprint()
-        self.config, self.comm, self.is_closed, self.rests = config, comm, False, False
+        self.config, self.comm, self.is_closed, self.is_unsharded = config, comm, False, False
         self.setup, self.run, self._recorder = setup, run, recorder
         self._scale = snapshot.loss_scale if snapshot else LossScale.of(config.dtype)
         self._initial = replace(config, load=None) if snapshot else config
-        model = all_or_none(comm, self._built)
+        model = all_or_none(comm, self._build_model)
         if snapshot:
             check_batch_norm(snapshot.config, config, model)
         consistency.check_model(comm, model)
 
         def traced() -> Graph:
             return known or objectives.model_graph(
-                config, model, setup.dataset, setup.loss, self._built
+                config, model, setup.dataset, setup.loss, self._build_model
             )
 
         graph = all_or_none(comm, traced)
@@ -104,7 +104,7 @@ class Session:
 
     # ---- how it is made
 
-    def _built(self) -> Module:
+    def _build_model(self) -> Module:
         return build_model(self.config, self.setup.build, self.setup.dataset)
 
     def _open(self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
@@ -126,7 +126,7 @@ class Session:
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
             # passes on paper run code of the user's: on all ranks, and not in `fit`
-            all_or_none(comm, lambda: alike_ranks(arrangement, config.batch_size))
+            all_or_none(comm, lambda: rank_kinds(arrangement, config.batch_size))
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:
@@ -140,9 +140,9 @@ class Session:
         if restored:  # sums are expressed by the options of then
             restored.load_optimizer_state(self.optimizer)
         self.backups = backups(arrangement, part, self.optimizer, comm)
-        self._resting = ExitStack()
-        self._release = partial(release, self._resting, self.backups, self.strategy, model)
-        self._forget = watch(comm, self, self._release)
+        self._unsharded = ExitStack()
+        self._release = partial(release, self._unsharded, self.backups, self.strategy, model)
+        self._unwatch = watch(comm, self, self._release)
         blas.release_memory()
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
@@ -167,7 +167,7 @@ class Session:
         nothing."""
 
         def another() -> ModelPart:
-            other = self._built()
+            other = self._build_model()
             if {*other.parameters()} & {*model.parameters()}:
                 raise ValueError(
                     f"model {self.config.model}: build returns the same object twice, and verify "
@@ -238,13 +238,13 @@ class Session:
     def scale(self) -> dict[str, float]:
         """The loss scale as a field of events; empty if there is none."""
         scaler = self.task.scaler
-        return {} if scaler is None else {"loss_scale": scaler.now.scale}
+        return {} if scaler is None else {"loss_scale": scaler.current.scale}
 
     @property
     def first_has_all(self) -> bool:
         """True if rank 0 has the whole model, so that it can write it without a message."""
-        has_all = self.arrangement.store.is_whole or self.rests
-        return has_all and self.strategy.entries.writer_has_all
+        has_all = self.arrangement.store.is_whole or self.is_unsharded
+        return has_all and self.strategy.full_state.writer_has_all
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -261,14 +261,14 @@ class Session:
         """Writes the model to a file, on rank 0."""
         where = path if self.comm.rank == 0 else None
         sizes, model = folders.gpt_sizes(self.model), type(self.model).__name__
-        saving.write_entries(where, self.strategy.entries, self.metadata, sizes, model)
+        saving.write_entries(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:
         """Raises AgreedError, on all ranks, if copies of parameters, or of buffers, differ between
         ranks."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
-            parts = self.strategy.entries.table
+            parts = self.strategy.full_state.table
             consistency.check_copies(parts, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
@@ -302,36 +302,36 @@ class Session:
             () if position is None else (position,),
             self.settings.changes,
             (),
-            None if self.task.scaler is None else self.task.scaler.now,
+            None if self.task.scaler is None else self.task.scaler.current,
         )
 
     # ---- between two runs, and the end
 
-    def rest(self) -> None:
+    def unshard(self) -> None:
         """Gathers all values of this rank's part of the model, until the next run begins."""
         for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.at_rest())
-        self.rests = True
+            self._unsharded.enter_context(store.between_runs())
+        self.is_unsharded = True
 
-    def wake(self) -> None:
-        """Frees the values that `rest` has gathered, because a run begins."""
-        self._resting.close()
-        self.rests = False
+    def reshard(self) -> None:
+        """Frees the values that `unshard` has gathered, because a run begins."""
+        self._unsharded.close()
+        self.is_unsharded = False
 
     def close(self) -> None:
         """Frees what ranks share; the model keeps this rank's part of its values. Every rank calls
         it; further calls do nothing."""
         if not self.is_closed:
             self.comm.meet("close")
-            self.is_closed, self.rests = True, False
-            self._forget()
+            self.is_closed, self.is_unsharded = True, False
+            self._unwatch()
             self._release()
 
     def leave(self) -> None:
         """Abandons what this rank shares with others after one of them was lost; nothing is
         freed."""
         self.is_closed = True
-        self._forget()
+        self._unwatch()
         self.strategy.leave()
 
     def end(self) -> None:

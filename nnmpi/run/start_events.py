@@ -10,17 +10,17 @@ from itertools import pairwise
 from nnmpi.arrays import blas, native
 from nnmpi.comm import Comm
 from nnmpi.data.loader import padding
-from nnmpi.io.checkpoints.may_change import versions
+from nnmpi.io.checkpoints.resume_rules import versions
 from nnmpi.io.output.messages import Event
 from nnmpi.nn import Module
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import as_lines, blocks
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
-from nnmpi.planning.paper.alike_ranks import AlikeRanks, alike_ranks
-from nnmpi.run.resume import Resumed
+from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
+from nnmpi.run.resume import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import threads
@@ -74,7 +74,7 @@ def layout_event(a: Arrangement) -> Event:
 def arranged_event(a: Arrangement) -> Event:
     """The bytes that ranks hold and send, and which ranks have which layers."""
     return {
-        "kinds": [_figures(kind) for kind in alike_ranks(a, a.config.batch_size)],
+        "kinds": [_figures(kind) for kind in rank_kinds(a, a.config.batch_size)],
         "blocks": [
             {"ranks": ranks, "layers": [layer._asdict() for layer in layers]}
             for ranks, layers in blocks(a)
@@ -82,10 +82,10 @@ def arranged_event(a: Arrangement) -> Event:
     }
 
 
-def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event:
+def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
     """The bytes that each rank keeps, sends and receives when ranks are arranged anew: parameters,
     optimizer state and buffers."""
-    ranks, plans = max(before.ranks, after.ranks), rearranged(before, after, axes_of(model))
+    ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, axes_of(model))
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:
         for (holder, rank), moves in plan.between().items():
@@ -93,16 +93,16 @@ def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event
             sources[rank][int(holder)] += nbytes
     both = zip(*(plan.moved(ranks) for plan in plans), strict=True)
     return {
-        "before": before.mesh.axes,
-        "before_ranks": before.ranks,
-        "before_zero": before.config.zero,
+        "before": old.mesh.axes,
+        "before_ranks": old.ranks,
+        "before_zero": old.config.zero,
         "ranks": [
             {
                 "rank": rank,
                 "needed_bytes": sum(moved.needed for moved in of_rank),
                 "kept_bytes": sum(moved.kept for moved in of_rank),
-                "received": sum((moved.received for moved in of_rank), Sent())._asdict(),
-                "sent": sum((moved.sent for moved in of_rank), Sent())._asdict(),
+                "received": sum((moved.received for moved in of_rank), Traffic())._asdict(),
+                "sent": sum((moved.sent for moved in of_rank), Traffic())._asdict(),
                 "from": dict(sorted(sources[rank].items())),
             }
             for rank, of_rank in enumerate(both)
@@ -145,7 +145,7 @@ def residences(a: Arrangement) -> Event:
     }
 
 
-def _figures(kind: AlikeRanks) -> Event:
+def _figures(kind: RankKind) -> Event:
     """The bytes that ranks of one kind hold and send."""
     sent = {axis: amount._asdict() for axis, amount in kind.traffic.items()}
     return {
@@ -154,7 +154,7 @@ def _figures(kind: AlikeRanks) -> Event:
         **{f"{name}_bytes": value for name, value in kind.memory._asdict().items()},
         "activation_bytes": kind.activations,
         "backups_bytes": kind.backup.held,
-        "sole_bytes": kind.sole,
+        "sole_bytes": kind.unique,
         "sent": sent,
         "parameters_sent": kind.parameters_sent._asdict(),
         "backup_sent": kind.backup.sent._asdict(),
@@ -184,7 +184,7 @@ def start_event(session: Session, run: RunState) -> Event:
         "sync": config.sync,
         **{axis: n for axis in CUTS if (n := getattr(config, axis)) > 1},
         **{name: value for name, value in slowed.items() if value},
-        **setup.own,
+        **setup.user_functions,
         **session.strategy.describe(),
         "epochs": -(-left // len(setup.train)),
         **devices(session.arrangement),
@@ -204,7 +204,7 @@ def resumed_event(session: Session, run: RunState) -> Event:
     return {**start_event(session, run), "event": "resumed", **facts}
 
 
-def complete_event(resumed: Resumed, digest: str) -> Event:
+def complete_event(resumed: ResumePoint, digest: str) -> Event:
     """The only event of a run that had no steps left when it was resumed; `digest` is of its
     parameters."""
     steps = resumed.snapshot.state.step
@@ -237,7 +237,7 @@ def environment(session: Session) -> Event:
         "blas": facts,
         "native": native.INSTRUCTIONS,
         "hosts": hosts(comm),
-        "advice": [*filter(None, (native.lack(), halves, threads.advice(a, pay)))],
+        "advice": [*filter(None, (native.missing(), halves, threads.advice(a, pay)))],
     }
 
 

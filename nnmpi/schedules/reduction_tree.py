@@ -41,7 +41,7 @@ def moves(owners: Sequence[int], rank: int) -> list[TreeMove]:
     node. Of the nodes at which some rank waits, take the first: its other rank waits at no earlier
     one, so it arrives.
     """
-    return list(_below(owners, rank, 0, len(owners)))
+    return list(_subtree_moves(owners, rank, 0, len(owners)))
 
 
 def owners_of(slices: int, ranks: int) -> list[int]:
@@ -49,21 +49,21 @@ def owners_of(slices: int, ranks: int) -> list[int]:
     return [r for r in range(ranks) for _ in range(slices * r // ranks, slices * (r + 1) // ranks)]
 
 
-def highest(plan: Sequence[TreeMove]) -> int:
+def max_stack_depth(plan: Sequence[TreeMove]) -> int:
     """The largest number of gradients on the stack of a rank."""
     grows = (Action.LEAF, Action.RECEIVE)
     return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 
 
-def _below(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[TreeMove]:
+def _subtree_moves(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[TreeMove]:
     """The moves for the sum over slices a to b - 1."""
     if b - a == 1:
         if owners[a] == rank:
             yield TreeMove(Action.LEAF, a)
         return
     m = (a + b) // 2
-    yield from _below(owners, rank, a, m)
-    yield from _below(owners, rank, m, b)
+    yield from _subtree_moves(owners, rank, a, m)
+    yield from _subtree_moves(owners, rank, m, b)
     left, right = owners[a], owners[m]
     if right == rank != left:
         yield TreeMove(Action.SEND, left)

@@ -12,7 +12,7 @@ from nnmpi.collectives.verify import Claim
 from nnmpi.options import user_code
 from nnmpi.sim import textbook
 from nnmpi.sim.network import Record, check_count, check_number, record
-from nnmpi.sim.textbook import Formulas, evaluate, letters, on_paper
+from nnmpi.sim.textbook import Formulas, evaluate, letter_values, typeset
 
 
 def _exchange(t: int, r: Ranks, p: Ranks) -> Step:
@@ -99,10 +99,10 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
     formulas = OPERATIONS[operation].costs.get(algorithm)
     if formulas is None or (on.inner is not None and algorithm != "hierarchical"):
         return {**cost, "textbook": None, "plan": None, "differences": []}
-    values = letters(ranks, nbytes, on)
+    values = letter_values(ranks, nbytes, on)
 
     def figure(formula: str) -> Record:
-        return {"formula": on_paper(formula), "seconds": evaluate(formula, values)}
+        return {"formula": typeset(formula), "seconds": evaluate(formula, values)}
 
     return {
         **cost,

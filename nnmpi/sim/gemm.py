@@ -54,7 +54,7 @@ class GridCollective(NamedTuple):
     """
 
     algorithm: Algorithm
-    numbers: float  # in the buffer of a rank
+    elements: float  # in the buffer of a rank
     ranks: int
     stride: int = 1
     times: int = 1
@@ -68,7 +68,7 @@ class GridCollective(NamedTuple):
     def received(self) -> float:
         """The numbers that a rank receives."""
         passes = 2 if self.algorithm is ALL_REDUCE else 1  # of the numbers through the ring
-        return self.times * passes * self.numbers * (self.ranks - 1) / self.ranks
+        return self.times * passes * self.elements * (self.ranks - 1) / self.ranks
 
 
 class ProductPlan(NamedTuple):
@@ -177,7 +177,7 @@ def cost(plan: ProductPlan, on: Network, flops: float, size: int) -> Record:
     communication = 0.0
     for t in plan.collectives:
         algorithm = within(t.algorithm, t.ranks, t.stride)
-        paid = price(algorithm, plan.ranks, t.numbers * size, on)
+        paid = price(algorithm, plan.ranks, t.elements * size, on)
         communication += t.times * paid.seconds
     computation = plan.operations / flops
     weight, activations, panels = plan.weight * size, plan.activations * size, plan.panels * size

@@ -32,7 +32,7 @@ class Formulas(NamedTuple):
     differences: Mapping[str, str] = {}
 
 
-def letters(p: int, nbytes: float, network: Network) -> dict[str, float]:
+def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
     """The value of each letter; without an inner link, nodes have two ranks and the outer one."""
     k = p.bit_length() - 1
     e = p - (1 << k)
@@ -61,7 +61,7 @@ def evaluate(formula: str, values: Mapping[str, float]) -> float:
     return float(eval(formula, {}, values))
 
 
-def on_paper(formula: str) -> str:
+def typeset(formula: str) -> str:
     """A formula with its factors side by side: `2(p-1)a + (p-1)/p M(2b+g)`."""
     for code, paper in ((" * ", " "), ("*", ""), ("log_p", "log p"), ("_in", "'")):
         formula = formula.replace(code, paper)

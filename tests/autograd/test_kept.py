@@ -10,8 +10,8 @@ from nnmpi import nn
 from nnmpi.arrays.dtypes import named
 from nnmpi.autograd import Tensor
 from nnmpi.nn.gpt import GPT
-from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.nn.single_store import SingleStore
 
 # ---- models
@@ -37,7 +37,7 @@ def held(model: nn.Module, x: np.ndarray, dtype: str) -> tuple[int, int]:
     finally:
         tracemalloc.stop()
         current_pass.reset(token)
-    memory = kept([y])
+    memory = saved_memory([y])
     own = {id(m): m for m in memory.values() if m is not given.data}
     whole = y.data if y.data.base is None else y.data.base
     return measured, nbytes((own | {id(whole): whole}).values())

@@ -20,7 +20,7 @@ from nnmpi.collectives.algorithms import (
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import Algorithm, Step
 from nnmpi.sim.collective import OPERATIONS, simulate
-from nnmpi.sim.textbook import Formulas, evaluate, letters, on_paper
+from nnmpi.sim.textbook import Formulas, evaluate, letter_values, typeset
 
 SIZES = (*range(1, 18), 31, 32, 33, 64, 100)
 LINK = Link(5e-6, 1e-10)
@@ -62,7 +62,7 @@ def test_simulated_time_is_our_formula(case: Case, p: int, is_sample: bool) -> N
     for nbytes, link, gamma in TRIED[p % 3 :: 3] if is_sample else TRIED:
         on = Network(link, gamma)
         simulated = price(plan, p, nbytes, on).seconds
-        assert close(simulated, evaluate(cost.plan, letters(p, nbytes, on))), (nbytes, on)
+        assert close(simulated, evaluate(cost.plan, letter_values(p, nbytes, on))), (nbytes, on)
 
 
 @pytest.mark.one_in(3)
@@ -71,7 +71,7 @@ def test_simulated_time_is_our_formula(case: Case, p: int, is_sample: bool) -> N
 def test_the_textbook_and_the_stated_differences_make_our_formula(case: Case, p: int) -> None:
     _, cost = case
     for on in (Network(LINK, 3e-11), Network(Link(1.0, 0.0)), Network(Link(0.0, 1.0), 0.5)):
-        x = letters(p, 1e6, on)
+        x = letter_values(p, 1e6, on)
         if cost.textbook is None:
             assert not cost.differences
             continue
@@ -133,10 +133,10 @@ def formulas() -> list[str]:
 def test_formulas_hold_letters_digits_and_arithmetic_only(formula: str) -> None:
     """The letters have values, and nothing is left of the text without them."""
     rest = formula
-    for letter in sorted(letters(6, 19.0, Network(LINK)), key=len, reverse=True):
+    for letter in sorted(letter_values(6, 19.0, Network(LINK)), key=len, reverse=True):
         rest = rest.replace(letter, "")
     assert set(rest) <= set("0123456789+-*/() ")
-    assert not set("*_") & set(on_paper(formula))
+    assert not set("*_") & set(typeset(formula))
 
 
 @pytest.mark.parametrize(
@@ -151,8 +151,8 @@ def test_formulas_hold_letters_digits_and_arithmetic_only(formula: str) -> None:
 def test_formulas_are_shown_as_on_paper(formula: str, paper: str, value: float) -> None:
     """On paper factors stand side by side, and a fraction ends before the next factor."""
     on = Network(Link(3.0, 7.0), 11.0, Link(13.0, 17.0), 2)
-    assert on_paper(formula) == paper
-    assert evaluate(formula, letters(4, 20.0, on)) == value
+    assert typeset(formula) == paper
+    assert evaluate(formula, letter_values(4, 20.0, on)) == value
 
 
 # ---- bytes and messages

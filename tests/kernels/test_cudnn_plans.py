@@ -37,7 +37,7 @@ pytestmark = [needs_emulator, pytest.mark.long, pytest.mark.timeout(1200)]
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is asked for from now on."""
     found = dict[Any, None]()
-    built = cudnn.built
+    built = cudnn.build
 
     def record(what: Any, **device: Any) -> cudnn.CudnnGraph:
         found[what] = None

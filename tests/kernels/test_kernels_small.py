@@ -61,7 +61,7 @@ def test_a_tie_goes_to_the_first_in_reading_order():
     ):
         z[..., 0] = values
         y, dz = np.empty(1), np.full((2, 2, 1), np.nan)
-        largest = epilogue.places_of(y)
+        largest = epilogue.empty_places(y)
         epilogue.pool_loop(z, y, largest)
         epilogue.unpool_loop(np.ones(1), largest, dz)
         assert [tuple(k) for k in np.argwhere(dz[..., 0])] == [place]
@@ -92,11 +92,11 @@ def test_pooling_before_bias_and_relu_gives_the_same_bits(dtype, bias):
     b = rng.standard_normal(O).astype(dtype) if bias else None
     for relu in (False, True):
         y = np.empty((n, h, w, O), dtype)
-        epilogue.pool_loop(z, y, epilogue.places_of(y))
-        epilogue.bias_relu(y, epilogue.rows(b, relu, w, y))
+        epilogue.pool_loop(z, y, epilogue.empty_places(y))
+        epilogue.bias_relu(y, epilogue.row_constants(b, relu, w, y))
         late = z.copy()
         for plane in late.reshape(4, n, h, w, O):
-            epilogue.bias_relu(plane, epilogue.rows(b, relu, w, plane))
+            epilogue.bias_relu(plane, epilogue.row_constants(b, relu, w, plane))
         assert np.array_equal(y, late.max(axis=(0, 1)))
         plain = z if b is None else z + b
         assert np.array_equal(late, np.maximum(plain, 0) if relu else plain)

@@ -13,7 +13,7 @@ from nnmpi.arrays import native
 from nnmpi.arrays.dtypes import HALVES, is_half
 from nnmpi.arrays.kernels import conv, recurrent, steps, winograd  # noqa: F401 - they fill the table
 from nnmpi.arrays.native.table import KERNELS
-from nnmpi.comm.transport import gate  # noqa: F401 - fills the table
+from nnmpi.comm.transport import node_barrier  # noqa: F401 - fills the table
 
 MODULES = dict(native.modules())
 DRAWS = 30

@@ -9,7 +9,7 @@ from helpers.options import another
 from nnmpi import Config
 from nnmpi.options.config import options
 from nnmpi.parallel import strategies
-from nnmpi.parallel.refusals import NEEDS, REFUSALS, Need, Refusal
+from nnmpi.parallel.refusals import NEEDS, REFUSALS, Refusal, Requires
 
 ASKED: dict[str, dict[str, Any]] = {
     **{option.name: {option.name: another(option)} for option in options()},
@@ -43,7 +43,7 @@ def test_what_cannot_be_combined_is_refused(row: Refusal) -> None:
 
 
 @pytest.mark.parametrize("row", NEEDS, ids=lambda row: row.option)
-def test_what_needs_another_option_is_refused_without_it(row: Need) -> None:
+def test_what_needs_another_option_is_refused_without_it(row: Requires) -> None:
     with refused(
         row.option, f"without {row.other}", row.reason, f"add --{row.other.replace('_', '-')}"
     ):

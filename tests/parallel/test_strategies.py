@@ -25,7 +25,7 @@ def steps(comm: Comm, options: dict[str, Any], start: StepState) -> tuple[Any, .
     trainer = Trainer(Config(**IRIS, **options, dtype="float64"), comm=comm)
     trainer.model.train()
     results = list(trainer.strategy.steps(trainer.train, start))
-    digest = trainer.strategy.entries.sha256()
+    digest = trainer.strategy.full_state.sha256()
     trainer.close()
     return [r.state for r in results][-1], sum(r.samples for r in results), digest
 

@@ -21,7 +21,7 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import divide
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.residence import Disk, Residence, Residences
@@ -105,7 +105,7 @@ def test_workers_that_do_not_wait_have_statistics_of_their_own() -> None:
         sync: traffic(arranged(Cluster.on_paper(4), sync=sync, **more, **CNN), 0, 24)["dp"]
         for sync, more in (("bsp", {"servers": 1}), ("ssp", {"staleness": 2}), ("asp", {}))
     }
-    assert said["ssp"] == said["asp"] == Sent()
+    assert said["ssp"] == said["asp"] == Traffic()
     assert said["bsp"].messages
 
 
@@ -115,9 +115,9 @@ def test_all_batches_of_pipedream_send_the_same() -> None:
         one, last = built(a, rank), None
         micro = [Batch(np.empty((24, 0)), np.zeros(24), np.arange(24))]
         for step in range(5):
-            one.ranks.log.clear()
+            one.state.log.clear()
             one.run(Load(np.arange(24), micro, 24.0), StepState(step, 0, step), 1 << 30)
-            said = one.ranks.log.exchanges()
+            said = one.state.log.exchanges()
             assert said == last or step < 2
             last = said
         assert said == exchanges(a, rank, 24)
@@ -198,7 +198,7 @@ def test_ranks_that_sum_by_nccl_need_no_gpu_on_paper(zero: int) -> None:
     a = arranged(cluster, **options)
     one = after_steps(a, 1, 2)
     longest = max(b.stop - b.start for b in a.model_on(1).buckets)
-    assert one.ranks.wide_terms == 4 * longest  # terms in 32 bits
+    assert one.state.wide_terms == 4 * longest  # terms in 32 bits
     sums = [e for e in exchanges(a, 1, 24)["dp"] if e.algorithm == "nccl"]
     assert sums
     gathers = traffic(a, 1, 24)["dp"].bytes

@@ -26,7 +26,7 @@ from nnmpi.planning.layer_ways import LayerWays, as_layout, has_positions
 from nnmpi.planning.machine import TYPICAL, Curve, MeasuredModel, UnitTimes
 from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import memory
-from nnmpi.planning.search import Search
+from nnmpi.planning.search import SearchResult
 from nnmpi.planning.step_time import step_time
 from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.schedules.op import Kind
@@ -57,10 +57,10 @@ CASES = {
 }
 
 
-FOUND = dict[tuple[object, ...], Search]()
+FOUND = dict[tuple[object, ...], SearchResult]()
 
 
-def found(case: str, most: float = float("inf"), prunes: bool = False) -> Search:
+def found(case: str, most: float = float("inf"), prunes: bool = False) -> SearchResult:
     name, ranks, nodes, machine = CASES[case]
     key = case, most, prunes
     if key not in FOUND:
@@ -68,7 +68,7 @@ def found(case: str, most: float = float("inf"), prunes: bool = False) -> Search
     return FOUND[key]
 
 
-def as_tuple(one: Search) -> tuple[object, ...]:
+def as_tuple(one: SearchResult) -> tuple[object, ...]:
     return [(p.layout, p.time, p.nbytes) for p in one.best], one.pure
 
 
@@ -88,7 +88,7 @@ def test_pruned_is_exhaustive(case: str, part: float) -> None:
 def test_bounds_rise_to_what_a_layout_takes(case: str) -> None:
     name, *cluster = CASES[case]
     there = planning(MODELS[name], *cluster)
-    bounds = LowerBounds(there.paper, there.costs)
+    bounds = LowerBounds(there.arranger, there.costs)
     for one in found(case).looked:
         first, second, third = (
             bound(one.layout) for bound in (bounds.seconds, bounds.with_sums, bounds.with_messages)
@@ -111,11 +111,11 @@ def test_little_memory_is_met_by_recomputation_or_by_nothing() -> None:
 
 def test_recomputation_saves_what_no_backward_pass_needs_at_once() -> None:
     """A rank whose backward passes follow their forward passes at once keeps all of one."""
-    paper = planning(MODELS["cnn"], 2).paper
+    arranger = planning(MODELS["cnn"], 2).arranger
 
     def kept(**options: int) -> list[int]:
         plain = Candidate(**options, micro_batches=4)  # type: ignore[arg-type]
-        found = [paper.arranged(plain._replace(recompute=again)) for again in (False, True)]
+        found = [arranger.arranged(plain._replace(recompute=again)) for again in (False, True)]
         return [activations(a, rank, 64) for rank in range(2) for a in found]
 
     first, again, second, again_there = kept(dp=2)
@@ -217,20 +217,20 @@ def test_layers_are_cut_in_the_ways_that_take_least() -> None:
         (256, slow, ""),
     ):
         there = planning(replace(MODELS["cnn"], batch_size=batch), 4, 4, machine)
-        found = LayerWays(there.paper, there.costs)
+        found = LayerWays(there.arranger, there.costs)
         assert found.of(Candidate(tp=4)) == ways
         assert found.of(Candidate(dp=2, pp=2)) == found.of(Candidate(pp=2, tp=2)) == ""
     sequences = planning(MODELS["gpt"], 2, 2, slow)
-    assert LayerWays(sequences.paper, sequences.costs).of(Candidate(tp=2)) == ""
+    assert LayerWays(sequences.arranger, sequences.costs).of(Candidate(tp=2)) == ""
 
 
 def test_the_fastest_ways_are_faster_than_those_by_bytes() -> None:
     there = planning(MODELS["cnn"], 4, 4, SLOW_LINKS)
     usual = Candidate(tp=4)
-    ways = LayerWays(there.paper, there.costs).of(usual)
+    ways = LayerWays(there.arranger, there.costs).of(usual)
     assert ways
     both = [
-        step_time(there.paper.arranged(usual._replace(layout=text)), there.costs).seconds
+        step_time(there.arranger.arranged(usual._replace(layout=text)), there.costs).seconds
         for text in (ways, "")
     ]
     assert both[0] < both[1]
@@ -242,7 +242,7 @@ def test_large_images_are_cut_by_rows() -> None:
     (best, *_) = planning(one, 2).searcher().search().best
     assert best.layout.layout == "0=spatial,3=spatial,4=spatial,8=column"
     there = planning(one, 2)
-    a = there.paper.arranged(best.layout)
+    a = there.arranger.arranged(best.layout)
     rows = {layer.path: layer.bounds for layer in a.sharding.layers if layer.how == "spatial"}
     first, behind = (0, 64, 128), (0, 32, 64)
     assert rows == {"0": first, "2": first} | dict.fromkeys("346", behind)
@@ -261,15 +261,17 @@ def test_units_by_rows_take_a_share_of_the_whole_where_columns_were_measured() -
         ),
     )
     one = Candidate(tp=2, layout="0=spatial,3=spatial,4=spatial,8=column")
-    found = there.costs.model.of(there.paper.sharding(one), one, 1)
+    found = there.costs.model.of(there.arranger.sharding(one), one, 1)
     assert found[:, 0].tolist() == [2.0, 2.0, 2.0, 2.0, 4.0, 3.0]  # forward passes
 
 
 def test_only_models_of_positions_are_cut_along_these() -> None:
     """Whatever refuses to cut one of them: here one head among two ranks."""
-    of = {name: has_positions(planning(config, 2).paper.graph) for name, config in MODELS.items()}
+    of = {
+        name: has_positions(planning(config, 2).arranger.graph) for name, config in MODELS.items()
+    }
     assert of == dict.fromkeys(MODELS, False) | {"gpt": True}
-    assert has_positions(planning(replace(MODELS["gpt"], model="gpt:2x1x16"), 2).paper.graph)
+    assert has_positions(planning(replace(MODELS["gpt"], model="gpt:2x1x16"), 2).arranger.graph)
 
 
 def test_layers_that_differ_in_a_number_are_named_together() -> None:

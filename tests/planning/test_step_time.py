@@ -22,7 +22,7 @@ FAR = FREE_LINKS._replace(far=Link(0.5, 1e-4), adding=1e-5)
 
 
 def times(there: Planning, **options: Any) -> StepTime:
-    return step_time(there.paper.arranged(Candidate(**options)), there.costs)
+    return step_time(there.arranger.arranged(Candidate(**options)), there.costs)
 
 
 def alike(machine: Machine = FREE_LINKS) -> Machine:
@@ -39,7 +39,7 @@ def test_data_parallel_ranks_compute_their_samples_and_sum_by_a_ring() -> None:
     found = times(planning(MLP, 4, 4, machine), dp=4)
     samples, p = 32 // 4, 4
     assert found.compute == pytest.approx(samples * units_of(MLP) * 6)
-    length = planning(MLP, 4, 4).paper.arranged(Candidate(dp=4)).model_on(0).length
+    length = planning(MLP, 4, 4).arranger.arranged(Candidate(dp=4)).model_on(0).length
     assert NUMBERS < length < NUMBERS + 100  # with scalars, and room between them
     n = 4 * length
     ring = 2 * (p - 1) * (0.5 + n / p * 1e-4) + (p - 1) * n / p * 1e-5
@@ -54,7 +54,7 @@ def test_sums_between_nodes_hide_behind_the_last_backward_pass() -> None:
     config = replace(MLP, bucket_mb=1e-3)
     whole = times(planning(MLP, 4, 4, alike(FAR)), dp=4)
     several = planning(config, 4, 4, alike(FAR))
-    sums = several.paper.arranged(Candidate(dp=4)).model_on(0).buckets
+    sums = several.arranger.arranged(Candidate(dp=4)).model_on(0).buckets
     assert len(sums) > 2
     last = sums[-1].stop - sums[-1].start
     alone = 6 * (0.5 + last * 1e-4) + 3 * last * 1e-5
@@ -67,7 +67,7 @@ def test_the_bubble_of_1f1b(micro: int) -> None:
     """p - 1 forward and backward passes, where all stages take the same."""
     there = planning(MLP, 2, 1, alike())
     found = times(there, pp=2, micro_batches=micro)
-    stages = there.paper.arranged(Candidate(pp=2)).stages
+    stages = there.arranger.arranged(Candidate(pp=2)).stages
     counts = [sum(u.nodes.start in s for u in there.costs.model.units) for s in stages]
     samples = 32 // micro
     forward = [samples * n * 1.0 for n in counts]
@@ -91,14 +91,14 @@ def test_recomputation_takes_a_forward_pass_more() -> None:
     there = planning(MLP, 2, 1, alike())
     at = {"pp": 2, "micro_batches": 4}
     plain, again = times(there, **at), times(there, **at, recompute=True)
-    stage = there.paper.arranged(Candidate(pp=2)).stages[0]
+    stage = there.arranger.arranged(Candidate(pp=2)).stages[0]
     own = sum(u.nodes.start in stage for u in there.costs.model.units)
     assert again.compute == pytest.approx(plain.compute + 4 * 8 * own)
 
 
 def test_ranks_along_tp_compute_parts_and_sum_activations() -> None:
     there = planning(MLP, 2, 2, alike(FAR))
-    found, a = times(there, tp=2), there.paper.arranged(Candidate(tp=2))
+    found, a = times(there, tp=2), there.arranger.arranged(Candidate(tp=2))
     half = planning(MLP, 1, 1, alike()).costs.model.of(a.sharding, a.config, 32)
     assert found.compute == pytest.approx(half.sum())
     messages = [m for layer in a.sharding.layers for m in layer.sends for _ in m.passes]
@@ -110,7 +110,7 @@ def test_ranks_along_tp_compute_parts_and_sum_activations() -> None:
 def test_zero_scatters_gradients_and_gathers_parameters(zero: int) -> None:
     machine = alike(FAR)._replace(updates={"sgd": 1e-3})
     there = planning(MLP, 4, 4, machine)
-    found, a = times(there, dp=4, zero=zero), there.paper.arranged(Candidate(dp=4, zero=zero))
+    found, a = times(there, dp=4, zero=zero), there.arranger.arranged(Candidate(dp=4, zero=zero))
     buckets = a.model_on(0).buckets
     n = [4 * (b.stop - b.start) for b in buckets]
     gathered = sum(3 * (0.5 + one / 4 * 1e-4) for one in n)
@@ -131,7 +131,7 @@ def test_zero_scatters_gradients_and_gathers_parameters(zero: int) -> None:
 def test_exchanges_of_passes_hide_nothing_that_travels_on_the_same_link(zero: int) -> None:
     instant = measured(MLP, FAR, UnitTimes(0.0, 0.0, 0.0))
     there = planning(replace(MLP, bucket_mb=1e-3), 4, 4, instant)
-    model = step_model(there.paper.arranged(Candidate(dp=2, tp=2, zero=zero)), there.costs)
+    model = step_model(there.arranger.arranged(Candidate(dp=2, tp=2, zero=zero)), there.costs)
     (rank,), time = model.ranks, model.time
     of = rank.exchanges
     travelling = there.costs.exchanges.total([*of["gathers"], *of["sums"]])
@@ -151,7 +151,7 @@ def test_faster_machines_are_faster() -> None:
     ]  # fmt: skip
     for layout in layouts:
         several = [planning(MLP, 4, 4, machine) for machine in machines]
-        found = [step_time(one.paper.arranged(layout), one.costs).seconds for one in several]
+        found = [step_time(one.arranger.arranged(layout), one.costs).seconds for one in several]
         assert all(b <= a for a, b in pairwise(found)), layout
 
 

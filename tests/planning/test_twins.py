@@ -31,7 +31,7 @@ def on_nodes(nodes: int) -> Planning:
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_a_rank_does_what_its_twin_says(layout: Candidate, nodes: int) -> None:
-    a = on_nodes(nodes).paper.arranged(layout)
+    a = on_nodes(nodes).arranger.arranged(layout)
     for rank in range(8):
         assert step(a, rank, 64) == carried_out(a, rank, 64)
 
@@ -39,6 +39,6 @@ def test_a_rank_does_what_its_twin_says(layout: Candidate, nodes: int) -> None:
 def test_middle_stages_and_later_places_along_tp_are_twins() -> None:
     """The first place along tp has the tokens and the classes of samples on paper."""
     for layout, alike in (("pp", [0, 1, 1, 3]), ("tp", [0, 1, 1, 1])):
-        a = on_nodes(1).paper.arranged(LAYOUTS[layout])
+        a = on_nodes(1).arranger.arranged(LAYOUTS[layout])
         ranks = a.mesh.group(0, "pp", "tp")
         assert [ranks.index(twin(a, r, 64)) for r in ranks] == alike

@@ -9,7 +9,7 @@ import nnmpi
 from nnmpi import nn
 from nnmpi.comm import OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.nn.layers.sequences import Past, decoding
+from nnmpi.nn.layers.sequences import KVCache, decoding
 from nnmpi.run.text.generation import Sampling
 
 SCORES = np.log(np.array([0.1, 0.4, 0.05, 0.25, 0.2]))
@@ -49,7 +49,7 @@ def test_a_new_token_goes_through_the_model_alone() -> None:
     seen: list[int] = []
     made = model().eval()
     made.h[0].attn.c_attn.register_forward_hook(lambda m, given, y: seen.append(y.shape[1]))
-    before = Past(8)
+    before = KVCache(8)
     for new in (5, 1, 1, 1):
         with decoding(before, new):
             made(nnmpi.tensor(np.zeros((1, new), np.int64)))

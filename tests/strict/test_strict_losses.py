@@ -19,7 +19,7 @@ def test_scores_in_16_bits_have_a_loss_in_float32(shape: tuple[int, ...], dtype:
     of_wide = tensor(z.astype("float32"), requires_grad=True)
     of_halves = tensor(DEVICE.asarray(z), requires_grad=True, on=DEVICE)
     expected = nn.CrossEntropyLoss()(of_wide, labels)
-    loss = nn.CrossEntropyLoss().in_sums(of_halves, labels)
+    loss = nn.CrossEntropyLoss().wide_loss(of_halves, labels)
     assert loss.dtype == "float32"
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     expected.backward()

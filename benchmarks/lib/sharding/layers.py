@@ -15,7 +15,7 @@ import numpy as np
 
 import nnmpi
 from lib import ranks
-from lib.ranks import Sent, mean, no_shared_memory, peak_of_step, sent_by
+from lib.ranks import Traffic, mean, no_shared_memory, peak_of_step, sent_by
 from lib.workloads import CLASSES, Steps
 from nnmpi import nn, optim
 from nnmpi.arrays import blas
@@ -63,7 +63,7 @@ class LayerCase(NamedTuple):
 class Counted(NamedTuple):
     """Of one rank: what it sends in a step, and the most memory that a step takes."""
 
-    sent: Sent
+    sent: Traffic
     peak: float
 
 

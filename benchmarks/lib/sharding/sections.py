@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 
-from lib.ranks import Memory, MemorySaid, Sent
+from lib.ranks import Memory, MemorySaid, Traffic
 from lib.rounds import ratio_of
 from lib.runs import Case
 from lib.sharding import layers
@@ -98,11 +98,11 @@ def traffic(b: Bench) -> list[Row]:
     for n in (2, 4):
         cases = [case for case in stages + others if case.ranks == n]
         for case, (sent, said) in zip(cases, b.ask("bytes", cases), strict=True):
-            rows.append(bytes_row(b, case, Sent(*sent), Sent(*said)))
+            rows.append(bytes_row(b, case, Traffic(*sent), Traffic(*said)))
     return rows
 
 
-def bytes_row(b: Bench, case: Case, sent: Sent, said: Sent) -> Row:
+def bytes_row(b: Bench, case: Case, sent: Traffic, said: Traffic) -> Row:
     """What a rank sends, and for data parallelism in units too.
 
     A unit is a reduce-scatter or an all-gather of all parameters, over a ring.
@@ -212,7 +212,7 @@ def halo(b: Bench) -> list[Row]:
 def _counted(b: Bench, cases: Sequence[LayerCase]) -> list[Counted]:
     """What is counted of cases that have equal numbers of ranks."""
     found = b.ask("count", cases, layers.__name__)
-    return [Counted(Sent(*sent), peak) for sent, peak in found]
+    return [Counted(Traffic(*sent), peak) for sent, peak in found]
 
 
 SECTIONS: dict[str, Callable[[Bench], list[Row]]] = {

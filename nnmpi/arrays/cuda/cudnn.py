@@ -31,13 +31,13 @@ ALIGNED = 16
 """The alignment in bytes for which graphs are built: CuPy's addresses of whole arrays have it."""
 
 
-class Described(Protocol):
+class CudnnOperation(Protocol):
     """A description of the operation of a graph, with all that the graph depends on."""
 
     def __hash__(self) -> int: ...
 
     @property
-    def instead(self) -> str:
+    def label(self) -> str:
         """The name of the operation, and of its substitute where cuDNN has no engine."""
 
     @property
@@ -94,12 +94,12 @@ def version() -> str:
     return str(front_end.backend_version())
 
 
-def can(operation: Described, xp: Any) -> bool:
+def can(operation: CudnnOperation, xp: Any) -> bool:
     """Tell whether cuDNN has an engine for an operation."""
     return _graph(operation, *_here(xp)) is not None
 
 
-def run(operation: Described, arrays: Sequence[Array]) -> None:
+def run(operation: CudnnOperation, arrays: Sequence[Array]) -> None:
     """Carry out an operation that `can` has accepted, on arrays in the order of its tensors."""
     xp = xp_of(arrays[0])
     here = _here(xp)
@@ -123,18 +123,18 @@ def _handle(device: int, thread: int) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _graph(operation: Described, device: int, thread: int) -> CudnnGraph | None:
+def _graph(operation: CudnnOperation, device: int, thread: int) -> CudnnGraph | None:
     """The graph of an operation, or None if cuDNN has no engine for it."""
     try:
-        return built(operation, handle=_handle(device, thread))
+        return build(operation, handle=_handle(device, thread))
     except library().cudnnGraphNotSupportedError:
         return None
     except (RuntimeError, ValueError) as error:  # so it declines what it cannot describe
-        warnings.warn(f"cuDNN refuses {operation.instead}: {error}", stacklevel=2)
+        warnings.warn(f"cuDNN refuses {operation.label}: {error}", stacklevel=2)
         return None
 
 
-def built(operation: Described, **device: Any) -> CudnnGraph:
+def build(operation: CudnnOperation, **device: Any) -> CudnnGraph:
     """The graph with its engine, for the device of a handle or for a device on paper.
 
     Raises cudnnGraphNotSupportedError if there is no engine.
@@ -215,7 +215,7 @@ class Convolution(NamedTuple):
     tf32: bool = False
 
     @property
-    def instead(self) -> str:
+    def label(self) -> str:
         return "a convolution, im2col takes it"
 
     def doing(self, op: CudnnOp) -> "Convolution":

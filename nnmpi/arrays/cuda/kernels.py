@@ -13,7 +13,7 @@ from nnmpi.arrays.cuda.launch import (
     THREADS,
     address,
     alike,
-    are_plain,
+    are_dense,
     counts,
     fits,
     run,
@@ -26,7 +26,7 @@ ROWS_OF_BLOCK = 4 * THREADS  # up to so many, one block has all of them, and add
 
 def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
     width = lines.shape[-1]
-    if not fits(lines) or not are_plain(lines.dtype, lines, bias, zero):
+    if not fits(lines) or not are_dense(lines.dtype, lines, bias, zero):
         return NotImplemented
     if any(a is not None and a.shape != (width,) for a in (bias, zero)):
         return NotImplemented
@@ -57,8 +57,8 @@ def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., 
     def step(*args: Any) -> Any:
         p, g, *sums = args[:arrays]
         values, *given, factor = args[arrays:]
-        plain = are_plain(np.float32, p, *sums) and are_plain(g.dtype, g)
-        halves = values is None or (fits(values) and are_plain(values.dtype, values))
+        plain = are_dense(np.float32, p, *sums) and are_dense(g.dtype, g)
+        halves = values is None or (fits(values) and are_dense(values.dtype, values))
         of_size = all(a is None or a.size == p.size for a in (g, *sums, values))
         if not (fits(p) and fits(g) and plain and halves and of_size):
             return NotImplemented
@@ -73,7 +73,7 @@ def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., 
 
 
 def squares_loop(g: Array, factor: float, sums: Array) -> Any:
-    if not fits(g) or not are_plain(g.dtype, g) or not are_plain(np.float32, sums):
+    if not fits(g) or not are_dense(g.dtype, g) or not are_dense(np.float32, sums):
         return NotImplemented
     args = (g, sums, *counts(g.size, BLOCK_OF_SQUARES), np.float32(factor))
     return run("optimizers", "squares", len(sums) * THREADS, args, type_of(g.dtype))
@@ -82,8 +82,8 @@ def squares_loop(g: Array, factor: float, sums: Array) -> Any:
 def decide_loop(
     loss: Array, squares: Array, factor: float, most: float, by: Array, shown: Array
 ) -> Any:
-    is_float, plain = loss.dtype == np.float64 or fits(loss), are_plain(np.float64, squares, shown)
-    if not (is_float and plain and fits(by) and are_plain(FLOAT, by)):
+    is_float, plain = loss.dtype == np.float64 or fits(loss), are_dense(np.float64, squares, shown)
+    if not (is_float and plain and fits(by) and are_dense(FLOAT, by)):
         return NotImplemented
     args = (loss, squares, by, shown, np.float64(factor), np.float64(most))
     return run("optimizers", "decide", 1, args, type_of(loss.dtype))
@@ -108,7 +108,7 @@ def _windows(z: Array) -> tuple[np.uint32, ...] | None:
 def _pooling(name: str, z_first: bool) -> Callable[..., Any]:
     def loop(z: Array, *others: Array) -> Any:
         (y, largest), sizes = others, _windows(z)
-        plain = are_plain(z.dtype, y) and are_plain(np.uint8, largest)
+        plain = are_dense(z.dtype, y) and are_dense(np.uint8, largest)
         if sizes is None or not plain or y.shape != z.shape[2:]:
             return NotImplemented
         arrays = (address(z), y, largest) if z_first else (y, largest, address(z))
@@ -126,15 +126,15 @@ def unpool_loop(g: Array, largest: Array, dz: Array) -> Any:
 
 def dropout_mask_loop(index: Array, rows: Array, *args: Any) -> Any:
     *words, factor, mask = args
-    plain = are_plain(np.uint32, index) and are_plain(np.int64, rows)
-    if not fits(mask) or not plain or not are_plain(mask.dtype, mask):
+    plain = are_dense(np.uint32, index) and are_dense(np.int64, rows)
+    if not fits(mask) or not plain or not are_dense(mask.dtype, mask):
         return NotImplemented
     args = (index, rows, mask, *counts(mask.size, len(index), *words), np.float32(factor))
     return run("elementwise", "dropout_mask", mask.size, args, type_of(mask.dtype))
 
 
 def add_sorted_loop(to: Array, rows: Array, order: Array, g: Array) -> Any:
-    if not fits(to) or not are_plain(to.dtype, to, g) or not are_plain(np.int64, rows, order):
+    if not fits(to) or not are_dense(to.dtype, to, g) or not are_dense(np.int64, rows, order):
         return NotImplemented
     args = (to, rows, order, g, *counts(len(rows), to.size // len(to)))
     return run("elementwise", "add_sorted", len(rows) * THREADS, args, type_of(to.dtype))
@@ -146,10 +146,10 @@ def add_sorted_loop(to: Array, rows: Array, order: Array, g: Array) -> Any:
 def class_losses_loop(
     z: Array, labels: Array, scale: float, loss: Array, sums: Array, at: Array
 ) -> Any:
-    plain = are_plain(z.dtype, z) and are_plain(np.float32, loss, sums)
-    if not fits(z) or not plain or not are_plain(np.int64, at) or labels.shape != at.shape:
+    plain = are_dense(z.dtype, z) and are_dense(np.float32, loss, sums)
+    if not fits(z) or not plain or not are_dense(np.int64, at) or labels.shape != at.shape:
         return NotImplemented
-    if not are_plain(np.int64, labels):
+    if not are_dense(np.int64, labels):
         at[...] = labels
         labels = at
     n, C = z.shape
@@ -164,8 +164,8 @@ def class_losses_loop(
 
 
 def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Array) -> Any:
-    plain = are_plain(z.dtype, z, dz) and are_plain(np.float32, sums, g)
-    if not fits(z) or not plain or not are_plain(np.int64, at):
+    plain = are_dense(z.dtype, z, dz) and are_dense(np.float32, sums, g)
+    if not fits(z) or not plain or not are_dense(np.int64, at):
         return NotImplemented
     numbers = *counts(*z.shape), np.int32(g.ndim > 0), np.float32(scale)
     return run(
@@ -183,7 +183,7 @@ def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
         order = [i for i in range(given[0].ndim) if i != axis % given[0].ndim]
         given = [a.transpose(*order, axis) for a in given]
         x = given[0]
-        if not are_plain(x.dtype, *given):
+        if not are_dense(x.dtype, *given):
             return NotImplemented
         K = x.shape[-1]
         numbers = *counts(x.size // K, K), np.int32(logarithm)
@@ -193,7 +193,7 @@ def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
 
 
 def probabilities_loop(s: Array, p: Array, lse: Array, later: int) -> Any:
-    if not fits(s) or not are_plain(np.float32, s, p, lse):
+    if not fits(s) or not are_dense(np.float32, s, p, lse):
         return NotImplemented
     rows, K = s.shape[-2:]
     args = (s, p, lse, *counts(lse.size, K, rows), np.int32(later))
@@ -203,7 +203,7 @@ def probabilities_loop(s: Array, p: Array, lse: Array, later: int) -> Any:
 def scores_gradient_loop(
     s: Array, dp: Array, lse: Array, of_rows: Array, scale: float, later: int
 ) -> Any:
-    if not fits(s) or not are_plain(np.float32, s, dp, lse, of_rows):
+    if not fits(s) or not are_dense(np.float32, s, dp, lse, of_rows):
         return NotImplemented
     rows, K = s.shape[-2:]
     numbers = (*counts(s.size, K, rows), np.float32(scale), np.int32(later))
@@ -215,7 +215,7 @@ def _cell(name: str) -> Callable[..., Any]:
 
     def loop(*args: Any) -> Any:
         state = min(args, key=lambda a: a.size)
-        if not fits(state) or not are_plain(state.dtype, *args):
+        if not fits(state) or not are_dense(state.dtype, *args):
             return NotImplemented
         numbers = counts(state.size, state.shape[1])
         return run("recurrent", name, state.size, (*args, *numbers), type_of(state.dtype))
@@ -223,13 +223,13 @@ def _cell(name: str) -> Callable[..., Any]:
     return loop
 
 
-OF_THESE_NAMES: list[Callable[..., Any]] = [
+NAMED_LOOPS: list[Callable[..., Any]] = [
     *(bias_relu_loop, unpool_loop, dropout_mask_loop, add_sorted_loop),
     *(probabilities_loop, scores_gradient_loop, class_losses_loop, class_gradient_loop),
     *(squares_loop, decide_loop),
 ]
 KERNELS: dict[str, Callable[..., Any]] = {
-    **{loop.__name__: loop for loop in OF_THESE_NAMES},
+    **{loop.__name__: loop for loop in NAMED_LOOPS},
     "pool_loop": pool_loop,
     "relu_loop": _each("elementwise", "relu"),
     "relu_gradient_loop": _each("elementwise", "relu_gradient"),

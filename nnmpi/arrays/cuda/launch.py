@@ -85,7 +85,7 @@ def _compiles(xp: Any) -> bool:
     return hasattr(xp, "RawModule")
 
 
-def are_plain(dtype: Any, *arrays: Array | None) -> bool:
+def are_dense(dtype: Any, *arrays: Array | None) -> bool:
     """Tell whether all arrays but None have this type and no gaps, and are neither empty nor too
     large."""
     return all(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
-from nnmpi.arrays.cuda.launch import FLOAT, THREADS, are_plain, counts, fits, run, type_of
+from nnmpi.arrays.cuda.launch import FLOAT, THREADS, are_dense, counts, fits, run, type_of
 
 COLUMNS, LANES = 32, THREADS // 32
 """The number of columns that a block adds up, and of threads a column, as in norms.cu."""
@@ -23,7 +23,7 @@ def _of_rows(
     args: Sequence[Any],
 ) -> Any:
     """A kernel on rows x (M, K), arrays of their type, and float32 statistics."""
-    if not fits(x) or not are_plain(x.dtype, *numbers) or not are_plain(np.float32, *wide):
+    if not fits(x) or not are_dense(x.dtype, *numbers) or not are_dense(np.float32, *wide):
         return NotImplemented
     M, K = x.shape
     shapes = {a.shape for a in (*numbers, *wide) if a is not None}
@@ -72,8 +72,8 @@ def _columns(
     first = numbers[0]
     N, P, C = first.shape if first.ndim == 3 else (1, *first.shape)
     given = [out for out in outs if out is not None]
-    plain = are_plain(first.dtype, *numbers) and are_plain(np.float32, *statistics)
-    fit = all(fits(out) and are_plain(out.dtype, out) and out.size == N * C for out in given)
+    plain = are_dense(first.dtype, *numbers) and are_dense(np.float32, *statistics)
+    fit = all(fits(out) and are_dense(out.dtype, out) and out.size == N * C for out in given)
     if not (fits(first) and plain and fit and all(a.shape == first.shape for a in numbers)):
         return NotImplemented
     R, T, groups = parts_of(P), type_of(first.dtype), -(-C // COLUMNS)
@@ -117,7 +117,7 @@ def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Array) -> Any:
 
 
 def column_sum_loop(g: Array, out: Array) -> Any:
-    if not fits(g) or not are_plain(g.dtype, g) or not fits(out) or not are_plain(out.dtype, out):
+    if not fits(g) or not are_dense(g.dtype, g) or not fits(out) or not are_dense(out.dtype, out):
         return NotImplemented
     (P, C), same = g.shape, out.dtype == g.dtype
     R = parts_of(P) if same else MOST_PARTS
@@ -134,9 +134,9 @@ def column_sum_loop(g: Array, out: Array) -> Any:
 
 def _of_channels(name: str, wide: Sequence[Array], w: Array | None, args: Sequence[Any]) -> Any:
     """A kernel on statistics, and weights of any type."""
-    if not fits(wide[0]) or not are_plain(np.float32, *wide):
+    if not fits(wide[0]) or not are_dense(np.float32, *wide):
         return NotImplemented
-    if w is not None and (not fits(w) or not are_plain(w.dtype, w)):
+    if w is not None and (not fits(w) or not are_dense(w.dtype, w)):
         return NotImplemented
     return run("norms", name, wide[0].size, args, FLOAT if w is None else type_of(w.dtype))
 
@@ -167,7 +167,7 @@ def _by_column(
     *flags: bool,
 ) -> Any:
     """A kernel on each number of x (N, P, C), with statistics (N, C)."""
-    if not fits(x) or not are_plain(x.dtype, *numbers) or not are_plain(np.float32, *statistics):
+    if not fits(x) or not are_dense(x.dtype, *numbers) or not are_dense(np.float32, *statistics):
         return NotImplemented
     N, P, C = x.shape
     if any(a.size != N * C for a in statistics):
@@ -195,20 +195,20 @@ def batch_norm_gradient_loop(
     g: Array, x: Array, mean: Array, sums: Array, scale: Array, r: Array, n: int, dx: Array
 ) -> Any:
     statistics = mean, sums, scale, r
-    if not fits(x) or not are_plain(x.dtype, g, x, dx) or not are_plain(np.float32, *statistics):
+    if not fits(x) or not are_dense(x.dtype, g, x, dx) or not are_dense(np.float32, *statistics):
         return NotImplemented
     args = (g, x, *statistics, dx, *counts(x.size, r.size), np.float32(n))
     return run("norms", "batch_norm_gradient", x.size, args, type_of(x.dtype))
 
 
-OF_THESE_NAMES: list[Callable[..., Any]] = [
+NAMED_LOOPS: list[Callable[..., Any]] = [
     *(layer_norm_loop, layer_norm_gradient_loop, layer_norm_sums_loop, rms_norm_loop),
     *(rms_norm_gradient_loop, rms_norm_sum_loop, moments_loop, norm_sums_loop),
     *(norm_relu_sums_loop, norm_gradient_loop, column_sum_loop, channel_scales_loop),
     *(batch_norm_gradient_loop, track_loop),
 ]
 KERNELS: dict[str, Callable[..., Any]] = {
-    **{loop.__name__: loop for loop in OF_THESE_NAMES},
+    **{loop.__name__: loop for loop in NAMED_LOOPS},
     "normalise_loop": _normalise(cuts=False),
     "normalise_relu_loop": _normalise(cuts=True),
 }

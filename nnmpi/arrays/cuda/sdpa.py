@@ -48,7 +48,7 @@ class SdpaGraph(NamedTuple):
         return False
 
     @property
-    def instead(self) -> str:
+    def label(self) -> str:
         return "attention, products of matrices take it"
 
     def tensors(self, graph: Any) -> list[Any]:

@@ -41,7 +41,7 @@ class Result(NamedTuple):
 
 
 @lru_cache
-def picks(n: int) -> tuple[Vjp, ...]:
+def shared_vjps(n: int) -> tuple[Vjp, ...]:
     """The vjps of n arguments whose gradients `prepare` computes together."""
     return tuple(lambda gradients, out, k=k: gradients[k] for k in range(n))
 

@@ -30,9 +30,9 @@ from nnmpi.arrays.kernels.linear import matmul
 from nnmpi.arrays.kernels.precision import cast, round_loop
 from nnmpi.arrays.kernels.softmax import (
     hide_later,
-    of_scores,
     probabilities_loop,
     scores_gradient_loop,
+    softmax_backward,
     softmax_loop,
 )
 from nnmpi.arrays.meta import is_meta
@@ -229,7 +229,7 @@ def attention_gradient_loop(
             p = xp.empty_like(s)
             softmax_loop(s, p, -1)
             p *= seen
-            of_scores(p, ds, of_rows, scale)
+            softmax_backward(p, ds, of_rows, scale)
         dv[:, :, keys] += _over_group(p if kept is None else p * kept, g)
         dq[..., rows, :] = matmul(cast(ds, q.dtype), k[:, :, None, keys], dq.dtype)
         dk[:, :, keys] += _over_group(ds, q[..., rows, :])

@@ -156,7 +156,7 @@ class ConvShape(NamedTuple):
         return rows.outputs(height) // f, columns.outputs(width) // f
 
 
-def sides_of(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
+def tile_sides(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
     """The sides of the tiles that Winograd chooses from on the host; none: im2col is used."""
     sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype != "float64" else ()
     p = f.windows[0].before
@@ -169,7 +169,7 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
     N, H, W, C = x.shape
     O = w.shape[3]
     outputs = [window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True)]
-    sides = sides_of(f, C, outputs, x.dtype) if of(x).is_host else ()
+    sides = tile_sides(f, C, outputs, x.dtype) if of(x).is_host else ()
     if sides:
         p = f.windows[0].before
         q = min((grid(m, H, W, p, f.pool) for m in sides), key=lambda q: q.products)
@@ -214,8 +214,8 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
     h, v = f.outputs(*x.shape[2:])
     y = xp_of(x).empty((N, h, v, O), x.dtype)
     chunks = _chunks_of(N, chunk)
-    rows = epilogue.rows(b, f.relu, v, y)
-    largest = [epilogue.places_of(y[s]) if f.pool else None for s in chunks]
+    rows = epilogue.row_constants(b, f.relu, v, y)
+    largest = [epilogue.empty_places(y[s]) if f.pool else None for s in chunks]
     progress = progress_hook.get()
     for s, places in zip(chunks, largest, strict=True):
         progress()
@@ -255,7 +255,7 @@ def conv_transpose2d(
     y = xp.empty((N, *size, O), x.dtype)
     method, chunk = im2col(y, wl, f)
     chunks = _chunks_of(N, chunk)
-    rows = epilogue.rows(b, False, size[1], y)
+    rows = epilogue.row_constants(b, False, size[1], y)
     progress = progress_hook.get()
     for s in chunks:
         progress()

@@ -19,7 +19,7 @@ from nnmpi.arrays.kernels.precision import cast_loop, computed
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
-def places_of(y: Array) -> Array:
+def empty_places(y: Array) -> Array:
     """Uninitialised places of the largest elements of windows, which are y."""
     return xp_of(y).empty(y.shape, "uint8")
 
@@ -56,7 +56,7 @@ class RowConstants(NamedTuple):
     zero: Array | None
 
 
-def rows(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
+def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
     """The arrays for `bias_relu`: on the host whole rows, since operations on single pixels are
     slow there."""
     xp, w = xp_of(like), w if of(like).is_host else 1
@@ -69,11 +69,11 @@ def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array
     would keep the arena that it is made in."""
     if not hasattr(xp, "cuda"):
         return xp.full(shape, value, dtype)
-    return _that_stays(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
+    return _cached_constant(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
 
 
 @lru_cache(maxsize=64)
-def _that_stays(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
+def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
     """An array of one GPU, of which a process may have several."""
     return xp.full(shape, value, dtype)
 
@@ -119,7 +119,7 @@ def outputs(
     if largest is None:
         pooled.reshape(z.shape)[...] = z
     else:
-        places = largest if is_whole else places_of(pooled)
+        places = largest if is_whole else empty_places(pooled)
         S = z.shape[2:]
         pool_loop(z, pooled.reshape(S), places.reshape(S))
         if not is_whole:

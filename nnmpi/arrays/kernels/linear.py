@@ -53,7 +53,7 @@ outputs, and for gradients of weights of at most so many rows (`benchmarks/gemm.
 
 def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
     """y = x @ w.T + b, then ReLU if `relu`, by the fastest way for their sizes."""
-    linear_outputs(x, w, b, y, relu, takes_large(len(x), *w.shape))
+    linear_outputs(x, w, b, y, relu, prefers_compiled(len(x), *w.shape))
 
 
 def gradients(
@@ -64,13 +64,13 @@ def gradients(
     Without dw, x may be None, since it is not read.
     """
     most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
-    if dw is not None and len(g) <= most and takes_large(len(g), *w.shape):
+    if dw is not None and len(g) <= most and prefers_compiled(len(g), *w.shape):
         linear_gradients(g, w, x, None, dw, None, True)
         dw = None
     linear_gradients(g, w, x, dx, dw, db, False)
 
 
-def takes_large(n: int, K: int, O: int) -> bool:
+def prefers_compiled(n: int, K: int, O: int) -> bool:
     """Whether the compiled loops compute these products, although they are large.
 
     Those of a matrix and a vector are left to BLAS.

@@ -138,7 +138,7 @@ def on_device_in_16_bits(array: Any) -> bool:
     return in_16_bits(array) and not on_host_in_16_bits(array)
 
 
-def beside_number(value: Any, like: Any) -> Any:
+def as_type_of(value: Any, like: Any) -> Any:
     """A Python number beside an array in 16 bits as an array of that type; other values as they
     are."""
     if not hasattr(value, "dtype") and in_16_bits(like):

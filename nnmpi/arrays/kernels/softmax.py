@@ -60,10 +60,10 @@ def scores_gradient_loop(
         hide_later(s, later)
     s -= lse[..., None]
     xp_of(s).exp(s, out=s)
-    of_scores(s, dp, of_rows, scale)
+    softmax_backward(s, dp, of_rows, scale)
 
 
-def of_scores(p: Array, dp: Array, of_rows: Array, scale: float) -> None:
+def softmax_backward(p: Array, dp: Array, of_rows: Array, scale: float) -> None:
     """dp = scale p (dp - of_rows)."""
     dp -= of_rows[..., None]
     dp *= p

@@ -64,7 +64,7 @@ BLOCK_OF_SQUARES = 8192
 """Numbers whose squares one dot product adds; of over 10,000 OpenBLAS takes several threads."""
 
 
-class Mixed(NamedTuple):
+class MixedStep(NamedTuple):
     """Values in 16 bits, of which p are masters, and what gradients are multiplied by (rules)."""
 
     values: Array | None = None
@@ -75,16 +75,16 @@ class Mixed(NamedTuple):
         """Whether a step has nothing besides."""
         return self.values is None and not is_array(self.factor) and self.factor == 1
 
-    def part(self, part: slice) -> "Mixed":
+    def part(self, part: slice) -> "MixedStep":
         """The values for a slice of the numbers, with the same factor."""
         return self if self.values is None else self._replace(values=self.values[part])
 
 
-PLAIN = Mixed()  # nothing besides
+PLAIN = MixedStep()  # nothing besides
 
 
 def _chunks(
-    *arrays: Array, scratches: int = 1, mixed: Mixed = PLAIN
+    *arrays: Array, scratches: int = 1, mixed: MixedStep = PLAIN
 ) -> Iterator[tuple[Array, ...]]:
     """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed.
     What is changed is put back if the device decides so."""
@@ -124,7 +124,7 @@ def adam(
     V: Array,
     c: AdamStep,
     largest: Array | None = None,
-    mixed: Mixed = PLAIN,
+    mixed: MixedStep = PLAIN,
 ) -> None:
     """One step of Adam or AdamW on p; M and V are the scaled sums above.
 
@@ -156,7 +156,7 @@ def adam_loop(
 ) -> None:
     """p is multiplied by `shrink`, then decay * p is added to g."""
     xp, arrays = xp_of(p), (p, g, M, V, V if largest is None else largest)
-    for P, G, m, v, top, t in _chunks(*arrays, mixed=Mixed(values, factor)):
+    for P, G, m, v, top, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if shrink != 1:
             P *= shrink
         if decay:
@@ -175,7 +175,7 @@ def adam_loop(
         P -= t
 
 
-def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: Mixed = PLAIN) -> None:
+def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: MixedStep = PLAIN) -> None:
     """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
     moving = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
@@ -199,7 +199,7 @@ def sgd_loop(
 ) -> None:
     """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
     xp, arrays = xp_of(p), (p, g, p if velocity is None else velocity)
-    for P, G, v, t in _chunks(*arrays, mixed=Mixed(values, factor)):
+    for P, G, v, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if decay:
             G = _decayed(P, G, decay, t)
         if velocity is not None:
@@ -220,7 +220,7 @@ def rmsprop(
     velocity: Array | None,
     mean: Array | None,
     c: RmsPropStep,
-    mixed: Mixed = PLAIN,
+    mixed: MixedStep = PLAIN,
 ) -> None:
     """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
 
@@ -250,7 +250,7 @@ def rmsprop_loop(
     """`rest`: 1 - alpha."""
     xp = xp_of(p)
     arrays = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
-    mixed = Mixed(values, factor)
+    mixed = MixedStep(values, factor)
     for P, G, s, v, m, t, u in _chunks(*arrays, scratches=2, mixed=mixed):
         if decay:
             G = _decayed(P, G, decay, u)

@@ -9,14 +9,14 @@ from weakref import ref
 import numpy as np
 
 from nnmpi.arrays.meta import shapes
-from nnmpi.arrays.meta.shapes import addresses, nesting, refuse, small, strides
+from nnmpi.arrays.meta.shapes import addresses, axis_order, refuse, small, strides
 
 
-class LiveBytes:
+class AllocationCounter:
     """The bytes of arrays that were made since counting began and that are alive, and the most."""
 
     def __init__(self) -> None:
-        self.bytes = self.most = 0
+        self.bytes = self.peak = 0
         self._alive = dict[int, tuple[ref[Any], int]]()  # arrays have no hash, so refs have none
 
     def count(self, array: Any) -> None:
@@ -24,17 +24,17 @@ class LiveBytes:
         nbytes, alive = int(array.nbytes), ref(array, self._freed)
         self._alive[id(alive)] = alive, nbytes
         self.bytes += nbytes
-        self.most = max(self.most, self.bytes)
+        self.peak = max(self.peak, self.bytes)
 
-    def forget(self) -> None:
+    def reset_peak(self) -> None:
         """Begins a new most."""
-        self.most = self.bytes
+        self.peak = self.bytes
 
     def _freed(self, alive: "ref[Any]") -> None:
         self.bytes -= self._alive.pop(id(alive))[1]
 
 
-counting: ContextVar[LiveBytes | None] = ContextVar("counting", default=None)
+counting: ContextVar[AllocationCounter | None] = ContextVar("counting", default=None)
 """The counter of arrays that are made, if they are counted."""
 
 
@@ -213,4 +213,4 @@ def made(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -
 def made_as(shape: Sequence[int], few: Any) -> MetaArray:
     """An array of this shape in the type and layout of a small one."""
     few = np.asarray(few)
-    return made(shape, few.dtype, nesting(few))
+    return made(shape, few.dtype, axis_order(few))

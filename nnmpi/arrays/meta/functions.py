@@ -11,14 +11,14 @@ from numpy.lib import stride_tricks
 
 from nnmpi.arrays.meta import shapes
 from nnmpi.arrays.meta.array import RULES, MetaArray, made, made_as
-from nnmpi.arrays.meta.shapes import nesting, owner, refuse, small
+from nnmpi.arrays.meta.shapes import axis_order, owner, refuse, small
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def like(array: np.ndarray) -> MetaArray:
     """An array in the shape, type and layout of this one."""
-    return made(array.shape, array.dtype, nesting(array))
+    return made(array.shape, array.dtype, axis_order(array))
 
 
 def is_meta(*values: Any) -> bool:

@@ -134,7 +134,7 @@ def addresses(bits: int) -> mmap:
     return mmap(-1, 1 << bits, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ)
 
 
-def nesting(array: Any) -> tuple[int, ...]:
+def axis_order(array: Any) -> tuple[int, ...]:
     """The axes of an array, that of long strides first, for `strides` to make these again: of equal
     ones, axes of length 1 are inside."""
     return _nesting(array.shape, array.strides)

@@ -2,7 +2,7 @@
 
     kernel("adam_loop")    the function of that name, or None: NumPy then computes
     INSTRUCTIONS           amx, avx512bf16, avx512, avx2, baseline, or none
-    lack()                 what to do if they are missing
+    missing()                 what to do if they are missing
     cost_of_halves(dtype)  how much longer a step in 16 bits takes
 
 NNMPI_NATIVE=0 leaves them out; NNMPI_NATIVE=avx2, say, takes those for fewer instructions. The
@@ -37,7 +37,7 @@ from typing import Any
 from nnmpi.arrays.native.instructions import NEEDS, available
 
 
-def wrong() -> str:
+def setting_error() -> str:
     """The error if NNMPI_NATIVE is neither a switch nor a set of instructions; else empty."""
     if (wanted := os.environ.get("NNMPI_NATIVE", "")) in ("", "0", "1", *NEEDS):
         return ""
@@ -46,8 +46,8 @@ def wrong() -> str:
 
 def check() -> None:
     """Raises ValueError if NNMPI_NATIVE is wrong."""
-    if wrong():
-        raise ValueError(wrong())
+    if setting_error():
+        raise ValueError(setting_error())
 
 
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
@@ -70,7 +70,7 @@ def kernel(name: str) -> Callable[..., Any] | None:
     return getattr(_module, name, None)
 
 
-def lack() -> str:
+def missing() -> str:
     """Where compiled kernels are missing and what to do; empty if they, or nobody, is wanted."""
     wanted = os.environ.get("NNMPI_NATIVE")
     if _module is not None or wanted == "0":

@@ -13,7 +13,7 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result, picks
+from nnmpi.arrays.kernels import Result, shared_vjps
 from nnmpi.arrays.kernels import attention as kernels
 from nnmpi.arrays.kernels.attention import Keep, Scores
 
@@ -52,7 +52,7 @@ def attention(
         kernels.attention_gradients(*rows, how, *of_y, *of_rows)
         return gradients
 
-    return Result(y, picks(3), prepare)
+    return Result(y, shared_vjps(3), prepare)
 
 
 def self_attention(

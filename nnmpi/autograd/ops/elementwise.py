@@ -19,7 +19,7 @@ from nnmpi.arrays.kernels import activations as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
 from nnmpi.arrays.kernels.precision import (
     added,
-    beside_number,
+    as_type_of,
     by_float32,
     cast,
     elementwise,
@@ -147,7 +147,7 @@ def _exponents_gradient(g: Array, y: Array, a: Array, b: Array) -> Array:
 
 
 def _min_or_max(name: str, a: Array, b: Array, wins: Callable[[Any, Any], Array]) -> Result:
-    a, b = beside_number(a, b), beside_number(b, a)
+    a, b = as_type_of(a, b), as_type_of(b, a)
     y = _numbers(name, a, b)
     dtype = y.dtype
 
@@ -171,7 +171,7 @@ def minimum(a: Array, b: Array) -> Result:
 
 def where(chosen: Array, a: Array, b: Array) -> Result:
     """The elements of a where `chosen` is true, those of b elsewhere; `chosen` has no gradient."""
-    xp, a, b = xp_of(chosen), beside_number(a, b), beside_number(b, a)
+    xp, a, b = xp_of(chosen), as_type_of(a, b), as_type_of(b, a)
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
 
@@ -258,7 +258,7 @@ def _bound(bound: Any, a: Array) -> Any:
     if a.dtype.kind in "iu" and isinstance(bound, int):
         limits = np.iinfo(a.dtype)
         return min(max(bound, limits.min), limits.max)
-    return beside_number(bound, a)
+    return as_type_of(bound, a)
 
 
 def clip(a: Array, *, low: float | None, high: float | None) -> Result:

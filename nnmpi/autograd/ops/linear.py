@@ -16,7 +16,7 @@ from typing import Any
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.dtypes import types_of
-from nnmpi.arrays.kernels import Result, picks
+from nnmpi.arrays.kernels import Result, shared_vjps
 from nnmpi.arrays.kernels import linear as kernels
 from nnmpi.arrays.kernels.epilogue import relu_gradient
 from nnmpi.arrays.kernels.precision import cast, in_one_type, widened, widened_products
@@ -136,7 +136,7 @@ def mlp(x: Array, *parameters: Array, relus: tuple[bool, ...]) -> Result:
         kernels.mlp_gradients(g, x, ws, values, relus, gradients[0], dws, dbs)
         return gradients
 
-    return Result(ys[-1], picks(1 + len(parameters)), prepare)
+    return Result(ys[-1], shared_vjps(1 + len(parameters)), prepare)
 
 
 @widened

@@ -22,7 +22,7 @@ import numpy as np
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result, Vjp, column_sum, progress_hook
 from nnmpi.arrays.kernels import recurrent as kernels
-from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, takes_large
+from nnmpi.arrays.kernels.linear import gradients, linear_outputs, outputs, prefers_compiled
 from nnmpi.autograd.ops.linear import check_dtype
 from nnmpi.autograd.ops.lookup import DistinctRows, TableGradient, distinct
 
@@ -241,7 +241,7 @@ def _in_time(
     """Runs all steps forward with the weight and bias of h: z becomes the gates; also writes y, the
     arrays that the backward pass needs, and h before each step."""
     (w, b), N = recurrence, len(states[0])
-    u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), takes_large(N, *w.shape)
+    u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
     for at, n in rows.steps:
         h_before[at] = states[0][:n]
         linear_outputs(h_before[at], w, b, u[:n], False, large)
@@ -265,7 +265,7 @@ def _through_time(
     states = [rows.sorted(g[T + k]) for k in range(cell.states)]
     dh = states[0]
     products, back = xp.empty_like(dh), xp.ascontiguousarray(w_hh.T)
-    progress, large = progress_hook.get(), takes_large(len(dh), *back.shape)
+    progress, large = progress_hook.get(), prefers_compiled(len(dh), *back.shape)
     for at, n in reversed(rows.steps):
         # rows are sorted by length: the sequences that have this step are the first n
         dh[:n] += of_outputs[at]

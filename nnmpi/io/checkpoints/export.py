@@ -21,22 +21,22 @@ from nnmpi.io.files import saving
 from nnmpi.nn.place import Place, Range
 from nnmpi.optim.state import state_places
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.model.entries import Entries, Item
+from nnmpi.parallel.model.full_state import FullState, TensorSpec
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor
-from nnmpi.parallel.model.nearest import Had
+from nnmpi.parallel.model.nearest import Held
 from nnmpi.parallel.model.snapshot import SavedRange, holder_of
 
 
-def export(found: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
+def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
     """Writes the model, or a folder of GPT-2, and beside it the state of the optimizer; returns the
     names of the files."""
-    about, ranges = found.about(), defaultdict[str, list[SavedRange]](list)
-    for held in found.snapshot().owned:
+    about, ranges = stored.about(), defaultdict[str, list[SavedRange]](list)
+    for held in stored.snapshot().owned:
         ranges[held.path].append(held)
     for fact in about.tensors:
         if not ranges[fact.first]:
             raise DamagedError(f"no file has numbers of {shown(fact.first)}")
-    name = found.manifest.snapshot.config.model
+    name = stored.manifest.snapshot.config.model
     try:
         entries = of_model(about.tensors, ranges)
     except ValueError as error:
@@ -45,52 +45,52 @@ def export(found: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
     if optimizer:
         files.append(str(Path(files[0]).with_suffix(".optimizer.safetensors")))
         entries = of_optimizer(about.tensors, ranges)
-        index = [saving.Info(*row) for row in entries.index()]
+        index = [saving.HeaderRow(*row) for row in entries.index()]
         saving.write(files[1], index, (entry.value for entry in entries), {}, {})
     return files
 
 
-def of_model(facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]) -> Entries:
+def of_model(facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]) -> FullState:
     """The parameters and buffers, as --save writes them: parameters of 16 bits as float32."""
-    rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[Item]()
+    rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[TensorSpec]()
     for fact in facts:
         first = ranges[fact.first][0]
         dtype = first.values[0:0].dtype
         dtype = types_of(dtype).masters if fact.is_parameter and is_float(dtype) else dtype
         in_digest = fact.is_parameter and fact.name == fact.first
-        items.append(Item(Place.of_whole(fact.name, first.shape), dtype, in_digest))
+        items.append(TensorSpec(Place.of_whole(fact.name, first.shape), dtype, in_digest))
         rows.append((fact.name, ((VALUES, dtype),), ranges[fact.first]))
     return _entries(rows, items)
 
 
 def of_optimizer(
     facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]
-) -> Entries:
+) -> FullState:
     """The state of the optimizer, as `Trainer.optimizer_state_dict` has it."""
-    rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[Item]()
+    rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[TensorSpec]()
     for fact in facts:
         if fact.is_trained and fact.name == fact.first:
             first = ranges[fact.name][0]
             arrays = tuple((name, row[0:0].dtype) for name, row in first.sums.items())
             *state, count = state_places([Place.of_whole(fact.name, first.shape)], [*first.sums])
-            items += [Item(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
-            items.append(Item(count, np.dtype(int), steps=first.steps))
+            items += [TensorSpec(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
+            items.append(TensorSpec(count, np.dtype(int), steps=first.steps))
             rows.append((fact.name, arrays, ranges[fact.name]))
     return _entries(rows, items)
 
 
 def _entries(
-    rows: Sequence[tuple[str, Arrays, Sequence[SavedRange]]], items: Sequence[Item]
-) -> Entries:
-    """Entries of tensors, of each the name, the arrays, and the ranges that files have."""
-    here, tensors = dict[Had, SavedRange](), list[MovedTensor]()
+    rows: Sequence[tuple[str, Arrays, Sequence[SavedRange]]], items: Sequence[TensorSpec]
+) -> FullState:
+    """FullState of tensors, of each the name, the arrays, and the ranges that files have."""
+    in_files, tensors = dict[Held, SavedRange](), list[MovedTensor]()
     for path, arrays, ranges in rows:
-        here |= {
+        in_files |= {
             (holder_of(saved, 0), saved.range._replace(tensor=path)): saved for saved in ranges
         }
         tensors.append(MovedTensor(path, ranges[0].shape, ranges[0].axes, arrays))
 
     def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
-        return here[holder, have].array(name)[lo - have.lo : hi - have.lo]
+        return in_files[holder, have].array(name)[lo - have.lo : hi - have.lo]
 
-    return Entries(comm_self(), tensors, items, [*here], lambda: read)
+    return FullState(comm_self(), tensors, items, [*in_files], lambda: read)

@@ -14,7 +14,7 @@ from nnmpi.nn.gpt2 import Sizes
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import strategies
-from nnmpi.parallel.model.snapshot import RangeOf
+from nnmpi.parallel.model.snapshot import StateRange
 from nnmpi.parallel.step.executor import StepState
 
 # ---- where numbers are in files
@@ -42,7 +42,7 @@ class SavedFile:
     name: str
     bytes: int
     sha256: tuple[str, ...]
-    ranges: tuple[RangeOf[InFile], ...]
+    ranges: tuple[StateRange[InFile], ...]
 
 
 # ---- what a run tells of itself
@@ -58,7 +58,7 @@ class TensorFact(NamedTuple):
 
 
 @dataclass(frozen=True)
-class RunAbout:
+class RunFacts:
     """The facts about a run that a checkpoint has besides a snapshot.
 
     complete     whether it has no more steps to make

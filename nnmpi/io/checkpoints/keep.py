@@ -70,7 +70,7 @@ def _is_whole(folder: Path) -> bool:
 # ---- what is kept
 
 
-def whole_ones(directory: Path, step: int) -> dict[int, Mapping[str, float]]:
+def metrics_by_step(directory: Path, step: int) -> dict[int, Mapping[str, float]]:
     """The metrics of each checkpoint up to a step that is whole, the newest first."""
     metrics_of: dict[int, Mapping[str, float]] = {}
     for known, folder in folders(directory).items():
@@ -86,7 +86,7 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
 
     What is newer is left, and does not count: it is damaged, else the run had gone on from there.
     """
-    metrics_of = whole_ones(directory, step)
+    metrics_of = metrics_by_step(directory, step)
     kept = {*[*metrics_of][:keep]}
     if best and (value := best_of(metrics_of, best)) is not None:
         kept.add(min(k for k, metrics in metrics_of.items() if metrics.get(best) == value))

@@ -31,9 +31,9 @@ import numpy as np
 from nnmpi.arrays.dtypes import named
 from nnmpi.io.checkpoints.forms import ArrayInFile, InFile, SavedFile
 from nnmpi.io.files.atomic import sync
-from nnmpi.io.files.saving import Info, header_of
+from nnmpi.io.files.saving import HeaderRow, header_of
 from nnmpi.nn.place import Part, Place, whole
-from nnmpi.parallel.model.snapshot import RangeOf, SavedRange, bytes_of
+from nnmpi.parallel.model.snapshot import SavedRange, StateRange, bytes_of
 
 T = TypeVar("T")
 BLOCK = 1 << 20  # bytes that have a digest
@@ -50,16 +50,16 @@ class CancelledError(Exception):
 
 
 def divided(
-    owned: Sequence[Sequence[RangeOf[str]]], least: int = LEAST
-) -> list[list[RangeOf[str]]]:
+    owned: Sequence[Sequence[StateRange[str]]], least: int = LEAST
+) -> list[list[StateRange[str]]]:
     """The ranges that each rank writes of those that ranks have: each number once, in the order of
     tensors.
 
     What is not trained is written whole, and if it is small by the first rank that has it: copies
     of buffers may differ where ranks go at their own pace.
     """
-    shared = defaultdict[tuple[int, ...], list[tuple[int, RangeOf[str]]]](list)
-    of_ranks: list[list[tuple[int, RangeOf[str]]]] = [[] for _ in owned]
+    shared = defaultdict[tuple[int, ...], list[tuple[int, StateRange[str]]]](list)
+    of_ranks: list[list[tuple[int, StateRange[str]]]] = [[] for _ in owned]
     for number, (saved, ranks) in enumerate(_stretches(owned)):
         is_first = not saved.is_trained and bytes_of(saved) < least
         (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, saved))
@@ -77,7 +77,7 @@ def divided(
     return [[saved for _, saved in sorted(of_rank, key=lambda row: row[0])] for of_rank in of_ranks]
 
 
-def _cut(byte: int, saved: RangeOf[str], least: int) -> int:
+def _cut(byte: int, saved: StateRange[str], least: int) -> int:
     """How many of the numbers of a range lie before a byte; all or none of what is not cut."""
     n, size = saved.hi - saved.lo, bytes_of(saved)
     if size < least or not saved.is_trained:
@@ -86,20 +86,20 @@ def _cut(byte: int, saved: RangeOf[str], least: int) -> int:
 
 
 def _stretches(
-    owned: Sequence[Sequence[RangeOf[str]]],
-) -> Iterator[tuple[RangeOf[str], tuple[int, ...]]]:
+    owned: Sequence[Sequence[StateRange[str]]],
+) -> Iterator[tuple[StateRange[str], tuple[int, ...]]]:
     """Stretches of each part of a tensor, each with the ranks that have all of it."""
-    of_parts = defaultdict[tuple[str, Part], list[tuple[int, RangeOf[str]]]](list)
+    of_parts = defaultdict[tuple[str, Part], list[tuple[int, StateRange[str]]]](list)
     for rank, ranges in enumerate(owned):
         for saved in ranges:
             of_parts[saved.path, saved.part].append((rank, saved))
     for holders in of_parts.values():
         ends = sorted({end for _, saved in holders for end in (saved.lo, saved.hi)})
         for lo, hi in pairwise(ends):
-            here = [(rank, saved) for rank, saved in holders if saved.lo <= lo and hi <= saved.hi]
-            if here:
-                ranks = tuple(dict.fromkeys(rank for rank, _ in here))
-                yield here[0][1]._replace(lo=lo, hi=hi), ranks
+            owners = [(rank, saved) for rank, saved in holders if saved.lo <= lo and hi <= saved.hi]
+            if owners:
+                ranks = tuple(dict.fromkeys(rank for rank, _ in owners))
+                yield owners[0][1]._replace(lo=lo, hi=hi), ranks
 
 
 # ---- the file
@@ -127,22 +127,22 @@ def name_of(rank: int) -> str:
 
 
 def laid_out(
-    rank: int, ranges: Sequence[RangeOf[str]], arrays: Sequence[tuple[str, tuple[int, ...]]]
+    rank: int, ranges: Sequence[StateRange[str]], arrays: Sequence[tuple[str, tuple[int, ...]]]
 ) -> RankFile:
     """The file of a rank that writes these ranges, and arrays of such types and shapes, which the
     run has told."""
-    index = [Info(_name(held), named(held.values), (held.hi - held.lo,)) for held in ranges]
+    index = [HeaderRow(_name(held), named(held.values), (held.hi - held.lo,)) for held in ranges]
     index += [
-        Info(f"{_name(held)}.{name}", named(dtype), (held.hi - held.lo,))
+        HeaderRow(f"{_name(held)}.{name}", named(dtype), (held.hi - held.lo,))
         for held in ranges
         for name, dtype in held.sums.items()
     ]
-    index += [Info(f"about.{i}", named(name), shape) for i, (name, shape) in enumerate(arrays)]
+    index += [HeaderRow(f"about.{i}", named(name), shape) for i, (name, shape) in enumerate(arrays)]
     header, starts = header_of(Path(name_of(rank)), index, {"format": "nnmpi.checkpoint"})
     at = iter(starts)
     values = [InFile(held.values, next(at)) for held in ranges]
     in_file = [
-        RangeOf(
+        StateRange(
             *held[:7], value, {name: InFile(dtype, next(at)) for name, dtype in held.sums.items()}
         )
         for held, value in zip(ranges, values, strict=True)
@@ -156,7 +156,7 @@ def laid_out(
     return RankFile(saved, header, tuple(others))
 
 
-def _name(saved: RangeOf[str]) -> str:
+def _name(saved: StateRange[str]) -> str:
     """The name of a range in the header, for who looks at it; the manifest says what it is."""
     cut = "" if saved.part == whole(saved.shape) else f"{[list(side) for side in saved.part]}"
     return f"{saved.path}{cut}[{saved.lo}:{saved.hi}]"
@@ -177,13 +177,13 @@ def content_of(
 
     put(0, np.frombuffer(file.header, np.uint8))
     for saved in file.saved.ranges:
-        here = next(
-            here for here in by_place[saved.place] if here.lo <= saved.lo and saved.hi <= here.hi
+        held = next(
+            held for held in by_place[saved.place] if held.lo <= saved.lo and saved.hi <= held.hi
         )
-        part = slice(saved.lo - here.lo, saved.hi - here.lo)
-        put(saved.values.at, here.values[part])
+        part = slice(saved.lo - held.lo, saved.hi - held.lo)
+        put(saved.values.at, held.values[part])
         for name, place in saved.sums.items():
-            put(place.at, here.sums[name][part])
+            put(place.at, held.sums[name][part])
     for place_in_file, array in zip(file.arrays, arrays, strict=True):
         put(place_in_file.at, array)
     return content.data
@@ -193,7 +193,7 @@ def prepared(
     folder: Path,
     rank: int,
     owned: Sequence[SavedRange],
-    has: Sequence[Sequence[RangeOf[str]]],
+    has: Sequence[Sequence[StateRange[str]]],
     arrays: Sequence[np.ndarray],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import AbortedError, Comm, OtherRankError
-from nnmpi.io.checkpoints.forms import InFile, RunAbout
+from nnmpi.io.checkpoints.forms import InFile, RunFacts
 from nnmpi.io.checkpoints.keep import folders
 from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.io.checkpoints.rank_file import BLOCK
@@ -26,7 +26,7 @@ from nnmpi.io.checkpoints.schema import NAME, DamagedError
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.snapshot import NumberRow, NumbersInFile
+from nnmpi.parallel.model.snapshot import FlatValues, ValuesInFile
 
 KEPT = 64
 """Blocks that a reader keeps: of so many files it may read by turns."""
@@ -101,7 +101,7 @@ class StoredCheckpoint(NamedTuple):
         """The steps that were made."""
         return self.manifest.step
 
-    def about(self) -> RunAbout:
+    def about(self) -> RunFacts:
         """The facts about the run, with their arrays, which are read."""
         arrays, reader = [], BlockReader(self.folder, self.manifest)
         for array in self.manifest.arrays:
@@ -117,8 +117,8 @@ class StoredCheckpoint(NamedTuple):
         """
         reader = BlockReader(self.folder, self.manifest)
 
-        def row(file: str, place: InFile) -> NumberRow:
-            return NumbersInFile(file, partial(reader.numbers, file, place))
+        def row(file: str, place: InFile) -> FlatValues:
+            return ValuesInFile(file, partial(reader.numbers, file, place))
 
         files = self.manifest.files
         owned = (saved.map(partial(row, file.name)) for file in files for saved in file.ranges)

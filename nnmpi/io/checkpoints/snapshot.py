@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.may_change import check_may_change
+from nnmpi.io.checkpoints.resume_rules import check_resumable
 from nnmpi.metrics import Sums
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.options.config import Config, options
@@ -18,7 +18,7 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.planning.stage_cut import UNIT_COSTS
 
-MAY_CHANGE = ("layout", "pipeline", "reduce", "sync", "equality")
+LAYOUT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
 """The groups of options that a run may go on with others of: how its ranks are arranged."""
 
 COSTS_DEPEND_ON = ("tp", "cp", "sequence_parallel", "layout", "device", "tf32", "convolution")
@@ -67,13 +67,13 @@ class Snapshot(NamedTuple):
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
         """The measurements that would be the same for ranks that a config of the same run
         arranges."""
-        before, now = vars(self.config), vars(config)
+        old, new = vars(self.config), vars(config)
 
         def same(names: Iterable[str]) -> bool:
-            return all(before[name] == now[name] for name in names)
+            return all(old[name] == new[name] for name in names)
 
         costs = same(COSTS_DEPEND_ON)
-        rest = ranks == self.ranks and same(option.name for option in options(MAY_CHANGE))
+        rest = ranks == self.ranks and same(option.name for option in options(LAYOUT_GROUPS))
         return {k: v for k, v in self.measured.items() if (costs if k == UNIT_COSTS else rest)}
 
 
@@ -88,13 +88,13 @@ def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
 def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
     """The config with these changes; raises ValueError if the run cannot go on so."""
     for name in changes:
-        if name not in {option.name for option in options(MAY_CHANGE)}:
+        if name not in {option.name for option in options(LAYOUT_GROUPS)}:
             raise ValueError(
                 f"{quoted(name)} cannot be changed in a run, only how ranks are arranged can: "
-                f"options of the groups {', '.join(MAY_CHANGE)}"
+                f"options of the groups {', '.join(LAYOUT_GROUPS)}"
             )
     new = replace(config, **changes)
-    check_may_change(vars(snapshot.config), vars(new), "the snapshot")
+    check_resumable(vars(snapshot.config), vars(new), "the snapshot")
     strategies.check(new, ranks)
     return new
 

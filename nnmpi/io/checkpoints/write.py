@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.forms import RunAbout
+from nnmpi.io.checkpoints.forms import RunFacts
 from nnmpi.io.checkpoints.keep import (
     DirectoryLock,
     check_shared,
@@ -38,7 +38,6 @@ from nnmpi.io.checkpoints.keep import (
     replace,
 )
 from nnmpi.io.checkpoints.manifest import Manifest, write_manifest
-from nnmpi.io.checkpoints.may_change import with_kernels
 from nnmpi.io.checkpoints.rank_file import (
     CancelledError,
     FileWritten,
@@ -48,11 +47,12 @@ from nnmpi.io.checkpoints.rank_file import (
     prepared,
     reason_of,
 )
+from nnmpi.io.checkpoints.resume_rules import versions_and_kernels
 from nnmpi.io.checkpoints.schema import as_json
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
 from nnmpi.parallel.agreement import all_or_none, gather_objects
-from nnmpi.parallel.model.snapshot import RangeOf, typed
+from nnmpi.parallel.model.snapshot import StateRange, dtypes_of
 
 T = TypeVar("T")
 PAUSE = 1e-4  # seconds between two polls of a rank that waits
@@ -72,7 +72,7 @@ class WriteResult(NamedTuple):
     problem: str = ""
 
 
-class Content(NamedTuple):
+class WriteJob(NamedTuple):
     """The content of a checkpoint.
 
     snapshot   of all ranks; what this rank has, until it is copied
@@ -82,7 +82,7 @@ class Content(NamedTuple):
     """
 
     snapshot: Snapshot
-    has: Sequence[Sequence[RangeOf[str]]]
+    has: Sequence[Sequence[StateRange[str]]]
     about: Any
     arrays: list[np.ndarray]
     log: str | None
@@ -120,7 +120,7 @@ class Writer:
             clean(self._directory)
 
     def start(
-        self, snapshot: Snapshot, about: RunAbout, log: str | None = None
+        self, snapshot: Snapshot, about: RunFacts, log: str | None = None
     ) -> WriteResult | None:
         """Begins to write what the ranks have; returns the result of the one before, if that was
         under way.
@@ -133,12 +133,12 @@ class Writer:
         last, began = self.finish(), time.perf_counter()
         arrays = list[np.ndarray]()
         facts = None if self._comm.rank else about
-        told = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
-        ranges, problem = [*map(typed, snapshot.owned)], self._made_folder(snapshot.state.step)
+        about_json = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
+        ranges, problem = [*map(dtypes_of, snapshot.owned)], self._made_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
-        content = Content(of_all, has, told, [np.array(a, order="C") for a in arrays], log)
+        content = WriteJob(of_all, has, about_json, [np.array(a, order="C") for a in arrays], log)
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
         self.waited += time.perf_counter() - began
@@ -195,7 +195,7 @@ class Writer:
         return ""
 
     def _steps(
-        self, content: Content, problem: str, began: float
+        self, content: WriteJob, problem: str, began: float
     ) -> Generator[None, None, WriteResult]:
         """Yields when it has copied what it writes, and while it waits for threads or messages."""
         (snapshot, has, _, arrays, _), files = content, list[FileWritten]()
@@ -235,7 +235,7 @@ class Writer:
             yield
         return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
 
-    def _ended(self, content: Content, files: Sequence[FileWritten], problem: str) -> FileWritten:
+    def _ended(self, content: WriteJob, files: Sequence[FileWritten], problem: str) -> FileWritten:
         """On the first rank: gives the checkpoint its manifest and its name, or removes it."""
         step = content.snapshot.state.step
         part, folder = part_of(self._directory, step), folder_of(self._directory, step)
@@ -266,7 +266,7 @@ class Writer:
             yield
 
 
-def _manifest(content: Content, files: Sequence[FileWritten]) -> Manifest:
+def _manifest(content: WriteJob, files: Sequence[FileWritten]) -> Manifest:
     """The manifest of a checkpoint whose files are written."""
     snapshot, has, about, _, _ = content
     arrays = [(a.dtype.name, a.shape) for a in content.arrays]
@@ -275,7 +275,7 @@ def _manifest(content: Content, files: Sequence[FileWritten]) -> Manifest:
     ]
     both = zip(layouts, files, strict=True)
     saved = tuple(replaced(written.saved, sha256=tuple(file.blocks)) for written, file in both)
-    return Manifest(snapshot, saved, layouts[0].arrays, about, with_kernels(), time.time())
+    return Manifest(snapshot, saved, layouts[0].arrays, about, versions_and_kernels(), time.time())
 
 
 def _result(f: Callable[[], T]) -> Generator[None, None, T]:

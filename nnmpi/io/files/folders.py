@@ -10,7 +10,7 @@ from pathlib import Path
 from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
 from nnmpi.io.files.atomic import NotSavedError, check_target, refusing, replaced
 from nnmpi.nn import GPT, Module, gpt2
-from nnmpi.nn.state import PLAIN, Form
+from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.options.quoting import shown
 
 TOKENIZER = "tokenizer"
@@ -37,9 +37,9 @@ def source_of(path: str | os.PathLike[str]) -> Path:
     return gpt2.weights_in(path) if is_folder(path) else Path(path)
 
 
-def form_of(path: str | os.PathLike[str]) -> Form:
+def form_of(path: str | os.PathLike[str]) -> FileFormat:
     """The names and orders of the tensors of a file or a folder that is there."""
-    return gpt2.Published(sizes_in(path).heads) if is_folder(path) else PLAIN
+    return gpt2.GPT2Format(sizes_in(path).heads) if is_folder(path) else PLAIN
 
 
 def sizes_in(folder: str | os.PathLike[str]) -> gpt2.Sizes:
@@ -86,7 +86,7 @@ def check_kind(path: str | None, sizes: gpt2.Sizes | None, model: str) -> None:
 @contextmanager
 def prepared(
     path: str, sizes: gpt2.Sizes | None, about: Mapping[str, str]
-) -> Iterator[tuple[str, Form, Mapping[str, str]]]:
+) -> Iterator[tuple[str, FileFormat, Mapping[str, str]]]:
     """Where the tensors of a model are written, how, and the metadata there.
 
     A folder is for a GPT of these sizes. It is made, and removed after a failure. The other files
@@ -101,14 +101,14 @@ def prepared(
     try:
         with refusing(path), ExitStack() as files:
             os.makedirs(path, exist_ok=True)
-            texts = gpt2.texts_of(sizes, json.loads(about.get(PUBLISHED, "{}")))
+            texts = gpt2.json_texts(sizes, json.loads(about.get(PUBLISHED, "{}")))
             about = {key: text for key, text in about.items() if key != PUBLISHED}
             if tokenizer := _tokenizer(about):
                 texts = {TOKENIZER_FILE: tokenizer.to_json(), **texts}
                 about[TOKENIZER] = tokenizer.describe(TOKENIZER_FILE)
             for name, text in reversed(texts.items()):  # an ExitStack ends with the first
                 files.enter_context(replaced(Path(path, name), "xb")).write(text.encode())
-            yield weights_of(path), gpt2.Published(sizes.heads), {**gpt2.METADATA, **about}
+            yield weights_of(path), gpt2.GPT2Format(sizes.heads), {**gpt2.METADATA, **about}
     finally:
         if not is_there:
             with suppress(OSError):  # it is empty after a failure only

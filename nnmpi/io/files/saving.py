@@ -16,10 +16,10 @@ from nnmpi.io.files import folders
 from nnmpi.io.files.atomic import NotSavedError as NotSavedError
 from nnmpi.io.files.atomic import check_target, refusing, replaced
 from nnmpi.nn.gpt2 import Sizes
-from nnmpi.nn.state import PLAIN, Form
+from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.full_state import FullState
 
 PARAMETERS = "parameters_sha256"
 """The metadata of a run's model have the digest of its parameters, as in the last event."""
@@ -31,7 +31,7 @@ BLANK = "0" * 64
 BLOCK = 1 << 20  # bytes that are read at once
 
 
-class Info(NamedTuple):
+class HeaderRow(NamedTuple):
     """A tensor's line in the header of a file."""
 
     name: str
@@ -57,7 +57,7 @@ def save(
                 f"metadata {key!r:.60} is of type {type(text).__name__}; give strings only, "
                 "json.dumps makes them"
             )
-    index = [Info(name, a.dtype, a.shape) for name, a in arrays.items()]
+    index = [HeaderRow(name, a.dtype, a.shape) for name, a in arrays.items()]
     write(path, index, arrays.values(), kept, {})
 
 
@@ -86,7 +86,7 @@ def _check_given(state: Any, path: Any) -> None:
 
 def write_entries(
     path: str | None,
-    entries: Entries,
+    entries: FullState,
     metadata: Mapping[str, str],
     sizes: Sizes | None,
     model: str,
@@ -96,14 +96,14 @@ def write_entries(
     `sizes` are those of a GPT, `model` is the name of the model. Returns the name of the file.
     """
     digest, file = hashlib.sha256(), ""
-    form: Form = PLAIN
+    form: FileFormat = PLAIN
 
     def values() -> Iterator[np.ndarray]:
         for entry in entries:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
             if form.name(entry.place.path):
-                yield form.order(entry.place.path).there(entry.value)
+                yield form.order(entry.place.path).to_file(entry.value)
 
     arrays = values()
     try:
@@ -111,7 +111,7 @@ def write_entries(
             folders.check_kind(path, sizes, model)
             with folders.prepared(path, sizes, metadata) as (file, form, about):
                 index = [
-                    Info(name, dtype, form.order(place).shape(shape))
+                    HeaderRow(name, dtype, form.order(place).shape(shape))
                     for place, dtype, shape in entries.index()
                     if (name := form.name(place))
                 ]
@@ -125,7 +125,7 @@ def write_entries(
 
 def write(
     path: str | os.PathLike[str],
-    index: Sequence[Info],
+    index: Sequence[HeaderRow],
     arrays: Iterable[np.ndarray],
     metadata: Mapping[str, str],
     digests: Mapping[str, Callable[[], str]],
@@ -186,7 +186,7 @@ def _fill_in(file: IO[bytes], place: int, text: str) -> None:
 
 
 def header_of(
-    path: Path, index: Sequence[Info], metadata: Mapping[str, str]
+    path: Path, index: Sequence[HeaderRow], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[int]]:
     """The bytes before the data, and the position of each tensor in the file."""
     header: dict[str, dict[str, Any]] = {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nnmpi.parallel.arrangement.drawing import alike_layers, numbers_of
-from nnmpi.planning.paper.alike_ranks import MANY
+from nnmpi.planning.paper.rank_kinds import MANY
 from nnmpi.sim.drawing.tables import columns, duration, plural
 
 Event = dict[str, Any]

@@ -1,6 +1,6 @@
 """Activations as modules.
 
-Those with `inplace` take it as in PyTorch, and write nothing in place.
+An `inplace` option is accepted as in PyTorch, but nothing is written in place.
 """
 
 from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
@@ -13,7 +13,7 @@ from nnmpi.nn.parameter import Parameter
 
 
 class ReLU(Module):
-    """max(x, 0)."""
+    """Applies max(x, 0) to each element."""
 
     def __init__(self, inplace: bool = False) -> None:
         self.inplace = inplace
@@ -23,9 +23,10 @@ class ReLU(Module):
 
 
 class GELU(Module):
-    """x * Phi(x), with Phi the distribution function of the standard normal.
+    """Applies x * Phi(x) to each element, where Phi is the distribution function of the standard
+    normal.
 
-    `approximate="tanh"`: the approximation with a tanh instead.
+    With `approximate="tanh"` Phi is approximated by a tanh.
     """
 
     def __init__(self, approximate: str = "none") -> None:
@@ -40,7 +41,7 @@ class GELU(Module):
 
 
 class LeakyReLU(Module):
-    """x where it is positive, negative_slope * x elsewhere."""
+    """Applies x where it is positive, and negative_slope * x elsewhere."""
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         self.negative_slope, self.inplace = float(negative_slope), inplace
@@ -53,7 +54,8 @@ class LeakyReLU(Module):
 
 
 class PReLU(Module):
-    """x where it is positive, weight * x elsewhere: one weight, or one of each channel."""
+    """Applies x where it is positive, and weight * x elsewhere, with one weight or one per
+    channel."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25) -> None:
         check_sizes("PReLU", 1, num_parameters=num_parameters)
@@ -68,7 +70,7 @@ class PReLU(Module):
 
 
 class ELU(Module):
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
+    """Applies x where it is positive, and alpha * (exp(x) - 1) elsewhere."""
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         self.alpha, self.inplace = float(alpha), inplace
@@ -81,7 +83,7 @@ class ELU(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta * x)) / beta; x itself where beta * x is above the threshold."""
+    """Applies log(1 + exp(beta * x)) / beta, or x itself where beta * x is above the threshold."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         if not beta:
@@ -97,7 +99,7 @@ class Softplus(Module):
 
 
 class SiLU(Module):
-    """x * sigmoid(x)."""
+    """Applies x * sigmoid(x) to each element."""
 
     def __init__(self, inplace: bool = False) -> None:
         self.inplace = inplace
@@ -107,21 +109,21 @@ class SiLU(Module):
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """Applies 1 / (1 + exp(-x)) to each element."""
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(elementwise.sigmoid, as_tensor(x))
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """Applies the hyperbolic tangent to each element."""
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(elementwise.tanh, as_tensor(x))
 
 
 class Softmax(Module):
-    """exp(x) / sum(exp(x)) over `dim`."""
+    """Applies exp(x) / sum(exp(x)) over the axis `dim`."""
 
     def __init__(self, dim: int = -1) -> None:
         self.dim = dim
@@ -134,18 +136,18 @@ class Softmax(Module):
 
 
 class LogSoftmax(Softmax):
-    """log(softmax(x)) over `dim`."""
+    """Applies log(softmax(x)) over the axis `dim`."""
 
     def forward(self, x: Tensor) -> Tensor:
         return method_functions.log_softmax(x, self.dim)
 
 
 class Identity(Module):
-    """x itself."""
+    """Returns its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return as_tensor(x)
 
 
 ELEMENTWISE = (ReLU, GELU, LeakyReLU, ELU, Softplus, SiLU, Sigmoid, Tanh, Identity)
-"""Layers that treat each number alone: a rank with a part of the numbers computes its part."""
+"""Layers that act on each element alone: a rank with a part of the elements computes its part."""

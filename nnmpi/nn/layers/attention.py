@@ -1,6 +1,6 @@
-"""Attention: each position of a sequence takes a weighted mean of what others offer.
+"""Attention: each position of a sequence takes a weighted mean of the values of others.
 
-MultiheadAttention is PyTorch's; SelfAttention has a layout that tensor parallelism divides.
+MultiheadAttention is PyTorch's; SelfAttention has a layout that tensor parallelism can split.
 """
 
 import math
@@ -24,22 +24,23 @@ from nnmpi.nn.layers.basic import (
     dropout_key,
     dropout_mask,
 )
-from nnmpi.nn.layers.sequences import check_base, check_even, past
+from nnmpi.nn.layers.sequences import check_base, check_even, kv_cache
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
 
 def keep_of(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0) -> KeepOf:
-    """Dropout of blocks of probabilities, by where in all of a sample, (heads, T, S), they are.
+    """Returns a function that makes dropout masks for blocks of attention probabilities, keyed by
+    their position in a whole sample (heads, T, S).
 
-    like: an array of all samples here, of their type; first: the number of the first head here
+    like: an array of all samples on this rank, of their type; first: the first head on this rank
     """
     xp = backend.xp_of(like)
     key, samples = dropout_key(layer, layer.path, like)
 
     def keep(queries: Array, keys: Array, tile: Tile) -> Array:
         last = first + tile.heads.stop
-        kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # kernels take uint32
+        kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # compiled kernels take only uint32
         h = xp.arange(first + tile.heads.start, last, dtype=kind)
         i, j = (a.astype(kind, copy=False) for a in (queries[tile.queries], keys[tile.keys]))
         index = ((h[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
@@ -49,22 +50,22 @@ def keep_of(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0
     return lambda queries, keys: partial(keep, queries, keys)
 
 
-def everywhere(like: Array, T: int, S: int) -> tuple[Array, Array]:
-    """The positions of T queries and of S keys, where these are all that there are."""
+def all_positions(like: Array, T: int, S: int) -> tuple[Array, Array]:
+    """Returns the positions of T queries and of S keys, for sequences that are not cut."""
     xp = backend.xp_of(like)
     return xp.arange(T, dtype="uint32"), xp.arange(S, dtype="uint32")
 
 
 class SelfAttention(Module):
-    """softmax(q k^T / sqrt(D)) v of x (N, T, H 3 D), the query, key and value of each head of a
-    position side by side; the output is (N, T, H D).
+    """Self-attention softmax(q k^T / sqrt(D)) v of x (N, T, H 3 D), in which the query, key and
+    value of each head are side by side at each position; the output is (N, T, H D).
 
-    `is_causal`: a position looks at itself and at those before it. In training, weights become 0
+    `is_causal`: a position sees itself and earlier ones. In training, attention weights become 0
     with probability `dropout`, and the others are divided by 1 - dropout. `rotary`: the base of
-    rotary positions, mostly 10,000, with which queries and keys are turned first, channel 2 i with
-    2 i + 1 as by RotaryPositionalEmbeddings; None: they are not.
+    rotary positions, usually 10,000, by which queries and keys are rotated first, channel 2 i with
+    2 i + 1 as in RotaryPositionalEmbeddings; None: no rotation.
 
-    Sharding sets `num_heads`, and `part`: the channels of the output that are here.
+    Sharding sets `num_heads`, and `part`: the channels of the output on this rank.
     """
 
     def __init__(
@@ -93,18 +94,19 @@ class SelfAttention(Module):
         return self.attended(qkv).reshape(N, T, width // 3)
 
     def attended(self, qkv: Tensor) -> Tensor:
-        """The output (N, T, H, D) of queries, keys and values (N, T, H, 3, D)."""
+        """Returns the output (N, T, H, D) for queries, keys and values (N, T, H, 3, D)."""
         T, keep = qkv.shape[1], None
-        if (earlier := past.get()) is not None:
-            qkv = self.turned(qkv, earlier.places(qkv.data))
-            return Tensor(earlier.attend(self, qkv.data, self.is_causal))
+        if (cache := kv_cache.get()) is not None:
+            qkv = self.rotated(qkv, cache.new_positions(qkv.data))
+            return Tensor(cache.attend(self, qkv.data, self.is_causal))
         if self.drops:
-            keep = self.keep_of(qkv.data, T)(*everywhere(qkv.data, T, T))
+            keep = self.keep_of(qkv.data, T)(*all_positions(qkv.data, T, T))
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep": keep}
-        return apply(attention.self_attention, self.turned(qkv), **options)
+        return apply(attention.self_attention, self.rotated(qkv), **options)
 
-    def turned(self, qkv: Tensor, positions: Array | None = None) -> Tensor:
-        """Queries and keys at these positions, 0 to T - 1 by default, with rotary positions."""
+    def rotated(self, qkv: Tensor, positions: Array | None = None) -> Tensor:
+        """Returns qkv with queries and keys rotated by their positions, 0 to T - 1 by default, if
+        `rotary` is set."""
         if self.rotary is None:
             return qkv
         check_even("SelfAttention", qkv.shape[-1])
@@ -112,11 +114,12 @@ class SelfAttention(Module):
 
     @property
     def drops(self) -> bool:
-        """Whether some weights become 0."""
+        """True if dropout is active."""
         return self.training and self.dropout > 0
 
     def keep_of(self, x: Array, T: int) -> KeepOf:
-        """Dropout in this pass, where all samples have T positions; x (N, ..., D)."""
+        """Returns the dropout of this pass for samples that all have T positions; x is (N, ...,
+        D)."""
         return keep_of(self, self.dropout, x, T, T, self.part.start // x.shape[-1])
 
     def extra_repr(self) -> str:
@@ -126,13 +129,15 @@ class SelfAttention(Module):
 
 
 class MultiheadAttention(Module):
-    """Attention of queries (T, N, E) to keys (S, N, kdim) and values (S, N, vdim), each behind a
-    product, in `num_heads` heads, with a product behind: (T, N, E). With `batch_first` the first
-    two axes are (N, T) and (N, S).
+    """Attention of queries (T, N, E) to keys (S, N, kdim) and values (S, N, vdim) in `num_heads`
+    heads.
+
+    Each of the three is projected by a matrix first, and the result by another one, to (T, N, E).
+    With `batch_first` the first two axes are (N, T) and (N, S).
 
     In training, probabilities become 0 with probability `dropout`; masks are keyed by sample, head,
-    query and key. The weight of the queries of all heads is one stretch, so that ranks of tensor
-    parallelism do not divide it: SelfAttention has a layout that they do.
+    query and key. The weight holds the queries of all heads in consecutive rows, so tensor
+    parallelism does not split it; the layout of SelfAttention is one that it splits.
     """
 
     def __init__(
@@ -159,9 +164,10 @@ class MultiheadAttention(Module):
         check_probability("MultiheadAttention", "dropout", dropout)
         if embed_dim % num_heads:
             raise ValueError(
-                f"MultiheadAttention: embed_dim={embed_dim} is no multiple of {num_heads} heads"
+                f"MultiheadAttention: embed_dim={embed_dim} is not a multiple of {num_heads} heads"
             )
         self.dropout, E = float(dropout), embed_dim
+        # as in PyTorch, weights of projections start as Glorot proposed, and biases as 0
         if self.kdim == self.vdim == E:
             self.in_proj_weight = _glorot(3 * E, E)
         else:
@@ -184,11 +190,12 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The output, and the probabilities (N, T, S), or (N, H, T, S) of each head, if needed.
+        """Returns the output, and the probabilities (N, T, S), or (N, H, T, S) of each head, if
+        needed.
 
         key_padding_mask: (N, S); attn_mask: (T, S) or (N H, T, S). Both are bool, true where a key
             is NOT seen, or numbers that are added to the scores. A query that sees no key gets the
-            bias of the output, and PyTorch's is not a number.
+            bias of the output, where PyTorch gives NaN.
         is_causal: query i sees keys 0 to i only, of those that the masks let it see
         need_weights: without them the matrix of all scores is never in memory
         """
@@ -196,10 +203,10 @@ class MultiheadAttention(Module):
         q, k, v = map(self._heads, self._projected(*inputs))
         (N, H, T, D), S = q.shape, k.shape[2]
         options: dict[str, Any] = {"causal": bool(is_causal)}
-        options["mask"] = _merged(_seen(key_padding_mask, attn_mask, q.operand, S))
+        options["mask"] = _merged(_visible(key_padding_mask, attn_mask, q.operand, S))
         if self.training and self.dropout:
             keep = keep_of(self, self.dropout, q.operand, T, S)
-            options["keep"] = keep(*everywhere(q.operand, T, S))
+            options["keep"] = keep(*all_positions(q.operand, T, S))
         weights = None
         if need_weights:
             weights = _probabilities(q * D**-0.5, k, **options)
@@ -211,8 +218,8 @@ class MultiheadAttention(Module):
         return y if self.batch_first else swapaxes(y, 0, 1), weights
 
     def _by_sample(self, *inputs: Any) -> list[Tensor]:
-        """Queries (N, T, E), keys (N, S, kdim) and values (N, S, vdim); one that is given twice
-        stays one."""
+        """Returns queries (N, T, E), keys (N, S, kdim) and values (N, S, vdim); inputs that are one
+        tensor stay one."""
         q, k, v = map(as_tensor, inputs)
         widths = self.embed_dim, self.kdim, self.vdim
         fit = all(t.ndim == 3 and t.shape[2] == n for t, n in zip((q, k, v), widths, strict=True))
@@ -226,11 +233,13 @@ class MultiheadAttention(Module):
             )
         if self.batch_first:
             return [q, k, v]
+        # by id: `_projected` needs one product for inputs that are the same tensor
         turned = {id(t): swapaxes(t, 0, 1) for t in (q, k, v)}
         return [turned[id(t)] for t in (q, k, v)]
 
     def _projected(self, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-        """Queries, keys and values, (N, T or S, E): of one input by one product."""
+        """Returns queries, keys and values, (N, T or S, E); a single input is projected by one
+        product."""
         E, bias = self.embed_dim, self.in_proj_bias
         if q is k is v and self.kdim == self.vdim == E:
             y = apply(linear.linear, q, self.in_proj_weight, bias, relu=False)
@@ -244,18 +253,19 @@ class MultiheadAttention(Module):
         return [apply(linear.linear, x, w, b, relu=False) for x, w, b in parts]
 
     def _heads(self, x: Tensor) -> Tensor:
-        """x (N, T, E) as (N, H, T, D)."""
+        """Returns x (N, T, E) as (N, H, T, D)."""
         N, T, E = x.shape
         return x.reshape(N, T, self.num_heads, E // self.num_heads).transpose(0, 2, 1, 3)
 
 
 def _glorot(rows: int, columns: int) -> Parameter:
-    """A weight that is uniform within sqrt(6 / (rows + columns))."""
+    """Returns a weight that is uniform within sqrt(6 / (rows + columns))."""
     return Parameter.drawn((rows, columns), init.uniform(math.sqrt(6 / (rows + columns))))
 
 
-def _seen(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array]:
-    """The masks given, each of axes (N, H, T, S) or 1: bool, true where a key is seen, or added."""
+def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array]:
+    """Returns the given masks, broadcastable to (N, H, T, S): bool, true where a key is seen, or
+    floats to add to the scores."""
     N, H, T, _ = q.shape
     taken: dict[str, tuple[Any, dict[tuple[int, ...], tuple[int, ...]]]] = {
         "key_padding_mask": (key_padding_mask, {(N, S): (N, 1, 1, S)}),
@@ -272,12 +282,14 @@ def _seen(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Array
                 f"bool, or floats that are added, of {' or '.join(map(str, shapes))}"
             )
         a = a.reshape(shapes[a.shape])
+        # a bool mask of PyTorch is true where a key is NOT seen
         masks.append(~a if a.dtype.kind == "b" else a.astype(q.dtype))
     return masks
 
 
 def _merged(masks: list[Array]) -> Array | None:
-    """Several masks as one: bool if all are; otherwise numbers, minus infinity where not seen."""
+    """Returns two masks as one: bool if both are, else floats with minus infinity where a key is
+    not seen."""
     if len(masks) < 2:
         return masks[0] if masks else None
     a, b = masks
@@ -290,7 +302,8 @@ def _merged(masks: list[Array]) -> Array | None:
 def _probabilities(
     q: Tensor, k: Tensor, mask: Array | None, causal: bool, keep: Keep | None = None
 ) -> Tensor:
-    """softmax(q k^T + mask), (N, H, T, S), rows of zeros for queries that see no key."""
+    """Returns softmax(q k^T + mask), (N, H, T, S), with rows of zeros for queries that see no
+    key."""
     xp, (N, H, T, _), S = backend.xp_of(q.operand), q.shape, k.shape[2]
     scores, seen = q @ swapaxes(k, 2, 3), mask
     if mask is not None and mask.dtype.kind != "b":
@@ -300,7 +313,7 @@ def _probabilities(
         earlier = xp.arange(S) <= xp.arange(T)[:, None]
         seen = earlier if seen is None else seen & earlier
     if seen is not None:
-        hidden = ~seen & seen.any(axis=-1, keepdims=True)  # rows that see nothing have a softmax
+        hidden = ~seen & seen.any(axis=-1, keepdims=True)  # else rows that see nothing give NaN
         scores = where(hidden, -math.inf, scores)
     p = softmax(scores)
     if seen is not None:

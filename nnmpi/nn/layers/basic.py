@@ -1,5 +1,5 @@
-"""Layers without running statistics: linear, embedding, dropout, flatten; checks of the sizes and
-names that layers are made with."""
+"""Layers without running statistics: linear, embedding, dropout, flatten; checks of the options of
+layers."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
@@ -21,20 +21,22 @@ from nnmpi.nn.passes import Pass, current_pass
 
 
 def check_sizes(layer: str, least: int, **sizes: int) -> None:
-    """Refuse sizes that are not integers (NumPy's included) or are too small."""
+    """Raises ValueError for sizes that are not integers (Python's or NumPy's) or are below
+    `least`."""
     for name, size in sizes.items():
         if not isinstance(size, int | np.integer) or size < least:
             raise ValueError(f"{layer}: {name}={size!r} must be an integer, at least {least}")
 
 
 def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> None:
-    """Raises ValueError unless a value is one of those that are known."""
+    """Raises ValueError unless a value is one of the known ones."""
     if value not in known:
         raise ValueError(f"{layer}: {name}={value!r} is none of {', '.join(known)}")
 
 
 def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:
-    """One size for each axis, of one for all or a tuple of them; refuses what is no such size."""
+    """Returns one size for each axis, given one for all or a tuple; raises ValueError for invalid
+    sizes."""
     ((name, given),) = size.items()
     sizes = tuple(given) if isinstance(given, Sequence) else (given,) * axes
     if len(sizes) != axes or any(not isinstance(n, int | np.integer) or n < least for n in sizes):
@@ -55,7 +57,7 @@ ALL = ChannelRange(0, 1, 1)
 
 
 class Linear(Module):
-    """y = x @ weight.T + bias; weight (out_features, in_features)."""
+    """A linear layer y = x @ weight.T + bias with weight (out_features, in_features)."""
 
     op = staticmethod(linear.linear)
 
@@ -66,11 +68,11 @@ class Linear(Module):
         self.bias = Parameter.drawn((out_features,), init.fan_in(in_features)) if bias else None
 
     def forward(self, x: Tensor, relu: bool = False) -> Tensor:
-        """x (..., in_features); `relu` applies ReLU in the same op."""
+        """Computes the output for x (..., in_features); `relu` applies ReLU in the same op."""
         return apply(self.op, x, self.weight, self.bias, relu=relu)
 
     def options(self) -> dict[str, Any]:
-        """The options of the op, but for what is fused."""
+        """Returns the keyword arguments of the op, without those of fused layers."""
         return {}
 
     def extra_repr(self) -> str:
@@ -78,7 +80,8 @@ class Linear(Module):
 
 
 class Embedding(Module):
-    """Row i of the weight (num_embeddings, embedding_dim) for every integer i of the input.
+    """A table of vectors: row i of the weight (num_embeddings, embedding_dim) for every integer i
+    of the input.
 
     Row `padding_idx` starts at zero and gets no gradient.
     """
@@ -96,14 +99,15 @@ class Embedding(Module):
         self.weight = Parameter.drawn((num_embeddings, embedding_dim), draw)
 
     def forward(self, index: Any) -> Tensor:
-        """Integers of any shape, as an array or a tensor."""
+        """Looks up the rows of an array or tensor of integers of any shape."""
         index = self.checked(index)
         y = apply(lookup.embedding, self.weight, index=index, padding=self.padding_idx)
-        on_host = isinstance(index, np.ndarray)  # who looks for equal rows waits for a device
+        on_host = isinstance(index, np.ndarray)  # on a device, a look for equal rows would wait
         return EmbeddingResult(y, index.copy()) if on_host else y
 
     def checked(self, index: Any) -> Array:
-        """The integers as an array where the weight is; raises ValueError if a row is missing."""
+        """Returns the integers as an array on the device of the weight; raises ValueError if one is
+        no row."""
         return row_numbers(index, self.num_embeddings, self.weight)
 
     def extra_repr(self) -> str:
@@ -112,13 +116,14 @@ class Embedding(Module):
 
 
 def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
-    """Integers as an array where the weight is; raises ValueError if one is no number of a row."""
+    """Returns integers as an array on the device of the weight; raises ValueError unless all are
+    row numbers."""
     index = array_of(index)
     if index.dtype.kind not in "iu":
         raise ValueError(
-            f"Embedding: indices must be integers, not {index.dtype}: x.astype('int64')"
+            f"Embedding: indices must be integers, not {index.dtype}: use x.astype('int64')"
         )
-    if isinstance(index, np.ndarray) and index.size:
+    if isinstance(index, np.ndarray) and index.size:  # on a device the check would wait
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= rows:
             raise ValueError(
@@ -129,7 +134,8 @@ def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
 
 
 def padding_row(index: int | None, rows: int) -> int | None:
-    """The number of the padding row, which may be counted from the end."""
+    """Returns the number of the padding row, which may be given from the end; raises ValueError if
+    there is no such row."""
     if index is None:
         return None
     if not isinstance(index, int | np.integer) or not -rows <= index < rows:
@@ -141,27 +147,29 @@ def padding_row(index: int | None, rows: int) -> int | None:
 
 
 def check_probability(layer: str, name: str, p: float) -> None:
-    """Raises ValueError unless elements may become 0 with this probability."""
+    """Raises ValueError unless p is at least 0 and less than 1, as a dropout probability must
+    be."""
     if not 0 <= p < 1:
         raise ValueError(f"{layer}: {name}={p} must be at least 0 and less than 1")
 
 
 def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
-    """The key of the dropout of a layer in this pass, and the numbers of the samples of x."""
+    """Returns the key of a layer's dropout in this pass, and the global indices of the samples of
+    x."""
     current, on = current_pass.get() or Pass(layer.root.passes), backend.of(x)
     if current.samples is not None and len(current.samples) != len(x):
         raise ValueError(
             f"{type(layer).__name__} {layer.path}: input of shape {x.shape} in a batch of "
-            f"{len(current.samples)}: the first axis must be that of the samples"
+            f"{len(current.samples)}: the first axis must be the samples"
         )
     rows = on.xp.arange(len(x)) if current.samples is None else on.asarray(current.samples)
     return keyed.key(layer.root.seed, "dropout", current.step, path), rows
 
 
 def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, like: Array) -> Array:
-    """The mask (samples, elements): 0 with probability p, or 1 / (1 - p).
+    """Returns a mask (samples, elements) of 0 with probability p and of 1 / (1 - p) elsewhere.
 
-    rows: the numbers of the samples; index: those of the elements in a whole sample
+    rows: the global indices of the samples; index: the indices of the elements in a whole sample
     """
     mask = backend.xp_of(like).empty((len(rows), len(index)), like.dtype)
     dropout_mask_loop(index, rows, *key, int(p * 2**32), 1 / (1 - p), mask)
@@ -169,15 +177,17 @@ def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, like: Arra
 
 
 class Dropout(Module):
-    """In training, elements become 0 with probability p; the others are divided by 1 - p.
+    """Dropout: in training, elements become 0 with probability p, and the others are divided by 1 -
+    p.
 
-    The mask depends on the seed, the step, the path of the layer and the global
-    index of the sample, so it is the same in every layout of ranks. A layer that
-    is used twice in one pass has the same mask twice; make two layers instead.
+    The mask depends on the seed, the step, the path of the layer and the global index of the
+    sample, so it is the same in every layout of ranks. A layer that is used twice in one pass has
+    the same mask twice; make two layers instead.
 
-    `inplace` is taken as in PyTorch, and nothing is written in place.
+    `inplace` is accepted as in PyTorch, but nothing is written in place.
 
-    Sharding sets `part` and `axis`: the channels that the input has, along this axis of a sample.
+    Sharding sets `part` and `axis`: the channels that the input has on this rank, along this axis
+    of a sample.
     """
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
@@ -189,7 +199,7 @@ class Dropout(Module):
         if not self.training or self.p == 0:
             return x
         current = current_pass.get()
-        if current is None:  # forward was called by itself, and not through the module
+        if current is None:  # called without Module.__call__, which sets the pass
             y: Tensor = self(x)
             return y
         shape = self.mask_shape(x.shape)
@@ -198,23 +208,24 @@ class Dropout(Module):
         return apply(elementwise.multiply, x, mask.reshape(shape))
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the mask of an input of this shape."""
+        """Returns the shape of the mask for an input of this shape."""
         return shape
 
     def _indices(self, shape: tuple[int, ...], xp: Any) -> Array:
-        """The C-order index in the whole sample of each element of a sample of this shape.
+        """Returns the C-order index in the whole sample of each element of a sample of this shape.
 
-        Several elements in a row may be of one channel, as they are behind Flatten.
+        Several consecutive elements may belong to one channel, as they do behind Flatten.
         """
         shape = shape or (1,)
         index, _ = self.along(0, shape, xp)
         for axis in range(1, len(shape)):
-            here, total = self.along(axis, shape, xp)
-            index = (index[:, None] * total + here).reshape(-1)
+            local, total = self.along(axis, shape, xp)
+            index = (index[:, None] * total + local).reshape(-1)
         return index
 
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:
-        """Which indices along an axis a sample of this shape has, and how many the whole has."""
+        """Returns the indices that a sample of this shape has along an axis, and the length of that
+        axis in a whole sample."""
         length, (start, stop, total) = shape[axis], self.part
         if axis != axis_within(self.axis, len(shape)):
             return xp.arange(length, dtype="uint32"), length
@@ -226,7 +237,8 @@ class Dropout(Module):
 
 
 class Dropout2d(Dropout):
-    """Dropout of whole channels of images (N, C, H, W): all pixels of one become 0, or none."""
+    """Dropout of whole channels of images (N, C, H, W): all pixels of a channel become 0, or none
+    does."""
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         if len(shape) != 4:
@@ -235,7 +247,7 @@ class Dropout2d(Dropout):
 
 
 class Flatten(Module):
-    """The axes start_dim to end_dim joined into one, in the order of logical NCHW."""
+    """Joins the axes start_dim to end_dim into one, in the order of logical NCHW."""
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         self.start_dim, self.end_dim = start_dim, end_dim

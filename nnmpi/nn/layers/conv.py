@@ -1,4 +1,4 @@
-"""Layers of convolution: of images, of sequences, and transposed."""
+"""Convolution layers: of images, of sequences, and transposed."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,8 +23,8 @@ PADDINGS = ("same", "valid")
 class _Convolution(Module):
     """The base class of convolutions: their sizes, one for each axis, and weight and bias.
 
-    The weight is (out, in / groups, *kernel_size) in memory (*kernel_size, in / groups, out); of a
-    transposed convolution, in and out change places.
+    The weight has the shape (out, in / groups, *kernel_size), and in memory the order
+    (*kernel_size, in / groups, out). In a transposed convolution, in and out are swapped.
     """
 
     axes: ClassVar[int]
@@ -54,7 +54,7 @@ class _Convolution(Module):
         if in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{name}: {in_channels} input and {out_channels} output channels cannot be divided "
-                f"into {groups} groups: let groups divide both"
+                f"into {groups} groups: groups must divide both"
             )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = each_axis(name, self.axes, 1, kernel_size=kernel_size)
@@ -74,7 +74,8 @@ class _Convolution(Module):
         self.bias = Parameter.drawn((out_channels,), fan) if bias else None
 
     def _checked_padding(self, padding: Size | str) -> tuple[int, ...] | str:
-        """The padding, one size for each axis or its name."""
+        """Returns the padding as one size for each axis, or as its name; raises ValueError if it is
+        invalid."""
         name = type(self).__name__
         if not isinstance(padding, str) or self.is_transposed:
             return each_axis(name, self.axes, 0, padding=padding)  # type: ignore[arg-type]
@@ -90,7 +91,8 @@ class _Convolution(Module):
         return apply(self.op, x, self.weight, self.bias, **self.options())
 
     def options(self) -> dict[str, Any]:
-        """The options of the op, but for what is fused; along one axis a size is a number."""
+        """Returns the keyword arguments of the op, without those of fused layers; with one axis,
+        sizes are integers."""
         sizes: dict[str, Any] = {
             "stride": self.stride,
             "padding": self.padding,
@@ -113,20 +115,21 @@ class _Convolution(Module):
 
 
 _USUAL = {"padding": 0, "padding_mode": "zeros", "output_padding": 0, "dilation": 1, "groups": 1}
-"""Options that are shown where they have other values."""
+"""The defaults of options that `repr` shows only if they differ."""
 
 
 class Conv2d(_Convolution):
-    """Convolution of images (N, C, H, W); weight (out, in / groups, kh, kw).
+    """Convolution of images (N, C, H, W); the weight is (out, in / groups, kh, kw).
 
-    Sizes are one number, or a tuple for rows and columns. `padding` may be "same" or "valid", and
-    `padding_mode` "reflect", "replicate" or "circular": with the image's own pixels.
+    Each size is an integer, or a tuple for rows and columns. `padding` may be "same" or "valid",
+    and `padding_mode` "reflect", "replicate" or "circular", which pad with the image's own pixels.
     """
 
     axes, op, algorithms = 2, staticmethod(conv.conv2d), tuple(CONVOLUTIONS)
 
     def forward(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
-        """`relu` and `pool` apply ReLU and a 2x2 max-pool in the same op."""
+        """Computes the convolution; `relu` and `pool` apply ReLU and a 2x2 max-pool in the same
+        op."""
         options = self.options()
         return apply(self.op, x, self.weight, self.bias, relu=relu, pool=pool, **options)
 
@@ -135,7 +138,7 @@ class Conv2d(_Convolution):
 
 
 class Conv1d(_Convolution):
-    """Convolution of sequences (N, C, L); weight (out, in / groups, k).
+    """Convolution of sequences (N, C, L); the weight is (out, in / groups, k).
 
     `padding` may be "same" or "valid"; `padding_mode` as in Conv2d.
     """
@@ -144,11 +147,11 @@ class Conv1d(_Convolution):
 
 
 class ConvTranspose2d(_Convolution):
-    """Transposed convolution of images (N, C, H, W); weight (in, out / groups, kh, kw).
+    """Transposed convolution of images (N, C, H, W); the weight is (in, out / groups, kh, kw).
 
-    It is what Conv2d does to the gradient of its output: a stride enlarges the image. The output
-    has `output_padding` more rows and columns, which tells apart the sizes of image that a stride
-    makes equal.
+    It computes what Conv2d computes as the gradient of its input, so a stride enlarges the image.
+    `output_padding` adds rows and columns to the output: with a stride, Conv2d maps several image
+    sizes to one, and this option chooses among them.
     """
 
     axes, op, is_transposed = 2, staticmethod(conv.conv_transpose2d), True
@@ -178,5 +181,5 @@ class ConvTranspose2d(_Convolution):
 
     def options(self) -> dict[str, Any]:
         options = super().options() | {"output_padding": self.output_padding}
-        del options["keep"]  # it keeps nothing but its arguments
+        del options["keep"]  # its backward pass needs only its arguments
         return options

@@ -1,4 +1,4 @@
-"""MixtureOfExperts: several networks of two layers, of which each token uses a few."""
+"""MixtureOfExperts: several two-layer networks, of which each token uses a few."""
 
 from nnmpi.arrays.backend import xp_of
 from nnmpi.arrays.dtypes import types_of
@@ -12,7 +12,8 @@ from nnmpi.nn.passes import Pass, current_pass
 
 
 class Router(Module):
-    """The gates of the experts (N, ..., num_experts) for tokens (N, ..., width): see `route`."""
+    """The gates of the experts, (N, ..., num_experts), for tokens (N, ..., width): see `route` in
+    the ops."""
 
     def __init__(
         self, width: int, num_experts: int, top_k: int, capacity_factor: float, auxiliary: float
@@ -30,13 +31,13 @@ class Router(Module):
             )
         if x.dtype == "float16" and self.auxiliary:
             raise ValueError(
-                "MixtureOfExperts: the gradient of the auxiliary loss is not scaled as that of the "
-                "loss is in float16: use --dtype bfloat16, or auxiliary=0"
+                "MixtureOfExperts: in float16 the gradient of the auxiliary loss would not be "
+                "scaled as the training loss is: use --dtype bfloat16, or auxiliary=0"
             )
         return apply(experts.route, x, self.weight, **self.options(x))
 
     def options(self, x: Tensor) -> dict[str, object]:
-        """The options of the op."""
+        """Returns the keyword arguments with which the op `route` is called for x."""
         batch = (current_pass.get() or Pass(0)).batch
         return {
             "top_k": self.top_k,
@@ -50,7 +51,8 @@ class Router(Module):
 
 
 class Experts(Module):
-    """Networks of two layers beside each other: see `experts` in the ops."""
+    """Several two-layer networks, applied to the tokens that their gates choose: see `experts` in
+    the ops."""
 
     def __init__(
         self, width: int, hidden: int, num_experts: int, top_k: int, factor: float, activation: str
@@ -67,7 +69,7 @@ class Experts(Module):
         return apply(experts.experts, x, gates, *weights, **self.options(x))
 
     def options(self, x: Tensor) -> dict[str, object]:
-        """The options of the op."""
+        """Returns the keyword arguments with which the op `experts` is called for x."""
         tokens, E = experts.tokens_of(x), self.num_experts
         slots = experts.slots_of(tokens, E, self.top_k, self.capacity_factor)
         return {"slots": slots, "activation": self.activation}
@@ -78,21 +80,22 @@ class Experts(Module):
 
 
 class MixtureOfExperts(Module):
-    """The sum of what `top_k` of `num_experts` networks make of each token, weighted by a router.
+    """The sum of the outputs of `top_k` of `num_experts` networks for each token, weighted by a
+    router.
 
-    x  (N, width) or (N, T, width); y has its shape
+    x  (N, width) or (N, T, width); y has the same shape
 
-        gates = softmax(x router^T), of the top_k experts of each token, divided by their sum
+        gates = softmax(x router^T), for the top_k experts of each token, divided by their sum
         y     = sum over these of  gate_e (weight2_e act(weight1_e x + bias1_e) + bias2_e)
 
     An expert takes at most ceil(capacity_factor top_k T / num_experts) tokens of each sample, the
-    first ones: of others it adds nothing, so put a shortcut around the layer. The capacity is that
-    of a sample, never of a batch: so the result does not depend on ranks or micro-batches. Of
-    (N, width) a sample is one token, which every chosen expert takes.
+    first ones. It adds nothing to further tokens, so put a shortcut around the layer. The capacity
+    is one per sample, never per batch, so the result does not depend on ranks or micro-batches.
+    With x (N, width) a sample is a single token, which every chosen expert takes.
 
-    `auxiliary` times the loss that balances the experts is added to the loss that is trained: a
-    mean over the samples of the whole batch, whatever divides the loss itself. `balance(x)` is its
-    value. It is added to the gradients only, so a loss that is shown does not contain it.
+    The loss that balances the experts, times `auxiliary`, is added to the training loss, as a mean
+    over the samples of the whole batch, whatever the training loss is divided by. `balance(x)` is
+    its value. It is added to the gradients only, so a printed loss does not contain it.
     """
 
     def __init__(
@@ -127,8 +130,11 @@ class MixtureOfExperts(Module):
         return y
 
     def balance(self, x: Tensor) -> float:
-        """The auxiliary loss of these samples, without its coefficient: 1 if experts are equally
-        loaded, num_experts / top_k if all tokens choose the same ones and are sure of them."""
+        """Returns the auxiliary loss of these samples, without its coefficient.
+
+        It is 1 if the experts are equally loaded, and num_experts / top_k if all tokens choose the
+        same experts with certainty.
+        """
         a, w = as_tensor(x).data, self.router.weight.data
         dtype = types_of(a.dtype).sums
         p = experts.probabilities(a.astype(dtype), w.astype(dtype))

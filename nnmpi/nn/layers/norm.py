@@ -20,22 +20,22 @@ from nnmpi.nn.passes import LOCAL, BatchStats, current_pass
 def _scale_and_shift(
     shape: tuple[int, ...], scales: bool, shifts: bool
 ) -> tuple[Parameter | None, Parameter | None]:
-    """A weight of ones and a bias of zeros, or None."""
+    """Returns a weight of ones and a bias of zeros, each None if it is not wanted."""
     drawn = Parameter.drawn
     weight = drawn(shape, init.constant(1.0)) if scales else None
     return weight, drawn(shape, init.constant(0.0)) if shifts else None
 
 
 class _BatchNorm(Module):
-    """Normalises each channel to mean 0 and variance 1 over the batch, then scales and shifts.
+    """Normalises each channel to mean 0 and variance 1 over the batch, then scales and shifts it.
 
-    Training uses the statistics of the batch, over all ranks that hold a part of it (see
-    `BatchStats`), and updates the running statistics: by the share `momentum` of what is new, or
-    if it is None to the mean over all batches. Evaluation uses the running statistics; without
-    `track_running_stats` there are none, and it uses those of the batch.
+    Training uses the statistics of the batch over all ranks that have a part of it (see
+    `BatchStats`), and updates the running statistics: they move towards the new ones by the
+    fraction `momentum`, or with momentum=None become the mean over all batches. Evaluation uses the
+    running statistics, or the statistics of the batch if `track_running_stats` is False.
     """
 
-    shapes: ClassVar[dict[int, str]]  # what is taken, by the number of axes
+    shapes: ClassVar[dict[int, str]]  # shapes of inputs, by the number of axes
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class _BatchNorm(Module):
     ) -> None:
         check_sizes(type(self).__name__, 0, num_features=num_features)
         self.num_features, self.eps = num_features, float(eps)
-        self.channels = num_features  # that are here
+        self.channels = num_features  # on this rank
         self.momentum = None if momentum is None else float(momentum)
         self.track_running_stats = track_running_stats
         self.weight, self.bias = _scale_and_shift((num_features,), affine, affine)
@@ -72,8 +72,8 @@ class _BatchNorm(Module):
         return self.normalised(x, stats, relu)
 
     def normalised(self, x: Tensor, batch_stats: BatchStats, relu: bool) -> Tensor:
-        """x normalised, scaled and shifted, by statistics over what `batch_stats` joins; then ReLU
-        if `relu`."""
+        """Returns x normalised, scaled and shifted, with statistics over all samples that
+        `batch_stats` joins; `relu` applies ReLU in the same op."""
         if not self.training and self.track_running_stats:
             mean, var, n = self.running_mean, self.running_var, 0
         else:
@@ -102,15 +102,15 @@ class _BatchNorm(Module):
             )
 
     def _track(self, stats: norm.Moments) -> None:
-        """Update the running statistics; the variance is the unbiased one, as in PyTorch."""
+        """Updates the running statistics; the variance is unbiased, as in PyTorch."""
         self._refuse_one(stats)
         if not self.track_running_stats:
             return
-        new: Any = self.momentum
-        if new is None:  # a mean over all batches
-            new = (1 / (self.num_batches_tracked + 1)).astype(self.running_mean.dtype)
+        momentum: Any = self.momentum
+        if momentum is None:  # the mean over all batches
+            momentum = (1 / (self.num_batches_tracked + 1)).astype(self.running_mean.dtype)
         running = self.running_mean, self.running_var, self.num_batches_tracked
-        track_loop(*running, stats.mean, stats.m2, stats.n, new)
+        track_loop(*running, stats.mean, stats.m2, stats.n, momentum)
 
     def extra_repr(self) -> str:
         untracked = "" if self.track_running_stats else ", track_running_stats=False"
@@ -129,14 +129,15 @@ class BatchNorm2d(_BatchNorm):
     shapes: ClassVar = {4: "(N, C, H, W)"}
 
 
-def over_rows(model: Module) -> list[str]:
-    """The class names of the layers that may see one value per channel and sample: BatchNorm1d."""
+def row_norm_names(model: Module) -> list[str]:
+    """Returns the class names of the BatchNorm1d layers, which may see one value per channel and
+    sample."""
     norms = (m for m in model.modules() if isinstance(m, _BatchNorm))
     return [type(m).__name__ for m in norms if 2 in m.shapes]
 
 
 def refuse_untracked(model: Module) -> None:
-    """Raises ValueError if evaluation would depend on which samples are in a batch."""
+    """Raises ValueError if evaluation would depend on which samples share a batch."""
     for path, m in model.named_modules():
         if isinstance(m, _BatchNorm) and not m.track_running_stats:
             raise ValueError(
@@ -159,7 +160,7 @@ class GroupNorm(Module):
                 "groups; num_groups must divide num_channels"
             )
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, float(eps)
-        self.channels = num_channels  # that are here, in whole groups
+        self.channels = num_channels  # on this rank, in whole groups
         self.weight, self.bias = _scale_and_shift((num_channels,), affine, affine)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -180,7 +181,7 @@ class GroupNorm(Module):
 class InstanceNorm2d(GroupNorm):
     """Normalises each channel of each image (N, C, H, W), then scales and shifts it if `affine`.
 
-    There are no running statistics, so that `momentum` changes nothing.
+    There are no running statistics, so `momentum` changes nothing.
     """
 
     def __init__(
@@ -213,14 +214,15 @@ class InstanceNorm2d(GroupNorm):
 
 
 class _OverLastAxes(Module):
-    """Normalises each sample over its last axes, those of `normalized_shape`, then scales it."""
+    """The base of layers that normalise each sample over its last axes, which have
+    `normalized_shape`."""
 
     eps: float | None
     weight: Parameter | None
     normalized_shape: tuple[int, ...]
 
     def _take(self, normalized_shape: int | Sequence[int]) -> None:
-        """Keep the shape."""
+        """Checks and stores the shape."""
         shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
         for n in shape:
             check_sizes(type(self).__name__, 0, normalized_shape=n)
@@ -232,7 +234,8 @@ class _OverLastAxes(Module):
 
 
 class LayerNorm(_OverLastAxes):
-    """Normalises each sample to mean 0, variance 1 over its last axes, then scales and shifts."""
+    """Normalises each sample to mean 0 and variance 1 over its last axes, then scales and shifts
+    it."""
 
     def __init__(
         self,
@@ -252,8 +255,11 @@ class LayerNorm(_OverLastAxes):
 
 
 class RMSNorm(_OverLastAxes):
-    """x / sqrt(mean(x^2) + eps) * weight: each sample divided by its root mean square over its last
-    axes. Without `eps` it is the smallest step from 1 in the type of sums, as in PyTorch."""
+    """Divides each sample by its root mean square over its last axes: x / sqrt(mean(x^2) + eps) *
+    weight.
+
+    The default of `eps` is the machine epsilon of the accumulation type, as in PyTorch.
+    """
 
     def __init__(
         self,

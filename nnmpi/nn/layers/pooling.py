@@ -1,5 +1,5 @@
-"""Layers that change the size of images: pooling, by windows of one size or in so many parts, and
-larger images."""
+"""Layers that change the size of images: pooling over windows or over a given number of parts, and
+upsampling."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from nnmpi.nn.module import Module
 
 
 class _Pool(Module):
-    """The base of the poolings: windows along `axes` axes, their stride and padding."""
+    """The base of the poolings: windows along `axes` axes, with stride and padding."""
 
     axes: ClassVar[int]
     op: ClassVar[Callable[..., Result]]
@@ -28,7 +28,8 @@ class _Pool(Module):
         self.padding, self.ceil_mode = self._size(0, padding=padding), ceil_mode
 
     def _size(self, least: int, **size: Size) -> Size:
-        """One size, checked, as it was given; along one axis a number."""
+        """Returns one size, checked, in the form in which it was given; an integer if there is one
+        axis."""
         sizes = each_axis(type(self).__name__, self.axes, least, **size)
         return sizes[0] if self.axes == 1 else next(iter(size.values()))
 
@@ -57,7 +58,8 @@ class _MaxPool(_Pool):
         self.dilation, self.return_indices = self._size(1, dilation=dilation), return_indices
 
     def forward(self, x: Tensor) -> Any:
-        """The maxima; with `return_indices` also where they are in their image or sequence."""
+        """Returns the maxima; with `return_indices` also their indices within their image or
+        sequence."""
         y = self._pooled(self.op, x, dilation=self.dilation)
         if not self.return_indices:
             return y
@@ -101,20 +103,21 @@ class AvgPool1d(_AvgPool):
 class MaxPool2d(_MaxPool):
     """The maximum of each window of images (N, C, H, W).
 
-    `ceil_mode`: a last window that begins inside the image or its padding counts, also if it ends
-    behind.
+    `ceil_mode`: a last window that begins inside the image or its padding counts, even if it ends
+    outside.
     """
 
     axes = 2
 
     @property
     def is_2x2(self) -> bool:
-        """Whether the windows are 2x2, side by side: a convolution before it can do that too."""
+        """True if the windows are 2x2 and adjacent, so that a convolution before it can pool in the
+        same op."""
         return has_2x2_windows(vars(self))
 
 
 def has_2x2_windows(settings: Mapping[str, Any]) -> bool:
-    """Whether a MaxPool2d with these attributes is of windows of 2x2, side by side, alone."""
+    """True if a MaxPool2d with these attributes has adjacent 2x2 windows and no other options."""
     names = ("kernel_size", "stride", "padding", "dilation")
     sizes = [pair(settings[name]) for name in names]
     plain = not (settings["ceil_mode"] or settings["return_indices"])
@@ -132,9 +135,10 @@ class AvgPool2d(_AvgPool):
 
 
 class AdaptiveAvgPool2d(Module):
-    """The means of as many parts of an image as `output_size` says, for images of any size.
+    """The means over a grid of `output_size` parts of an image, for images of any size.
 
-    One number, or (rows, columns), either of which may be None: as many as the image has.
+    `output_size` is an integer or (rows, columns), either of which may be None: the size of the
+    image.
     """
 
     def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
@@ -153,11 +157,11 @@ MODES = ("nearest", "nearest-exact", "bilinear")
 
 
 class Upsample(Module):
-    """Images (N, C, H, W) in another size, or `scale_factor` times as large.
+    """Resizes images (N, C, H, W) to `size`, or by `scale_factor`.
 
-    `mode`: "nearest", "nearest-exact", or "bilinear" between pixels; with `align_corners` those at
-    the corners keep their values. Of a scale, pixels are as far apart as it says, or with
-    `recompute_scale_factor` as the sizes are.
+    `mode` is "nearest", "nearest-exact", or "bilinear", which interpolates; with `align_corners`
+    the corner pixels keep their values. With `scale_factor`, pixels are spaced by that factor, or
+    by the ratio of the sizes if `recompute_scale_factor`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Recurrent layers: RNN, LSTM and GRU, of one or several layers, in one direction or in both."""
+"""Recurrent layers: RNN, LSTM and GRU, with one or several layers, in one direction or in both."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,32 +22,31 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import current_pass
 from nnmpi.nn.registries import constructor_options
 
-KINDS = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
+PARAMETER_NAMES = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 """The parameters of a layer in one direction, in the order of PyTorch's state dict."""
 
 NONLINEARITIES = "tanh", "relu"
 
 State = Tensor | tuple[Tensor, ...]
-"""h, or (h, c): (num_layers * directions, N, hidden_size) each."""
+"""The state h, or (h, c), of shape (num_layers * directions, N, hidden_size) each."""
 
 
 class _Recurrent(Module):
-    """Runs layers over sequences; the parameters of each layer and direction are as in PyTorch.
+    """Runs recurrent layers over sequences; each layer and direction has PyTorch's parameters.
 
-    x (T, N, input_size), or (N, T, input_size) with `batch_first`; the outputs have
-    hidden_size * directions channels. Weights and biases start uniform within
-    1 / sqrt(hidden_size).
+    x is (T, N, input_size), or (N, T, input_size) with `batch_first`; the outputs have hidden_size
+    * directions channels. Weights and biases start uniform within 1 / sqrt(hidden_size).
 
     lengths   (N,) integers from 0 to T: positions behind the length of a sequence are padding. They
-              change no state, their outputs are 0, the reverse direction begins before them, and
-              the final states are those at the last position: the values and gradients of
-              PyTorch's pack_padded_sequence.
-    dropout   of the outputs of each layer but the last. Its masks are keyed by sample and position,
-              as those of Dropout.
+              change no state, their outputs are 0, the reverse direction starts before them, and
+              the final states are those at the last position: the values and gradients of PyTorch's
+              pack_padded_sequence.
+    dropout   applied to the outputs of each layer but the last. Its masks are keyed by sample and
+              position, as in Dropout.
     """
 
     mode: str
-    """Which recurrence it is, under PyTorch's name."""
+    """The name of the recurrence, as PyTorch spells it."""
 
     def __init__(
         self,
@@ -73,25 +72,26 @@ class _Recurrent(Module):
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional = bidirectional
         rows, draw = self.cell.gates * hidden_size, init.fan_in(hidden_size)
+        # the order of assignment is that of PyTorch's state dict
         for k in range(num_layers):
             K = input_size if not k else hidden_size * self.directions
             shapes = (rows, K), (rows, hidden_size), (rows,), (rows,)
-            for end in self._ends(k):
-                for kind, shape in zip(KINDS, shapes[: 4 if bias else 2], strict=False):
+            for end in self._suffixes(k):
+                for kind, shape in zip(PARAMETER_NAMES, shapes[: 4 if bias else 2], strict=False):
                     setattr(self, kind + end, Parameter.drawn(shape, draw))
 
     @property
     def cell(self) -> recurrent.Cell:
-        """The recurrence."""
+        """The recurrence of this mode."""
         return recurrent.CELLS[self.mode]
 
     @property
     def directions(self) -> int:
-        """2 if sequences are read backwards, too."""
+        """2 if sequences are read backwards too, else 1."""
         return 2 if self.bidirectional else 1
 
-    def _ends(self, layer: int) -> Iterator[str]:
-        """The ends of the names of a layer's parameters, for each direction."""
+    def _suffixes(self, layer: int) -> Iterator[str]:
+        """Yields the suffix of the names of a layer's parameters, for each direction."""
         yield f"_l{layer}"
         if self.bidirectional:
             yield f"_l{layer}_reverse"
@@ -99,27 +99,29 @@ class _Recurrent(Module):
     def forward(
         self, x: Tensor, hx: State | None = None, lengths: Any = None
     ) -> tuple[Tensor, State]:
-        """The outputs of the last layer, and the final states of all layers."""
-        if current_pass.get() is None:  # forward was called by itself, and not through the module
+        """Returns the outputs of the last layer, and the final states of all layers."""
+        if current_pass.get() is None:  # called without Module.__call__, which sets the pass
             result: tuple[Tensor, State] = self(x, hx, lengths)
             return result
         x = as_tensor(x)
         self._check_input(x)
         T, N = x.shape[1::-1] if self.batch_first else x.shape[:2]
         lasts = None if lengths is None else self._lengths(lengths, T, N)
-        of = recurrent.Sequences(lasts, False, self.batch_first, self._words(x))
+        of = recurrent.Sequences(lasts, False, self.batch_first, self._equal_rows(x))
         initial, final = self._initial(hx, N), list[Tensor]()
         for k in range(self.num_layers):
             x = self._dropped(x, k) if k else x
-            found_of = []
-            for end in self._ends(k):
+            outputs = []
+            for end in self._suffixes(k):
                 initial_states = [None if s is None else s[len(final)] for s in initial]
-                weights = (getattr(self, f"{kind}{end}", None) for kind in KINDS)
+                weights = (getattr(self, f"{kind}{end}", None) for kind in PARAMETER_NAMES)
                 how = {"mode": self.mode, "of": of._replace(reverse="reverse" in end)}
                 y = apply(recurrent.recurrent, x, *initial_states, *weights, **how)
-                found_of.append(y[:T])
+                # the op returns the outputs, and behind them the final state, in one array
+                outputs.append(y[:T])
                 final.append(y[T:])
-            x = found_of[0] if len(found_of) == 1 else concatenate(found_of, 2)
+            x = outputs[0] if len(outputs) == 1 else concatenate(outputs, 2)
+            # outputs of a layer are (T, N, C), and no longer rows of an embedding
             of = recurrent.Sequences(lasts)
         states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.cell.states))
         y = x.transpose(1, 0, 2) if self.batch_first else x
@@ -133,14 +135,16 @@ class _Recurrent(Module):
                 f"K = {self.input_size}"
             )
 
-    def _words(self, x: Tensor) -> Array | None:
-        """Which rows of x are equal, if that is known; not where weights move before a gradient of
-        all rows may be asked for."""
+    def _equal_rows(self, x: Tensor) -> Array | None:
+        """Returns the index that says which rows of x are equal, or None if it is not known.
+
+        It is also None if the store moves weights, before a gradient of all rows may be asked for.
+        """
         rotates = any(p.store is not None and p.store.rotates for p in self.parameters())
         return x.index if isinstance(x, EmbeddingResult) and not rotates else None
 
     def _initial(self, hx: State | None, N: int) -> Sequence[Tensor | None]:
-        """The initial states, (layers * directions, N, H) each, or None."""
+        """Returns the initial states, (layers * directions, N, H) each, or None."""
         if hx is None:
             return (None,) * self.cell.states
         given = tuple(hx) if isinstance(hx, tuple | list) else (hx,)
@@ -154,18 +158,18 @@ class _Recurrent(Module):
         return [as_tensor(s) for s in given]
 
     def _lengths(self, lengths: Any, T: int, N: int) -> tuple[int, ...]:
-        """The lengths as integers; a device is waited for."""
+        """Returns the lengths as integers, which waits for a device."""
         given = on_host(lengths)
         bad = given.shape != (N,) or given.dtype.kind not in "iu"
         if bad or (N and not 0 <= given.min() <= given.max() <= T):
             raise ValueError(
-                f"{type(self).__name__}: lengths {given.tolist()!s:.60}; give {N} integers, one a "
-                f"sequence, from 0 to {T}"
+                f"{type(self).__name__}: lengths {given.tolist()!s:.60}; give {N} integers, one "
+                f"per sequence, from 0 to {T}"
             )
         return tuple(given.tolist())
 
     def _dropped(self, x: Tensor, layer: int) -> Tensor:
-        """The inputs of a layer with dropout; x (T, N, C)."""
+        """Returns the inputs x (T, N, C) of a layer with dropout applied."""
         if not self.training or self.dropout == 0:
             return x
         T, N, C = x.shape
@@ -188,7 +192,7 @@ def _joined(states: Sequence[Tensor]) -> Tensor:
 
 
 class RNN(_Recurrent):
-    """h = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh), or ReLU in place of tanh."""
+    """The recurrence h = tanh(x W_ih^T + b_ih + h W_hh^T + b_hh), or ReLU in place of tanh."""
 
     def __init__(
         self,
@@ -208,12 +212,13 @@ class RNN(_Recurrent):
 
 
 class LSTM(_Recurrent):
-    """c = f c + i g, h = o tanh(c), with the gates i, f, g, o of x and h; the state is (h, c)."""
+    """The recurrence c = f c + i g, h = o tanh(c), with gates i, f, g, o of x and h; the state is
+    (h, c)."""
 
     mode = "LSTM"
 
 
 class GRU(_Recurrent):
-    """h = (1 - z) n + z h, with the gates r, z, n of x and h."""
+    """The recurrence h = (1 - z) n + z h, with the gates r, z, n of x and h."""
 
     mode = "GRU"

@@ -1,10 +1,10 @@
-"""Layers of sequences (N, T, C), N samples of T positions, each with C channels; and decoding.
+"""Layers of sequences (N, T, C), N samples of T positions with C channels each; and decoding.
 
-In decoding a sequence goes through a model some positions at a time, and attention keeps the keys
-and values of those before. So a new token costs one position.
+Decoding sends a sequence through a model some positions at a time, while attention layers cache the
+keys and values of earlier positions. So a new token costs one position.
 
-    with decoding(before, 5): model(first 5 tokens)
-    with decoding(before, 1): model(the next one)        its query looks at 6 keys
+    with decoding(cache, 5): model(first 5 tokens)
+    with decoding(cache, 1): model(the next one)        its query sees 6 keys
 """
 
 from collections.abc import Iterator
@@ -22,58 +22,64 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
 
-class Past:
-    """Keys and values of the first `length` positions, of each layer of attention that has run;
-    room is made for all `positions`."""
+class KVCache:
+    """The keys and values of the first `length` positions, for each attention layer that has run,
+    with room for `positions`."""
 
     def __init__(self, positions: int) -> None:
         self.positions, self.length = positions, 0
-        self._kept: dict[object, Array] = {}
+        self._memory: dict[object, Array] = {}
 
-    def places(self, parts: Array) -> Array:
-        """Where in the sequence the new positions of `parts` (N, T, ...) are."""
+    def new_positions(self, parts: Array) -> Array:
+        """Returns the positions in the sequence of the new tokens of `parts` (N, T, ...)."""
         return xp_of(parts).arange(self.length, self.length + parts.shape[1])
 
     def attend(self, layer: object, parts: Array, causal: bool) -> Array:
-        """Attention (N, T, H, D) of new positions, of which `parts` (N, T, H, 3, D) has query, key
-        and value, to all so far; the new ones are kept."""
+        """Returns the attention (N, T, H, D) of new positions to all positions so far, and caches
+        the new ones.
+
+        `parts` (N, T, H, 3, D) has query, key and value of the new positions.
+        """
         N, T, H, _, D = parts.shape
         if not causal or (self.length and T > 1):
             raise ValueError(
-                f"{T} new positions behind {self.length}: decoding takes causal attention, all of "
-                "a prompt at once, and then one position at a time"
+                f"{T} new positions after {self.length}: decoding needs causal attention, the "
+                "whole prompt at once, and then one position at a time"
             )
-        if layer not in self._kept:
+        if layer not in self._memory:
             shape = (2, N, H, self.positions, D)
-            self._kept[layer] = xp_of(parts).empty(shape, parts.dtype)
+            self._memory[layer] = xp_of(parts).empty(shape, parts.dtype)
         end = self.length + T
-        kept = self._kept[layer]
-        kept[:, :, :, self.length : end] = parts[:, :, :, 1:].transpose(3, 0, 2, 1, 4)
-        q, (k, v) = parts[:, :, :, 0].transpose(0, 2, 1, 3), kept[:, :, :, :end]
+        cached = self._memory[layer]
+        cached[:, :, :, self.length : end] = parts[:, :, :, 1:].transpose(3, 0, 2, 1, 4)
+        q, (k, v) = parts[:, :, :, 0].transpose(0, 2, 1, 3), cached[:, :, :, :end]
+        # a single query sees all keys; the mask would hide all but the first of them
         y = attention.attention(q, k, v, scale=D**-0.5, causal=T > 1).value
         return y.transpose(0, 2, 1, 3)
 
 
-past: ContextVar[Past | None] = ContextVar("past", default=None)
-"""The positions before, in a pass that decodes."""
+kv_cache: ContextVar[KVCache | None] = ContextVar("kv_cache", default=None)
+"""The cache of a pass that decodes, else None."""
 
 
 @contextmanager
-def decoding(earlier: Past, new: int) -> Iterator[None]:
-    """A pass through `new` positions behind those before, which have grown at its end."""
-    token = past.set(earlier)
+def decoding(cache: KVCache, new: int) -> Iterator[None]:
+    """A context for a pass through `new` positions after those in the cache, which has grown
+    afterwards."""
+    token = kv_cache.set(cache)
     try:
         with no_grad():
             yield
     finally:
-        past.reset(token)
-    earlier.length += new
+        kv_cache.reset(token)
+    # only after the pass: all of its layers start at the same length
+    cache.length += new
 
 
 class PositionalEmbedding(Module):
-    """x + weight[:T]: a row of the weight (num_positions, embedding_dim) for each position.
+    """Adds to each position a row of the weight (num_positions, embedding_dim): x + weight[:T].
 
-    While decoding, positions are counted from those before.
+    While decoding, positions are counted from the start of the cached sequence.
     """
 
     def __init__(self, num_positions: int, embedding_dim: int) -> None:
@@ -84,8 +90,8 @@ class PositionalEmbedding(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        earlier = past.get()
-        start = 0 if earlier is None else earlier.length
+        cache = kv_cache.get()
+        start = 0 if cache is None else cache.length
         stop = start + x.shape[1] if x.ndim == 3 else 0
         if x.ndim != 3 or stop > self.num_positions:
             raise ValueError(
@@ -99,25 +105,26 @@ class PositionalEmbedding(Module):
 
 
 def check_base(layer: str, name: str, base: float) -> None:
-    """Raises ValueError unless powers of the base of rotary positions are angles."""
+    """Raises ValueError unless the base of rotary positions is a number above 0."""
     if isinstance(base, bool) or not base > 0:
         raise ValueError(f"{layer}: {name}={base} must be a number above 0, such as 10,000")
 
 
 def check_even(layer: str, D: int) -> None:
-    """Raises ValueError unless the channels of a head are pairs."""
+    """Raises ValueError unless a head has an even number of channels."""
     if D % 2:
-        raise ValueError(f"{layer}: rotary positions turn pairs of channels, and a head has {D}")
+        raise ValueError(f"{layer}: rotary positions turn pairs of channels, but a head has {D}")
 
 
 class RotaryPositionalEmbeddings(Module):
-    """x (N, T, H, D) with pairs of channels of each head turned by angles that grow with the
-    position, so that products of queries and keys depend on the difference of their positions.
+    """Rotates pairs of channels of each head of x (N, T, H, D) by angles that grow with the
+    position.
 
-    Pair i is channels 2 i and 2 i + 1, as in the paper and in torchtune; without `interleaved` it
-    is i and i + D / 2, as in `transformers`. Its angle at position t is t base^(-2 i / D).
+    So products of queries and keys depend on the difference of their positions. Pair i is channels
+    2 i and 2 i + 1, as in the paper and in torchtune; without `interleaved` it is i and i + D / 2,
+    as in `transformers`. Its angle at position t is t base^(-2 i / D).
 
-    dim: the channels D of a head; max_seq_len: how many positions there are
+    dim: the channels D of a head; max_seq_len: the largest number of positions
     """
 
     def __init__(
@@ -131,7 +138,8 @@ class RotaryPositionalEmbeddings(Module):
         self.interleaved = bool(interleaved)
 
     def forward(self, x: Tensor, *, input_pos: Any = None) -> Tensor:
-        """`input_pos`: the positions (T,) or (N, T), 0 to T - 1 by default."""
+        """Returns the rotated x; `input_pos` has the positions, (T,) or (N, T), by default 0 to T -
+        1."""
         x = as_tensor(x)
         if x.ndim != 4 or x.shape[1] > self.max_seq_len or x.shape[3] != self.dim:
             raise ValueError(
@@ -154,7 +162,8 @@ class RotaryPositionalEmbeddings(Module):
 
 
 class ChannelsFirst(Module):
-    """x (N, ..., C) as (N, C, ...), a view: scores of positions as losses of classes take them."""
+    """Returns x (N, ..., C) as a view (N, C, ...), the order in which losses take the scores of
+    positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)

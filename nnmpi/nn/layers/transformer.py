@@ -1,4 +1,4 @@
-"""Blocks of transformers, under PyTorch's names."""
+"""Transformer blocks, under PyTorch's names."""
 
 import copy
 from collections.abc import Callable
@@ -19,10 +19,10 @@ ACTIVATIONS: dict[str, Activation] = {"relu": relu, "gelu": gelu}
 
 
 class TransformerEncoderLayer(Module):
-    """norm1(x + attention(x)) of x (T, N, d_model), then norm2 of that plus an MLP of it; with
-    `norm_first` the norms are of what goes into attention and MLP instead.
+    """A transformer block y = norm1(x + attention(x)), norm2(y + mlp(y)), for x (T, N, d_model).
 
-    With `batch_first` x is (N, T, d_model): the form in which a Trainer gives samples.
+    With `norm_first` the norms are applied to the inputs of attention and MLP instead. With
+    `batch_first` x is (N, T, d_model), the order in which a Trainer gives samples.
     """
 
     def __init__(
@@ -59,7 +59,8 @@ class TransformerEncoderLayer(Module):
         src_key_padding_mask: Any = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """The masks are those of MultiheadAttention: (T, T) or (N H, T, T), and (N, T)."""
+        """Computes the output; the masks are those of MultiheadAttention: (T, T) or (N H, T, T),
+        and (N, T)."""
         masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
         x = as_tensor(src)
         x = x if self.batch_first else swapaxes(x, 0, 1)  # dropout is keyed by the first axis
@@ -84,8 +85,11 @@ class TransformerEncoderLayer(Module):
 
 
 class TransformerEncoder(Module):
-    """Copies of a layer one after the other, then `norm`, if there is one. Of a layer whose weights
-    have not been read yet each copy draws its own; PyTorch's copies start with equal weights."""
+    """Copies of a layer one after the other, then `norm`, if there is one.
+
+    If the weights of the layer have not been read yet, each copy draws its own weights; PyTorch's
+    copies start with equal weights.
+    """
 
     def __init__(
         self, encoder_layer: TransformerEncoderLayer, num_layers: int, norm: Module | None = None
@@ -101,7 +105,8 @@ class TransformerEncoder(Module):
         src_key_padding_mask: Any = None,
         is_causal: bool | None = None,
     ) -> Tensor:
-        """The masks are those of MultiheadAttention: (T, T) or (N H, T, T), and (N, T)."""
+        """Computes the output; the masks are those of MultiheadAttention: (T, T) or (N H, T, T),
+        and (N, T)."""
         x = as_tensor(src)
         for layer in self.layers:
             x = layer(x, mask, src_key_padding_mask, bool(is_causal))
@@ -109,7 +114,7 @@ class TransformerEncoder(Module):
 
 
 def _copy(layer: TransformerEncoderLayer) -> TransformerEncoderLayer:
-    """A copy of a layer; weights that are not drawn yet will be drawn by their path in the model,
-    from its seed."""
+    """Returns a copy of a layer, whose undrawn weights will be drawn by their own path, from the
+    seed of the model."""
     memo = {id(p): p.undrawn() for p in layer.parameters() if not p.is_drawn}
     return copy.deepcopy(layer, memo)

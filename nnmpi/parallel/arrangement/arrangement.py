@@ -20,11 +20,11 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.collectives.step import chunk_start
 from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division
-from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.arrangement.residence import Residences
 from nnmpi.parallel.mesh import REPLICAS, Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
@@ -76,7 +76,7 @@ class StrategyKind(NamedTuple):
     is_pipeline: bool = False
 
 
-def _all(a: "Arrangement", rank: int) -> Iterator[Stretch]:
+def _all(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
     yield 0, a.model_on(rank).length
 
 
@@ -100,7 +100,7 @@ class StoreKind(NamedTuple):
 
     name: str
     updaters: Callable[["Arrangement", int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
-    own: Callable[["Arrangement", int], Iterable[Stretch]] = _all
+    own: Callable[["Arrangement", int], Iterable[FlatSlice]] = _all
     divides: bool = False
     copies: bool = False
     strategy: str = ""
@@ -124,7 +124,7 @@ class Arrangement:
     measured    what was measured before, as the log shows it
     residences  where activations of each stage are, if they are more than --memory leaves them;
                 one rank then has all stages
-    prices      what `remembered` functions have found
+    cache       results of `cached` functions
     """
 
     config: Config
@@ -141,7 +141,7 @@ class Arrangement:
     progress: tuple[str, ...]
     measured: Mapping[str, Any]
     residences: Residences | None = None
-    prices: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def ranks(self) -> int:
@@ -267,19 +267,19 @@ class Arrangement:
         return self.strategy.steps_together
 
 
-@remembered
+@cached
 def _near(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
     """The replicas of a rank that are on a node."""
     return a.cluster.on_node(node, a.replicas(first))
 
 
-@remembered
+@cached
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
     """The layer at each node that is divided or has parameters: of several, the first."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
-@remembered
+@cached
 def firsts(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
     """The first of these ranks on each node, by its node."""
     nodes = np.fromiter(map(a.cluster.nodes.__getitem__, group), int)
@@ -287,13 +287,13 @@ def firsts(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
     return {a.cluster.nodes[r]: r for r in first_ranks}
 
 
-@remembered
+@cached
 def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
     """The paths of trained parameters of several stages, with their ranks along pp."""
     return a.division.tied(a.graph)
 
 
-@remembered
+@cached
 def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
     """The ranks along pp that have each variable."""
     return a.division.ranks()

@@ -20,17 +20,17 @@ from itertools import chain, cycle
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import Sent, agreed, sent
-from nnmpi.parallel.arrangement.sole import (
-    Sole,
+from nnmpi.parallel.arrangement.exchanges import Traffic, agreed, sent
+from nnmpi.parallel.arrangement.unreplicated import (
+    Unreplicated,
     bytes_of,
-    sole,
+    unreplicated,
     updated_ranges,
 )
 
 VERSIONS_KEPT = 2
 
-TOLD = 2
+AGREED_VALUES = 2
 """Numbers that ranks add up when a backup is complete: the seconds of it, and those of a step."""
 
 COUNT = 8
@@ -60,11 +60,11 @@ def steps_between(cost: float, step: float, mtbf: float) -> int:
     return max(1, round(math.sqrt(2 * cost * mtbf) / max(step, 1e-9)))
 
 
-def backed_up(a: Arrangement, rank: int) -> Sole:
+def backed_up(a: Arrangement, rank: int) -> Unreplicated:
     """The variables with state that a rank backs up, since no other node has it; on one node, no
     other rank."""
     near = a.cluster.near(rank, range(a.ranks))
-    return sole(a, rank, near if len(near) < a.ranks else ())
+    return unreplicated(a, rank, near if len(near) < a.ranks else ())
 
 
 def needs_backups(a: Arrangement) -> bool:
@@ -80,11 +80,11 @@ class Backup(NamedTuple):
     held   bytes of memory: of its own parts, and of those that it keeps for others
     """
 
-    sent: Sent
+    sent: Traffic
     held: int
 
 
-NO_BACKUP = Backup(Sent(), 0)
+NO_BACKUP = Backup(Traffic(), 0)
 
 
 def backup(a: Arrangement, rank: int) -> Backup:
@@ -98,12 +98,12 @@ def backup(a: Arrangement, rank: int) -> Backup:
     of_others = sum(_bytes(a, r, backed_up(a, r)) for r in kept)
     message = _bytes(a, rank, backed_up(a, rank))
     return Backup(
-        Sent(message, int(message > 0)) + sent(a, agreed(everyone, TOLD), rank),
-        VERSIONS_KEPT * (_bytes(a, rank, Sole(*sets)) + of_others),
+        Traffic(message, int(message > 0)) + sent(a, agreed(everyone, AGREED_VALUES), rank),
+        VERSIONS_KEPT * (_bytes(a, rank, Unreplicated(*sets)) + of_others),
     )
 
 
-def _bytes(a: Arrangement, rank: int, variables: Sole) -> int:
+def _bytes(a: Arrangement, rank: int, variables: Unreplicated) -> int:
     """The bytes of what a rank updates of these variables, in a message."""
     sizes = [numbers.size for v, numbers in updated_ranges(a, rank) if v in variables.trained]
     return bytes_of(a, rank, variables, sizes) + COUNT * (len(sizes) + len(variables.others))

@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.mesh import REPLICAS
-from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, between, box, page, text
+from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 
 # ---- Names of ranks, and of layers that many blocks have alike, for tables and drawings.
 
@@ -150,7 +150,7 @@ SHARDED = {"parameters": 3, "gradients": 2, "optimizer state": 1}
 """The least --zero that divides each of them among replicas."""
 
 
-class Column(NamedTuple):
+class RankColumn(NamedTuple):
     """A rank of a picture, with its coordinates, and from where to where its column is."""
 
     rank: int
@@ -182,7 +182,7 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
             parts.append(text(26, top + LINE / 2, name, 14, weight="bold"))
             parts += _heads(a, columns, top + 1.7 * LINE)
             for i, row in enumerate(cells):
-                shade = colour if row.kind else between(colour, PAPER, 0.4)
+                shade = colour if row.kind else blend(colour, PAPER, 0.4)
                 parts += _drawn(row, top + head + i * (ROW + GAP), columns, shade)
             top += height + 14
             right = max(right, columns[-1].left + columns[-1].width)
@@ -198,20 +198,20 @@ def _axes(a: Arrangement) -> str:
     return ", ".join(words)
 
 
-def _columns(a: Arrangement, stage: int) -> list[Column]:
+def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
     """The ranks of a stage, one replica after the other; the first ones of many."""
     first, tp = a.mesh.group(0, "pp")[stage % a.mesh.axes["pp"]], a.mesh.axes["tp"]
     replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
     ranks = [rank for replica in replicas for rank in a.mesh.group(replica, "tp")[:COLUMNS]]
     width = min(110, WIDE / len(ranks) - BETWEEN[0])
-    x, columns = float(LEFT), list[Column]()
+    x, columns = float(LEFT), list[RankColumn]()
     for k, rank in enumerate(ranks):
-        columns.append(Column(rank, a.mesh.coordinates(rank), x, width))
+        columns.append(RankColumn(rank, a.mesh.coordinates(rank), x, width))
         x += width + BETWEEN[(k + 1) % min(tp, COLUMNS) == 0]
     return columns
 
 
-def _states(a: Arrangement, columns: Sequence[Column]) -> Iterator[DrawnLayer]:
+def _states(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLayer]:
     """The parts that replicas have of samples, and of what is held for parameters."""
     dp = a.mesh.axes["dp"]
     if a.mesh.count(*REPLICAS) == 1:
@@ -238,12 +238,12 @@ def _share(a: Arrangement, rank: int) -> tuple[int, int]:
     return ranks.index(rank), len(ranks)
 
 
-def _captions(a: Arrangement, column: Column) -> list[str]:
+def _captions(a: Arrangement, column: RankColumn) -> list[str]:
     at = (f"{axis} {i}" for axis, i in column.at.items() if a.mesh.axes[axis] > 1)
     return [f"rank {column.rank}", *at]
 
 
-def _heads(a: Arrangement, columns: Sequence[Column], y: float) -> Iterator[str]:
+def _heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[str]:
     """The number of each rank above its coordinates."""
     for column in columns:
         for i, words in enumerate(_captions(a, column)):
@@ -252,7 +252,7 @@ def _heads(a: Arrangement, columns: Sequence[Column], y: float) -> Iterator[str]
             yield text(column.left, y + i * LINE, words, size, colour, weight=weight)
 
 
-def _drawn(row: DrawnLayer, y: float, columns: Sequence[Column], colour: str) -> Iterator[str]:
+def _drawn(row: DrawnLayer, y: float, columns: Sequence[RankColumn], colour: str) -> Iterator[str]:
     yield text(26, y + ROW / 2, f"{row.name}  {row.kind}"[:32], 13, INK)
     for column, (start, stop) in zip(columns, row.parts, strict=True):
         x, width = column.left, column.width

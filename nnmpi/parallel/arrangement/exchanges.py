@@ -20,7 +20,7 @@ from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
 from nnmpi.collectives.step import Algorithm, Collective, chunk_start
 from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
-from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.schedules.op import Kind
 
 FLOAT64 = np.dtype(np.float64)
@@ -81,25 +81,25 @@ def agreed(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exc
 # ---- Bytes and messages that a rank sends in an exchange, and the most it receives to add
 
 
-class Sent(NamedTuple):
+class Traffic(NamedTuple):
     """Bytes and messages."""
 
     bytes: int = 0
     messages: int = 0
 
-    def __add__(self, other: object) -> "Sent":
-        assert isinstance(other, Sent)
-        return Sent(self.bytes + other.bytes, self.messages + other.messages)
+    def __add__(self, other: object) -> "Traffic":
+        assert isinstance(other, Traffic)
+        return Traffic(self.bytes + other.bytes, self.messages + other.messages)
 
-    def __sub__(self, other: "Sent") -> "Sent":
-        return Sent(self.bytes - other.bytes, self.messages - other.messages)
+    def __sub__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.bytes - other.bytes, self.messages - other.messages)
 
-    def times(self, n: int) -> "Sent":
+    def times(self, n: int) -> "Traffic":
         """The bytes and messages multiplied by n."""
-        return Sent(self.bytes * n, self.messages * n)
+        return Traffic(self.bytes * n, self.messages * n)
 
 
-Traffic: TypeAlias = Mapping[str, Sent]
+AxisTraffic: TypeAlias = Mapping[str, Traffic]
 """The bytes and messages that a rank sends along each axis in a step."""
 
 TRAFFIC_AXES = ("dp", "cp", "tp", "pp", "model")
@@ -121,7 +121,7 @@ def carried_out(
     dtype: np.dtype,
     at: Sequence[int] = (),
     sums: np.dtype | None = None,
-) -> Sent:
+) -> Traffic:
     """The bytes and messages that a rank sends in an algorithm over n numbers; `at` are the edges
     of its chunks, `sums` is the type in which partial sums travel, if it is another one.
 
@@ -138,9 +138,9 @@ def carried_out(
         lengths = _lengths(n, chunks, at)
         return sum(
             (_all_but(lengths, edge(c + 1) - edge(c), itemsize[adds]) for adds, c in pairs),
-            Sent(),
+            Traffic(),
         )
-    total = Sent()
+    total = Traffic()
     for step in algorithm.steps(r, p):
         if step.to >= 0:
             lo, hi = (edge(int(c)) for c in step.send)
@@ -148,9 +148,9 @@ def carried_out(
     return total
 
 
-def _messages(n: int, itemsize: int) -> Sent:
+def _messages(n: int, itemsize: int) -> Traffic:
     """The bytes of n numbers, and the messages that carry them, none of which is too long."""
-    return Sent(n * itemsize, -(-n // (MESSAGE // itemsize)))
+    return Traffic(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
 def _lengths(n: int, chunks: int, at: Sequence[int]) -> Mapping[int, int]:
@@ -161,11 +161,11 @@ def _lengths(n: int, chunks: int, at: Sequence[int]) -> Mapping[int, int]:
     return {short: chunks - more, short + 1: more}
 
 
-def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Sent:
+def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffic:
     """All chunks but one of this length."""
     return sum(
         (_messages(k, itemsize).times(count - (k == left_out)) for k, count in lengths.items()),
-        Sent(),
+        Traffic(),
     )
 
 
@@ -200,7 +200,7 @@ def algorithm_of_sum(
     return (algorithm, group) if rank in group else None
 
 
-@remembered
+@cached
 def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
     """A user's algorithm, proved once for p ranks, however many of them ask."""
     return verify.proven(name, [p])
@@ -209,10 +209,10 @@ def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
 # ---- exchanges of an arrangement
 
 
-def sent(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
+def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     """The bytes and messages that a rank sends in a step for an exchange that it takes part in."""
     if len(exchange.group) == 1:
-        return Sent()
+        return Traffic()
     return SENT[exchange.operation](a, exchange, rank).times(exchange.times)
 
 
@@ -231,19 +231,19 @@ def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
     return numbers * (exchange.sums or exchange.dtype).itemsize
 
 
-def _all_reduced(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
+def _all_reduced(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     carried_out_by = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     return (
         carried_out(*carried_out_by, rank, exchange.numbers, exchange.dtype, sums=exchange.sums)
         if carried_out_by
-        else Sent()
+        else Traffic()
     )
 
 
-def _in_chunks(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
+def _in_chunks(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     algorithm = PLANS[exchange.operation].get(exchange.algorithm)
     if algorithm is None:  # NCCL's own
-        return Sent()
+        return Traffic()
     return carried_out(
         algorithm,
         exchange.group,
@@ -255,11 +255,11 @@ def _in_chunks(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
     )
 
 
-def _to_each(a: Arrangement, exchange: Exchange, rank: int) -> Sent:
-    return Sent(exchange.nbytes, len(exchange.group) - 1)
+def _to_each(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
+    return Traffic(exchange.nbytes, len(exchange.group) - 1)
 
 
-SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Sent]] = {
+SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Traffic]] = {
     Collective.ALL_REDUCE: _all_reduced,
     **dict.fromkeys(PLANS, _in_chunks),
     Collective.ALL_TO_ALL: _to_each,

@@ -19,7 +19,7 @@ Requests are summed: from STOPS on, some rank wants to end the run. The first ra
 checkpoints; with --reproducible it does so once a slice, of which it has fewer than STOPS / SAVES.
 """
 
-Stretch = tuple[int, int]
+FlatSlice = tuple[int, int]
 """(start, stop) in a flat buffer, across parameters: a `Range` is of one tensor."""
 
 

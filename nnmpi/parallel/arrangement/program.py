@@ -7,7 +7,7 @@ import numpy as np
 from nnmpi.data.loader import BatchSplit, part_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.remembered import remembered
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.residence import Residence
 from nnmpi.parallel.mesh import BATCH
 from nnmpi.schedules import proof
@@ -28,7 +28,7 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     return _programs(a, micro)[a.mesh.coordinates(rank)["pp"]]
 
 
-@remembered
+@cached
 def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
     """The programs of all ranks along pp."""
     pp, schedule = a.mesh.axes["pp"], proof.find(a.config.schedule)

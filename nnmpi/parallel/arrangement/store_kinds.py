@@ -6,7 +6,7 @@ from functools import partial
 from nnmpi.collectives.step import chunk_start
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement, StoreKind
-from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 
 
 def asked_kind(config: Config) -> StoreKind:
@@ -14,7 +14,7 @@ def asked_kind(config: Config) -> StoreKind:
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)
 
 
-def _slice_of_server(a: Arrangement, rank: int) -> Iterator[Stretch]:
+def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
     """The slice of the flat buffer that a server updates; a worker, with old copies, has none."""
     n, k = a.model_on(rank).length, rank - a.mesh.size
     if k >= 0:

@@ -14,7 +14,7 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore, values_of
-from nnmpi.parallel.model.entries import Entry
+from nnmpi.parallel.model.full_state import FullTensor
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 
@@ -81,7 +81,7 @@ class ReferenceUpdate:
         places = {copied: p.place for copied, p in zip(self._own, self.layout, strict=True)}
         self.optimizer.take(state, [places[copied] for copied in self.optimizer.parameters])
 
-    def take_over(self, entry: Entry) -> None:
+    def take_over(self, entry: FullTensor) -> None:
         """Copies a parameter of the layout."""
         k = self._by_path.get(entry.place.path)
         if k is not None:

@@ -40,7 +40,7 @@ from nnmpi.parallel.replicas.replicas import check_parts
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec, fill_unused
 from nnmpi.parallel.strategy import Evaluation, StrategyParts, TrainSpec
-from nnmpi.schedules.reduction_tree import Action, TreeMove, highest, moves, owners_of
+from nnmpi.schedules.reduction_tree import Action, TreeMove, max_stack_depth, moves, owners_of
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
@@ -49,8 +49,8 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     owners = owners_of(V, dp.size)
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
     dtype, scalars = parameters[0].data.dtype, scalar_count(parameters)
-    store = SliceStore(StoreSpec(parameters, dtype, CPU, dp, scalars), highest(plan))
-    stats = Deferred()
+    store = SliceStore(StoreSpec(parameters, dtype, CPU, dp, scalars), max_stack_depth(plan))
+    stats = DeferredStats()
     return StrategyParts(
         store=store,
         cut=lambda rows: [part_of(rows, V, v) for v in slices],
@@ -70,7 +70,7 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
     )
 
 
-class Deferred:
+class DeferredStats:
     """`nnmpi.nn.passes.BatchStats` of slices: a layer sees one alone; tracking is done later."""
 
     def __init__(self) -> None:
@@ -152,7 +152,7 @@ class TreeSync(GradientSync):
     """The GradientSync that sums along the tree; a row of moments goes with each gradient."""
 
     def __init__(
-        self, store: SliceStore, comm: Comm, stats: Deferred, plan: Sequence[TreeMove]
+        self, store: SliceStore, comm: Comm, stats: DeferredStats, plan: Sequence[TreeMove]
     ) -> None:
         self._store, self._comm, self._stats, self._plan = store, comm, stats, plan
         self._rows: list[np.ndarray] = []

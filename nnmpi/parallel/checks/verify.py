@@ -40,7 +40,7 @@ from nnmpi.parallel.checks.reference_update import (
     scale_of,
     summed_gradient,
 )
-from nnmpi.parallel.model.entries import Entries, first_difference
+from nnmpi.parallel.model.full_state import FullState, first_difference
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.outputs import Outputs
@@ -61,7 +61,7 @@ compared by their masters.
 """
 
 
-MOST_ALONE = 3
+MAX_LONE_SKIPS = 3
 """Steps in a row that one of the two may skip in float16, and the other not."""
 
 
@@ -95,23 +95,23 @@ class Comparison(NamedTuple):
         return None
 
 
-class Verified:
+class VerifiedStrategy:
     """The strategy that runs a layout and a single rank side by side."""
 
     position = None
 
     def __init__(
         self,
-        layout: Strategy,
+        ours: Strategy,
         single: Strategy,
         models: tuple[Module, Module],
         update: ReferenceUpdate,
         control: StepControl,
     ) -> None:
-        self.layout, self.optimizer, self.entries = layout.layout, layout.optimizer, layout.entries
-        self.last, self.traffic = layout.last, layout.traffic
-        self._both, self._models, self._update = (layout, single), models, update
-        self._comm, self._on_event, self._started = layout.layout.all, control.event, False
+        self.layout, self.optimizer, self.full_state = ours.layout, ours.optimizer, ours.full_state
+        self.last, self.traffic = ours.last, ours.traffic
+        self._both, self._models, self._update = (ours, single), models, update
+        self._comm, self._on_event, self._started = ours.layout.all, control.event, False
         self._dtype = to_host(next(models[1].parameters()).data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
         self._alone = 0  # steps in a row that one of the two has skipped
@@ -150,13 +150,13 @@ class Verified:
     def _take_over(self) -> None:
         """Copies the layout's parameters and buffers to the single rank's model."""
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
-        for entry in self.entries.on_all_ranks():
+        for entry in self.full_state.on_all_ranks():
             assign(targets[entry.place.path], entry.value)
             self._update.take_over(entry)
 
     def _take_over_optimizer(self) -> None:
         """Copies the state of the layout's optimizer, which may have been loaded too."""
-        entries = Entries.of_optimizer(self.optimizer, self._models[0], self._comm)
+        entries = FullState.of_optimizer(self.optimizer, self._models[0], self._comm)
         self._update.take({entry.place.path: entry.value for entry in entries.on_all_ranks()})
 
     def _take_over_settings(self) -> None:
@@ -188,7 +188,7 @@ class Verified:
     def _pairs(self) -> Iterator[tuple[Place, Any, Any]]:
         """Each tensor that this rank has a part of, and the whole one of the single rank."""
         whole_tensors = {place.path: tensor for place, tensor in self._models[1].tensors()}
-        held = self.entries.table.held
+        held = self.full_state.table.held
         for (place, tensor), is_held in zip(self._models[0].tensors(), held, strict=True):
             if is_held:
                 yield place, tensor, whole_tensors[place.path]
@@ -237,10 +237,10 @@ class Verified:
     ) -> Comparison:
         """The comparison over all ranks, gathered from the differences that each has found."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
-        unequal = first_difference(self.entries.table) is not None
+        unequal = first_difference(self.full_state.table) is not None
         self._alone = self._alone + 1 if done.updated != expected.updated else 0
         # a gradient may just fit float16 in one of the two; the scale of the other is then halved
-        one_skipped = self._alone > (MOST_ALONE if self._dtype == "float16" else 0)
+        one_skipped = self._alone > (MAX_LONE_SKIPS if self._dtype == "float16" else 0)
         facts = differences, one_skipped, finite, unequal
         by_rank, skips, is_finite, unequals = zip(*gather_objects(self._comm, facts), strict=True)
         worst = {subject: largest(of_rank[subject] for of_rank in by_rank) for subject in SUBJECTS}

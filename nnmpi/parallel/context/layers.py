@@ -13,7 +13,7 @@ from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.precision import summed
 from nnmpi.autograd import Tensor, apply, as_tensor
 from nnmpi.nn import Dropout, Module, PositionalEmbedding, SelfAttention
-from nnmpi.nn.graph import Graph, Node, Use, Value
+from nnmpi.nn.graph import Graph, Node, TensorRef, VariableRef
 from nnmpi.parallel.context.ring import Ring, ring_attention
 from nnmpi.parallel.sequence_cut import SequenceCut
 from nnmpi.parallel.tensor.parallelize import become
@@ -73,9 +73,9 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
     """For each argument that is no tensor of samples: whether it differs between positions."""
     for argument in node.arguments[0]:
-        if type(argument) is Value:
+        if type(argument) is TensorRef:
             continue
-        is_use = type(argument) is Use
+        is_use = type(argument) is VariableRef
         array = graph.variables[argument.variable] if is_use else argument
         shape = getattr(array, "shape", ())
         k = axis - (axes - len(shape))
@@ -85,7 +85,7 @@ def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
 # ---- layers for some of the positions
 
 
-class OnSomePositions(Module):
+class PositionSharded(Module):
     """The base of these layers. `ring` are the ranks that share sequences, `axis_of_positions` is
     that of a sample."""
 
@@ -105,7 +105,7 @@ class OnSomePositions(Module):
         return backend.of(x.data).asarray(cut.of(comm.rank))
 
 
-class PartPositionalEmbedding(OnSomePositions, PositionalEmbedding):
+class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
     """x plus the rows of the weight of the positions that are here."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
     return Result(x + w[index], (lambda g, out: g, of_w))
 
 
-class PartDropout(OnSomePositions, Dropout):
+class PartDropout(PositionSharded, Dropout):
     """Dropout with the masks of the positions that are here."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class PartDropout(OnSomePositions, Dropout):
         return xp.asarray(cut.of(self.ring.comm.rank).astype("uint32")), cut.length
 
 
-class RingSelfAttention(OnSomePositions, SelfAttention):
+class RingSelfAttention(PositionSharded, SelfAttention):
     """SelfAttention whose keys and values come from all ranks of the ring."""
 
     def attended(self, qkv: Tensor) -> Tensor:
@@ -146,10 +146,10 @@ class RingSelfAttention(OnSomePositions, SelfAttention):
         length = self.ring.cut.length
         keep_of = self.keep_of(qkv.data, length) if self.drops else None
         options = {"scale": qkv.shape[-1] ** -0.5, "causal": self.is_causal, "keep_of": keep_of}
-        return apply(ring_attention, self.turned(qkv, positions), ring=self.ring, **options)
+        return apply(ring_attention, self.rotated(qkv, positions), ring=self.ring, **options)
 
 
-LAYERS: Mapping[type[Module], type[OnSomePositions]] = {
+LAYERS: Mapping[type[Module], type[PositionSharded]] = {
     PositionalEmbedding: PartPositionalEmbedding,
     Dropout: PartDropout,
     SelfAttention: RingSelfAttention,

@@ -23,7 +23,7 @@ from nnmpi.arrays.kernels import Result, progress_hook
 from nnmpi.arrays.kernels.attention import KeepOf, Scores, attention, attention_gradients, join
 from nnmpi.arrays.kernels.precision import cast
 from nnmpi.comm import Comm
-from nnmpi.parallel.sequence_cut import Seen, SequenceCut
+from nnmpi.parallel.sequence_cut import AttendedSlices, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
 
 TRAVEL, HOME = 0, 1
@@ -100,7 +100,7 @@ def ring_attention(
     y = xp.zeros((N, t, H, D), dtype)
     lse = xp.full((N, H, 1, t), -xp.inf, dtype)
 
-    def part(r: int) -> tuple[Seen, Scores]:
+    def part(r: int) -> tuple[AttendedSlices, Scores]:
         """The queries here and keys of rank r that attend to each other, and how to score them."""
         seen, keep = ring.cut.seen(me, r, causal), None
         if keep_of is not None:

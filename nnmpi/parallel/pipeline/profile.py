@@ -27,7 +27,7 @@ from nnmpi.nn.seeding import seeded
 from nnmpi.nn.segment import segment
 from nnmpi.nn.tracing import unchanged
 from nnmpi.parallel.arrangement.partition import SplitPoints, Unit, bounds
-from nnmpi.parallel.step.ports import Joined, Tensors, forward, needing_gradients
+from nnmpi.parallel.step.ports import JoinedOutputs, Tensors, forward, needing_gradients
 
 LIMIT = 0.5
 """Seconds after which the passes of a unit are not repeated."""
@@ -160,7 +160,7 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
     if isinstance(leaves, Tensor):
         return leaves, ones(leaves)
     entering = {id(t) for _, t in parts(enters)}
-    root = Joined([t for _, t in parts(leaves) if id(t) not in entering])
+    root = JoinedOutputs([t for _, t in parts(leaves) if id(t) not in entering])
     return root, root.seed([ones(t) for t in root.parts])
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.arrangement.flat_buffer import USED, Stretch
+from nnmpi.parallel.arrangement.flat_buffer import USED, FlatSlice
 from nnmpi.parallel.recorder import NO_RECORDER, Recorder, waiting
 from nnmpi.parallel.step.executor import GradientSync
 from nnmpi.parallel.stores.local import LocalStore, fill_unused
@@ -163,7 +163,7 @@ def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
             stages.all_reduce(shard, store.buckets.algorithm)
 
 
-def sum_terms(store: LocalStore, terms: Sequence[Stretch], tp: Comm) -> None:
+def sum_terms(store: LocalStore, terms: Sequence[FlatSlice], tp: Comm) -> None:
     """Sums the gradients in some stretches of the store, of which each rank along tp has a term."""
     shards = (shard for stretch in terms for shard in store.own_shards(*stretch))
     pieces = [*map(store.shard_gradient, shards)]  # on all ranks of tp as many numbers

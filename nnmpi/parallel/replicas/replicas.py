@@ -16,7 +16,7 @@ from nnmpi.comm import Comm, NoRoomError
 from nnmpi.data import Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn import Module
-from nnmpi.nn.layers.norm import over_rows
+from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.passes import LOCAL
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
@@ -138,7 +138,7 @@ def check_parts(
 
     `cuts` are those of all ranks; `into` describes them, `remedy` is what to do instead.
     """
-    layers = over_rows(model)
+    layers = row_norm_names(model)
     if not layers:
         return
     for n in _sizes(loader, batches):

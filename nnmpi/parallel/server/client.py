@@ -52,7 +52,7 @@ class LocalGradient(GradientSync):
 
     def apply(self, step: int) -> Outcome:
         """The loss of this worker's samples; the servers update the parameters."""
-        return Outcome(backend.number(self._loss), self._request, True)
+        return Outcome(backend.to_float(self._loss), self._request, True)
 
 
 def worker_parts(

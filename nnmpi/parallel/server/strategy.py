@@ -15,11 +15,11 @@ from nnmpi.nn.store import FlatStore, Shard, shards_of, spans_of
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.full_state import FullState
 from nnmpi.parallel.replicas.replicas import check_micro_batches, check_parts
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.step.last import LastStep
+from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
@@ -81,7 +81,7 @@ class ServerStrategy:
         self._next_steps = () if self._synchronous else spec.next_steps
         self._store, self._slices = served(layout, spec)
         self.optimizer = spec.optimizer(self._store.parameters)
-        self.entries = Entries.of_model(spec.task.model, layout.all)
+        self.full_state = FullState.of_model(spec.task.model, layout.all)
         self.traffic = StepTraffic(layout, config)
         self._staleness: Sequence[Counter[int]] = ()  # of each worker, on a server
 

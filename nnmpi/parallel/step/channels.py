@@ -29,7 +29,7 @@ from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.model.parts import Boundary, ModelPart
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.step.ports import (
-    Joined,
+    JoinedOutputs,
     LossSink,
     Port,
     Samples,
@@ -134,7 +134,7 @@ class Sends:
             buffer.give_back()
 
 
-class End(Port):
+class BoundaryEnd(Port):
     """One end of a boundary: what a stage receives there, and what it sends.
 
     `away` is -1 at the end of the stage behind the boundary, and 1 at that of the one before it.
@@ -206,7 +206,7 @@ class End(Port):
         return arrays
 
 
-class Inlet(End, Source):
+class Inlet(BoundaryEnd, Source):
     """The source of a stage that is not the first."""
 
     def take(self, micro: int) -> Tensors:
@@ -224,15 +224,15 @@ class Inlet(End, Source):
         self._outgoing[micro] = [(buffer.pool.edge, buffer.array, buffer) for buffer in back]
 
 
-class Outlet(End, Sink):
+class Outlet(BoundaryEnd, Sink):
     """The sink of a stage that is not the last."""
 
     def root(self, micro: int, y: Any) -> Tensor:
-        root: Tensor = Joined(y) if isinstance(y, tuple) else y
+        root: Tensor = JoinedOutputs(y) if isinstance(y, tuple) else y
         return root
 
     def put(self, micro: int, root: Tensor) -> None:
-        outputs = root.parts if isinstance(root, Joined) else (root,)
+        outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
         self._outgoing[micro] = []
         for t, pool in zip(outputs, self._pools, strict=True):
             self._check(pool.edge.dtype, pool.shape(self._samples(micro)), t.data)
@@ -245,7 +245,7 @@ class Outlet(End, Sink):
 
     def seed(self, micro: int, root: Tensor) -> Array:
         arrived = iter(self._arrived(micro, "wait B"))
-        if not isinstance(root, Joined):
+        if not isinstance(root, JoinedOutputs):
             return next(arrived, np.zeros(()))
         back = [next(arrived) if pool.edge.requires_grad else None for pool in self._pools]
         return root.seed(back)
@@ -274,7 +274,7 @@ class Channels:
         end = wire_of(comm, on), self.sends, on
         self.inlets = {s: Inlet(s, -1, boundaries[s - 1], *end) for s in stages if s > 0}
         self.outlets = {s: Outlet(s, 1, boundaries[s], *end) for s in stages if s < len(boundaries)}
-        ends: list[End] = [*self.inlets.values(), *self.outlets.values()]
+        ends: list[BoundaryEnd] = [*self.inlets.values(), *self.outlets.values()]
         self._ends = sorted(ends, key=lambda end: end.stage)
         self.is_needed = bool(ends)
 

@@ -31,11 +31,11 @@ from nnmpi.autograd.functional import tensor
 from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.passes import KeptStats, Pass
+from nnmpi.nn.passes import Pass, ReplayStats
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.step.ports import CHECKED_STEPS, Live, Stage, forward, needing_gradients
+from nnmpi.parallel.step.ports import CHECKED_STEPS, PassState, Stage, forward, needing_gradients
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import MESSAGES, Kind, Op
 
@@ -131,7 +131,7 @@ class StepPlan(NamedTuple):
         )
 
 
-Around: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
+OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
 """Kinds of operations, and what carries one out by the first argument and does more around it."""
 
 
@@ -146,7 +146,7 @@ class Executor:
         request: Callable[[], float],
         programs: Programs,
         recorder: Recorder = NO_RECORDER,
-        around: Around = (),
+        op_hooks: OpHooks = (),
     ) -> None:
         self._checked_steps, self._checked_until = programs.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
@@ -158,7 +158,7 @@ class Executor:
         self._sync, self._apply, self._request = sync, update, request
         self._recorder = recorder
         self._begins = [sync.begin] if recorder is NO_RECORDER else [recorder.begin, sync.begin]
-        self._plan, self._live = StepPlan.of([], {}), dict[tuple[int, int], Live]()
+        self._plan, self._states = StepPlan.of([], {}), dict[tuple[int, int], PassState]()
         self._progress = self._poll if self._channels.is_needed else sync.poll
         self._parameters = {p for stage in self._stages.values() for p in stage.module.parameters()}
         do: dict[Kind, Do] = {
@@ -171,7 +171,7 @@ class Executor:
             Kind.UPDATE: self._update,
             **dict.fromkeys(MESSAGES, self._channels.start),
         }
-        do |= {kind: partial(act, do[kind]) for kind, act in around}
+        do |= {kind: partial(hook, do[kind]) for kind, hook in op_hooks}
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
         self._plan_of = cache(lambda m: StepPlan.of(programs.step(m), self._do))
         do_evaluation = {**do, Kind.F: self._evaluate}
@@ -193,7 +193,7 @@ class Executor:
     def run(self, load: Load, state: StepState, batches: int) -> StepResult:
         """One step, of an epoch of so many batches."""
         self._step = state.step
-        self._plan, self._live = self._plan_of(len(load.micro)), {}  # none is in a stage yet
+        self._plan, self._states = self._plan_of(len(load.micro)), {}  # none is in a stage yet
         self.begin(load)
         for begin in self._begins:
             begin(state.step)
@@ -250,65 +250,67 @@ class Executor:
     def _forward(self, op: Op) -> None:
         stage, stats = self._stages[op.stage], self._batch_stats
         x, recomputed = stage.source.take(op.micro), (op.stage, op.micro) in self._plan.recomputed
-        live = self._live[op.stage, op.micro] = Live(x, KeptStats(stats) if recomputed else stats)
+        state = self._states[op.stage, op.micro] = PassState(
+            x, ReplayStats(stats) if recomputed else stats
+        )
         with no_grad() if recomputed else nullcontext():
-            root = self._root(stage, live, op.micro)
+            root = self._root(stage, state, op.micro)
         if not recomputed:
-            live.root = root
+            state.root = root
         elif self._step < self._checked_until:
-            live.note(root)
+            state.note(root)
         stage.sink.put(op.micro, root)
 
     def _recompute(self, op: Op) -> None:
-        live = self._live[op.stage, op.micro]
-        assert isinstance(live.stats, KeptStats)
-        live.stats.again()
-        live.root = self._root(self._stages[op.stage], live, op.micro)
-        live.compare(op.stage)
+        state = self._states[op.stage, op.micro]
+        assert isinstance(state.stats, ReplayStats)
+        state.stats.replay()
+        state.root = self._root(self._stages[op.stage], state, op.micro)
+        state.compare(op.stage)
 
-    def _root(self, stage: Stage, live: Live, micro: int) -> Tensor:
+    def _root(self, stage: Stage, state: PassState, micro: int) -> Tensor:
         load = self._load
-        current = Pass(self._step, load.micro[micro].samples, live.stats, batch=len(load.rows))
-        return stage.sink.root(micro, forward(stage.module, live.input, current))
+        current = Pass(self._step, load.micro[micro].samples, state.stats, batch=len(load.rows))
+        return stage.sink.root(micro, forward(stage.module, state.input, current))
 
     def _backward(self, op: Op) -> None:
-        stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
-        seed = stage.sink.seed(op.micro, live.root)
-        self._parameter_gradients(op, live, partial(live.root.backward, seed))
+        stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
+        seed = stage.sink.seed(op.micro, state.root)
+        self._parameter_gradients(op, state, partial(state.root.backward, seed))
         if stage.source.has_memory:
-            stage.source.give_back(op.micro, live.input)
+            stage.source.give_back(op.micro, state.input)
         for port in self._with_memory[op.stage]:
             port.done(op.micro)
 
     def _input_gradient(self, op: Op) -> None:
-        stage, live = self._stages[op.stage], self._live[op.stage, op.micro]
-        seed = stage.sink.seed(op.micro, live.root)
-        leaves = needing_gradients(live.input)
-        if leaves and live.root.requires_grad:
-            rest = live.root.backward(seed, until=leaves)
+        stage, state = self._stages[op.stage], self._states[op.stage, op.micro]
+        seed = stage.sink.seed(op.micro, state.root)
+        leaves = needing_gradients(state.input)
+        if leaves and state.root.requires_grad:
+            rest = state.root.backward(seed, until=leaves)
             assert rest is not None
-            live.finish = rest.finish
+            state.finish = rest.finish
         else:  # samples: there is nothing to compute before the gradients of parameters
-            live.finish = partial(live.root.backward, seed)
+            state.finish = partial(state.root.backward, seed)
         if stage.source.has_memory:
-            stage.source.give_back(op.micro, live.input)
+            stage.source.give_back(op.micro, state.input)
 
     def _weight_gradients(self, op: Op) -> None:
-        live = self._live[op.stage, op.micro]
-        self._parameter_gradients(op, live, live.finish)
+        state = self._states[op.stage, op.micro]
+        self._parameter_gradients(op, state, state.finish)
         for port in self._with_memory[op.stage]:
             port.done(op.micro)
 
-    def _parameter_gradients(self, op: Op, live: Live, compute: Callable[..., object]) -> None:
+    def _parameter_gradients(self, op: Op, state: PassState, run: Callable[..., object]) -> None:
         """Computes them; the micro-batch is not needed any more."""
-        self._input = live.input
+        self._input = state.input
         # each one is the last where steps overlap, and the plan of a step is empty (PipeDream)
         is_last = self._plan.last_backward.get(op.stage, op.micro) == op.micro
         if every_pass := self._sync.every_pass:
             self._sync.begin_pass(op.stage)
-        if live.root.requires_grad:  # else the first stage has used none of its parameters
-            compute(on_leaf=self._ready if is_last or every_pass else None)
-        del self._live[op.stage, op.micro]
+        if state.root.requires_grad:  # else the first stage has used none of its parameters
+            run(on_leaf=self._ready if is_last or every_pass else None)
+        del self._states[op.stage, op.micro]
         self._input = ()  # else the arrays of the last micro-batch stay until the next step
 
     def _evaluate(self, op: Op) -> None:

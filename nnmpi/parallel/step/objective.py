@@ -9,11 +9,11 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
-from nnmpi.metrics import ACCURACY, Metric, Share, Sums
+from nnmpi.metrics import ACCURACY, Metric, MetricSum, Sums
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import gather_objects
 
-SumOfRow: TypeAlias = Callable[[np.ndarray], object]
+SumRow: TypeAlias = Callable[[np.ndarray], object]
 
 Row: TypeAlias = list[np.ndarray]
 """Sums over samples (see Objective.evaluate)."""
@@ -103,7 +103,7 @@ class Objective:
             row[len(row) - len(shares) :] = shares
         return row
 
-    def sums(self, row: Row, comm: Comm, all_reduce: SumOfRow) -> Sums:
+    def sums(self, row: Row, comm: Comm, all_reduce: SumRow) -> Sums:
         """The sums of the rows of all ranks; every rank calls it.
 
         Ranks that have evaluated nothing do not know the shapes of metrics.
@@ -116,7 +116,7 @@ class Objective:
         all_reduce(flat)
         ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
         (loss, divisor, samples), *rest = map(np.reshape, np.split(flat, ends), shapes)
-        shares = (Share(*(x.tolist() if x.ndim == 1 else x)) for x in rest)
+        shares = (MetricSum(*(x.tolist() if x.ndim == 1 else x)) for x in rest)
         named = dict(zip(self._names, shares, strict=True))
         return Sums(float(loss), float(divisor), int(samples), named)
 

@@ -9,7 +9,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Batch
 from nnmpi.metrics import Sums
-from nnmpi.parallel.step.objective import Objective, SumOfRow
+from nnmpi.parallel.step.objective import Objective, SumRow
 
 
 class Outputs(Protocol):
@@ -21,7 +21,7 @@ class Outputs(Protocol):
     def clear(self) -> None:
         """Keeps nothing: another rank has the same."""
 
-    def add_up(self, comm: Comm, all_reduce: SumOfRow) -> None:
+    def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         """Adds up what the ranks keep; every rank calls it."""
 
 
@@ -38,7 +38,7 @@ class Measured:
     def clear(self) -> None:
         self.row = self._objective.nothing()
 
-    def add_up(self, comm: Comm, all_reduce: SumOfRow) -> None:
+    def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         self.sums = self._objective.sums(self.row, comm, all_reduce)
 
 
@@ -61,5 +61,5 @@ class AllScores:
     def clear(self) -> None:
         self.array[...] = 0
 
-    def add_up(self, comm: Comm, all_reduce: SumOfRow) -> None:
+    def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         all_reduce(self.array)

@@ -62,7 +62,7 @@ def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
     return tuple(t for _, t in parts(x) if t.requires_grad)
 
 
-class Joined(Tensor):
+class JoinedOutputs(Tensor):
     """Several tensors as one number that nobody reads: the one root of a backward pass.
 
     That gives each part the gradient set by `seed`.
@@ -205,7 +205,7 @@ class Stage(NamedTuple):
     sink: Sink
 
 
-class Live:
+class PassState:
     """A micro-batch in a stage, between its forward and its backward pass."""
 
     __slots__ = ("_digest", "finish", "input", "root", "stats")
@@ -232,6 +232,6 @@ class Live:
 
 def _digest(root: Tensor) -> list[int]:
     """A checksum of the output of a stage, or of its loss; a hash takes four times as long."""
-    parts = root.parts if isinstance(root, Joined) else (root,)
+    parts = root.parts if isinstance(root, JoinedOutputs) else (root,)
     rows = (backend.to_host(t.data).ravel("K").view(np.uint8) for t in parts)  # not copied
     return [crc32(row.data) for row in rows]

@@ -24,11 +24,11 @@ class ScaledLossSink(LossSink):
 
     def root(self, micro: int, y: Tensor) -> Tensor:
         if type(self._loss_of) is CrossEntropyLoss and types_of(y.dtype).is_mixed:
-            return self._loss_of.in_sums(y, self._load.micro[micro].y)
+            return self._loss_of.wide_loss(y, self._load.micro[micro].y)
         return super().root(micro, widened(y))
 
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
-        return super().seed(micro, root, self._scaler.now.scale)
+        return super().seed(micro, root, self._scaler.current.scale)
 
     def evaluate(self, micro: int, y: Tensor) -> None:
         super().evaluate(micro, widened(y))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterable
 from nnmpi.comm import Comm
 from nnmpi.data import Loader
 from nnmpi.options.config import Config
-from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, Sent, Traffic
+from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.executor import StepResult
 
@@ -18,7 +18,7 @@ class StepTraffic:
     --verify and callbacks, counts in none.
     """
 
-    sent: Traffic | None = None
+    sent: AxisTraffic | None = None
     _has_begun = False
 
     def __init__(
@@ -44,18 +44,18 @@ class StepTraffic:
                 return
             earlier = self._so_far()
 
-    def _so_far(self) -> Traffic:
+    def _so_far(self) -> AxisTraffic:
         return sent_along(self._layout, self._layout.all.comms_of_rank)
 
 
-def sent_along(layout: Layout, comms: Iterable[Comm]) -> Traffic:
+def sent_along(layout: Layout, comms: Iterable[Comm]) -> AxisTraffic:
     """The traffic that these Comms of a rank have sent, by the axis of the Comm each comes from."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
-    sent = dict.fromkeys(TRAFFIC_AXES, Sent())
+    sent = dict.fromkeys(TRAFFIC_AXES, Traffic())
     for comm in dict.fromkeys(comms):
         matching = (axis for axis, name in names.items() if f"{comm.name}/".startswith(f"{name}/"))
         axis = next(matching, "dp" if comm.name.startswith(f"{layout.all.name}/") else None)
         if axis is not None and comm.size > 1:
-            sent[axis] += Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
+            sent[axis] += Traffic(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
     return sent

@@ -10,7 +10,7 @@ Where a model is spread over ranks of other axes, one more all-reduce sums what 
 Rules:
 
 - A step waits for a device here and nowhere else, once, for the numbers of `totals`, or not at all
-  (`late.py`). What else is to be read joins that array; `tests/strict/` counts the waits.
+  (`deferred_steps.py`). What else is to be read joins that array; `tests/strict/` counts the waits.
 - What is decided is decided from sums that are the same on all ranks: to clip, to skip the step,
   which parameters have a gradient. A decision from a rank's own gradient lets copies drift apart.
 - Each number counts once. `counts_loss` and `counts` say on which rank: a new axis along which
@@ -30,7 +30,7 @@ from nnmpi.arrays import backend
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_factor
 from nnmpi.optim import Optimizer
-from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, Stretch
+from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, USED, FlatSlice
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
@@ -105,7 +105,7 @@ class Update:
                 self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
             self._optimizer.step(self._lr_factor(self.summed - 1))
         if (scaler := self._store.scaler) is not None:
-            scaler.now = scaler.now.after(outcome.updated)
+            scaler.current = scaler.current.after(outcome.updated)
         self.version = self.summed
         return outcome
 
@@ -116,7 +116,7 @@ class Update:
         that is tied
         """
         store = self._store
-        *scalars, squares = backend.numbers(store.totals(self._counted))
+        *scalars, squares = backend.to_list(store.totals(self._counted))
         uses = scalars[USED : USED + len(store.parameters)]
         for p, times in zip(store.parameters, uses, strict=True):
             p.has_grad = times > 0
@@ -137,7 +137,7 @@ class Update:
         return totals
 
 
-def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[Stretch]:
+def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
     """The stretches of parameters that this rank counts in the norm; some may be empty."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):

@@ -38,7 +38,7 @@ IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 def check() -> None:
     """Raises ValueError if there can be no arena here."""
     if native.kernel("arena") is None:
-        why = native.lack() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
+        why = native.missing() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
         raise ValueError(f"memory: activations cannot be swapped here: {why}")
     wanted, folder = os.environ.get("TMPDIR"), tempfile.gettempdir()
     if wanted and not (os.path.isdir(wanted) and os.access(wanted, os.W_OK | os.X_OK)):
@@ -102,7 +102,7 @@ class Arena:
         self._nbytes, self._address = nbytes, _function("address")(self._handler)
 
     @contextmanager
-    def making(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
+    def allocating(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
         """Within it the arrays that this thread makes lie here; with free memory that keeps its
         pages they take no more than this, as long as there is some."""
         _function("tag")(self._handler, tag, round(nbytes))
@@ -200,7 +200,7 @@ def _fill(array: np.ndarray, blocks: Blocks, value: int) -> None:
 
 
 def _measure(arena: Arena) -> Disk:
-    with arena.making(0):
+    with arena.allocating(0):
         array = np.empty(MEASURED, np.uint8)
     blocks = [*pairwise(range(0, MEASURED + 1, MEASURED // PIECES))]
 

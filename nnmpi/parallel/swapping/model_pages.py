@@ -82,7 +82,7 @@ class ModelPages:
         self._arena.end_write(self._behind)
         self._behind = []
 
-    def in_turn(self, *arrays: Array) -> Iterator[Sequence[Array]]:
+    def in_pieces(self, *arrays: Array) -> Iterator[Sequence[Array]]:
         """The pieces of these arrays, each read before it is yielded and written behind it."""
         arena, behind = self._arena, list[tuple[int, int]]()
         starts = range(0, len(arrays[0]), PIECE)

@@ -25,12 +25,12 @@ from nnmpi.parallel.step.ports import Sink, Source
 from nnmpi.schedules.op import Op
 
 
-def hollow(array: Array) -> Array:
+def placeholder(array: Array) -> Array:
     """An array of this shape and type with one number."""
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
-class Arrived(Tensor):
+class StageInput(Tensor):
     """An activation of the stage before; contributions to its gradient add up as on the tape."""
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class StageBoundary(Source, Sink):
 
     def _empty(self) -> None:
         self._array: Array | None = None
-        self._leaf: Arrived | None = None
+        self._leaf: StageInput | None = None
         self._gradient: Array | None = None
 
     def begin(self, load: Load) -> None:
@@ -73,11 +73,11 @@ class StageBoundary(Source, Sink):
     def put(self, micro: int, root: Tensor) -> None:
         self._array = root.data
         self._noted(root.data)
-        root.data = hollow(root.data)
+        root.data = placeholder(root.data)
 
     def seed(self, micro: int, root: Tensor) -> Array:
         gradient, self._gradient = self._gradient, None
-        root.data = hollow(root.data)  # of a stage that was computed again
+        root.data = placeholder(root.data)  # of a stage that was computed again
         return np.zeros(root.shape, root.dtype) if gradient is None else gradient
 
     def evaluate(self, micro: int, y: Any) -> None:
@@ -88,30 +88,30 @@ class StageBoundary(Source, Sink):
     def take(self, micro: int) -> Tensor:
         array, self._array = self._array, None
         assert array is not None
-        self._leaf = Arrived(array, self._requires_grad)
+        self._leaf = StageInput(array, self._requires_grad)
         return self._leaf
 
     def passed(self) -> None:
         """The forward pass of the stage behind it is over."""
         leaf, self._leaf = self._leaf, None
         if leaf is not None and not self._keeps:
-            leaf.data = hollow(leaf.data)
+            leaf.data = placeholder(leaf.data)
 
     def done(self, micro: int) -> None:
         self._leaf = None  # of an evaluation
 
     def give_back(self, micro: int, x: Any) -> None:
         self._gradient = x.grad
-        x.data = hollow(x.data)
+        x.data = placeholder(x.data)
 
 
 class LocalChannels(Channels):
     """The borders of a rank that has all stages: nothing is sent."""
 
-    def __init__(self, borders: list[StageBoundary]) -> None:
+    def __init__(self, boundaries: list[StageBoundary]) -> None:
         self.sends = Sends()
-        self.outlets: Any = dict(enumerate(borders))
-        self.inlets: Any = dict(enumerate(borders, 1))
+        self.outlets: Any = dict(enumerate(boundaries))
+        self.inlets: Any = dict(enumerate(boundaries, 1))
         self.is_needed = False
 
     def poll(self) -> None:
@@ -124,7 +124,7 @@ class LocalChannels(Channels):
             self.inlets[op.stage].passed()
 
 
-def borders(
+def stage_boundaries(
     plan: Residences,
     takes: Sequence[bool],
     noted: Callable[[int, np.ndarray], None] = lambda s, array: None,

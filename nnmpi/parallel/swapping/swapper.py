@@ -19,12 +19,12 @@ from nnmpi.parallel.arrangement.residence import (
     extra,
     left,
 )
-from nnmpi.parallel.step.executor import Around
+from nnmpi.parallel.step.executor import OpHooks
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.arena import Arena
 from nnmpi.parallel.swapping.disk_thread import DiskThread
 from nnmpi.parallel.swapping.model_pages import ModelPages
-from nnmpi.parallel.swapping.stage_boundary import LocalChannels, borders
+from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
 from nnmpi.schedules.op import Kind, Op
 
 ROOM = 2
@@ -50,9 +50,9 @@ class Swapper:
         self._loads, self._choice, self._last = plan.loads, plan.choice, len(plan.loads) - 1
         self._arena = Arena(file_bytes(plan.activations, plan.in_file))
         self._pages: ModelPages | None = None
-        self.borders = borders(plan, takes, self._arena.retag)
-        self.channels = LocalChannels(self.borders)
-        self.around: Around = (
+        self.boundaries = stage_boundaries(plan, takes, self._arena.retag)
+        self.channels = LocalChannels(self.boundaries)
+        self.op_hooks: OpHooks = (
             (Kind.F, self._forward),
             (Kind.RECOMPUTE, self._again),
             (Kind.B, self._backward),
@@ -68,21 +68,21 @@ class Swapper:
         self._end()
         self._disk.join()
 
-    def making_model(self) -> AbstractContextManager[None]:
+    def allocating_model(self) -> AbstractContextManager[None]:
         """Within it values and gradients are made."""
-        return self._arena.making(MODEL) if self._plan.model else nullcontext()
+        return self._arena.allocating(MODEL) if self._plan.model else nullcontext()
 
     def take(self, store: LocalStore, stages: Iterable[Sequence[Parameter]]) -> None:
         """The parameters are these, of each stage."""
         if self._plan.model:
             has_gradients = self._plan.model.gradients > 0
             self._pages = ModelPages(self._arena, store, [*stages], has_gradients)
-            store.in_turn = self._pages.in_turn
+            store.in_pieces = self._pages.in_pieces
 
     @contextmanager
-    def making_state(self) -> Iterator[None]:
+    def allocating_state(self) -> Iterator[None]:
         """Within it the optimizer state is made."""
-        where = self._arena.making(STATE) if self._plan.state else self.making_model()
+        where = self._arena.allocating(STATE) if self._plan.state else self.allocating_model()
         with where:
             yield
         self._disk.write_state()
@@ -121,10 +121,10 @@ class Swapper:
         disk.wait(lambda: disk.held + self._loads[s].nbytes <= disk.limit)
         if self._pages:
             self._pages.enter(s, s + 1)
-        with self._arena.making(s, self._plan.memory - disk.held):
+        with self._arena.allocating(s, self._plan.memory - disk.held):
             do(op)
         if s:
-            self.borders[s - 1].passed()
+            self.boundaries[s - 1].passed()
         if self._pages and s != self._last:
             self._pages.leave(s)
         with disk.change:
@@ -146,7 +146,7 @@ class Swapper:
         disk.wait(lambda: disk.held + more <= disk.limit)
         if self._pages:
             self._pages.enter(op.stage, op.stage - 1)
-        with self._arena.making(op.stage, self._plan.memory - disk.held):
+        with self._arena.allocating(op.stage, self._plan.memory - disk.held):
             with disk.change:
                 disk.held += more
             do(op)

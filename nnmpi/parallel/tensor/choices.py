@@ -1,4 +1,4 @@
-"""Choices: the ways in which a node of a graph may be divided, given how its inputs are."""
+"""NodeChoices: the ways in which a node of a graph may be divided, given how its inputs are."""
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -17,7 +17,7 @@ from nnmpi.parallel.tensor.possible import (
     takes_samples,
     variables_of,
 )
-from nnmpi.parallel.tensor.sides import OnSamples
+from nnmpi.parallel.tensor.specs import BySamples
 from nnmpi.parallel.tensor.ways import (
     GATHER_OUTPUT,
     HALO,
@@ -36,7 +36,7 @@ from nnmpi.parallel.tensor.ways import (
     of_row,
 )
 
-BY_SAMPLES = Way(SAMPLES, SAMPLES, part=OnSamples)
+BY_SAMPLES = Way(SAMPLES, SAMPLES, part=BySamples)
 FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
 """A layer that is as it is on some samples, and may run as one op with the layer before it."""
 
@@ -84,7 +84,7 @@ class NodeChoice(NamedTuple):
         return "gathered " * self.gathers + self.way.name
 
 
-class Choices:
+class NodeChoices:
     """The choices for the nodes of a graph.
 
     cuts      what may be cut besides channels

@@ -32,7 +32,7 @@ from nnmpi.comm import Comm
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.layers import Sharded
 from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, own
-from nnmpi.parallel.tensor.sides import CutAlong
+from nnmpi.parallel.tensor.specs import AxisSharded
 
 
 def lengths(bounds: Sequence[int]) -> list[int]:
@@ -104,8 +104,8 @@ class ExchangingExperts(Sharded, Experts):
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
         options = {"activation": self.activation, "comm": self.comm, "bounds": self.bounds}
-        assert isinstance(self.side, CutAlong)
-        tokens, E = self.side.bounds, self.num_experts
+        assert isinstance(self.spec, AxisSharded)
+        tokens, E = self.spec.bounds, self.num_experts
         slots = experts.slots_of(tokens[-1], E, self.top_k, self.capacity_factor)
         most = Routing(lengths(tokens), lengths(self.bounds), self.top_k, slots)
         return apply(experts_by_exchange, x, gates, *weights, most=most, **options)

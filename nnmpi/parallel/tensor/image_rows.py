@@ -30,11 +30,11 @@ from nnmpi.comm import Comm
 from nnmpi.nn.passes import UNTRACKED, BatchStats
 from nnmpi.parallel.tensor.halo import Halo, windows_of
 from nnmpi.parallel.tensor.ops import Bounds, gather, reduce, scatter
-from nnmpi.parallel.tensor.sides import OverRanks
+from nnmpi.parallel.tensor.specs import NestedStats
 from nnmpi.parallel.tensor.ways import Way
 
 
-class OnRows(nn.Module):
+class SpatialLayer(nn.Module):
     """The base of these layers.
 
     bounds         of the rows of the input
@@ -69,7 +69,7 @@ class OnRows(nn.Module):
         return Halo.of(self.window(pool), self.bounds[-1], self.comm.size, self.comm.rank)
 
 
-class SpatialConv2d(OnRows, nn.Conv2d):
+class SpatialConv2d(SpatialLayer, nn.Conv2d):
     """Convolution; the rows that its windows need of other ranks are exchanged."""
 
     fuses_as = nn.Conv2d
@@ -82,7 +82,7 @@ class SpatialConv2d(OnRows, nn.Conv2d):
         return apply(conv2d, x, self.weight, self.bias, **options)
 
 
-class SpatialMaxPool2d(OnRows, nn.MaxPool2d):
+class SpatialMaxPool2d(SpatialLayer, nn.MaxPool2d):
     """The maximum of each window."""
 
     fuses_as = nn.MaxPool2d
@@ -91,43 +91,43 @@ class SpatialMaxPool2d(OnRows, nn.MaxPool2d):
         return _pooled(self, x, max_pool2d, float("-inf"))
 
 
-class SpatialAvgPool2d(OnRows, nn.AvgPool2d):
+class SpatialAvgPool2d(SpatialLayer, nn.AvgPool2d):
     """The mean of each window, zeros of the padding included."""
 
     def of_rows(self, x: Tensor) -> Tensor:
         return _pooled(self, x, partial(avg_pool2d, count_include_pad=True), 0.0)
 
 
-def _pooled(layer: OnRows, x: Tensor, kernel: Callable[..., Any], padding: float) -> Tensor:
+def _pooled(layer: SpatialLayer, x: Tensor, kernel: Callable[..., Any], padding: float) -> Tensor:
     """x pooled by a kernel, to which the padding is this number."""
     options = {"halo": layer.halo(), "comm": layer.comm, "windows": windows_of(vars(layer))}
     return apply(pool2d, x, kernel=kernel, padding=padding, **options)
 
 
-class SpatialBatchNorm2d(OnRows, nn.BatchNorm2d):
+class SpatialBatchNorm2d(SpatialLayer, nn.BatchNorm2d):
     """Batch normalisation with statistics over the rows of all ranks, then over other samples."""
 
     fuses_as = nn.BatchNorm2d
 
     def normalised(self, x: Tensor, batch_stats: BatchStats, relu: bool) -> Tensor:
         if batch_stats is not UNTRACKED:
-            batch_stats = OverRanks(self.comm, batch_stats)
+            batch_stats = NestedStats(self.comm, batch_stats)
         return super().normalised(x, batch_stats, relu)
 
 
-class SpatialDropout(OnRows, nn.Dropout):
+class SpatialDropout(SpatialLayer, nn.Dropout):
     """Dropout of the pixels of these rows, which is told which ones they are."""
 
 
-class SpatialDropout2d(OnRows, nn.Dropout2d):
+class SpatialDropout2d(SpatialLayer, nn.Dropout2d):
     """Dropout of whole channels: of the same ones on all ranks."""
 
 
-class SpatialPReLU(OnRows, nn.PReLU):
+class SpatialPReLU(SpatialLayer, nn.PReLU):
     """PReLU, whose slopes all ranks have."""
 
 
-class SpatialMean(OnRows, nn.AdaptiveAvgPool2d):
+class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
     """The mean of each channel, (N, C, 1, 1), on all ranks: N C numbers are summed over them."""
 
     def of_rows(self, x: Tensor) -> Tensor:

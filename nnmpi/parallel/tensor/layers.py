@@ -13,12 +13,12 @@ Their ops are the ordinary op on this rank's channels, with one all-reduce in it
 column      whole    some outputs       no message       all-reduce
 row         sharded  some inputs        all-reduce       no message
 
-With sequence parallelism what is whole here is cut along positions: see `sides.py`.
+With sequence parallelism what is whole here is cut along positions: see `specs.py`.
 
     x some positions ─► all-gather ─► Column ─► some channels a rank ─► Row ─► reduce-scatter ─► y
     (LayerNorm, Dropout, sums of two activations: each rank computes its positions)
 
-The same along samples, behind and before layers that compute some samples (`sides.py`).
+The same along samples, behind and before layers that compute some samples (`specs.py`).
 
 All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
 `linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the
@@ -38,24 +38,24 @@ from nnmpi.comm import Comm
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of
-from nnmpi.parallel.tensor.sides import Side, SideOfCall, Whole
+from nnmpi.parallel.tensor.specs import LayerSpec, Replicated, Spec
 
 
 class Sharded(Module):
     """The base of all sharded layers: which part this is.
 
-    side   how ranks have what is not cut along channels
+    spec   how ranks have what is not cut along channels
     """
 
     comm: Comm
     bounds: Bounds
-    side: SideOfCall
+    spec: LayerSpec
     weight: Parameter
 
     def _take(self, comm: Comm, axis: int, names: str, bounds: Bounds | None = None) -> None:
         """Keeps this rank's part of the weight, along an axis whose numbers have these names."""
         n, label = self.weight.shape[axis], type(self).__name__.removeprefix("Sharded")
-        self.comm, self.side = comm, Whole(comm)
+        self.comm, self.spec = comm, Replicated(comm)
         self.bounds = bounds or even_bounds(n, comm.size, f"{label} with {n} {names}")
         if len(self.bounds) != comm.size + 1 or (self.bounds[0], self.bounds[-1]) != (0, n):
             raise ValueError(
@@ -78,7 +78,7 @@ class Product(Sharded):
     axis: ClassVar[int]  # the axis of channels in input and output
 
     def _applied(self, sharded: Callable[..., Result], x: Any, **fused: bool) -> Tensor:
-        options = {"of": self.op, "side": self.side.of(x), "axis": self.axis, **self.options()}
+        options = {"of": self.op, "spec": self.spec.of(x), "axis": self.axis, **self.options()}
         options |= {name: True for name, is_wanted in fused.items() if is_wanted}
         return apply(sharded, x, self.weight, self.bias, **options)
 
@@ -150,8 +150,8 @@ class GatheringLinear(ColumnLinear):
     fuses_as = Linear
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        side = self.side.of(x, is_part=True)
-        y = apply(gathering_linear, x, self.weight, self.bias, side=side, relu=relu)
+        spec = self.spec.of(x, is_part=True)
+        y = apply(gathering_linear, x, self.weight, self.bias, spec=spec, relu=relu)
         return gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
 
 
@@ -181,7 +181,7 @@ class ShardedEmbedding(Sharded, Embedding):
             index=self.checked(index),
             start=own(self.bounds, self.comm)[0],
             padding=self.padding_idx,
-            side=self.side.of(index),
+            spec=self.spec.of(index),
         )
 
 
@@ -192,7 +192,7 @@ OpFunction = Callable[..., Result]
 
 
 def column(
-    x: Array, w: Array, b: Array | None, *, of: OpFunction, side: Side, axis: int, **options: Any
+    x: Array, w: Array, b: Array | None, *, of: OpFunction, spec: Spec, axis: int, **options: Any
 ) -> Result:
     """Some outputs of an op: w and b are those of these outputs, x is whole on all ranks."""
     result = of(x, w, b, **options)
@@ -200,26 +200,26 @@ def column(
 
     def summed(g: Any, out: Array | None) -> Array:
         dx = of_x(g, None)
-        return side.sum(dx, _memory_order(dx, axis))
+        return spec.sum(dx, _memory_order(dx, axis))
 
     return result._replace(vjps=(summed, *others))
 
 
 def gathering_linear(
-    x: Array, w: Array, b: Array | None, *, side: Side, relu: bool = False
+    x: Array, w: Array, b: Array | None, *, spec: Spec, relu: bool = False
 ) -> Result:
     """`linear` of all positions or samples, of which x has some; w and b are some outputs."""
-    of_all = linear(side.whole(x), w, b, relu=relu)
+    of_all = linear(spec.whole(x), w, b, relu=relu)
     y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty((len(g), w.shape[1]), w.dtype)
         gradients(g, w, None, dx, None, None)
-        return side.sum(dx.reshape(*y_shape, w.shape[1]))
+        return spec.sum(dx.reshape(*y_shape, w.shape[1]))
 
     def vjp_w(g: Array, out: Array | None) -> Array:
         dw = xp.empty(w.shape, w.dtype) if out is None else out
-        rows = like_weight(side.whole(x), w).reshape(len(g), w.shape[1])
+        rows = like_weight(spec.whole(x), w).reshape(len(g), w.shape[1])
         gradients(g, w, rows, None, dw, None)
         return dw
 
@@ -236,7 +236,7 @@ def row(
     b: Array | None,
     *,
     of: OpFunction,
-    side: Side,
+    spec: Spec,
     axis: int,
     relu: bool = False,
     **options: Any,
@@ -246,7 +246,7 @@ def row(
     plain = result.prepare
     of_x, of_w, _ = result.vjps
     assert plain is not None
-    y = side.sum(result.value, _memory_order(result.value, axis))
+    y = spec.sum(result.value, _memory_order(result.value, axis))
     if b is not None:
         channels_last = xp.moveaxis(y, axis, -1)
         channels_last += b
@@ -258,7 +258,7 @@ def row(
         """The gradient before ReLU, and what the vjps of x and w share."""
         if passed is not None:
             g = g * (passed > 0)
-        return g, plain(side.whole(g), (*needs[:2], False)) if True in needs[:2] else None
+        return g, plain(spec.whole(g), (*needs[:2], False)) if True in needs[:2] else None
 
     def of_b(shared: tuple[Array, Any], out: Array | None) -> Array:
         return column_sum(xp.moveaxis(shared[0], axis, -1).reshape(-1, outputs), out)
@@ -276,7 +276,7 @@ def _memory_order(array: Array, axis: int) -> tuple[int, ...] | None:
 
 
 def sharded_lookup(
-    w: Array, *, index: Array, start: int, padding: int | None, side: Side
+    w: Array, *, index: Array, start: int, padding: int | None, spec: Spec
 ) -> Result:
     """Row i of the whole weight for each i of the index: w has its rows from `start` on.
 
@@ -296,9 +296,9 @@ def sharded_lookup(
     def vjp(g: Array, out: Array | None) -> Array:
         here, rows = found()
         dw = xp.zeros(w.shape, g.dtype)
-        add_rows(dw, rows, side.whole(g)[here])
+        add_rows(dw, rows, spec.whole(g)[here])
         if padding is not None and start <= padding < start + len(w):
             dw[padding - start] = 0
         return dw
 
-    return Result(side.sum(y), (vjp,))
+    return Result(spec.sum(y), (vjp,))

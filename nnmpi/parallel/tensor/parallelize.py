@@ -26,7 +26,7 @@ from nnmpi.parallel.tensor.ops import copy_of, own, part_of
 from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
-from nnmpi.parallel.tensor.sides import CutAlong, CutSamples, OnSamples, SideOfCall, Whole
+from nnmpi.parallel.tensor.specs import AxisSharded, BySamples, LayerSpec, Replicated, SampleSharded
 from nnmpi.parallel.tensor.ways import SAMPLES, SUM_GRADIENT, SUM_OUTPUT, AxisCut, Way
 
 # ---- A rank's part of a layer takes its place, or the layer changes its class
@@ -105,7 +105,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     new: dict[Module, Module] = {}
     for at in sharding.layers:
         layer = modules[at.path]
-        if not at.way.rebuilds or layer in new or at.way.part is OnSamples:
+        if not at.way.rebuilds or layer in new or at.way.part is BySamples:
             continue
         if layer is model:
             raise ValueError(
@@ -120,10 +120,10 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
         become(modules[call.path], BranchesOnRanks, {"comm": comm, "call": call})
     for at in sharding.layers:
         kind = type(modules[at.path])
-        if at.way.part is OnSamples and not issubclass(kind, OnSamples):  # it has all that it had
+        if at.way.part is BySamples and not issubclass(kind, BySamples):  # it has all that it had
             takes = tuple(e not in sharding.edges for e in graph.nodes[at.node].inputs)
             as_before = {"fuses_as": vars(kind).get("fuses_as", kind)}
-            on_samples = type(f"{kind.__name__}OnSamples", (OnSamples, kind), as_before)
+            on_samples = type(f"{kind.__name__}OnSamples", (BySamples, kind), as_before)
             options = {"comm": comm, "takes": takes, "gather_output": at.gathers}
             become(modules[at.path], on_samples, options)
     forget_steps(model)
@@ -133,7 +133,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
 def refuse_parts(model: Module) -> None:
     """Raises ValueError for a layer that is a part already."""
     for path, layer in model.named_modules():
-        is_part = isinstance(layer, Sharded | OnSamples) or isinstance(vars(layer).get("_way"), Way)
+        is_part = isinstance(layer, Sharded | BySamples) or isinstance(vars(layer).get("_way"), Way)
         is_part |= any(place.part != whole(place.shape) for place, _ in layer.tensors())
         if is_part and not layer._modules:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
@@ -169,11 +169,11 @@ def _part(
     if not at.way.pattern.sends and at.way.part is None:
         return new
     part = at.way.part or type(f"Sharded{at.kind}", (_Exchanging, type(layer)), {})
-    side: SideOfCall = CutSamples(comm) if SAMPLES in at.way.markers else Whole(comm)
+    spec: LayerSpec = SampleSharded(comm) if SAMPLES in at.way.markers else Replicated(comm)
     if at.position_bounds:
-        side = CutAlong(comm, at.position_bounds)
+        spec = AxisSharded(comm, at.position_bounds)
     own_part = {"comm": comm, "bounds": at.bounds, "gather_output": at.gathers}
-    become(new, part, own_part | {"side": side})
+    become(new, part, own_part | {"spec": spec})
     return new
 
 

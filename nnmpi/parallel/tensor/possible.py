@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
-from nnmpi.nn.graph import Graph, Node, Use, Value
+from nnmpi.nn.graph import Graph, Node, TensorRef, VariableRef
 from nnmpi.parallel.tensor.rules import OPS, RULES, ways
 from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, Marker, Way
 
@@ -27,7 +27,7 @@ def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Wa
 def is_plain(node: Node) -> bool:
     """Whether a layer is called with tensors of samples alone, and returns one."""
     args, named = node.arguments
-    return not named and all(type(part) is Value for part in (*args, node.result))
+    return not named and all(type(part) is TensorRef for part in (*args, node.result))
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
@@ -36,9 +36,9 @@ def keeps_cut(graph: Graph, node: Node) -> bool:
 
 
 def _is_number(graph: Graph, argument: Any) -> bool:
-    if type(argument) is Value:
+    if type(argument) is TensorRef:
         return True
-    if type(argument) is Use:  # of a trained number each rank would have a part of the gradient
+    if type(argument) is VariableRef:  # each rank would have a part of its gradient
         used = graph.variables[argument.variable]
         return used.size == 1 and not used.is_trained
     return bool(getattr(argument, "size", 1) == 1)

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.branches import divide_branches
-from nnmpi.parallel.tensor.choices import Choices, NodeChoice, PlanCost, channels
+from nnmpi.parallel.tensor.choices import NodeChoice, NodeChoices, PlanCost, channels
 from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, refuse_rows, wanted_ways
 from nnmpi.parallel.tensor.ops import even_bounds
 from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
-from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, described, is_told, join_layers
+from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, describe, is_listed, join_layers
 from nnmpi.parallel.tensor.ways import (
     IMAGE_ROWS,
     OF_BRANCH,
@@ -88,9 +88,9 @@ def shard(
         terms |= {v for v, cut in choice.variables if cut is TERMS}
         if k in search.branches.calls:
             layers += join_layers(search.branches.calls[k], ranks)
-        elif is_told(graph, graph.nodes[k], choice):
+        elif is_listed(graph, graph.nodes[k], choice):
             why = search.why(k, of_node, taken)
-            layers.append(described(graph, k, choice, ranks, why))
+            layers.append(describe(graph, k, choice, ranks, why))
     if sequence and not any(layer.position_bounds for layer in layers):
         _refuse_positions(graph, ranks)
     constraints.check(graph, ranks, any(layer.way is not WHOLE for layer in layers))
@@ -139,7 +139,7 @@ class _Search:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
         self.constraints = constraints
         self.cuts = [POSITIONS] * sequence + constraints.cuts
-        self.choices = Choices(graph, ranks, self.cuts, constraints.per_step)
+        self.choices = NodeChoices(graph, ranks, self.cuts, constraints.per_step)
         self.branches = divide_branches(graph, ranks)
         self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)

@@ -105,13 +105,13 @@ UNSHARDED = Sharding(1, (), {}, {}, None)
 # ---- what is said of a layer
 
 
-def is_told(graph: Graph, node: Node, choice: NodeChoice) -> bool:
+def is_listed(graph: Graph, node: Node, choice: NodeChoice) -> bool:
     """Whether a layer has parameters, or each rank a part of it."""
     has_parameters = any(graph.variables[v].is_parameter for v in node.variables)
     return choice.way.rebuilds or (node.layer is not None and has_parameters)
 
 
-def described(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
+def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
     """The description of a layer that is divided by a choice for its node."""
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]

@@ -1,6 +1,7 @@
-"""Passes of a stage that are recorded: the layers of a rank run once, on arrays without numbers.
+"""Recorded passes of a stage: the layers of a rank run once, on arrays without data.
 
-A model whose layers read numbers runs on small random ones instead.
+A model whose layers read values, for example to route tokens to experts, runs on small random
+arrays instead.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,58 +17,64 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import Arguments, mapped
-from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
+from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import ops
-from nnmpi.parallel.arrangement.remembered import remembered
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.step.ports import Joined
+from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
-from nnmpi.planning.paper.cut_model import CutModel, cut_key, cut_model, recorded_rank
-from nnmpi.planning.paper.gauge import Gauge, gauge
+from nnmpi.planning.paper.memory_meter import Meter, memory_meter
+from nnmpi.planning.paper.sharded_model import (
+    ShardedModel,
+    recorded_rank,
+    sharded_model,
+    sharding_key,
+)
 from nnmpi.planning.paper.stage import (
     PaperStage,
     PassBytes,
     PassEvents,
     RecordedStats,
     TensorShape,
-    numbers,
+    placeholder,
 )
 from nnmpi.schedules.op import Kind
 
 
-class InSetUp:
-    """The recorder of passes that are no part of training, as a model is traced with one too."""
+class NullOpRecorder:
+    """A recorder of autograd ops that ignores them; while it is set, no pass counts as training."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Nothing is noted of an op."""
+        """Ignores an op."""
 
     def enter_no_grad(self) -> None:
-        """Nothing is noted of no_grad."""
+        """Ignores that a no_grad block begins."""
 
 
-IN_SET_UP = InSetUp()
+NO_OPS_RECORDED = NullOpRecorder()
 
 
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
-    """The events and bytes of the passes of a stage over so many samples on a rank."""
+    """The events and bytes of the passes of a stage over `samples` samples on a rank."""
     at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
 
 
-@remembered
+@cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """The events of the passes at these coordinates along the axes that cut activations."""
+    """Records the passes of a stage at these coordinates along the axes that cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
-    token = recording.set(IN_SET_UP)  # whatever asks: the first pass that is computed again cannot
+    # the caller may be under no_grad, as the first pass with --recompute is; this one needs a tape
+    token = recording.set(NO_OPS_RECORDED)
     try:
         if parts := repeated.sections(a, stage):
             cut = repeated.in_sections(a)
@@ -81,20 +88,22 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
         recording.reset(token)
 
 
-@remembered
+@cached
 def _has_halves(a: Arrangement) -> bool:
-    """Whether backward passes are in two halves, of which those of first stages are one."""
+    """True if the schedule runs backward passes in two halves, I and W, as zero-bubble schedules
+    do."""
     count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
     ranks = a.mesh.group(0, "pp") if pp > 1 else ()
     return any(op.kind is Kind.I for rank in ranks for op in ops(a, rank, count))
 
 
 def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
-    """The passes of a stage, recorded once for all arrangements that cut its layers so."""
+    """The recorded passes of a stage, cached for all arrangements that cut its layers in the same
+    way."""
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
     rank = recorded_rank(a, rank, stage, samples)
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
-    key = *cut_key(a, rank), nodes.start, nodes.stop, samples, adds, halves
+    key = *sharding_key(a, rank), nodes.start, nodes.stop, samples, adds, halves
     if key not in cache:
         try:
             cache[key] = recorded(a, rank, stage, samples, META, halves)
@@ -107,83 +116,91 @@ def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: i
 def recorded(
     a: Arrangement, rank: int, stage: int, samples: int, on: Backend, halves: bool = True
 ) -> PassEvents:
-    """Runs the passes of a stage, in one backward pass, and if asked for in two halves."""
-    cut = cut_model(a, rank, on)
-    with gauge(on) as live, np.errstate(all="ignore"):
-        return _Recording(a, cut, rank, stage, samples, live).passes(halves)
+    """Runs the passes of a stage and records them: forward and backward, with `halves` also
+    backward in two halves."""
+    cut = sharded_model(a, rank, on)
+    with memory_meter(on) as meter, np.errstate(all="ignore"):
+        return _Recording(a, cut, rank, stage, samples, meter).passes(halves)
 
 
 class _Recording:
-    """The passes of a stage that are run once."""
+    """Runs and records the passes of one stage."""
 
     def __init__(
-        self, a: Arrangement, cut: CutModel, rank: int, stage: int, samples: int, live: Gauge
+        self,
+        a: Arrangement,
+        cut: ShardedModel,
+        rank: int,
+        stage: int,
+        samples: int,
+        meter: Meter,
     ) -> None:
         self._a, self._cut, self._rank, self._stage, self._samples = a, cut, rank, stage, samples
-        self._live, self._is_last = live, stage == len(a.stages) - 1
+        self._meter, self._is_last = meter, stage == len(a.stages) - 1
         is_whole = len(a.stages) == 1
         self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
 
     def passes(self, halves: bool) -> PassEvents:
         """The events of the passes, and the bytes that they take."""
-        notes, live = self._cut.notes, self._live
-        notes.taken()
-        start = live.begin()
-        root, given = self._forward()
-        most, ahead = live.most() - start, notes.taken()
-        outputs = root.parts if isinstance(root, Joined) else (root,)
+        recorder, meter = self._cut.recorder, self._meter
+        recorder.take()
+        start = meter.begin()
+        root, inputs = self._forward()
+        peak, forward = meter.peak() - start, recorder.take()
+        outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
         shapes = [TensorShape.of(t) for t in outputs]
-        taken = _bytes(given, outputs, self._is_last)
-        taken = taken._replace(left=taken.kept, more={Kind.F: max(most, taken.kept)})
-        leaves = [x for x in given if x.requires_grad]
-        del given, outputs
-        notes.taken()  # what is kept was looked for among the parameters
+        taken = _bytes(inputs, outputs, self._is_last)
+        taken = taken._replace(left=taken.kept, more={Kind.F: max(peak, taken.kept)})
+        leaves = [x for x in inputs if x.requires_grad]
+        del inputs, outputs
+        recorder.take()  # drop the uses of parameters that looking for kept memory has recorded
         if not root.requires_grad:
-            return PassEvents(shapes, taken, ahead)
+            return PassEvents(shapes, taken, forward)
         more = self._more(lambda: root.backward(_seed(root, self._cut.on), on_leaf=self._on_leaf))
-        back, taken = notes.taken(), taken._replace(more={**taken.more, Kind.B: more})
-        if not leaves:  # a first stage has all of its backward pass in the second half
-            return PassEvents(shapes, _in_second_half(taken), ahead, back, weights=back)
-        events = PassEvents(shapes, taken, ahead, back)
+        backward, taken = recorder.take(), taken._replace(more={**taken.more, Kind.B: more})
+        if not leaves:  # no input needs a gradient: all of backward is the second half
+            return PassEvents(shapes, _in_second_half(taken), forward, backward, weights=backward)
+        events = PassEvents(shapes, taken, forward, backward)
         return self._in_halves(events) if halves else events
 
     def _in_halves(self, events: PassEvents) -> PassEvents:
-        """The events of `whole`, and those of the two halves of the backward pass besides."""
-        notes, live, taken = self._cut.notes, self._live, events.nbytes
-        root, given = self._forward()
-        leaves = [x for x in given if x.requires_grad]
-        del given
-        notes.taken()
-        rests, start = list[Any](), live.begin()
+        """Adds to `events` those of the two halves of the backward pass, which are run after
+        another forward pass."""
+        recorder, meter, taken = self._cut.recorder, self._meter, events.nbytes
+        root, inputs = self._forward()
+        leaves = [x for x in inputs if x.requires_grad]
+        del inputs
+        recorder.take()
+        second_half, start = list[Any](), meter.begin()
         seed = _seed(root, self._cut.on)
-        rests.append(root.backward(seed, until=leaves))
+        second_half.append(root.backward(seed, until=leaves))
         del seed
         for x in leaves:
-            x.grad = None  # it is sent to the stage before
-        inputs, first = notes.taken(), live.most() - start
-        left = taken.kept + live.bytes() - start
-        second = self._more(lambda: rests.pop().finish(on_leaf=self._on_leaf))
+            x.grad = None  # a stage sends it away before W runs, so it must not count there
+        input_events, first = recorder.take(), meter.peak() - start
+        left = taken.kept + meter.current() - start
+        second = self._more(lambda: second_half.pop().finish(on_leaf=self._on_leaf))
         more = {**taken.more, Kind.I: first, Kind.W: second}
         taken = taken._replace(left=left, more=more)
-        return events._replace(inputs=inputs, weights=notes.taken(), nbytes=taken)
+        return events._replace(inputs=input_events, weights=recorder.take(), nbytes=taken)
 
     def _more(self, run: Callable[[], object]) -> int:
-        """Runs a pass; returns by how much the most bytes are above those when it began."""
-        start = self._live.begin()
+        """Runs a pass; returns by how many bytes its peak is above the memory at its begin."""
+        start = self._meter.begin()
         run()
-        return self._live.most() - start
+        return self._meter.peak() - start
 
     def _on_leaf(self, leaf: Any) -> None:
-        if leaf in self._cut.numbers:
-            self._cut.notes(PaperStage.ready, self._cut.numbers[leaf])
+        if leaf in self._cut.variables:
+            self._cut.recorder(PaperStage.ready, self._cut.variables[leaf])
 
     def _forward(self) -> tuple[Any, list[Tensor]]:
-        """Returns what a backward pass starts from, and what came in."""
+        """Runs the forward pass; returns the tensor from which backward starts, and the inputs."""
         a, cut = self._a, self._cut
-        for p in cut.numbers:  # gradients of later micro-batches are added to those of the first
+        for p in cut.variables:  # record the usual case: gradients are added to earlier ones
             p.has_grad = a.config.micro_batches > 1
         args, named = _arguments(a, self._rank, self._stage, self._samples, cut.on)
-        stats: Any = RecordedStats(cut.notes)
+        stats: Any = RecordedStats(cut.recorder)
         of_pass = Pass(0, np.arange(self._samples), stats, batch=self._samples)
         token = current_pass.set(of_pass)
         try:
@@ -193,12 +210,13 @@ class _Recording:
         finally:
             current_pass.reset(token)
         given = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
-        return Joined(y) if isinstance(y, tuple) else y, given
+        return JoinedOutputs(y) if isinstance(y, tuple) else y, given
 
 
 def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
-    """The bytes that a forward pass keeps; of a loss, only those that its backward pass reads."""
-    read, enters = kept(outputs), _memory(given)
+    """The bytes that a forward pass keeps for its backward pass; a loss counts only with what its
+    backward pass reads."""
+    read, enters = saved_memory(outputs), _memory(given)
     out = {} if is_last else _memory(outputs)
     out = {key: memory for key, memory in out.items() if key not in enters}
     inside = (memory for key, memory in read.items() if key not in enters and key not in out)
@@ -211,26 +229,28 @@ def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) ->
 
 
 def _memory(tensors: Iterable[Tensor]) -> dict[int, Any]:
-    """The memory of these, by id."""
+    """The arrays that own the memory of these tensors, by id: views of one array count once."""
     memories = (meta.owner(t.operand) for t in tensors)
     return {id(memory): memory for memory in memories}
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
-    """The bytes of a first stage: gradients of its output are kept until the second half."""
+    """The bytes of a first stage, whose whole backward pass is in the second half: until then it
+    keeps the gradient of its output."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})
 
 
 def _seed(root: Tensor, on: Backend) -> Any:
-    """The gradient that a backward pass starts from."""
-    if isinstance(root, Joined):
+    """The gradient from which a backward pass starts: ones."""
+    if isinstance(root, JoinedOutputs):
         return root.seed([on.xp.ones_like(t.data) for t in root.parts])
     return on.xp.ones_like(root.data)
 
 
 def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend) -> Arguments:
-    """The arguments that a stage is called with: samples, or tensors from the stage before."""
+    """The arguments of a stage: samples for the first stage, otherwise tensors from the stage
+    before."""
     if not stage:
         positions = a.own_positions(rank)
 
@@ -245,13 +265,14 @@ def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend)
     at, takes = a.mesh.coordinates(rank), a.division.stages[stage].takes
     tensors = list[Tensor]()
     for edge, shape in ((a.graph.edges[e], a.local_shape(e, samples, at)) for e in takes):
-        memory = numbers(on, [shape[k] for k in edge.order], edge.dtype)
+        memory = placeholder(on, [shape[k] for k in edge.order], edge.dtype)
         tensors.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
     return tuple(tensors), {}
 
 
 def _loss(a: Arrangement, rank: int, layout: Layout, scores: Tensor, samples: int) -> Tensor:
-    """The loss of scores as the last stage has them."""
+    """The loss of the scores that the last stage computes; the scores themselves if there are no
+    labels."""
     source, positions = a.graph.source, a.own_positions(rank)
     if source.labels is None:  # a model alone
         return scores

@@ -1,9 +1,9 @@
-"""Passes of a stage, run once without numbers, and PaperStage, which repeats what they did.
+"""PaperStage: a stage that repeats what its recorded passes did, and the types of a recording.
 
-record    the layers of a rank run forward and back on arrays without numbers; noted are exchanges,
-          uses of parameters, and gradients in the order in which they become final
-replay    a stage of any rank with the same layers asks its store, its statistics and its Comms for
-          the same again, in each pass of each micro-batch: so a long program costs little
+record    the layers of a rank run forward and backward on arrays without data; recorded are their
+          exchanges, uses of parameters, and gradients in the order in which they become final
+replay    a stage of any rank with the same layers makes the same calls to its store, statistics
+          and Comms in each pass of each micro-batch: so a long program costs little
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.meta.array import made
-from nnmpi.arrays.meta.shapes import nesting
+from nnmpi.arrays.meta.shapes import axis_order
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.collectives.step import Collective
@@ -26,17 +26,17 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.step.ports import Joined
+from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.planning.paper.comm import PaperComm
 from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
 
 Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
-"""A method of PaperStage, which does again what a pass has done, and its arguments."""
+"""A method of PaperStage that repeats a call of a recorded pass, and its arguments."""
 
 
 class TensorShape(NamedTuple):
-    """The shape of a tensor without numbers; `order` is that of its axes in memory."""
+    """The shape of a tensor without data; `order` is the order of its axes in memory."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -45,23 +45,22 @@ class TensorShape(NamedTuple):
 
     @classmethod
     def of(cls, t: Tensor) -> Self:
-        """The shape of a tensor."""
-        return cls(t.shape, t.dtype, nesting(t.data), t.requires_grad)
+        return cls(t.shape, t.dtype, axis_order(t.data), t.requires_grad)
 
     def tensor(self) -> Tensor:
-        """A new tensor."""
+        """A new tensor of this shape, without data."""
         return Tensor(made(self.shape, self.dtype, self.order), self.requires_grad)
 
 
 class PassBytes(NamedTuple):
-    """Bytes of activations of a stage, of one micro-batch.
+    """Bytes of the activations of a stage, for one micro-batch.
 
-    enters   what comes into it
-    inside   what it keeps for its backward pass besides what enters and what goes out
-    out      what goes out, but a loss
-    read, out_read   of what enters and goes out, what the backward pass of this stage reads
-    left     what it keeps between the halves of the backward pass
-    more     by how much the most within each pass is above what it keeps when that pass begins
+    enters   of its input
+    inside   kept for the backward pass besides input and output
+    out      of its output, unless that is a loss
+    read, out_read   the parts of input and output that the backward pass of this stage reads
+    left     kept between the two halves of the backward pass
+    more     by pass, how far its peak is above the bytes that are kept when it begins
     """
 
     enters: int
@@ -78,8 +77,9 @@ class PassBytes(NamedTuple):
         return self.enters + self.inside + self.out
 
 
-class Exchanged(NamedTuple):
-    """An exchange of the ranks in these places along an axis."""
+class RecordedExchange(NamedTuple):
+    """An exchange along an axis, with its ranks as places on that axis, so that other ranks can
+    repeat it."""
 
     axis: str
     exchange: Exchange
@@ -88,17 +88,19 @@ class Exchanged(NamedTuple):
 
 
 class Events(NamedTuple):
-    """A pass as a log: its exchanges, each with how often it happened, and the rest in order."""
+    """The log of a pass: its exchanges with how often each happened, and its other calls in
+    order."""
 
-    exchanges: Mapping[Exchanged, int] = {}
-    others: Sequence[Event] = ()
+    exchanges: Mapping[RecordedExchange, int] = {}
+    calls: Sequence[Event] = ()
 
 
 class PassEvents(NamedTuple):
-    """The events of the passes of a stage over so many samples, and the bytes that they take.
+    """The events of the passes of a stage, the bytes that they take, and the outputs of its forward
+    pass.
 
-    outputs   of a forward pass
-    forward, backward; inputs, weights   of the passes F and B, and of the halves of B
+    forward, backward   of the passes F and B
+    inputs, weights     of the two halves of B: gradients of inputs, gradients of parameters
     """
 
     outputs: Sequence["TensorShape"]
@@ -109,40 +111,38 @@ class PassEvents(NamedTuple):
     weights: Events = Events()
 
 
-class Notes:
-    """The events of the pass that is under way."""
+class PassRecorder:
+    """Collects the events of the pass that is running."""
 
     def __init__(self) -> None:
-        self.exchanges, self._others = Counter[Exchanged](), list[Event]()
+        self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
 
     def __call__(self, do: Callable[..., None], *arguments: Any) -> None:
-        self._others.append((do, arguments))
+        self._calls.append((do, arguments))
 
-    def taken(self) -> Events:
-        """The events since the last call."""
-        taken = Events(self.exchanges, self._others)
-        self.exchanges, self._others = Counter(), []
-        return taken
+    def take(self) -> Events:
+        """Returns the events since the last call, and forgets them."""
+        events = Events(self.exchanges, self._calls)
+        self.exchanges, self._calls = Counter(), []
+        return events
 
 
-class NotingLog(StepLog):
-    """Notes each exchange as an event, with the places of its ranks along the axis."""
+class ExchangeRecorder(StepLog):
+    """A StepLog that passes each exchange to a PassRecorder, with its ranks as places along the
+    axis."""
 
-    def __init__(self, notes: Notes, groups: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
-        self._notes, self._groups = notes, groups
+        self._recorder, self._groups = recorder, groups
 
     def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
         places = tuple(map(self._groups[axis].index, exchange.group))
-        self._notes.exchanges[Exchanged(axis, exchange, places, started)] += 1
+        self._recorder.exchanges[RecordedExchange(axis, exchange, places, started)] += 1
 
 
-def numbers(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
-    """An array without numbers; on other backends with any, by which experts get their tokens.
-
-    Integers are 0 there: a number of a class, a token, or the length of a sequence. Floats are
-    small, as weights are, so that none overflows.
-    """
+def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
+    """An array without data on META; on other backends zeros for integers (classes, tokens,
+    lengths), and small random floats, like weights, which do not overflow."""
     if on is META:
         return on.xp.empty(shape, dtype)
     if not is_float(np.dtype(dtype)):
@@ -151,44 +151,44 @@ def numbers(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 
 
 class RecordedStore(SingleStore):
-    """The store of one parameter, which notes when its values and its gradient are asked for."""
+    """A store of one parameter that records each use of its values and of its gradient."""
 
     rotates = True
 
-    def __init__(self, variable: int, value: Array, notes: Notes) -> None:
+    def __init__(self, variable: int, value: Array, recorder: PassRecorder) -> None:
         super().__init__(value)
-        super().grad_memory(0)[...] = 0  # no pass takes this memory
-        self._variable, self._notes = variable, notes
+        super().grad_memory(0)[...] = 0  # allocated now, so that no pass is charged for it
+        self._variable, self._recorder = variable, recorder
 
     def value(self, i: int) -> Array:
-        self._notes(PaperStage.use, self._variable)
+        self._recorder(PaperStage.use, self._variable)
         return super().value(i)
 
     def refresh(self, i: int, made: int) -> None:
-        self._notes(PaperStage.use_again, self._variable, made)
+        self._recorder(PaperStage.use_again, self._variable, made)
 
     def grad_memory(self, i: int) -> Array:
-        self._notes(PaperStage.contribute, self._variable)
+        self._recorder(PaperStage.contribute, self._variable)
         return super().grad_memory(i)
 
 
 class RecordedStats:
-    """Batch statistics that note what they are asked for."""
+    """Batch statistics that record each call, and return the values of this rank alone."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, recorder: PassRecorder) -> None:
+        self._recorder = recorder
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        self._notes(PaperStage.moments, local)
+        self._recorder(PaperStage.moments, local)
         return local._replace(n=max(local.n, 2))
 
     def sum(self, sums: Array) -> Array:
-        self._notes(PaperStage.sum, sums)
+        self._recorder(PaperStage.sum, sums)
         return sums
 
 
-class PaperRoot(Joined):
-    """The outputs of a stage on paper, and the way back."""
+class PaperRoot(JoinedOutputs):
+    """The outputs of a stage on paper, whose `backward` replays the recorded backward pass."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
 
@@ -202,46 +202,46 @@ class PaperRoot(Joined):
 
     def backward(  # type: ignore[override]
         self, gradient: Any = None, *, on_leaf: Any = None, until: Any = None, **options: Any
-    ) -> "_Rest | None":
-        """Does what the backward pass did, or with `until` what its first half did."""
+    ) -> "_SecondHalf | None":
+        """Replays the backward pass or, with `until`, its first half; returns the second half, if
+        there is one."""
         events = self._events.backward if until is None else self._events.inputs
         self._stage.replay(events, self._stats, on_leaf)
         for x in self._leaves:
             x.receive(lambda g, out, x=x: meta.like(x.data) if out is None else out, None)
-        return None if until is None else _Rest(self._stage, self._events, self._stats)
+        return None if until is None else _SecondHalf(self._stage, self._events, self._stats)
 
 
-class _Rest(NamedTuple):
-    """The second half of a backward pass."""
+class _SecondHalf(NamedTuple):
+    """The second half of a backward pass: the gradients of parameters."""
 
     stage: "PaperStage"
     events: PassEvents
     stats: BatchStats
 
     def finish(self, on_leaf: Any = None) -> None:
-        """Does what it did."""
+        """Replays the second half."""
         self.stage.replay(self.events.weights, self.stats, on_leaf)
 
 
 def _pass() -> Pass:
-    """The forward pass that is under way."""
     return current_pass.get() or Pass(0)
 
 
 class PaperStage(Module):
-    """A stage that does what recorded passes of it did, with parameters of any store.
+    """A stage that repeats its recorded passes, with the parameters and the store of any rank.
 
-    recorded     the events of passes over so many samples
+    recorded     returns the events of passes over n samples
     parameters   by their numbers in the graph
     comms        of this rank, by axis
     """
 
     _recorded: Callable[[int], PassEvents]
-    _own: Mapping[int, Parameter]
+    _parameters_by_variable: Mapping[int, Parameter]
     _comms: Mapping[str, PaperComm]
-    _own_exchanges: dict[Exchanged, Exchange]
+    _exchanges: dict[RecordedExchange, Exchange]
     _replays: Iterator[int]
-    _replay: int  # the number of the pass that is under way, with its statistics and its hook
+    _replay: int  # the number of the running pass, which has these statistics and this hook
     _stats: BatchStats
     _on_leaf: Callable[[Any], None] | None
 
@@ -251,8 +251,8 @@ class PaperStage(Module):
         parameters: Mapping[int, Parameter],
         comms: Mapping[str, PaperComm],
     ) -> None:
-        vars(self).update(_recorded=recorded, _own=parameters, _comms=comms)
-        vars(self).update(_replays=count(), _own_exchanges=dict[Exchanged, Exchange]())
+        vars(self).update(_recorded=recorded, _parameters_by_variable=parameters, _comms=comms)
+        vars(self).update(_replays=count(), _exchanges=dict[RecordedExchange, Exchange]())
         for v, p in parameters.items():
             self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
 
@@ -271,49 +271,51 @@ class PaperStage(Module):
         stats: BatchStats,
         on_leaf: Callable[[Any], None] | None = None,
     ) -> None:
-        """Does again what a pass did; `on_leaf` gets parameters whose gradient is final."""
+        """Repeats the events of a pass; `on_leaf` is called with each parameter whose gradient is
+        final."""
         vars(self).update(_stats=stats, _on_leaf=on_leaf, _replay=next(self._replays))
-        for noted, times in events.exchanges.items():
-            self._exchange(noted, times)
-        for do, arguments in events.others:
+        for recorded, times in events.exchanges.items():
+            self._exchange(recorded, times)
+        for do, arguments in events.calls:
             do(self, *arguments)
 
     # ---- events
 
     def use(self, variable: int) -> None:
-        """Asks for values."""
-        _ = self._own[variable].operand
+        """Asks the store for the values of a parameter."""
+        _ = self._parameters_by_variable[variable].operand
 
     def use_again(self, variable: int, made: int) -> None:
-        """Asks for values again, for the node number `made`."""
-        self._own[variable].refresh((self._replay << 32) + made)
+        """Asks the store for the values of a parameter again, in the backward pass of tape node
+        `made`."""
+        self._parameters_by_variable[variable].refresh((self._replay << 32) + made)
 
     def contribute(self, variable: int) -> None:
-        """Writes a gradient, or adds to it."""
-        p = self._own[variable]
+        """Asks for the memory of a gradient, as an op does that writes or adds to it."""
+        p = self._parameters_by_variable[variable]
         _ = p.grad_memory
         p.has_grad = True
 
     def ready(self, variable: int) -> None:
-        """A gradient is final."""
+        """Reports that the gradient of a parameter is final."""
         if self._on_leaf is not None:
-            self._on_leaf(self._own[variable])
+            self._on_leaf(self._parameters_by_variable[variable])
 
     def moments(self, local: Moments) -> None:
-        """Asks for statistics."""
+        """Asks for batch statistics."""
         self._stats.moments(local, lambda summed: None)
 
     def sum(self, sums: Array) -> None:
-        """Sums over the batch."""
+        """Asks for sums over the batch."""
         self._stats.sum(sums)
 
-    def _exchange(self, noted: Exchanged, times: int) -> None:
-        """Logs an exchange among the ranks of this stage."""
-        axis, exchange, places, started = noted
-        if noted not in self._own_exchanges:
+    def _exchange(self, recorded: RecordedExchange, times: int) -> None:
+        """Logs a recorded exchange among the ranks of this stage."""
+        axis, exchange, places, started = recorded
+        if recorded not in self._exchanges:
             comm = self._comms[axis]
             if exchange.operation is Collective.ALL_REDUCE:
                 comm.window(exchange.algorithm, exchange.numbers, exchange.dtype)
             group = tuple(comm.members[i] for i in places)
-            self._own_exchanges[noted] = exchange._replace(group=group)
-        self._comms[axis].ranks.log.note(axis, self._own_exchanges[noted], started, times)
+            self._exchanges[recorded] = exchange._replace(group=group)
+        self._comms[axis].state.log.note(axis, self._exchanges[recorded], started, times)

@@ -9,7 +9,7 @@ from nnmpi.options import terms
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.planning.search import Planned
+from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
 from nnmpi.run.planning.planning import SUMS, FoundLayouts
 from nnmpi.sim.drawing.tables import amount, columns, plural
@@ -20,12 +20,12 @@ TERMS = StepTime._fields
 def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
     """The plan as an event, its best layouts first; `file` is the file of the first one, if it was
     written."""
-    best, asked = layouts.search.best[0], layouts.asked
+    best, request = layouts.search.best[0], layouts.request
     return {
         "event": "plan",
         "title": layouts.title,
         "batch_size": layouts.config.batch_size,
-        **asked._asdict(),
+        **request._asdict(),
         "notes": layouts.notes,
         "counts": layouts.search.counts._asdict(),
         "refused": dict(layouts.search.refused),
@@ -37,7 +37,7 @@ def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
     }
 
 
-def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
+def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Event:
     """The event of one layout, with the reason why it is not the best one."""
     return {
         "layout": planned.options,
@@ -45,13 +45,13 @@ def _row(layouts: FoundLayouts, planned: Planned, best: Planned) -> Event:
         "seconds": planned.time.seconds,
         "samples_per_second": layouts.config.batch_size / planned.time.seconds,
         "bytes": planned.nbytes,
-        "fits": planned.nbytes <= (layouts.asked.memory or float("inf")),
+        "fits": planned.nbytes <= (layouts.request.memory or float("inf")),
         **planned.time._asdict(),
-        "why": why(planned, best, layouts.asked.memory),
+        "why": why(planned, best, layouts.request.memory),
     }
 
 
-def why(planned: Planned, best: Planned, memory: float | None) -> str:
+def why(planned: PricedLayout, best: PricedLayout, memory: float | None) -> str:
     """The reason why a layout loses: its memory, or the term by which it is slowest. A layout may
     also be faster, by less than measurements differ."""
     if memory and planned.nbytes > memory:
@@ -67,10 +67,10 @@ GIVEN = (*options(TRAINED), *SUMS)
 """The options of a plan that a run gets unchanged."""
 
 
-def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) -> Iterator[str]:
+def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = None) -> Iterator[str]:
     """The words of the command that runs a layout, from its file if there is one. It includes the
     predicted cut only if units were measured; otherwise the run measures and cuts by itself."""
-    yield f"mpirun -n {layouts.asked.ranks} python -m nnmpi.train"
+    yield f"mpirun -n {layouts.request.ranks} python -m nnmpi.train"
     config, plain = layouts.config, Config()
     for option in GIVEN:
         value = getattr(config, option.name)
@@ -88,7 +88,7 @@ def command(layouts: FoundLayouts, planned: Planned, file: str | None = None) ->
         yield f"--cut {planned.cut}"
 
 
-def as_toml(layouts: FoundLayouts, planned: Planned) -> str:
+def as_toml(layouts: FoundLayouts, planned: PricedLayout) -> str:
     """A layout as a file for --layout."""
     cut = planned.cut if layouts.is_measured else None
     ways = terms.layout(planned.layout.layout).ways if planned.layout.layout else {}

@@ -31,7 +31,7 @@ from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, WayPri
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
-from nnmpi.planning.arrangements import UNMEASURED
+from nnmpi.planning.arranger import UNMEASURED
 from nnmpi.planning.machine import TYPICAL
 from nnmpi.planning.stage_cut import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
@@ -178,7 +178,7 @@ def cut_model(
             group.meet("trainer.model(x)")
 
     if groups:
-        model._meet = meet
+        model._before_user_call = meet
     return sharding
 
 

@@ -105,7 +105,7 @@ def generate(
     temperature: divides the scores; 0: always the best token
     top_k, top_p: draw from this many of the best, or from the best with this total probability
     """
-    if model._meet is not None:
+    if model._before_user_call is not None:
         raise ValueError("each rank has a part of this model: call trainer.generate on all ranks")
     how = Sampling(temperature, top_k, top_p, seed).checked()
     prompt = checked_prompt(tokens, max_new_tokens, model)

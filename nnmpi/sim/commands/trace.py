@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import content, parsed, refusing_others
 from nnmpi.sim.drawing.svg import svg
-from nnmpi.sim.drawing.timeline import BACKGROUND, BETWEEN, Span, Timeline, draw
+from nnmpi.sim.drawing.timeline import BACKGROUND, GAPS, Span, Timeline, draw
 
 HELP = "steps of a real run"
 
@@ -123,8 +123,8 @@ def _span(event: dict[str, Any]) -> Span:
 
 def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
     """The spans of a rank, one after the other: an operation is cut where it waits."""
-    operations = sorted((e for e in events if e.kind not in BETWEEN), key=lambda e: e.start)
-    waits = deque(sorted((e for e in events if e.kind in BETWEEN), key=lambda e: e.start))
+    operations = sorted((e for e in events if e.kind not in GAPS), key=lambda e: e.start)
+    waits = deque(sorted((e for e in events if e.kind in GAPS), key=lambda e: e.start))
     for operation in operations:
         since = operation.start
         while waits and waits[0].start < operation.end:

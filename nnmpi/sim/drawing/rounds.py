@@ -16,7 +16,7 @@ from math import hypot
 
 from nnmpi.collectives.step import Algorithm, Step
 from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
-from nnmpi.sim.drawing.svg import IDLE, INK, QUIET, between, box, page, text
+from nnmpi.sim.drawing.svg import IDLE, INK, QUIET, blend, box, page, text
 from nnmpi.sim.drawing.tables import columns
 
 # ---- A plan as a text table: one row per round, one column per rank.
@@ -129,7 +129,7 @@ def _legend(p: int, y: float) -> Iterator[str]:
 
 
 def _shade(ranks: int, p: int) -> str:
-    return between(LIGHT, DARK, (ranks - 1) / max(p - 1, 1))
+    return blend(LIGHT, DARK, (ranks - 1) / max(p - 1, 1))
 
 
 def _held(

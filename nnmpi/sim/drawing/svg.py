@@ -5,7 +5,7 @@ from html import escape
 from math import ceil, floor, log10
 from typing import NamedTuple
 
-from nnmpi.sim.drawing.timeline import BACKGROUND, BETWEEN, Span, Timeline, kinds, shortest, style
+from nnmpi.sim.drawing.timeline import BACKGROUND, GAPS, Span, Timeline, kinds, shortest, style
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
@@ -109,10 +109,10 @@ def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
     name, number = style(span.kind).name, str(span.micro) if span.micro >= 0 else ""
     details = f"{name} {number}, stage {span.stage}, {span.start:g} to {span.end:g}"
     border = ' stroke="#ffffff" stroke-width="1"' if width > 4 else ""
-    shade = between("#000000", style(span.kind).colour, 0.82**chunk)
+    shade = blend("#000000", style(span.kind).colour, 0.82**chunk)
     at = (x, top + ROW, width, GAP - 2) if span.kind == BACKGROUND else (x, top, width, ROW)
     yield f"<g><title>{escape(details)}</title>{box(*at, shade, border)}"
-    if number and width >= NARROWEST and span.kind not in BETWEEN:
+    if number and width >= NARROWEST and span.kind not in GAPS:
         yield _number(number, x + width / 2, top + ROW / 2, width, INK if chunk < 2 else PAPER)
     yield "</g>"
 
@@ -160,7 +160,7 @@ def _legend(y: float, timelines: Sequence[Timeline]) -> tuple[list[str], float]:
     return parts, y
 
 
-def between(a: str, b: str, part: float) -> str:
+def blend(a: str, b: str, part: float) -> str:
     """The colour at a part of the way from one colour to another."""
     pairs = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(x + (y - x) * part):02x}" for x, y in pairs)

@@ -15,7 +15,7 @@ WIDTH = 120  # of a drawing as text, in columns
 IDLE = "."
 COMPUTE = ("F", "B", "I", "W", "STEP")
 BACKGROUND = "background"
-BETWEEN = ("wait", "communicate")
+GAPS = ("wait", "communicate")
 """Kinds of what lies between computations; pictures number only the latter."""
 
 

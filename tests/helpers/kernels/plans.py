@@ -101,7 +101,7 @@ def planned(what: Any, gpu: dict[str, Any], lib: Any) -> dict[str, Any]:
 
     properties = lib.create_device_properties(json.dumps(gpu))
     try:
-        found = cudnn.built(what, device_property=properties, sm_version=gpu["deviceVer"] // 10)
+        found = cudnn.build(what, device_property=properties, sm_version=gpu["deviceVer"] // 10)
     except (lib.cudnnGraphNotSupportedError, RuntimeError, ValueError) as error:
         return {"why": f"{type(error).__name__}: {error}"}
     name = found.graph.get_plan_name_at_index(found.graph._plan_index)

@@ -9,11 +9,11 @@ from nnmpi import Tensor, nn
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops.linear import linear
 from nnmpi.comm import Comm, comm_self
-from nnmpi.nn.kept import kept, nbytes
+from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.tensor import POSITIONS, Way
 from nnmpi.parallel.tensor.layers import gathering_linear, row, sharded_lookup
 from nnmpi.parallel.tensor.ops import Bounds, own
-from nnmpi.parallel.tensor.sides import CutAlong
+from nnmpi.parallel.tensor.specs import AxisSharded
 
 N, T, K = 3, 7, 8
 SEQUENCE = {"sequence_parallel": True}
@@ -23,40 +23,40 @@ def _random(seed: int, *shape: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def _uneven(comm: Comm) -> tuple[CutAlong, slice]:
-    """The last rank has most of the positions; a side, and this rank's."""
+def _uneven(comm: Comm) -> tuple[AxisSharded, slice]:
+    """The last rank has most of the positions; a spec, and this rank's."""
     bounds: Bounds = (*range(comm.size), T)
-    return CutAlong(comm, bounds), slice(*own(bounds, comm))
+    return AxisSharded(comm, bounds), slice(*own(bounds, comm))
 
 
 def a_sum_is_cut_and_parts_are_gathered(comm: Comm) -> None:
-    side, here = _uneven(comm)
+    spec, here = _uneven(comm)
     terms = [_random(r, N, T, K) for r in range(comm.size)]
-    part = side.sum(terms[comm.rank].copy())
+    part = spec.sum(terms[comm.rank].copy())
     np.testing.assert_allclose(part, sum(terms)[:, here], rtol=1e-13)
     assert part.base is None  # the memory of the whole sum is not kept
-    np.testing.assert_array_equal(side.whole(terms[0][:, here]), terms[0])
+    np.testing.assert_array_equal(spec.whole(terms[0][:, here]), terms[0])
 
 
 def the_sum_is_the_transpose_of_the_gather(comm: Comm) -> None:
     """<sum(x), y> = <x, whole(y)>, added up over the ranks."""
-    side, here = _uneven(comm)
+    spec, here = _uneven(comm)
     x, y = _random(comm.rank, N, T, K), _random(9 + comm.rank, N, here.stop - here.start, K)
-    both = np.array([(side.sum(x.copy()) * y).sum(), (x * side.whole(y)).sum()])
+    both = np.array([(spec.sum(x.copy()) * y).sum(), (x * spec.whole(y)).sum()])
     comm.all_reduce(both, "doubling")
     np.testing.assert_allclose(*both, rtol=1e-12)
 
 
 def a_column_of_positions_equals_linear(comm: Comm) -> None:
-    side, here = _uneven(comm)
+    spec, here = _uneven(comm)
     for relu in (False, True):
         x, w, b = _random(1, N, T, K), _random(2 + comm.rank, 5, K), _random(7, 5)
         g = _random(10 + comm.rank, N, T, 5)
         mine = Tensor(x[:, here].copy(), requires_grad=True)
         leaves = [mine, Tensor(w, requires_grad=True), Tensor(b, requires_grad=True)]
-        y = apply(gathering_linear, *leaves, side=side, relu=relu)
+        y = apply(gathering_linear, *leaves, spec=spec, relu=relu)
         most = mine.data.nbytes + w.nbytes + b.nbytes + y.data.nbytes
-        assert nbytes(kept([y]).values()) <= most, "it keeps positions of other ranks"
+        assert nbytes(saved_memory([y]).values()) <= most, "it keeps positions of other ranks"
         whole = [Tensor(a, requires_grad=True) for a in (x, w, b)]
         wanted = apply(linear, *whole, relu=relu)
         np.testing.assert_allclose(y.data, wanted.data, rtol=1e-12)
@@ -69,12 +69,12 @@ def a_column_of_positions_equals_linear(comm: Comm) -> None:
 
 
 def a_row_of_positions_equals_linear(comm: Comm) -> None:
-    side, here = _uneven(comm)
+    spec, here = _uneven(comm)
     for relu in (False, True):
         x, w, b = _random(1, N, T, 2 * comm.size), _random(2, 5, 2 * comm.size), _random(3, 5)
         g, some = _random(4, N, T, 5), slice(2 * comm.rank, 2 * comm.rank + 2)
         parts = [Tensor(a, requires_grad=True) for a in (x[..., some].copy(), w[:, some].copy(), b)]
-        y = apply(row, *parts, of=linear, side=side, axis=-1, relu=relu)
+        y = apply(row, *parts, of=linear, spec=spec, axis=-1, relu=relu)
         whole = [Tensor(a, requires_grad=True) for a in (x, w, b)]
         wanted = apply(linear, *whole, relu=relu)
         np.testing.assert_allclose(y.data, wanted.data[:, here], rtol=1e-12)
@@ -88,11 +88,11 @@ def a_row_of_positions_equals_linear(comm: Comm) -> None:
 
 
 def an_embedding_gives_positions(comm: Comm) -> None:
-    side, here = _uneven(comm)
+    spec, here = _uneven(comm)
     index, w = np.random.default_rng(0).integers(0, 12, (N, T)), _random(1, 12, K)
     rows = slice(12 * comm.rank // comm.size, 12 * (comm.rank + 1) // comm.size)
     part = Tensor(w[rows], requires_grad=True)
-    y = apply(sharded_lookup, part, index=index, start=rows.start, padding=None, side=side)
+    y = apply(sharded_lookup, part, index=index, start=rows.start, padding=None, spec=spec)
     np.testing.assert_array_equal(y.data, w[index][:, here])
     g, wanted = _random(2, N, T, K), np.zeros_like(w)
     y.backward(g[:, here])

@@ -77,10 +77,10 @@ class Scale(nn.Module):
 
     def __init__(self, width: int) -> None:
         self.factor = nn.Parameter(np.linspace(0.5, 1.5, width, dtype=np.float32))
-        self.way, self.side, self.comm = 1, 1, 1  # names that rewriting has use for
+        self.way, self.spec, self.comm = 1, 1, 1  # names that rewriting has use for
 
     def forward(self, x: Tensor) -> Tensor:
-        return x * self.factor * (self.way * self.side * self.comm)
+        return x * self.factor * (self.way * self.spec * self.comm)
 
 
 class Outputs(nn.Module):

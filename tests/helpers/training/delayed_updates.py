@@ -58,7 +58,7 @@ def train(comm: Comm, config: Config, stop: tuple[int, int] | None = None, *give
             store = trainer.optimizer.parameters[0].store
             assert isinstance(store, VersionStore)
             buffers.append(store.buffers)
-            entries = trainer.strategy.entries.on_all_ranks()
+            entries = trainer.strategy.full_state.on_all_ranks()
             state.update((entry.place.path, np.array(entry.value)) for entry in entries)
 
     trainer = Trainer(config, *given, comm=comm, callbacks=[Gathers()])

@@ -16,11 +16,11 @@ from nnmpi.arrays import meta
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport
-from nnmpi.nn.kept import kept, nbytes
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, Sent, Traffic
+from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.arrangement.partition import layers, units
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.step.executor import StepState
@@ -101,7 +101,7 @@ def sends_what_is_said(comm: Comm, made: Made, options: Options) -> tuple[Traine
     """After some steps; returns the Trainer, steps that are left, and what stages have taken."""
     trainer, steps, taken = _begun(comm, options)
     a = trainer.arrangement
-    before: Traffic = dict.fromkeys(TRAFFIC_AXES, Sent())
+    before: AxisTraffic = dict.fromkeys(TRAFFIC_AXES, Traffic())
     after = before
     for _ in range(3):  # the first step has what the next ones need no more
         next(steps)
@@ -208,7 +208,7 @@ def _keeps(trainer: Trainer, taken: Taken) -> None:
                 y = trainer.session.task.objective.loss(widened(y), labels)
             y = [y] if isinstance(y, Tensor) else y
             whole = [*x, *(y if s + 1 < len(a.stages) else [])]  # the loss has only what it reads
-            memory = kept(y) | {id(m): m for m in (meta.owner(t.operand) for t in whole)}
+            memory = saved_memory(y) | {id(m): m for m in (meta.owner(t.operand) for t in whole)}
             held = nbytes(memory.values())
         said = pass_bytes(a, rank, s, n).kept
         near = pytest.approx(said, rel=0.05, abs=100)

@@ -11,7 +11,7 @@ from helpers.training.laws_snapshot import trainer_of
 from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.backups import backup, needs_backups
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.backup import Backups, HeldVersion, backups
 from nnmpi.parallel.model.snapshot import SavedRange, saved
 from nnmpi.parallel.step.executor import StepState
@@ -122,7 +122,7 @@ def backups_outlive(comm: Comm, options: Options, losses: Losses) -> None:
     if isinstance(made, Backups):
         ledger = made._comm.ledger
         kept.train(3)
-        sent = Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
+        sent = Traffic(sum(ledger.sent_bytes), sum(ledger.sent_messages))
         held = sum(
             packed.memory.nbytes
             for memory in made._memories

@@ -149,7 +149,7 @@ def train(comm: Comm, goal: str, **options: Any) -> Trained:
 
     class Keep:
         def on_epoch(self, trainer: Trainer, event: Event) -> None:
-            entries = trainer.strategy.entries.on_all_ranks()
+            entries = trainer.strategy.full_state.on_all_ranks()
             found.append({entry.place.path: np.array(entry.value) for entry in entries})
 
     own = {"loss": loss(), "metrics": metrics, "callbacks": [Keep()]}

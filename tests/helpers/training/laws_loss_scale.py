@@ -55,7 +55,7 @@ def too_large_gradients_halve_it_on_all_ranks(comm: Comm) -> None:
     for layout in LAYOUTS if comm.size == 2 else [{}]:
         watch = Watch()
         trainer = trainer_of(comm, watch, 2.0**10, **layout)
-        first = First(trainer.strategy.entries.sha256())
+        first = First(trainer.strategy.full_state.sha256())
         trainer.callbacks.append(first)
         trainer.fit(NullReport())
         assert first.is_unchanged, layout
@@ -76,7 +76,7 @@ class First:
 
     def on_step(self, trainer: Trainer, event: Event) -> None:
         if event["step"] == 1:
-            self.is_unchanged = trainer.strategy.entries.sha256() == self.before
+            self.is_unchanged = trainer.strategy.full_state.sha256() == self.before
 
 
 def good_steps_double_it(comm: Comm) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from nnmpi.comm import Comm
 from nnmpi.nn.place import Part, Place, Range, whole
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.model import moves
 from nnmpi.parallel.model.moves import Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import carry_out
@@ -127,8 +127,8 @@ def the_price_of_a_plan_is_what_is_sent(comm: Comm) -> None:
         ledger.reset()
         plan = carried_out(case, comm)
         found = plan.moved(comm.size)[comm.rank]
-        assert found.sent == Sent(sum(ledger.sent_bytes), sum(ledger.sent_messages))
-        assert found.received == Sent(sum(ledger.received_bytes), sum(ledger.received_messages))
+        assert found.sent == Traffic(sum(ledger.sent_bytes), sum(ledger.sent_messages))
+        assert found.received == Traffic(sum(ledger.received_bytes), sum(ledger.received_messages))
         own = (need for rank, need in case.need if rank == comm.rank)
         wanted = sum(n.size * plan.tensors[n.tensor].itemsize for n in own)
         assert (found.needed, found.read) == (wanted, 0)

@@ -12,7 +12,7 @@ from helpers.training.pipelined import BOUND, distance
 from nnmpi import Config, Trainer, nn
 from nnmpi.comm import Comm, comm_self, launched
 from nnmpi.nn.state import assign
-from nnmpi.parallel.model.entries import Entries
+from nnmpi.parallel.model.full_state import FullState
 from nnmpi.parallel.step.executor import StepState
 
 State = dict[str, np.ndarray]
@@ -56,7 +56,7 @@ def go(trainer: Trainer, at: StepState, steps: int) -> Saved:
                 at = result.state
                 if at.step == until:
                     break
-    model = {e.place.path: e.value.copy() for e in trainer.strategy.entries.on_all_ranks()}
+    model = {e.place.path: e.value.copy() for e in trainer.strategy.full_state.on_all_ranks()}
     found = trainer.optimizer_state_dict()
     trainer.close()
     state = everywhere(trainer)
@@ -67,14 +67,14 @@ def go(trainer: Trainer, at: StepState, steps: int) -> Saved:
 
 def everywhere(trainer: Trainer) -> State:
     """The state of the optimizer on all ranks, also after the end of a run."""
-    entries = Entries.of_optimizer(trainer.optimizer, trainer.model, trainer.comm)
+    entries = FullState.of_optimizer(trainer.optimizer, trainer.model, trainer.comm)
     return {e.place.path: e.value for e in entries.on_all_ranks()}
 
 
 def go_on(comm: Comm, saved: Saved, steps: int, **options: Any) -> Saved:
     """The same steps from there in a layout."""
     trainer = trainer_of(comm, **options)
-    tensors = zip(trainer.model.tensors(), trainer.strategy.entries.table.held, strict=True)
+    tensors = zip(trainer.model.tensors(), trainer.strategy.full_state.table.held, strict=True)
     with trainer.gathered_parameters():
         for (place, tensor), is_held in tensors:
             if is_held:  # a stage of a pipeline has no memory for the others

@@ -159,7 +159,7 @@ def what_one_layout_saves_another_loads(comm: Comm) -> None:
 def _values(comm: Comm, options: Options) -> dict[str, np.ndarray]:
     """What a run begins with: the whole model, on every rank."""
     trainer = Trainer(Config(**options, dtype="float64"), None, digits(), comm)
-    found, digest = contents(trainer), trainer.strategy.entries.sha256()
+    found, digest = contents(trainer), trainer.strategy.full_state.sha256()
     assert same_on_all(comm, digest)
     trainer.close()
     return found

@@ -10,7 +10,7 @@ import numpy as np
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm.transport.base import RankLost
-from nnmpi.io.checkpoints.forms import RunAbout, TensorFact, tensor_facts
+from nnmpi.io.checkpoints.forms import RunFacts, TensorFact, tensor_facts
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.checkpoints.write import Writer
@@ -18,7 +18,7 @@ from nnmpi.io.output.pace import PaceCounts
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place, whole
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.model.snapshot import RangeOf, SavedRange
+from nnmpi.parallel.model.snapshot import SavedRange, StateRange
 from nnmpi.parallel.step.executor import StepState
 
 COPIES, SLICES, BUFFER, PARTS = "copies", "slices", "buffer", "parts"
@@ -40,7 +40,7 @@ def made(comm: Comm, step: int, n: int = 1000, epoch: int = 0) -> Snapshot:
     def of(path: str, place: Place, lo: int, hi: int, sums: tuple[str, ...] = SUMS) -> SavedRange:
         row = numbers(step, path, "values", n)[place.slices[0]]
         rows = {name: numbers(step, path, name, n)[place.slices[0]][lo:hi] for name in sums}
-        return RangeOf(*place, (0,), lo, hi, step if sums else 0, row[lo:hi], rows)
+        return StateRange(*place, (0,), lo, hi, step if sums else 0, row[lo:hi], rows)
 
     entire = whole((n,))
     owned = (
@@ -54,9 +54,9 @@ def made(comm: Comm, step: int, n: int = 1000, epoch: int = 0) -> Snapshot:
     return Snapshot(Config(), size, {}, None, state, 0, sums, (), changes, owned, None)
 
 
-def about_run(arrays: object = None, **others: object) -> RunAbout:
+def about_run(arrays: object = None, **others: object) -> RunFacts:
     """What a run tells, with arrays in the state of a callback."""
-    about = RunAbout(
+    about = RunFacts(
         *(False, 9, {}, None, PaceCounts(), {}),
         callbacks=(("Arrays", arrays),),
         tensors=tuple(TensorFact(path, path, path != BUFFER, path != BUFFER) for path in PATHS),
@@ -66,7 +66,7 @@ def about_run(arrays: object = None, **others: object) -> RunAbout:
     return replace(about, **others)
 
 
-def about_of(trainer: Trainer, state: object = None) -> RunAbout:
+def about_of(trainer: Trainer, state: object = None) -> RunFacts:
     """What a Trainer tells of its model, and the state of a callback."""
     return about_run(state, tensors=tensor_facts(trainer.model))
 

@@ -13,7 +13,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event, Report
 from nnmpi.parallel.checks.reference_update import difference, scale_of, summed_gradient
-from nnmpi.parallel.model.entries import first_difference
+from nnmpi.parallel.model.full_state import first_difference
 
 BOUND = 1e-10  # in float64, after ten steps
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1")
@@ -92,7 +92,7 @@ def run(
     plain: Options = {"dtype": "float64", "epochs": 2, "batch_size": 24}
     trainer, heard = Trainer(Config(**plain | options), build, given or digits(), comm), Heard()
     trainer.fit(heard)
-    assert first_difference(trainer.strategy.entries.table) is None
+    assert first_difference(trainer.strategy.full_state.table) is None
     return Ran(heard.events, heard.losses, contents(trainer), gradients(trainer))
 
 
@@ -173,13 +173,13 @@ def tell(comm: Comm, text: str) -> str:
 
 def contents(trainer: Trainer) -> dict[str, np.ndarray]:
     """The whole model, on every rank."""
-    entries = trainer.strategy.entries.on_all_ranks()
+    entries = trainer.strategy.full_state.on_all_ranks()
     return {entry.place.path: entry.value.copy() for entry in entries}
 
 
 def gradients(trainer: Trainer) -> dict[str, Part]:
     """This rank's parts of the gradient of the last step, as users read it, by parameter."""
-    held = zip(trainer.model.tensors(), trainer.strategy.entries.table.held, strict=True)
+    held = zip(trainer.model.tensors(), trainer.strategy.full_state.table.held, strict=True)
     return {
         place.path: Part(place.slices, to_host(summed_gradient(p)).copy())
         for (place, p), is_held in held

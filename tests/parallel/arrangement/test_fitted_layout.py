@@ -9,7 +9,7 @@ from helpers.datafiles import refused
 
 from nnmpi import Config
 from nnmpi.data import blank
-from nnmpi.io.checkpoints.snapshot import MAY_CHANGE
+from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
 from nnmpi.options.config import options
 from nnmpi.parallel import strategies
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
@@ -20,7 +20,7 @@ from nnmpi.run.setup.cutting import UncutModel, fitted
 from nnmpi.run.setup.setup import build_model
 
 MOST = 24  # ranks
-OF_THE_RUN = [option.name for option in options() if option.metadata["group"] not in MAY_CHANGE]
+OF_THE_RUN = [option.name for option in options() if option.metadata["group"] not in LAYOUT_GROUPS]
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "dp": {},

@@ -10,7 +10,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, RE
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.parallel.arrangement import exchanges
-from nnmpi.parallel.arrangement.exchanges import Sent, added, carried_out
+from nnmpi.parallel.arrangement.exchanges import Traffic, added, carried_out
 
 OF_RANKS = {**ALGORITHMS, **{f"{n} scatter": a for n, a in REDUCE_SCATTERS.items()}}
 OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": BROADCASTS["tree"]}
@@ -18,10 +18,10 @@ OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": B
 
 def planned(
     a: Algorithm, p: int, r: int, edges: Sequence[int], dtype: np.dtype, narrow: bool = False
-) -> Sent:
+) -> Traffic:
     plan = make_plan(a, r, p, tuple(edges), dtype, exchanges.MESSAGE, narrow)
     parts = [part for move in plan.moves for part in move.out]
-    return Sent(sum(part.stop - part.start for part in parts), len(parts))
+    return Traffic(sum(part.stop - part.start for part in parts), len(parts))
 
 
 @pytest.mark.parametrize("longest", [1 << 30, 24])

@@ -1,4 +1,4 @@
-"""Entries: whole tensors from parts on several ranks, their hash, their files, and differences."""
+"""FullState: whole tensors from parts on several ranks, their hash, their files, differences."""
 
 import hashlib
 from pathlib import Path
@@ -17,7 +17,7 @@ from nnmpi.io.files import saving
 from nnmpi.nn.init import normal
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.place import Place
-from nnmpi.parallel.model.entries import Entries, first_difference
+from nnmpi.parallel.model.full_state import FullState, first_difference
 from nnmpi.parallel.model.parts import PartTable
 
 
@@ -64,7 +64,7 @@ def equal(found: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_the_writer_gets_each_tensor_whole_and_in_order(ranks: int) -> None:
     def rank(comm: Comm) -> tuple[dict[str, np.ndarray], str, bool, Any]:
-        entries = Entries.of_model(model(comm), comm)
+        entries = FullState.of_model(model(comm), comm)
         found = {entry.place.path: entry.value for entry in entries}
         return found, entries.sha256(), entries.writer_has_all, entries.index()
 
@@ -90,10 +90,10 @@ def test_a_file_is_written_one_tensor_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
 
     def rank(comm: Comm) -> None:
-        entries = Entries.of_model(model(comm), comm)
+        entries = FullState.of_model(model(comm), comm)
         arrays = (entry.value for entry in entries)
         if comm.rank == 0:
-            index = [saving.Info(*info) for info in entries.index()]
+            index = [saving.HeaderRow(*info) for info in entries.index()]
             saving.write(path, index, arrays, {}, {})
         assert not list(arrays)
 
@@ -106,13 +106,13 @@ def test_a_tied_parameter_counts_once_and_is_written_twice() -> None:
     def rank(comm: Comm) -> tuple[list[str], str]:
         tied = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False))
         tied[1].weight = tied[0].weight
-        entries = Entries.of_model(tied.to("float32"), comm)
+        entries = FullState.of_model(tied.to("float32"), comm)
         return [e.place.path for e in entries], entries.sha256()
 
     single = nn.Sequential(nn.Linear(3, 3, bias=False)).to("float32")
     names, sha = threads.run(2, rank)[0]
     assert names == ["0.weight", "1.weight"]
-    assert sha == Entries.of_model(single, threads.comm_self()).sha256()
+    assert sha == FullState.of_model(single, threads.comm_self()).sha256()
 
 
 @pytest.mark.parametrize("where", ["0.columns", "0.bias", "0.mean"])
@@ -146,15 +146,15 @@ def test_parts_that_do_not_make_up_a_tensor_are_refused(parts: list[tuple[int, i
         module = nn.Module()
         place = Place("", (4,), (parts[comm.rank],))
         module.register_buffer("b", np.ones(place.local_shape), place)
-        with refused("b: the parts", "do not make up its shape (4,)"):
-            Entries.of_model(module, comm)
+        with refused("b: the parts", "do not cover its shape (4,)"):
+            FullState.of_model(module, comm)
 
     threads.run(2, rank)
 
 
 def test_a_tensor_that_no_rank_has_is_refused() -> None:
     with refused("weight: the parts [] that ranks have"):
-        Entries.of_model(nn.Linear(2, 2), threads.comm_self(), "bias".__eq__)
+        FullState.of_model(nn.Linear(2, 2), threads.comm_self(), "bias".__eq__)
 
 
 @pytest.mark.parametrize("forgotten", ["2.running_mean", "3.bias"])
@@ -162,6 +162,8 @@ def test_a_tensor_that_no_stage_has_is_refused(forgotten: str) -> None:
     def rank(comm: Comm) -> None:
         stage = stage_of(comm.rank, 0, 2)
         with refused(f"{forgotten}: the parts [] that ranks have"):
-            Entries.of_model(tied_pipeline(), comm, lambda path: path != forgotten and stage(path))
+            FullState.of_model(
+                tied_pipeline(), comm, lambda path: path != forgotten and stage(path)
+            )
 
     threads.run(2, rank)

@@ -9,7 +9,7 @@ from helpers.training.laws_snapshot import LAYOUTS, RING, trainer_of
 from nnmpi import Config
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.parallel.arrangement.exchanges import Sent
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.model import snapshot as snapshots
 from nnmpi.parallel.model.moves import MovePlan
 from nnmpi.parallel.model.moving import carry_out
@@ -65,9 +65,9 @@ def test_what_ranks_send_when_they_are_rearranged_is_what_is_said(
     def counted(plan: MovePlan, comm: Comm, *rest: Any) -> None:
         comm.ledger.reset()
         carry_out(plan, comm, *rest)
-        found = Sent(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
+        found = Traffic(sum(comm.ledger.sent_bytes), sum(comm.ledger.sent_messages))
         sent.setdefault(comm.rank, []).append(found)
 
-    sent: dict[int, list[Sent]] = {}
+    sent: dict[int, list[Traffic]] = {}
     monkeypatch.setattr(snapshots, "carry_out", counted)
     threads.run(4, rank)

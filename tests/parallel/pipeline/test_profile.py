@@ -13,7 +13,7 @@ from nnmpi import nn
 from nnmpi.arrays.backend import CPU, Backend
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.seeding import construction, seeded
+from nnmpi.nn.seeding import seed_state, seeded
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.pipeline.profile import Timing, UnitCost, profile
@@ -85,14 +85,14 @@ def kept(model: nn.Module) -> list[Any]:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", MADE)
 def test_a_profile_changes_nothing(name: str, dtype: str) -> None:
-    model, before = fresh(name), construction.get()
+    model, before = fresh(name), seed_state.get()
     state, buffers = kept(model), [b for _, b in model.named_buffers()]
     costs = profiled(model, batch(name, dtype), CPU, repeats=1)
     assert len(costs) == len(units(graph_of(model, batch(name, dtype))))
     assert kept(model) == state
     assert not any(p.is_drawn for p in model.parameters())
     assert all(a is b for a, (_, b) in zip(buffers, model.named_buffers(), strict=True))
-    assert construction.get() == before
+    assert seed_state.get() == before
     expected = fresh(name).state_dict()
     for path, value in model.state_dict().items():
         np.testing.assert_array_equal(value, expected[path])

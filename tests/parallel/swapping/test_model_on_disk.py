@@ -43,7 +43,7 @@ def trained(trainer: Trainer) -> str:
     """The digest after two steps."""
     for _ in islice(trainer.strategy.steps(trainer.train, trainer.state), 2):
         pass
-    return trainer.strategy.entries.sha256()
+    return trainer.strategy.full_state.sha256()
 
 
 def within(share: float, comm: Comm | None = None, **how: Any) -> tuple[str, Trainer]:

@@ -135,5 +135,5 @@ def test_a_model_saved_on_three_ranks_is_loaded_on_one(name: str, tmp_path: Path
     (saved, *_) = thread_ranks.run(3, _save, path, name)
     config = Config(dtype="float64", batch_size=24, load=str(path))
     trainer = Trainer(config, BRANCH_MODELS[name], digits(), comm_self())
-    assert trainer.strategy.entries.sha256() == saved
+    assert trainer.strategy.full_state.sha256() == saved
     trainer.close()

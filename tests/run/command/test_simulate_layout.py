@@ -12,8 +12,8 @@ from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.planning.paper.alike_ranks import alike_ranks
 from nnmpi.planning.paper.rank import traffic
+from nnmpi.planning.paper.rank_kinds import rank_kinds
 from nnmpi.run.dry_run import MOST_RANKS, dry_run
 from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.run.setup.setup import set_up
@@ -64,7 +64,7 @@ def test_all_ranks_of_a_kind_send_what_is_said(nodes: int, options: dict[str, An
     config = Config(**{"model": "digits-cnn", "batch_size": 70, **options})
     ranks = config.dp * config.tp * config.pp
     a = on_paper(uncut_of(config)[1], Cluster.on_paper(ranks, nodes, "cpu"))
-    kinds = alike_ranks(a, config.batch_size)
+    kinds = rank_kinds(a, config.batch_size)
     assert sorted(r for kind in kinds for r in kind.ranks) == [*range(ranks)]
     assert len(kinds) <= 40
     for kind in kinds:

@@ -19,7 +19,7 @@ from nnmpi.parallel.arrangement.backups import (
     steps_between,
 )
 from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.parallel.arrangement.sole import sole, sole_bytes
+from nnmpi.parallel.arrangement.unreplicated import unreplicated, unreplicated_bytes
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.planning.machine import TYPICAL
 from nnmpi.planning.stage_cut import division_on_paper
@@ -71,7 +71,7 @@ def test_what_is_nowhere_else_is_counted_once(
     ranks: int, nodes: int, options: dict[str, Any], bytes_of_all: int
 ) -> None:
     a = arranged(ranks, nodes, **options)
-    assert sum(sole_bytes(a, r) for r in range(ranks)) == bytes_of_all
+    assert sum(unreplicated_bytes(a, r) for r in range(ranks)) == bytes_of_all
 
 
 def test_what_ranks_along_tp_have_whole_is_lost_with_all_of_them() -> None:
@@ -79,11 +79,11 @@ def test_what_ranks_along_tp_have_whole_is_lost_with_all_of_them() -> None:
     a = arranged(2, tp=2)
     cut = {*a.sharding.variables} & {one.variable for one in a.model_on(0).trained}
     assert {a.graph.variables[v].path for v in cut} >= {"0.weight", "0.bias", "2.weight"}
-    assert sole(a, 0).trained == cut
-    assert not sole(a, 0).others
-    rest = {a.graph.variables[v].path for v in sole(a, 0, lost=[1]).trained - cut}
+    assert unreplicated(a, 0).trained == cut
+    assert not unreplicated(a, 0).others
+    rest = {a.graph.variables[v].path for v in unreplicated(a, 0, lost=[1]).trained - cut}
     assert rest >= {"5.weight", "5.bias"}
-    assert len(sole(a, 0, lost=[1]).others) == 3
+    assert len(unreplicated(a, 0, lost=[1]).others) == 3
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_what_a_node_alone_has_goes_to_another_one() -> None:
     inside, across = ({"pp": 2, **RING, "order": order} for order in ("tp,dp,pp", "pp,dp,tp"))
     for order, is_needed in ((inside, True), (across, False)):
         a = arranged(4, 2, **order)
-        assert not any(sole_bytes(a, r) for r in range(4))
+        assert not any(unreplicated_bytes(a, r) for r in range(4))
         assert needs_backups(a) == is_needed
     on_nodes, on_node = (arranged(4, nodes, **inside) for nodes in (2, 1))
     assert all(backed_up(on_nodes, r).trained for r in range(4))

@@ -1,7 +1,7 @@
 """Sides: how ranks have an activation that is not cut along channels; and layers by samples.
 
                     a rank has      sum(terms)          whole(part)
-    Whole           all of it       all-reduce          the part itself
+    Replicated      all of it       all-reduce          the part itself
     CutAlong        some positions, reduce-scatter      all-gather
                     some samples
 
@@ -54,7 +54,7 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
     return (0, *accumulate(counts.tolist()))
 
 
-class OnSamples(Module):
+class BySamples(Module):
     """The base of layers that compute some samples.
 
     takes          of each input, whether it is whole here; else it has the samples of this rank
@@ -87,7 +87,7 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
     stats = (
         current.batch_stats
         if current.batch_stats is UNTRACKED
-        else OverRanks(comm, current.batch_stats)
+        else NestedStats(comm, current.batch_stats)
     )
     token = current_pass.set(
         current._replace(
@@ -102,7 +102,7 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
         current_pass.reset(token)
 
 
-class OverRanks:
+class NestedStats:
     """`BatchStats` over these ranks, then over what `others` joins."""
 
     def __init__(self, comm: Comm, others: BatchStats) -> None:
@@ -120,13 +120,13 @@ class OverRanks:
 # ---- sides
 
 
-class Whole(NamedTuple):
+class Replicated(NamedTuple):
     """Every rank has all of it."""
 
     comm: Comm
 
-    def of(self, x: Any, is_part: bool = False) -> "Side":
-        """The side in a call with x, which has all samples, or those of this rank."""
+    def of(self, x: Any, is_part: bool = False) -> "Spec":
+        """The spec in a call with x, which has all samples, or those of this rank."""
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
@@ -142,14 +142,14 @@ class Whole(NamedTuple):
         return part
 
 
-class CutAlong(NamedTuple):
+class AxisSharded(NamedTuple):
     """Rank r has bounds[r] to bounds[r + 1] - 1 along an axis; 1 is that of positions."""
 
     comm: Comm
     bounds: ops.Bounds
     axis: int = 1
 
-    def of(self, x: Any, is_part: bool = False) -> "Side":
+    def of(self, x: Any, is_part: bool = False) -> "Spec":
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
@@ -159,18 +159,18 @@ class CutAlong(NamedTuple):
         return ops.all_gather(part, self.comm, self.bounds, self.axis)
 
 
-Side: TypeAlias = Whole | CutAlong
+Spec: TypeAlias = Replicated | AxisSharded
 
 
-class CutSamples(NamedTuple):
+class SampleSharded(NamedTuple):
     """Each rank has some samples of a micro-batch, whose number each call tells."""
 
     comm: Comm
 
-    def of(self, x: Any, is_part: bool = False) -> Side:
+    def of(self, x: Any, is_part: bool = False) -> Spec:
         known = sample_bounds(x, self.comm) if is_part else bounds(len(x), self.comm.size)
-        return CutAlong(self.comm, known, 0)
+        return AxisSharded(self.comm, known, 0)
 
 
-SideOfCall: TypeAlias = Side | CutSamples
-"""A layer has one; `of` gives the side in each call."""
+LayerSpec: TypeAlias = Spec | SampleSharded
+"""A layer has one; `of` gives the spec in each call."""

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from nnmpi.nn.place import Place, Range, whole
 from nnmpi.parallel.arrangement.arrangement import Arrangement, ranks_of_variables
-from nnmpi.parallel.arrangement.flat_buffer import Stretch
+from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.arrangement.state_bytes import bytes_of_other, optimizer_bytes
 from nnmpi.parallel.mesh import REPLICAS
 
 
-class Sole(NamedTuple):
+class Unreplicated(NamedTuple):
     """The variables of which a rank has something that no other one has, by their numbers.
 
     trained   of its own stretches of the flat buffer
@@ -30,7 +30,7 @@ class Sole(NamedTuple):
     others: frozenset[int]
 
 
-def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
+def unreplicated(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Unreplicated:
     """The variables with state that no other rank has, except ranks in `lost`, which go with it."""
     held, kind, stages = a.model_on(rank), a.store, ranks_of_variables(a)
     at = a.mesh.coordinates(rank) if rank < a.mesh.size else {}
@@ -56,7 +56,7 @@ def sole(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Sole:
         axes = (*axes, "pp")
     readable = {v for v, _ in clipped(a, rank, kind.own(a, rank))}
     others = (held_variable.variable for held_variable in held.others if rank < a.mesh.size)
-    return Sole(
+    return Unreplicated(
         frozenset(v for v in readable if is_only_here(v, *axes)),
         frozenset(v for v in others if is_only_here(v, *REPLICAS, "pp")),
     )
@@ -73,10 +73,10 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
     return Place(path, shape, part)
 
 
-def clipped(a: Arrangement, rank: int, stretches: Iterable[Stretch]) -> Iterator[tuple[int, Range]]:
+def clipped(a: Arrangement, rank: int, slices: Iterable[FlatSlice]) -> Iterator[tuple[int, Range]]:
     """The ranges of a rank's parameters that are in stretches of its flat buffer, each with the
     number of the variable."""
-    held, several = a.model_on(rank), sorted(s for s in stretches if s[0] < s[1])
+    held, several = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
     ends = [stop for _, stop in several]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):
         end = start + variable.size
@@ -92,21 +92,19 @@ def updated_ranges(a: Arrangement, rank: int) -> Iterator[tuple[int, Range]]:
     return clipped(a, rank, a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank))
 
 
-def sole_bytes(a: Arrangement, rank: int) -> int:
+def unreplicated_bytes(a: Arrangement, rank: int) -> int:
     """The bytes that would be lost with a rank."""
-    only_here, readable = sole(a, rank), clipped(a, rank, a.store.own(a, rank))
+    only_here, readable = unreplicated(a, rank), clipped(a, rank, a.store.own(a, rank))
     sizes = [numbers.size for v, numbers in readable if v in only_here.trained]
     return bytes_of(a, rank, only_here, sizes, has_values=not a.store.copies)
 
 
 def bytes_of(
-    a: Arrangement, rank: int, variables: Sole, sizes: Sequence[int], has_values: bool = True
+    a: Arrangement, rank: int, state: Unreplicated, sizes: Sequence[int], has_values: bool = True
 ) -> int:
     """The bytes of variables on a rank: of the ranges of those that are trained, which have these
     sizes, values and optimizer state; masters are counted with these."""
     n = sum(sizes)
     values = n * a.dtype.itemsize if has_values and not a.is_mixed else 0
-    others = (
-        variable for variable in a.model_on(rank).others if variable.variable in variables.others
-    )
+    others = (variable for variable in a.model_on(rank).others if variable.variable in state.others)
     return values + optimizer_bytes(a, n) + sum(bytes_of_other(a, variable) for variable in others)

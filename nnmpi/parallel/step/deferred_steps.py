@@ -1,4 +1,4 @@
-"""LateSteps: steps on a device whose host reads what a step has shown in the next one.
+"""DeferredSteps: steps on a device whose host reads what a step has shown in the next one.
 
     step i      F  B  UPDATE ── loss, squares ──┐ copied to the host
     step i + 1  F ─────────────────────── read ◄┘  B  UPDATE
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays.devices import CopyStream, Fetched
+from nnmpi.arrays.devices import CopyStream, HostCopy
 from nnmpi.arrays.kernels.steps import decide_loop
 from nnmpi.data import Load
 from nnmpi.optim import Optimizer
@@ -27,7 +27,7 @@ from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.nccl import NCCL
 from nnmpi.parallel.recorder import Do
 from nnmpi.parallel.step.control import StepControl
-from nnmpi.parallel.step.executor import Around, Executor, StepResult, StepState
+from nnmpi.parallel.step.executor import Executor, OpHooks, StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import wire_of
@@ -37,7 +37,7 @@ UNREAD = Outcome(0.0, 0.0, True)
 """The outcome of a step until the host has read the real one."""
 
 
-class LateSteps:
+class DeferredSteps:
     """The update, the hooks around B and the steps of an executor, for outcomes that are read late.
 
     now: an update that waits
@@ -55,9 +55,9 @@ class LateSteps:
         self._most = math.inf if clip_norm is None else clip_norm
         self._now, self._control = now, control
         self._copies = CopyStream(store.on)
-        self._unread: Fetched | None = None
+        self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
-        self.around: Around = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
+        self.op_hooks: OpHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
 
     def apply(self, step: int) -> Outcome:
         """Update the parameters, and wait for the outcome at the end of an epoch or where it is
@@ -107,7 +107,7 @@ class LateSteps:
         decide_loop(self._summed_loss(), squares, store.factor, self._most, by, shown)
         store.factor, self._counts = by, [*self._optimizer.steps]
         self._optimizer.step(self._control.lr_factor(step))
-        self._unread = Fetched(self._copies, shown)
+        self._unread = HostCopy(self._copies, shown)
 
     def _behind_reading(self, do: Do, op: Op) -> None:
         """Carry out an operation that needs the loss scale, behind the outcome of the last step."""
@@ -119,17 +119,17 @@ class LateSteps:
         update."""
         if self._unread is None:
             return
-        (loss, squares), self._unread = self._unread.numbers(), None
+        (loss, squares), self._unread = self._unread.wait(), None
         is_finite = math.isfinite(loss) and math.isfinite(squares)
         self._outcome = Outcome.of((loss, 0.0, not is_finite, squares))
         if not is_finite:
             self._optimizer.steps[:] = self._counts
         if (scaler := self._store.scaler) is not None:
-            scaler.now = scaler.now.after(is_finite)
-            self._store.factor = 1.0 / scaler.now.scale
+            scaler.current = scaler.current.after(is_finite)
+            self._store.factor = 1.0 / scaler.current.scale
 
 
-def can_be_late(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
+def can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
     """Tell whether this rank has a device and all parameters, and NCCL sums gradients of copies."""
     has_all = a.ranks == 1 or (a.algorithm == NCCL and a.ranks == a.mesh.count(*REPLICAS))
     copies = a.store.name in ("local", "replica")

@@ -1,6 +1,7 @@
-"""Kept: the memory that a result holds for its backward pass, found from the tape itself.
+"""The memory that tensors keep for their backward pass, found by walking the tape itself.
 
-A node holds what its vjps close over; that is walked, and each block of memory counts once.
+A tape node holds the arrays that its vjps close over. All of them are visited, and each block of
+memory counts once.
 """
 
 import gc
@@ -17,9 +18,10 @@ from nnmpi.autograd.recording import TapeNode
 from nnmpi.nn.parameter import Parameter
 
 
-def kept(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, Array]:
-    """The memory that results hold for a backward pass down to these tensors, by id; without that
-    of parameters."""
+def saved_memory(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, Array]:
+    """Returns the blocks of memory, by id, that `results` keep for a backward pass down to the
+    tensors `until`; the memory of parameters is left out."""
+    # nodes of `until` count as seen, so the walk ends there
     seen, memory_of, weights = {id(t.node) for t in until}, dict[int, Array](), set[int]()
     nodes = [t.node for t in results if t.node is not None]
     while nodes:
@@ -39,12 +41,13 @@ def kept(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, A
 
 
 def nbytes(arrays: Iterable[Array]) -> int:
-    """The bytes of all arrays."""
+    """Returns the total size of the arrays in bytes."""
     return sum(int(array.nbytes) for array in arrays)
 
 
 def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
-    """The arrays that these hold: closures, bound methods, containers, and objects of kernels."""
+    """Yields the arrays that objects hold: in closures, bound methods, containers, and objects of
+    kernels."""
     for thing in things:
         if id(thing) in seen:
             continue
@@ -53,7 +56,7 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
             yield thing
         elif isinstance(thing, Tensor):
             yield thing.operand
-        elif isinstance(thing, FunctionType):  # not its globals
+        elif isinstance(thing, FunctionType):  # not by get_referents, which has its globals
             yield from _arrays([thing.__closure__, thing.__defaults__, thing.__kwdefaults__], seen)
         elif isinstance(thing, HOLDERS) or type(thing).__module__.startswith(KERNELS):
             yield from _arrays(gc.get_referents(thing), seen)
@@ -61,4 +64,4 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
 
 KERNELS = "nnmpi.arrays.kernels"
 HOLDERS = (CellType, MethodType, partial, tuple, list, set, dict)
-"""Types that hold what Python's garbage collector finds in them."""
+"""Types whose contents `gc.get_referents` lists."""

@@ -15,7 +15,7 @@ from nnmpi.options.quoting import shown
 from nnmpi.version import __version__
 
 
-class Consequence(Enum):
+class ResumeEffect(Enum):
     """The consequence of another value for a run that goes on."""
 
     SAME = "the same bits"
@@ -24,7 +24,7 @@ class Consequence(Enum):
     REFUSED = "refused"
 
 
-class MayChange(NamedTuple):
+class ResumeRule(NamedTuple):
     """Options, or facts of a run, with what follows when one of them is another.
 
     beside      they count only where both runs have this option
@@ -32,7 +32,7 @@ class MayChange(NamedTuple):
     """
 
     names: tuple[str, ...]
-    then: Consequence
+    effect: ResumeEffect
     why: str
     beside: str = ""
     batch_norm: bool = False
@@ -44,50 +44,50 @@ FACTS = (
 )
 """Facts that are compared besides options."""
 
-TABLE = (
-    MayChange(
+RESUME_RULES = (
+    ResumeRule(
         ("model", "dropout", "context", "tokenizer"),
-        Consequence.REFUSED,
+        ResumeEffect.REFUSED,
         "it would be another model",
     ),
-    MayChange(
+    ResumeRule(
         ("data", "the data set", "standardise", "standardisation", "augment"),
-        Consequence.REFUSED,
+        ResumeEffect.REFUSED,
         "samples would be others",
     ),
-    MayChange(
+    ResumeRule(
         ("batch_size", "bucket_by_length", "seed"),
-        Consequence.REFUSED,
+        ResumeEffect.REFUSED,
         "batches would be others, and so would be what is drawn at random",
     ),
-    MayChange(
+    ResumeRule(
         ("optimizer", "momentum", "dtype", "functions for options"),
-        Consequence.REFUSED,
+        ResumeEffect.REFUSED,
         "the optimizer state belongs to this rule and type",
     ),
-    MayChange(
+    ResumeRule(
         ("slices",),
-        Consequence.REFUSED,
+        ResumeEffect.REFUSED,
         "the tree over slices would have other bits",
         beside="reproducible",
     ),
-    MayChange(
+    ResumeRule(
         ("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32", "the loss"),
-        Consequence.WARNED,
+        ResumeEffect.WARNED,
         "steps from here on are others",
     ),
-    MayChange(
+    ResumeRule(
         ("epochs", "steps"),
-        Consequence.WARNED,
+        ResumeEffect.WARNED,
         "a schedule over all steps, as cosine, has other rates from here on",
     ),
-    MayChange(
+    ResumeRule(
         ("micro_batches", "reproducible"),
-        Consequence.EQUAL,
+        ResumeEffect.EQUAL,
         "gradients are sums over micro-batches, or slices",
         batch_norm=True,
     ),
-    MayChange(
+    ResumeRule(
         (
             *("dp", "pp", "tp", "cp", "sequence_parallel", "layout", "order", "zero", "plan"),
             *("the ranks", "schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
@@ -95,35 +95,35 @@ TABLE = (
             *("device", "convolution"),
             *("sync", "staleness", "servers", "slow_rank", "jitter", "elastic"),
         ),
-        Consequence.EQUAL,
+        ResumeEffect.EQUAL,
         "who computes what does not change what is computed",
     ),
-    MayChange(
+    ResumeRule(
         ("software",),
-        Consequence.EQUAL,
+        ResumeEffect.EQUAL,
         "versions, BLAS and compiled kernels add in orders of their own",
     ),
-    MayChange(
+    ResumeRule(
         (
             *("data_dir", "download", "load", "load_partial", "save", "log", "append", "trace"),
             *("verify", "check_copies", "json", "quiet", "sample_every", "prompt"),
             *("dry_run", "ranks", "checkpoint_dir", "save_every", "keep", "keep_best", "resume"),
             *("time_limit", "backup", "mtbf", "memory", "logger", "report"),
         ),
-        Consequence.SAME,
+        ResumeEffect.SAME,
         "what is read and written, and when",
     ),
 )
 """Every option is in one row, and so is every fact."""
 
 
-def check_may_change(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:
+def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:
     """Raises ValueError for the first value that may not be another than before, with both.
 
     `source`: what goes on, as "the snapshot"
     """
-    for row, name, old, new in _others(before, now):
-        if row.then is Consequence.REFUSED:
+    for row, name, old, new in _changed(old_run, new_run):
+        if row.effect is ResumeEffect.REFUSED:
             give = f"give {name} {shown(old)}" if name in _OPTIONS else "go on with the same"
             raise ValueError(
                 f"{source} is of a run with {name} {shown(old)}, this one has {name} {shown(new)}: "
@@ -131,11 +131,11 @@ def check_may_change(before: Mapping[str, Any], now: Mapping[str, Any], source: 
             )
 
 
-def check_batch_norm(before: Config, now: Config, model: Module) -> None:
+def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
     """Raises ValueError if batches are cut in another way and the model has BatchNorm."""
     if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
         return
-    for row, name, old, new in _others(vars(before), vars(now)):
+    for row, name, old, new in _changed(vars(old_run), vars(new_run)):
         if row.batch_norm:
             raise ValueError(
                 f"the run had {name} {shown(old)}, and would go on with {name} {shown(new)}: "
@@ -143,25 +143,25 @@ def check_batch_norm(before: Config, now: Config, model: Module) -> None:
             )
 
 
-def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
     """A line for each value that changes what comes of the run."""
     return [
         f"{name} is {shown(new)}, and was {shown(old)} until here: {row.why}"
-        for row, name, old, new in _others(before, now)
-        if row.then is Consequence.WARNED
+        for row, name, old, new in _changed(old_run, new_run)
+        if row.effect is ResumeEffect.WARNED
     ]
 
 
-def _others(
-    before: Mapping[str, Any], now: Mapping[str, Any]
-) -> Iterator[tuple[MayChange, str, Any, Any]]:
+def _changed(
+    old_run: Mapping[str, Any], new_run: Mapping[str, Any]
+) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
     """Each row with a value that is another now, the name, and both values."""
-    for row in TABLE:
+    for row in RESUME_RULES:
         for name in row.names:
-            if row.beside and not (before[row.beside] and now[row.beside]):
+            if row.beside and not (old_run[row.beside] and new_run[row.beside]):
                 continue
-            if name in before and name in now and before[name] != now[name]:
-                yield row, name, before[name], now[name]
+            if name in old_run and name in new_run and old_run[name] != new_run[name]:
+                yield row, name, old_run[name], new_run[name]
 
 
 _OPTIONS = frozenset(option.name for option in options())
@@ -180,6 +180,6 @@ def versions() -> dict[str, str]:
     }
 
 
-def with_kernels() -> dict[str, str]:
+def versions_and_kernels() -> dict[str, str]:
     """The versions of the libraries, and the targets of BLAS and the compiled kernels."""
     return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}

@@ -56,7 +56,7 @@ class LastStep:
         """Make the update that all ranks have agreed on."""
         self._update.carry_out(decision)
 
-    def put_back(self) -> None:
+    def restore_buffers(self) -> None:
         """Buffers are as they were before a step of which nothing was updated."""
         if self._update.version <= self._begun:
             for module, name, array in self._before:
