@@ -177,7 +177,7 @@ def test_names_of_axes_choose_among_ways() -> None:
         ("columns:tp", "columns cannot be cut along 'tp'"),
         ("batch:cp", "batch cannot be cut along 'cp', only along dp or tp"),
         ("bath:tp", "'bath:tp' is neither AXIS:dp"),
-        ("0=samples,0=row", "with each layer once"),
+        ("0=samples,0=row", "with each layer only once"),
     ],
 )
 def test_axes_that_cannot_be_cut_are_refused_by_name(cuts: str, words: str) -> None:
