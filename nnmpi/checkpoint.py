@@ -26,7 +26,7 @@ Checkpoint = dict[str, Any]
 HEADS = ("step", "epoch", "loss", "layout", "size", "age", "state")
 
 
-class Printed(NamedTuple):
+class CommandOutput(NamedTuple):
     """What a subcommand prints, as JSON values and as text, and its exit status."""
 
     values: list[Checkpoint]
@@ -41,7 +41,7 @@ def parser() -> cli.Parser:
     p = cli.Parser("nnmpi.checkpoint", description=about)
     kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
 
-    def add(name: str, text: str, run: Callable[[argparse.Namespace], Printed]) -> Any:
+    def add(name: str, text: str, run: Callable[[argparse.Namespace], CommandOutput]) -> Any:
         sub = kinds.add_parser(name, help=text)
         sub.add_argument("directory", metavar="DIR", help="the directory of --checkpoint-dir")
         sub.add_argument("--json", action="store_true", help="print JSON, not text")
@@ -72,16 +72,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return cli.main(parser(), command, arguments, "take a machine with more of it")
 
 
-def listed(options: argparse.Namespace) -> Printed:
+def listed(options: argparse.Namespace) -> CommandOutput:
     """The output of `list`: a line for each checkpoint; only manifests are read."""
     by_step = _folders(options.directory)
     values = [_facts(step, folder) for step, folder in by_step.items()]
     if not values:
-        return Printed([], f"no checkpoints in {shown(options.directory)}")
-    return Printed(values, columns([HEADS, *map(_cells, values)]))
+        return CommandOutput([], f"no checkpoints in {shown(options.directory)}")
+    return CommandOutput(values, columns([HEADS, *map(_cells, values)]))
 
 
-def verified(options: argparse.Namespace) -> Printed:
+def verified(options: argparse.Namespace) -> CommandOutput:
     """The output of `verify`: a line for each checkpoint, or for one of them, after reading all its
     blocks."""
     by_step = _folders(options.directory)
@@ -98,10 +98,10 @@ def verified(options: argparse.Namespace) -> Printed:
         for value in values
     ]
     damaged = any(value["problem"] for value in values)
-    return Printed(values, "\n".join(lines), int(damaged))
+    return CommandOutput(values, "\n".join(lines), int(damaged))
 
 
-def exported(options: argparse.Namespace) -> Printed:
+def exported(options: argparse.Namespace) -> CommandOutput:
     """The output of `export`: writes a checkpoint's model to a file or folder, and says what was
     written."""
     newest, remedy = None, ""
@@ -119,7 +119,7 @@ def exported(options: argparse.Namespace) -> Printed:
     text = f"step {checkpoint.step} to {' and '.join(map(shown, files))}"
     passed_over = [f"{line}\n" for line in checkpoint.passed_over]
     value = {"step": checkpoint.step, "files": files, "passed_over": [*checkpoint.passed_over]}
-    return Printed([value], "".join([*passed_over, text]))
+    return CommandOutput([value], "".join([*passed_over, text]))
 
 
 def _folders(directory: str) -> dict[int, Path]:

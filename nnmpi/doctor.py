@@ -73,7 +73,7 @@ def launcher() -> Finding:
     return Finding(f"{path}, {text[10:]}; two ranks found each other, and share memory")
 
 
-def going_on() -> Finding:
+def fault_tolerance() -> Finding:
     """Checks whether a job goes on without a rank that is killed (ULFM)."""
     if _two_ranks("--with-ft", "ulfm")[1].startswith("2 2 True "):
         return Finding("mpirun --with-ft ulfm: a job goes on without a rank that is killed")
@@ -124,7 +124,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "python": python,
     "cores": cores,
     "mpirun": launcher,
-    "lost ranks": going_on,
+    "lost ranks": fault_tolerance,
     "shared memory": shared_memory,
     "GPU": gpu,
 }

@@ -18,7 +18,7 @@ from nnmpi.options.config import TRAINED, Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.planning.machine import Machine, read_machine
-from nnmpi.run.command import on_ranks
+from nnmpi.run.command import run_on_ranks
 from nnmpi.run.measuring import measure, processor
 from nnmpi.run.setup.setup import set_up
 
@@ -35,7 +35,7 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status; every rank calls it."""
-    return on_ranks(parser(), command, arguments, "take a smaller model")
+    return run_on_ranks(parser(), command, arguments, "take a smaller model")
 
 
 def known_machine(comm: Comm, out: str) -> Machine | None:

@@ -16,8 +16,13 @@ ACCURACY = "accuracy"
 """The name of the metric that every classification loss reports."""
 
 
+<<<<<<< HEAD
 class Share(NamedTuple):
     """A metric's sum over samples, and what to divide it by: numbers or arrays of one shape."""
+=======
+class MetricSum(NamedTuple):
+    """A sum over samples (`total`) and its divisor (`of`): numbers, or arrays of one shape."""
+>>>>>>> main
 
     total: Any = 0.0
     of: Any = 0.0
@@ -36,7 +41,7 @@ class Sums(NamedTuple):
     loss: float = 0.0
     divisor: float = 0.0  # of the loss: the number of samples, or what they weigh
     samples: int = 0
-    metrics: Mapping[str, Share] = MappingProxyType({})
+    metrics: Mapping[str, MetricSum] = MappingProxyType({})
 
     def plus(self, loss: float, divisor: float, samples: int) -> "Sums":
         """Returns these sums plus those of one more step."""

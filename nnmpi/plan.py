@@ -16,7 +16,7 @@ from nnmpi.options.terms import size
 from nnmpi.planning.drawing import as_svg
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
-from nnmpi.run.planning.planning import SUMS, Asked, on_paper, search
+from nnmpi.run.planning.planning import SUMS, PlanRequest, on_paper, search
 from nnmpi.run.planning.report import as_event, as_text, as_toml
 
 CLUSTER = ("ranks", "nodes", "memory", "machine")
@@ -63,7 +63,7 @@ def command(options: argparse.Namespace) -> int:
     """Prints the fastest layouts, or with --explain the parts of the time of one layout."""
     given = vars(options)
     ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
-    asked = Asked(ranks, nodes, None if memory is None else size(memory), machine)
+    request = PlanRequest(ranks, nodes, None if memory is None else size(memory), machine)
     svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
     trace, file = given.pop("trace"), given.pop("layout_out")
     if layout is None and trace is not None:
@@ -72,14 +72,14 @@ def command(options: argparse.Namespace) -> int:
         raise ValueError("--explain is of one layout: leave --svg, --layout-out and --memory out")
     if file and file.suffix != ".toml":
         raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
-    by = on_paper(Config(**given), asked)
+    models = on_paper(Config(**given), request)
     if layout is not None:
-        event = explained(by, layout, trace)
+        event = explained(models, layout, trace)
         print(json.dumps(event, indent=2) if is_json else explanation(event), flush=True)
         return 0
-    plan = search(asked, by)
+    plan = search(request, models)
     if svg:
-        svg.write_text(as_svg(plan.search, plan.title, asked.memory), encoding="utf-8")
+        svg.write_text(as_svg(plan.search, plan.title, request.memory), encoding="utf-8")
     if file:
         file.write_text(as_toml(plan, plan.search.best[0]), encoding="utf-8")
     event = as_event(plan, str(file) if file else None)

@@ -31,7 +31,7 @@ from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError, NotFiniteError
-from nnmpi.run.command import first_prints
+from nnmpi.run.command import rank_0_prints
 from nnmpi.run.dry_run import dry_run
 from nnmpi.run.recovery.recovery import NothingLeftError
 from nnmpi.run.resume import fitted
@@ -109,7 +109,7 @@ def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
     except RuntimeError as error:  # MPI cannot be used
         return fail(error)
     try:
-        c = prepared(comm, arguments)
+        c = agreed_config(comm, arguments)
     except OtherRankError:
         return 0
     except ValueError as error:
@@ -123,7 +123,7 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     """Makes a Trainer as the config says, runs it, and returns the exit status."""
     try:
         if c.dry_run:
-            return show(c, comm)
+            return print_dry_run(c, comm)
         trainer = Trainer(c, comm=comm)
         if trainer.fitted and trainer.is_first:
             print_error(f"nnmpi.train: {trainer.fitted}")
@@ -158,7 +158,7 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
         return failed(trainer, error, comm)
 
 
-def show(c: Config, comm: Comm) -> int:
+def print_dry_run(c: Config, comm: Comm) -> int:
     """Prints what each rank would hold and send (--dry-run)."""
     if c.elastic:
         fewer = fitted(c, comm)
@@ -193,13 +193,13 @@ def opened(trainer: Trainer, comm: Comm) -> Report | None:
     return report if trainer.is_first else None
 
 
-def prepared(comm: Comm, arguments: Sequence[str]) -> Config:
+def agreed_config(comm: Comm, arguments: Sequence[str]) -> Config:
     """The config of the arguments, with the threads of BLAS set for it; an error on one rank is
     raised on all."""
 
     def read() -> Config:
         blas.tune()
-        with first_prints(comm):  # --help prints once
+        with rank_0_prints(comm):  # --help prints once
             return config(arguments)
 
     try:

@@ -33,7 +33,7 @@ def parser() -> cli.Parser:
     return p
 
 
-class Watched(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """A server of the page of runs; the version of its values counts how often the files have
     changed.
 
@@ -44,9 +44,9 @@ class Watched(ThreadingHTTPServer):
         self.files, self.values = files, as_values((), version=0)
         self._read: Mapping[str, tuple[int, ...]] = {}  # the files as they were read
         self._lock = threading.Lock()  # of both
-        super().__init__((HOST, port), Answer)
+        super().__init__((HOST, port), PageHandler)
 
-    def news(self, version: str) -> Mapping[str, Any]:
+    def newer_values(self, version: str) -> Mapping[str, Any]:
         """The values of the page, {} if the browser already has this version of them, or a
         problem."""
         try:
@@ -70,10 +70,10 @@ class Watched(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-class Answer(BaseHTTPRequestHandler):
+class PageHandler(BaseHTTPRequestHandler):
     """Answers requests: / is the page, /data?VERSION the values that are newer than VERSION."""
 
-    server: Watched
+    server: PageServer
     timeout = 60.0  # seconds for which a connection may be idle
 
     def do_GET(self) -> None:
@@ -81,10 +81,10 @@ class Answer(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)  # a page of others, under a name of theirs
         elif path == "/":
-            self.server.news("")  # a problem is told when the page asks for news
+            self.server.newer_values("")  # a problem is told when the page asks for news
             self._send(html(self.server.values), "text/html; charset=utf-8")
         elif path == "/data":
-            self._send(as_json(self.server.news(version)), "application/json")
+            self._send(as_json(self.server.newer_values(version)), "application/json")
         else:
             self.send_error(HTTPStatus.NOT_FOUND)
 
@@ -101,7 +101,7 @@ class Answer(BaseHTTPRequestHandler):
 def command(given: argparse.Namespace) -> int:
     """Serves the page until Ctrl-C."""
     try:
-        server = Watched(given.port, given.files)
+        server = PageServer(given.port, given.files)
     except (OSError, OverflowError) as error:
         raise ValueError(f"port {given.port}: {error} (give another --port)") from None
     with server, suppress(KeyboardInterrupt):

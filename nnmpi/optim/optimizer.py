@@ -61,7 +61,7 @@ class Optimizer:
     A parameter without a gradient is not updated, and its step is not counted. Subclasses define
     `_sums` and `_update`.
 
-    """The base of all optimizers: finds ranges of flat memory, and counts steps by parameter.
+        param_groups    the parameters in groups with their options, which may be changed
         parameters      the parameters of all groups
         sums            the names of the state arrays of a parameter
     """

@@ -100,13 +100,13 @@ class Settings:
     def __init__(self, part: ModelPart, optimizer: Optimizer, changes: Changes) -> None:
         self._parameters, self._held = dict(part.model.named_parameters()), part.held
         self._optimizer, self._count = optimizer, len(optimizer.parameters)
-        self._start = self._now()
+        self._start = self._current()
         self.change(changes)
-        self._trained, _ = self._now()
+        self._trained, _ = self._current()
         self._seen: Any = None  # what ranks have compared last
         self._digest = 0
 
-    def _now(self) -> tuple[list[bool], list[dict[str, Any]]]:
+    def _current(self) -> tuple[list[bool], list[dict[str, Any]]]:
         """The current `requires_grad` of each parameter, and the options of each group."""
         trained = [p.requires_grad for p in self._parameters.values()]
         return trained, [plain(group) for group in self._optimizer.param_groups]
@@ -123,12 +123,12 @@ class Settings:
     @property
     def trains_others(self) -> bool:
         """True if `requires_grad` of a parameter has changed since the run was set up."""
-        return self._now()[0] != self._trained
+        return self._current()[0] != self._trained
 
     @property
     def changes(self) -> Changes:
         """The settings that differ from their initial values."""
-        (was, groups), (trained, others) = self._start, self._now()
+        (was, groups), (trained, others) = self._start, self._current()
         both = zip(self._parameters, was, trained, strict=True)
         return Changes(
             tuple(
@@ -149,7 +149,7 @@ class Settings:
         If nothing differs, it costs one small message. `when` is the occasion that the remedy
         names; `factors` are those of a user's schedule for the next steps.
         """
-        settings, added = self._now(), len(self._optimizer.parameters) - self._count
+        settings, added = self._current(), len(self._optimizer.parameters) - self._count
         seen = (settings, factors, added)
         if seen != self._seen:
             self._seen, self._digest = seen, crc32(repr(seen).encode())
@@ -179,7 +179,7 @@ class Settings:
                 ranks[setting][value].append(rank)
         for setting, sides in ranks.items():
             if len(sides) > 1:
-                differing = " and ".join(map(_listed, sides.values()))
+                differing = " and ".join(map(_as_text, sides.values()))
                 remedy = "return the same" if setting == SCHEDULE else "set it alike"
                 where = "" if setting == SCHEDULE else when
                 raise AgreedError(
@@ -187,7 +187,7 @@ class Settings:
                 )
 
 
-def _listed(ranks: Iterable[int]) -> str:
+def _as_text(ranks: Iterable[int]) -> str:
     """The rank numbers as text; of more than two, the first two."""
     first, *rest = ranks
     return f"{first}" if not rest else f"{first}, {rest[0]}{', ...' if rest[1:] else ''}"

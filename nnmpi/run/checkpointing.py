@@ -46,9 +46,9 @@ class Checkpoints:
     """
 
     newest = -1
-    _count = 0  # of those that this run has told of
-    _under_way = -1  # the step of the one that is written, unless the run went back
-    _silent = -1  # checkpoints up to this step were told before a rank was lost
+    _written = 0  # of those that this run has told of
+    _pending_step = -1  # the step of the one that is written, unless the run went back
+    _reported = -1  # checkpoints up to this step were told before a rank was lost
     _writer: Writer | None = None  # while `fit` runs
 
     def __init__(
@@ -75,7 +75,7 @@ class Checkpoints:
             raise UnusableDirectoryError(str(error)) from None
         if config.keep_best:
             self._best = gather_objects(comm, all_or_none(comm, self._best_so_far))[0]
-        self._at, self._silent = self._run.state.step, self.newest
+        self._checked_step, self._reported = self._run.state.step, self.newest
         self._times.begin()
 
     def _best_so_far(self) -> float | None:
@@ -97,11 +97,11 @@ class Checkpoints:
             run.save_requested = run.save_requested or times.is_due()
             run.suspend_requested = run.suspend_requested or times.is_over()
         if session.arrangement.steps_together:
-            is_due = times.after_steps(self._at, step) or result.request > 0
-            self._at = step
+            is_due = times.after_steps(self._checked_step, step) or result.request > 0
+            self._checked_step = step
             if is_due and not run.stopping:
                 self._start(session)
-        self._tell(self._writer.poll())
+        self._report(self._writer.poll())
 
     def is_due(self) -> bool:
         """True if this rank requests a checkpoint at the end of an epoch."""
@@ -115,11 +115,11 @@ class Checkpoints:
             return
         run, times = self._run, self._times
         is_due = is_due or times.after_epoch(run.state.epoch) or self._is_best(metrics)
-        if is_due or times.after_steps(self._at, run.state.step):
+        if is_due or times.after_steps(self._checked_step, run.state.step):
             self._start(session, metrics)
-        self._at = run.state.step
+        self._checked_step = run.state.step
         served = session.strategy.layout.servers  # servers do not poll in between
-        self._tell(self._writer.finish() if served else self._writer.poll())
+        self._report(self._writer.finish() if served else self._writer.poll())
 
     def _is_best(self, metrics: Event) -> bool:
         """True if this epoch has the best value so far of the metric of --keep-best."""
@@ -137,14 +137,14 @@ class Checkpoints:
     ) -> Writer:
         """Starts to write a checkpoint of this step, once the previous one is written."""
         assert self._writer is not None
-        self._tell(self._writer.finish())
+        self._report(self._writer.finish())
         began, about = time.perf_counter(), self.about(session, metrics, complete)
         snapshot = session.snapshot(copies=False)
         self._writer.waited += time.perf_counter() - began
         self._times.begun()
         self._run.save_requested = False
         self._writer.start(snapshot, about, about.log and self._config.log)
-        self._under_way = snapshot.state.step
+        self._pending_step = snapshot.state.step
         return self._writer
 
     def about(
@@ -165,7 +165,7 @@ class Checkpoints:
             folders.gpt_sizes(session.model),
         )
 
-    def _tell(self, result: WriteResult | None) -> None:
+    def _report(self, result: WriteResult | None) -> None:
         """Reports a checkpoint that was written, or why it could not be written."""
         if result is None or self._writer is None:
             return
@@ -175,20 +175,23 @@ class Checkpoints:
             self._best = None  # what was to be the best one is not there
             self._run.report.event({**about, "problem": result.problem})
             return
-        if result.step <= self._silent:
+        if result.step <= self._reported:
             return
-        if result.step == self._under_way:
+        if result.step == self._pending_step:
             self.newest = result.step
-        self._count += 1
+        self._written += 1
         took = {"seconds": round(result.seconds, 4), "waited": round(self._writer.waited, 4)}
         self._run.report.event({**about, "bytes": result.size, **took})
 
     def go_back(self, step: int) -> None:
         """Forgets checkpoints of later steps when the run goes back to a step."""
-        self.newest, self._silent = min(self.newest, step), min(self._silent, step)
-        self._under_way = -1
+        self.newest, self._reported = (
+            min(self.newest, step),
+            min(self._reported, step),
+        )
+        self._pending_step = -1
         if step < 0:
-            self._count = 0
+            self._written = 0
 
     # ---- the end of a run
 
@@ -207,9 +210,9 @@ class Checkpoints:
         end in the log it has."""
         if self._writer is None:
             return {}
-        self._tell(self._writer.finish())
+        self._report(self._writer.finish())
         directory, waited = self._config.checkpoint_dir, round(self._writer.waited, 4)
-        return {"checkpoints": {"written": self._count, "waited": waited, "directory": directory}}
+        return {"checkpoints": {"written": self._written, "waited": waited, "directory": directory}}
 
     def end(self, session: Session, metrics: Event) -> None:
         """Writes the checkpoint of a completed run."""
@@ -220,7 +223,7 @@ class Checkpoints:
         """Writes a checkpoint and waits for it; returns its path."""
         result = self._start(session, metrics, complete).finish()
         if not complete:  # else the last event was told before
-            self._tell(result)
+            self._report(result)
         try:
             return path_of(result)
         except NotSavedError as error:
@@ -229,7 +232,7 @@ class Checkpoints:
     def close(self) -> None:
         """Ends writing after a run that ended on all ranks alike."""
         if self._writer is not None:
-            self._tell(self._writer.close())
+            self._report(self._writer.close())
             self._writer = None
 
     def abandon(self) -> None:

@@ -12,7 +12,7 @@ from nnmpi.options import cli
 from nnmpi.parallel.agreement import all_or_none
 
 
-def on_ranks(
+def run_on_ranks(
     p: cli.Parser,
     command: Callable[[Comm, argparse.Namespace], int],
     arguments: Sequence[str] | None,
@@ -24,7 +24,7 @@ def on_ranks(
     def of_job() -> int:
         comm = job()
         try:
-            with first_prints(comm):  # --help prints once
+            with rank_0_prints(comm):  # --help prints once
                 given = all_or_none(comm, lambda: p.parse_args(arguments))
             return command(comm, given)
         except KeyboardInterrupt:
@@ -40,6 +40,6 @@ def on_ranks(
         return cli.fail(p.program, error, 1)
 
 
-def first_prints(comm: Comm) -> AbstractContextManager[Any]:
+def rank_0_prints(comm: Comm) -> AbstractContextManager[Any]:
     """A context in which only rank 0 prints to standard output."""
     return redirect_stdout(sys.stdout if comm.rank == 0 else StringIO())

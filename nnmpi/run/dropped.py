@@ -52,11 +52,11 @@ def close_dropped(comm: Comm) -> None:
             dropped.pop(number)()
 
 
-def release(resting: ExitStack, made: Backups | None, strategy: Strategy, model: Module) -> None:
+def release(stack: ExitStack, backups: Backups | None, strategy: Strategy, model: Module) -> None:
     """Frees what ranks share in a session; the model keeps this rank's part of its values."""
-    resting.close()
-    if made is not None:
-        made.close()
+    stack.close()
+    if backups is not None:
+        backups.close()
     strategy.close()
     if model._before_user_call is not None:
         model._before_user_call = _refuse

@@ -108,7 +108,7 @@ def _add_cluster(p: Any) -> None:
 
 def run(given: argparse.Namespace) -> Any:
     """The output of `simulate layout`, as text or as an event."""
-    config, cluster = _asked(given)
+    config, cluster = _requested(given)
     strategies.check(config, cluster.size)
     model, known = uncut_of(config)
     new = on_paper(known, cluster)
@@ -117,7 +117,7 @@ def run(given: argparse.Namespace) -> Any:
         {f"{config.model} on {plural(new.ranks, 'rank')}": new},
     )
     if given.before is not None:
-        other, old_cluster = _asked(_before(given))
+        other, old_cluster = _requested(_old_options(given))
         strategies.check(other, old_cluster.size)
         old = on_paper(known._replace(config=other), old_cluster)
         event["moves"] = moves_event(old, new, model)
@@ -127,7 +127,7 @@ def run(given: argparse.Namespace) -> Any:
     return event if given.json else as_text(event)
 
 
-def _before(given: argparse.Namespace) -> argparse.Namespace:
+def _old_options(given: argparse.Namespace) -> argparse.Namespace:
     """The options of the old layout: those of --from, and all options that do not concern a
     layout."""
     p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
@@ -144,12 +144,12 @@ def _before(given: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**kept, **vars(old)})
 
 
-def _asked(given: argparse.Namespace) -> tuple[Config, Cluster]:
+def _requested(given: argparse.Namespace) -> tuple[Config, Cluster]:
     """The config and the cluster that these options describe."""
     check_cluster(given.ranks, given.nodes)
     known = {"backup", *(option.name for option in options(GROUPS))}
-    asked = {name: value for name, value in vars(given).items() if name in known}
-    config = Config(**cli.with_layout(asked))
+    requested = {name: value for name, value in vars(given).items() if name in known}
+    config = Config(**cli.with_layout(requested))
     return config, _surviving(config, Cluster.on_paper(given.ranks, given.nodes, config.device))
 
 

@@ -13,7 +13,7 @@ from nnmpi.io.page import page
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.strategy import AgreedError
-from nnmpi.run.reported import place, runs_in
+from nnmpi.run.reported import event_position, runs_in
 from nnmpi.run.run_state import RunState, StepPhase
 from nnmpi.run.session import Session
 from nnmpi.run.start_events import arranged_event, environment, resumed_event, start_event
@@ -58,25 +58,30 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
 
 
 def open_reports(
-    trainer: Training, news: list[Event], outputs: ExitStack, report: Report | None
+    trainer: Training, recoveries: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
     """Opens the reports of this rank, and reports the start of the run and the losses since
     then."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.runs == 1 else None
-    is_reported = run.reported.events >= place(run.first, "start")
-    if news and not is_reported and config.log and len(runs_in(config.log)) > run.reported.runs:
+    is_reported = run.reported.events >= event_position(run.first, "start")
+    if (
+        recoveries
+        and not is_reported
+        and config.log
+        and len(runs_in(config.log)) > run.reported.runs
+    ):
         is_reported = run.reported.once(run.first, "start")  # by the first rank, which is lost
     mark = resumed.mark if resumed and not is_reported else None
     opened = open_report(config, comm, report or run.opened, run.runs > 1 or is_reported, mark)
-    if comm.fault_tolerant and not news and not is_reported:  # the log is cut by now
+    if comm.fault_tolerant and not recoveries and not is_reported:  # the log is cut by now
         run.reported.runs = len(runs_in(config.log))
     if comm.rank == 0 or report:
         if run.opened is None:
             outputs.enter_context(opened)
             page.write_at_end(outputs, config, opened, writes=comm.rank == 0)
             if is_reported and config.log:
-                run.reported.is_in_log(config.log)
+                run.reported.read_log(config.log)
         run.opened = opened
     run.report = opened
     begun = resumed_event if resumed else start_event
@@ -84,9 +89,9 @@ def open_reports(
     if run.reported.once(run.first, "start"):
         arranged = arranged_event(session.arrangement) if run.opened else {}
         run.report.event({**event, **arranged})
-    for event in news:
+    for event in recoveries:
         run.report.event(event)
-    news.clear()
+    recoveries.clear()
 
 
 # ---- between its steps
@@ -116,7 +121,7 @@ def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
     run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
     digest = {} if is_suspended else {"parameters_sha256": strategy.full_state.sha256()}
     outcome = strategy.finish()
-    session.rest()
+    session.unshard()
     footprint = session.footprint.event(strategy.traffic.sent)
     rate = run.pace.rates["samples_per_second"]  # 0 unless a second step was made
     planned = (

@@ -6,15 +6,15 @@ from typing import TypeAlias
 
 from nnmpi.io.output import Event
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.run.reported import place
+from nnmpi.run.reported import event_position
 from nnmpi.run.text.samples import Sampler
 from nnmpi.run.training import Training
 
-Follow: TypeAlias = Callable[[StepResult, float], None]
+StepHook: TypeAlias = Callable[[StepResult, float], None]
 """A function that follows a completed step; its second argument is the mean loss of a sample."""
 
 
-def after_step(trainer: Training) -> Iterator[Follow]:
+def after_step(trainer: Training) -> Iterator[StepHook]:
     """The functions that follow each step in this session, one for each feature that is on."""
     config, survives = trainer.config, trainer.comm.fault_tolerant
     if survives:
@@ -91,9 +91,9 @@ def call(trainer: Training, occasion: str, event: Event) -> None:
     lost."""
     run, step = trainer.run, trainer.run.state.step
     for i, callback in enumerate(trainer.callbacks):
-        here = place(step, occasion, i)
-        if hasattr(callback, occasion) and not run.reported.is_called(here):
-            with run.reported.call(here):
+        position = event_position(step, occasion, i)
+        if hasattr(callback, occasion) and not run.reported.is_called(position):
+            with run.reported.call(position):
                 getattr(callback, occasion)(trainer, {**event, **trainer.session.scale})
     if run.state.step < step:  # a callback went back: the steps since then are reported again
         run.reported.go_back(run.state.step)

@@ -16,7 +16,7 @@ from nnmpi.metrics import Sums, mean
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import ends
-from nnmpi.run.following import Follow, after_step, call, compare_settings
+from nnmpi.run.following import StepHook, after_step, call, compare_settings
 from nnmpi.run.run_state import StepPhase
 from nnmpi.run.training import Training
 
@@ -73,11 +73,11 @@ def _epoch(trainer: Training) -> None:
     run.report.end_progress()
 
 
-def _steps(trainer: Training, following: list[Follow]) -> None:
+def _steps(trainer: Training, following: list[StepHook]) -> None:
     """Makes the steps until the end of the epoch, of the run or of the session."""
     run = trainer.run
     trainer.session.model.train()
-    is_own = trainer.comm.size > 1 and "lr_schedule" in trainer.setup.own
+    is_own = trainer.comm.size > 1 and "lr_schedule" in trainer.setup.user_functions
     factors = all_or_none(trainer.comm, run.factors_of_epoch) if is_own else ()
     compare_settings(trainer, factors)
     with closing(trainer.session.steps()) as steps:
@@ -86,7 +86,7 @@ def _steps(trainer: Training, following: list[Follow]) -> None:
             run.phase = StepPhase.BETWEEN_STEPS
             loss = mean(result.loss, result.divisor)
             ends.check_finite(trainer.session, "loss", loss, result.state.step)
-            run.note(result)
+            run.count_step(result)
             for follow in following:
                 follow(result, loss)
             run.pace.resume()

@@ -44,18 +44,18 @@ from nnmpi.run.setup.setup import Setup
 SIZES = tuple(1 << k for k in range(8, 25, 2))
 """Bytes of the sums that are timed."""
 
-OTHER = 1 << 22
+FLUSHED = 1 << 22
 """Elements that are written between two timed calls: more than the caches of a core hold, because
 in a step the passes also write between two sums or updates."""
 
 LONG = 0.1
 """Seconds: if a sum takes longer, larger ones are not timed."""
 
-MANY = 8
+MANY_MICRO_BATCHES = 8
 """Micro-batches of a step, from which the cost of each micro-batch is told apart from that of a
 step."""
 
-NAP = 0.01
+POLL_SECONDS = 0.01
 """Seconds between two polls of a rank that waits for the first node."""
 
 ROUNDS = 2
@@ -91,7 +91,7 @@ def measure(setup: Setup, comm: Comm) -> Machine:
     assert node is not None
 
     def twice() -> Machine:
-        first, second = (_node(setup, node, quantile) for quantile in QUARTILES)
+        first, second = (_measure_node(setup, node, quantile) for quantile in QUARTILES)
         return first.averaged(second)._replace(load=load)
 
     def own() -> Machine | None:
@@ -116,10 +116,10 @@ def _wait(comm: Comm) -> None:
     """Waits for all ranks, asleep most of the time: hosts may share cores, as containers do."""
     met = comm.start(np.zeros(1), "doubling")
     while not met.poll():
-        time.sleep(NAP)
+        time.sleep(POLL_SECONDS)
 
 
-def _node(setup: Setup, comm: Comm, quantile: float) -> Machine:
+def _measure_node(setup: Setup, comm: Comm, quantile: float) -> Machine:
     """The measurements of one node; `quantile` of the times of sums and updates counts."""
     config = setup.config
     network, sizes = fitted_network(comm), _micro_batches(_samples(setup))
@@ -128,8 +128,8 @@ def _node(setup: Setup, comm: Comm, quantile: float) -> Machine:
     with closing(_session(setup, comm_self())) as session:
         model = _units(comm, session, sizes)
         speed, update = _speed(session, model), _update(comm, session, quantile)
-        step, micro_batch = _fixed(comm, setup, model, update, session)
-    parts = (_parts(comm, setup, tp, sizes) for tp in _group_sizes(comm))
+        step, micro_batch = _overheads(comm, setup, model, update, session)
+    parts = (_tp_units(comm, setup, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
         *(processor(), comm.size, near, TYPICAL.far, network.gamma, sums),
         *({config.optimizer: update}, step, micro_batch, speed, (model, *filter(None, parts))),
@@ -157,7 +157,7 @@ def _samples(setup: Setup) -> int:
 def _micro_batches(n: int) -> list[int]:
     """The numbers of samples in a rank's micro-batch that are measured: three, the largest a whole
     batch. None is 1 if avoidable: BatchNorm1d needs a variance."""
-    return sorted({max(n // MANY, min(n, 2)), max(n // 2, min(n, 2)), n})
+    return sorted({max(n // MANY_MICRO_BATCHES, min(n, 2)), max(n // 2, min(n, 2)), n})
 
 
 # ---- sums
@@ -178,14 +178,14 @@ def _sums(comm: Comm, p: int, quantile: float) -> Iterator[tuple[str, Curve]]:
     window = None
     with suppress(NoRoomError):  # on all ranks
         window = group.shared(SIZES[-1] // 4, np.float32)
-        calls[Collective.ALL_REDUCE, IN_PLACE] = partial(_in_place, window)
+        calls[Collective.ALL_REDUCE, IN_PLACE] = partial(_sum_in_window, window)
     for (collective, algorithm), call in calls.items():
         points = list[tuple[float, float]]()
         for nbytes in SIZES:
             all_reduce = partial(call, np.zeros(nbytes // 4, np.float32))
             if not all(gather_objects(comm, fits(all_reduce))):
                 break
-            points.append((float(nbytes), _in_a_step(comm, all_reduce, quantile)))
+            points.append((float(nbytes), _cold_seconds(comm, all_reduce, quantile)))
             if points[-1][1] > LONG:
                 break
         if points:
@@ -195,17 +195,17 @@ def _sums(comm: Comm, p: int, quantile: float) -> Iterator[tuple[str, Curve]]:
     group.free()
 
 
-def _in_place(window: SharedBuffer, array: np.ndarray) -> None:
+def _sum_in_window(window: SharedBuffer, array: np.ndarray) -> None:
     """Sums elements that already lie in the shared window, as many as `array` has."""
     window.all_reduce(0, array.size)
 
 
-def _in_a_step(comm: Comm, call: Callable[[], object], quantile: float) -> float:
+def _cold_seconds(comm: Comm, call: Callable[[], object], quantile: float) -> float:
     """A quantile of the seconds of a call with cold caches, as after other work in a step; the mean
     over ranks."""
-    other, times = np.zeros(OTHER, np.float32), list[float]()
+    flushed, times = np.zeros(FLUSHED, np.float32), list[float]()
     for _ in range(CALLS):
-        other += 1.0
+        flushed += 1.0
         comm.barrier()
         began = time.perf_counter()
         call()
@@ -229,7 +229,7 @@ class ComputeClock(Recorder):
         return self.now() - self.waited
 
 
-def _parts(comm: Comm, setup: Setup, tp: int, sizes: Sequence[int]) -> MeasuredModel | None:
+def _tp_units(comm: Comm, setup: Setup, tp: int, sizes: Sequence[int]) -> MeasuredModel | None:
     """The times of the units as `tp` ranks divide them; None if the model cannot be divided so."""
     try:
         session = _session(setup, comm, tp=tp)
@@ -284,16 +284,16 @@ def _update(comm: Comm, session: Session, quantile: float) -> float:
     for p in optimizer.parameters:
         p.has_grad = True
     numbers: int = sum(p.size for p in optimizer.parameters)
-    return _in_a_step(comm, partial(optimizer.step, 0.0), quantile) / numbers
+    return _cold_seconds(comm, partial(optimizer.step, 0.0), quantile) / numbers
 
 
-def _fixed(
+def _overheads(
     comm: Comm, setup: Setup, measured: MeasuredModel, update: float, session: Session
 ) -> tuple[float, float]:
     """The seconds of a step, and of each of its micro-batches, that are not spent in units or the
     update."""
     n, numbers = _samples(setup), sum(p.size for p in session.optimizer.parameters)
-    left, many = dict[int, float](), max(min(MANY, n // 2), 1)
+    left, many = dict[int, float](), max(min(MANY_MICRO_BATCHES, n // 2), 1)
     with ExitStack() as stack:
         sessions = {
             count: stack.enter_context(closing(_session(setup, comm_self(), micro_batches=count)))

@@ -41,7 +41,7 @@ def ping_pong(comm: Comm, nbytes: int) -> float:
     return seconds / TURNS
 
 
-def line(sizes: Sequence[int], times: Sequence[float]) -> Link:
+def fit_line(sizes: Sequence[int], times: Sequence[float]) -> Link:
     """The alpha and beta of the line alpha + beta n that fits the times best, by least squares.
 
     An error is weighted by 1 / sqrt(time). With weight 1 / time, short messages would determine
@@ -72,4 +72,4 @@ def fitted_network(comm: Comm) -> Network:
             break
     a, b = np.zeros(1 << 16, np.float32), np.zeros(1 << 16, np.float32)
     (adding,) = medians(comm, [partial(np.add, a, b, a)])
-    return Network(line(SIZES[: len(times)], times), adding / a.nbytes)
+    return Network(fit_line(SIZES[: len(times)], times), adding / a.nbytes)

@@ -1,5 +1,4 @@
-"""Reported: which events a rank has reported, so that steps made again after a loss report none
-twice.
+"""ReportedEvents: the events that a rank has reported, so that repeated steps report none twice.
 
 step 5   start progress sample on_step 0 on_step 1 epoch on_epoch 0 ...     in one order, so
 step 6         progress ...                                                 the last place says all
@@ -14,7 +13,7 @@ from typing import TypeAlias
 KINDS = ("start", "progress", "sample", "on_step", "epoch", "on_epoch", "result", "on_end", "all")
 """Kinds of events, and of calls of callbacks, after a step, in their order."""
 
-OF_LOG = {
+KIND_OF_EVENT = {
     "epoch": "epoch",
     "sample": "sample",
     "done": "result",
@@ -23,23 +22,23 @@ OF_LOG = {
 }
 """The kind that each event of the log belongs to."""
 
-BEGINS = ('{"event": "start"', '{"event": "resumed"')
+RUN_STARTS = ('{"event": "start"', '{"event": "resumed"')
 """The beginnings of the first line of a run in a log."""
 
-Place: TypeAlias = tuple[int, int, int]
+EventPosition: TypeAlias = tuple[int, int, int]
 """The position of an event: the step, the number of its kind, and the number of the callback."""
 
 
-def place(step: int, kind: str, callback: int = 0) -> Place:
+def event_position(step: int, kind: str, callback: int = 0) -> EventPosition:
     """The position of an event or a call in the order of all of them."""
     return step, KINDS.index(kind), callback
 
 
-NOTHING = place(-1, "all")
+BEFORE_ALL = event_position(-1, "all")
 """A position before all others."""
 
 
-class Reported:
+class ReportedEvents:
     """The last event and the last call of a callback that this rank has completed.
 
     events    the position of the last event
@@ -49,56 +48,56 @@ class Reported:
     """
 
     def __init__(self) -> None:
-        self.events = self.calls = NOTHING
-        self.calling: Place | None = None
-        self._again = frozenset[Place]()
+        self.events = self.calls = BEFORE_ALL
+        self.calling: EventPosition | None = None
+        self._to_repeat = frozenset[EventPosition]()
         self.runs = 0
 
     def once(self, step: int, kind: str) -> bool:
         """True if an event has not been reported yet; records it as reported."""
-        here, last = place(step, kind), self.events
-        self.events = max(here, last)
-        return here > last
+        position, last = event_position(step, kind), self.events
+        self.events = max(position, last)
+        return position > last
 
     @contextmanager
-    def call(self, here: Place) -> Iterator[None]:
+    def call(self, position: EventPosition) -> Iterator[None]:
         """A context around a call of a callback; the call counts as completed when it has
         returned."""
-        self.calling = here
+        self.calling = position
         yield
-        self.calling, self._again = None, self._again - {here}
-        self.calls = max(here, self.calls)
+        self.calling, self._to_repeat = None, self._to_repeat - {position}
+        self.calls = max(position, self.calls)
 
     @property
-    def interrupted(self) -> frozenset[Place]:
+    def interrupted(self) -> frozenset[EventPosition]:
         """Calls that a loss has interrupted on some rank, and that have not been repeated since."""
-        return self._again if self.calling is None else self._again | {self.calling}
+        return self._to_repeat if self.calling is None else self._to_repeat | {self.calling}
 
-    def is_called(self, here: Place) -> bool:
+    def is_called(self, position: EventPosition) -> bool:
         """True if a call was completed and need not be repeated."""
-        return here <= self.calls and here not in self._again
+        return position <= self.calls and position not in self._to_repeat
 
     def go_back(self, step: int) -> None:
         """Goes back to a step: events of later steps are reported again."""
-        end = place(step, "all")
+        end = event_position(step, "all")
         self.events, self.calls = min(self.events, end), min(self.calls, end)
 
-    def is_in_log(self, log: str) -> None:
+    def read_log(self, log: str) -> None:
         """Takes from the log what the former rank 0, which is lost, had reported; its last event
         may be missing from the log."""
         runs = runs_in(log)
         if len(runs) <= self.runs:  # it was lost before it reported the start
-            self.events = NOTHING
+            self.events = BEFORE_ALL
             return
-        earlier = min(self.events, place(self.events[0], "progress"))
-        self.events = max([earlier, *_places_of(runs[-1])])
+        earlier = min(self.events, event_position(self.events[0], "progress"))
+        self.events = max([earlier, *_positions_of(runs[-1])])
 
-    def take(self, others: "Reported | None", again: frozenset[Place]) -> None:
+    def adopt(self, others: "ReportedEvents | None", again: frozenset[EventPosition]) -> None:
         """Takes over what another rank has reported, if this rank was spare; calls that were
         interrupted on some rank are repeated on all."""
         if others is not None:
             self.events, self.calls, self.runs = others.events, others.calls, others.runs
-        self.calling, self._again = None, again
+        self.calling, self._to_repeat = None, again
 
 
 def runs_in(log: str | None) -> list[list[str]]:
@@ -108,15 +107,15 @@ def runs_in(log: str | None) -> list[list[str]]:
     if log and os.path.isfile(log):
         with open(log, encoding="utf-8") as file:
             for line in file:
-                if line.startswith(BEGINS):
+                if line.startswith(RUN_STARTS):
                     runs.append([])
                 if runs and line.endswith("\n"):
                     runs[-1].append(line)
     return runs
 
 
-def _places_of(lines: Iterable[str]) -> Iterator[Place]:
+def _positions_of(lines: Iterable[str]) -> Iterator[EventPosition]:
     for event in map(json.loads, lines):
-        kind = OF_LOG.get(event.get("event", ""))
+        kind = KIND_OF_EVENT.get(event.get("event", ""))
         if kind is not None:
-            yield place(event["step" if "step" in event else "steps"], kind)
+            yield event_position(event["step" if "step" in event else "steps"], kind)

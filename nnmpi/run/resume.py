@@ -1,4 +1,4 @@
-"""Resumed: the checkpoint that a run goes on from, compared with the run; the layout of
+"""ResumePoint: the checkpoint that a run goes on from, compared with the run; the layout of
 --elastic."""
 
 import os
@@ -22,7 +22,7 @@ from nnmpi.run.setup.objectives import described
 from nnmpi.run.setup.setup import Setup
 
 
-class Resumed(NamedTuple):
+class ResumePoint(NamedTuple):
     """A checkpoint that a run goes on from.
 
     path         of the checkpoint
@@ -52,12 +52,12 @@ def facts_of(setup: Setup) -> dict[str, Any]:
     return {
         "the data set": consistency.digest_of(setup.dataset),
         "standardisation": setup.standardiser.metadata(),
-        "functions for options": dict(setup.own),
+        "functions for options": dict(setup.user_functions),
         "the loss": described(setup.loss),
     }
 
 
-def goes_on(
+def try_resume(
     config: Config, directory: str | None, comm: Comm, use: Callable[[StoredCheckpoint], object]
 ) -> bool:
     """Calls `use` with the newest checkpoint of a directory, if the config asks to go on from one;
@@ -85,7 +85,7 @@ def goes_on(
     return checkpoint is not None
 
 
-def resumed_from(checkpoint: StoredCheckpoint, setup: Setup) -> Resumed:
+def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
     """The state in a checkpoint; raises ValueError if this run cannot go on from it."""
     about, snapshot = checkpoint.about(), checkpoint.snapshot()
     old = {**vars(snapshot.config), **about.facts}
@@ -93,7 +93,7 @@ def resumed_from(checkpoint: StoredCheckpoint, setup: Setup) -> Resumed:
     new = {**vars(setup.config), **facts_of(setup)}
     check_resumable(old, new, f"the checkpoint {shown(checkpoint.folder)}")
     lines = *checkpoint.passed_over, *warnings(old, new), *_software(checkpoint)
-    return Resumed(str(checkpoint.folder), lines, checkpoint.passed_over, snapshot, *rest)
+    return ResumePoint(str(checkpoint.folder), lines, checkpoint.passed_over, snapshot, *rest)
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:

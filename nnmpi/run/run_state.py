@@ -18,8 +18,8 @@ from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.planning.search import PricedLayout
-from nnmpi.run.reported import Reported, place
-from nnmpi.run.resume import Resumed
+from nnmpi.run.reported import ReportedEvents, event_position
+from nnmpi.run.resume import ResumePoint
 from nnmpi.run.setup.setup import Setup
 
 
@@ -125,11 +125,11 @@ class RunState:
         self.metrics: Event = {}
         self.changed: dict[tuple[int, str], Changes] = {}
         self.last: StepResult | None = None
-        self.reported, self.phase = Reported(), StepPhase.BETWEEN_STEPS
+        self.reported, self.phase = ReportedEvents(), StepPhase.BETWEEN_STEPS
         self.set_span(None)
         self.read_every: tuple[int, ...] = (1,)
         self.loaded: Loaded | None = None
-        self.resumed: Resumed | None = None
+        self.resumed: ResumePoint | None = None
         self.plan: RunPlan | None = None
         self.report: Report = NullReport()
         self.opened: Report | None = None
@@ -147,7 +147,7 @@ class RunState:
         """Begins a run: of `epochs` more epochs, or of the steps that are left by the options."""
         self.runs, self.first = self.runs + 1, self.state.step
         self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
-        self.metrics, self.reported, self.changed = {}, Reported(), {}
+        self.metrics, self.reported, self.changed = {}, ReportedEvents(), {}
         resumed = self.resumed if self.runs == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
         if epochs is not None:
@@ -155,7 +155,7 @@ class RunState:
             self.state = StepState(self.first, self.epochs, 0)
             self.sums = Sums()
 
-    def note(self, result: StepResult) -> None:
+    def count_step(self, result: StepResult) -> None:
         """Counts a step that was made."""
         self.state, self.stopping = result.state, self.stopping or result.request >= STOPS
         self.skipped += not result.updated
@@ -193,10 +193,10 @@ class RunState:
             last=self.last if snapshot.state == self.state else None,
         )
 
-    def take(self, counters: Counters) -> None:
+    def adopt(self, counters: Counters) -> None:
         """Takes over the counters that all remaining ranks go on from."""
         if counters.runs != self.runs:  # this rank has not begun the run of the others
-            self.reported = Reported()
+            self.reported = ReportedEvents()
         elif counters.first != self.first:  # a restore that this rank has not completed
             self.reported.go_back(counters.state.step)
         self.set_span(counters.span)
@@ -218,7 +218,7 @@ class RunState:
         self.set_span(snapshot.run)
         self.reported.go_back(self.state.step)
 
-    def resume(self, resumed: Resumed) -> None:
+    def resume(self, resumed: ResumePoint) -> None:
         """Sets the counters to those of a checkpoint that the run goes on from."""
         self.go_on_from(resumed.snapshot)
         self.pace = self.pace.again(resumed.pace)
@@ -226,11 +226,11 @@ class RunState:
         snapshot = resumed.snapshot._replace(owned=())
         self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
 
-    def go_back(self, resumed: Resumed) -> None:
+    def go_back(self, resumed: ResumePoint) -> None:
         """Goes back to a checkpoint of this run, after a loss; the steps behind it are made
         again."""
         counters = self.counters_of(resumed.snapshot)
-        self.take(counters._replace(pace=resumed.pace, stopping=False, last=None))
+        self.adopt(counters._replace(pace=resumed.pace, stopping=False, last=None))
         self.reported.once(self.first, "start")
 
     # ---- how far it is
@@ -270,35 +270,35 @@ class RunState:
     def _request(self) -> float:
         """The request of this rank after the current step; 0 in a step that is made again."""
         stops = self.stop_requested or self.suspend_requested
-        wanted = STOPS if stops else SAVES if self.save_requested else 0.0
-        if wanted and self.reported.events >= place(self.state.step + 1, "progress"):
+        request = STOPS if stops else SAVES if self.save_requested else 0.0
+        if request and self.reported.events >= event_position(self.state.step + 1, "progress"):
             return 0.0
-        return wanted
+        return request
 
     @property
     def control(self) -> StepControl:
         """The functions by which the steps of a strategy ask this run for its schedule, requests
         and end."""
         return StepControl(
-            self._scheduled,
+            self._begin_update,
             self._request,
             lambda: self.total_steps,
             lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
-            self._reads,
-            self._launched,
+            self._is_read,
+            self._end_update,
         )
 
-    def _reads(self, step: int) -> bool:
+    def _is_read(self, step: int) -> bool:
         """True if after this step something reads the model, or takes the time of the first
         step."""
         known = self.first + 1, self.total_steps
         return step in known or any(step % n == 0 for n in self.read_every)
 
-    def _launched(self) -> None:
+    def _end_update(self) -> None:
         """Ends the phase UPDATING: the update is launched, and the device completes it."""
         self.phase = StepPhase.COMPUTING
 
-    def _scheduled(self, step: int) -> float:
+    def _begin_update(self, step: int) -> float:
         """The factor of the learning rates; strategies call it just before they update."""
         self.phase = StepPhase.UPDATING
         return self.lr_factor(step)

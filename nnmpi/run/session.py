@@ -77,18 +77,18 @@ class Session:
         known: Graph | None = None,
     ) -> None:
         self.footprint = Footprint()
-        self.config, self.comm, self.is_closed, self.rests = config, comm, False, False
+        self.config, self.comm, self.is_closed, self.is_unsharded = config, comm, False, False
         self.setup, self.run, self._recorder = setup, run, recorder
         self._scale = snapshot.loss_scale if snapshot else LossScale.of(config.dtype)
         self._initial = replace(config, load=None) if snapshot else config
-        model = all_or_none(comm, self._built)
+        model = all_or_none(comm, self._build_model)
         if snapshot:
             check_batch_norm(snapshot.config, config, model)
         consistency.check_model(comm, model)
 
         def traced() -> Graph:
             return known or objectives.model_graph(
-                config, model, setup.dataset, setup.loss, self._built
+                config, model, setup.dataset, setup.loss, self._build_model
             )
 
         graph = all_or_none(comm, traced)
@@ -104,7 +104,7 @@ class Session:
 
     # ---- how it is made
 
-    def _built(self) -> Module:
+    def _build_model(self) -> Module:
         return build_model(self.config, self.setup.build, self.setup.dataset)
 
     def _open(self, layout: Layout, model: Module, graph: Graph, snapshot: Snapshot | None) -> None:
@@ -140,9 +140,9 @@ class Session:
         if restored:  # sums are expressed by the options of then
             restored.load_optimizer_state(self.optimizer)
         self.backups = backups(arrangement, part, self.optimizer, comm)
-        self._resting = ExitStack()
-        self._release = partial(release, self._resting, self.backups, self.strategy, model)
-        self._forget = watch(comm, self, self._release)
+        self._unsharded = ExitStack()
+        self._release = partial(release, self._unsharded, self.backups, self.strategy, model)
+        self._unwatch = watch(comm, self, self._release)
         blas.release_memory()
 
     def _spec(self, part: ModelPart, arrangement: Arrangement, layout: Layout) -> TrainSpec:
@@ -167,7 +167,7 @@ class Session:
         nothing."""
 
         def another() -> ModelPart:
-            other = self._built()
+            other = self._build_model()
             if {*other.parameters()} & {*model.parameters()}:
                 raise ValueError(
                     f"model {self.config.model}: build returns the same object twice, and verify "
@@ -243,7 +243,7 @@ class Session:
     @property
     def first_has_all(self) -> bool:
         """True if rank 0 has the whole model, so that it can write it without a message."""
-        has_all = self.arrangement.store.is_whole or self.rests
+        has_all = self.arrangement.store.is_whole or self.is_unsharded
         return has_all and self.strategy.full_state.writer_has_all
 
     @property
@@ -307,31 +307,31 @@ class Session:
 
     # ---- between two runs, and the end
 
-    def rest(self) -> None:
+    def unshard(self) -> None:
         """Gathers all values of this rank's part of the model, until the next run begins."""
         for store in stores_of(self.part.parameters):
-            self._resting.enter_context(store.between_runs())
-        self.rests = True
+            self._unsharded.enter_context(store.between_runs())
+        self.is_unsharded = True
 
-    def wake(self) -> None:
-        """Frees the values that `rest` has gathered, because a run begins."""
-        self._resting.close()
-        self.rests = False
+    def reshard(self) -> None:
+        """Frees the values that `unshard` has gathered, because a run begins."""
+        self._unsharded.close()
+        self.is_unsharded = False
 
     def close(self) -> None:
         """Frees what ranks share; the model keeps this rank's part of its values. Every rank calls
         it; further calls do nothing."""
         if not self.is_closed:
             self.comm.meet("close")
-            self.is_closed, self.rests = True, False
-            self._forget()
+            self.is_closed, self.is_unsharded = True, False
+            self._unwatch()
             self._release()
 
     def leave(self) -> None:
         """Abandons what this rank shares with others after one of them was lost; nothing is
         freed."""
         self.is_closed = True
-        self._forget()
+        self._unwatch()
         self.strategy.leave()
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.parallel.mesh import CUTS, REPLICAS
 from nnmpi.parallel.model.nearest import axes_of, rearranged
 from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
-from nnmpi.run.resume import Resumed
+from nnmpi.run.resume import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup import threads
@@ -82,10 +82,10 @@ def arranged_event(a: Arrangement) -> Event:
     }
 
 
-def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event:
+def moves_event(old: Arrangement, new: Arrangement, model: Module) -> Event:
     """The bytes that each rank keeps, sends and receives when ranks are arranged anew: parameters,
     optimizer state and buffers."""
-    ranks, plans = max(before.ranks, after.ranks), rearranged(before, after, axes_of(model))
+    ranks, plans = max(old.ranks, new.ranks), rearranged(old, new, axes_of(model))
     sources: dict[int, Counter[int]] = {rank: Counter() for rank in range(ranks)}
     for plan in plans:
         for (holder, rank), moves in plan.between().items():
@@ -93,9 +93,9 @@ def moves_event(before: Arrangement, after: Arrangement, model: Module) -> Event
             sources[rank][int(holder)] += nbytes
     both = zip(*(plan.moved(ranks) for plan in plans), strict=True)
     return {
-        "before": before.mesh.axes,
-        "before_ranks": before.ranks,
-        "before_zero": before.config.zero,
+        "before": old.mesh.axes,
+        "before_ranks": old.ranks,
+        "before_zero": old.config.zero,
         "ranks": [
             {
                 "rank": rank,
@@ -184,7 +184,7 @@ def start_event(session: Session, run: RunState) -> Event:
         "sync": config.sync,
         **{axis: n for axis in CUTS if (n := getattr(config, axis)) > 1},
         **{name: value for name, value in slowed.items() if value},
-        **setup.own,
+        **setup.user_functions,
         **session.strategy.describe(),
         "epochs": -(-left // len(setup.train)),
         **devices(session.arrangement),
@@ -204,7 +204,7 @@ def resumed_event(session: Session, run: RunState) -> Event:
     return {**start_event(session, run), "event": "resumed", **facts}
 
 
-def complete_event(resumed: Resumed, digest: str) -> Event:
+def complete_event(resumed: ResumePoint, digest: str) -> Event:
     """The only event of a run that had no steps left when it was resumed; `digest` is of its
     parameters."""
     steps = resumed.snapshot.state.step

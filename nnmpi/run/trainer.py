@@ -34,7 +34,7 @@ from nnmpi.run.setup.setup import NO_METRICS, Setup, TrainerArguments
 from nnmpi.run.start_events import start_event
 from nnmpi.run.text import samples
 from nnmpi.run.text.generation import Sampling
-from nnmpi.run.training import NO_SESSION, SPARE, Training, drop
+from nnmpi.run.training import NO_SESSION, SPARE, Training, replace_session
 
 T = TypeVar("T")
 
@@ -113,7 +113,7 @@ class Trainer:
         self.given = TrainerArguments(
             build, data, loss, metrics, callbacks, optimizer, schedule, resume
         )
-        self.config = self.asked = config
+        self.config = self.requested = config
         self.began, self.fitted = time.monotonic(), ""
         self.comm = job() if comm is None else comm
         self._recovery = Recovery(self.comm)
@@ -143,12 +143,12 @@ class Trainer:
             ends.check_ready(self.run, self.session, epochs)
             earlier_runs = len(runs_in(self.config.log)) if self.comm.fault_tolerant else 0
             self.comm.meet("fit" if epochs is None else f"fit(epochs={epochs})")
-            self.session.wake()
+            self.session.reshard()
             self.run.begin(epochs)
             self.run.reported.runs = earlier_runs
             self.checkpoints.go_back(-1)  # this run has reported none
             self._recovery.stage = RunStage.RUNNING
-        ends.open_reports(self, self._recovery.news, outputs, report)
+        ends.open_reports(self, self._recovery.recoveries, outputs, report)
         self.checkpoints.begin(self.comm)
         result = loop.train(self)
         self.checkpoints.close()
@@ -283,11 +283,11 @@ class Trainer:
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
         known = snapshot.known(config, ranks)
         consistency.check_snapshot(self.comm, config, snapshot.state, known)
-        self._recovery.keep(self.run, snapshot)
+        self._recovery.keep_snapshot(self.run, snapshot)
         self.session.end()
-        drop(self)
+        replace_session(self)
         self._recovery.arrange(self, config, snapshot)
-        self.asked = config
+        self.requested = config
         self.run.go_on_from(snapshot)
         self.checkpoints.go_back(snapshot.state.step)
         self._recovery.arranged(self.comm)

@@ -31,14 +31,14 @@ from nnmpi.run.callbacks import check_callbacks, load_states
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.dropped import close_dropped
 from nnmpi.run.planning.planning import planned_run
-from nnmpi.run.resume import Resumed, facts_of, goes_on, resumed_from
+from nnmpi.run.resume import ResumePoint, facts_of, resume_point, try_resume
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
 from nnmpi.run.setup.cutting import UncutModel, fitted
 from nnmpi.run.setup.setup import Setup, TrainerArguments, set_up
 from nnmpi.run.text import samples
 
-COLLECTING = RLock()
+GC_LOCK = RLock()
 """Held by the rank that calls `gc.collect`, because ranks may be threads: a second one that calls
 it meanwhile would return at once without having collected anything."""
 
@@ -48,8 +48,8 @@ class Training(Protocol):
 
     given       the arguments of users, besides a config and a Comm
     began       when it was made, by time.monotonic
-    asked       the config that was asked for, before any rank was lost
-    fitted      the layout that --elastic has chosen, and why; empty if it is the one asked for
+    requested   the config that was requested, before any rank was lost
+    fitted      the layout that --elastic has chosen, and why; empty if it is the requested one
     config      the config that ranks are arranged by
     comm        of the ranks that work, or of all remaining ranks on a spare rank
     setup       data, model and loss, which no arrangement changes
@@ -62,7 +62,7 @@ class Training(Protocol):
 
     given: TrainerArguments
     began: float
-    asked: Config
+    requested: Config
     fitted: str
     config: Config
     comm: Comm
@@ -119,7 +119,7 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.sampler = samples.agreed_sampler(comm, config, trainer.setup.dataset)
     trainer.run, trainer.comm = RunState(trainer.setup), comm
     trainer.run.read_every = (*_read_every(config, trainer.hears_steps),)
-    trainer.asked = replace(trainer.asked, model=config.model)
+    trainer.requested = replace(trainer.requested, model=config.model)
     trainer.checkpoints = Checkpoints(
         config, trainer.run, trainer.began, partial(facts_of, trainer.setup), trainer.callbacks
     )
@@ -149,16 +149,16 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
         def resume(checkpoint: StoredCheckpoint) -> None:
             trainer.run.resume(_open_on(trainer, config, comm, checkpoint))
 
-        if goes_on(config, directory, comm, resume):
+        if try_resume(config, directory, comm, resume):
             return
     _open(trainer, config, comm, snapshot)
 
 
-def go_back(trainer: Training, config: Config, comm: Comm, lacks: str, were_spare: bool) -> None:
+def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_spare: bool) -> None:
     """Opens a session on the newest checkpoint of this run. If all ranks were spare, their
     callbacks load the states in the checkpoint.
 
-    Raises ValueError if there is none; it names what memory `lacks`.
+    Raises ValueError if there is none; it names what is `missing` in memory.
     """
 
     def use(checkpoint: StoredCheckpoint) -> None:
@@ -171,11 +171,13 @@ def go_back(trainer: Training, config: Config, comm: Comm, lacks: str, were_spar
     directory = config.checkpoint_dir
     if directory is None or use_newest(directory, comm, use) is None:
         where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
-        no_backup = trainer.asked.backup is not None or why_not("backup", trainer.asked, comm.size)
+        no_backup = trainer.requested.backup is not None or why_not(
+            "backup", trainer.requested, comm.size
+        )
         remedy = "" if no_backup else "--backup or "
-        shorter = "a shorter " if trainer.asked.save_every else ""
+        shorter = "a shorter " if trainer.requested.save_every else ""
         raise ValueError(
-            f"nothing is left to go on from: {where} ({lacks}); "
+            f"nothing is left to go on from: {where} ({missing}); "
             f"{remedy}{shorter}--save-every keeps it"
         )
 
@@ -193,9 +195,9 @@ def load_callbacks(trainer: Training, comm: Comm, spare: int) -> None:
 
 def _open_on(
     trainer: Training, config: Config, comm: Comm, checkpoint: StoredCheckpoint
-) -> Resumed:
+) -> ResumePoint:
     """Opens a session on a checkpoint, and returns the state read from it."""
-    resumed = all_or_none(comm, lambda: resumed_from(checkpoint, trainer.setup))
+    resumed = all_or_none(comm, lambda: resume_point(checkpoint, trainer.setup))
     _open(trainer, config, comm, resumed.snapshot)
     return resumed
 
@@ -208,7 +210,10 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
         options: dict[str, Any] = {"plan": None}
         if trainer.run.plan is not None:
             options |= {"memory": None, **trainer.run.plan.layout.options}
-        config, trainer.asked = replace(config, **options), replace(trainer.asked, **options)
+        config, trainer.requested = (
+            replace(config, **options),
+            replace(trainer.requested, **options),
+        )
     trainer.session = Session(
         trainer.setup, config, comm, trainer.run, trainer.tracer.recorder, snapshot, trainer.graph
     )
@@ -216,10 +221,10 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
     trainer.graph = trainer.session.arrangement.graph
 
 
-def drop(trainer: Training, instead: Session = NO_SESSION) -> None:
+def replace_session(trainer: Training, instead: Session = NO_SESSION) -> None:
     """Replaces the session of a Trainer, and frees the memory of the old one."""
     trainer.session = instead
-    with COLLECTING:
+    with GC_LOCK:
         gc.collect()  # a parameter and its store know each other
 
 
@@ -229,7 +234,7 @@ def drop(trainer: Training, instead: Session = NO_SESSION) -> None:
 def wait(trainer: Training, comm: Comm) -> None:
     """Makes this rank spare, until a session is opened on it."""
     trainer.comm = comm
-    drop(trainer, SPARE)
+    replace_session(trainer, SPARE)
 
 
 def nearest_layout(trainer: Training, ranks: int) -> FittedLayout | None:
@@ -237,6 +242,6 @@ def nearest_layout(trainer: Training, ranks: int) -> FittedLayout | None:
     model."""
     if trainer.graph is None:
         return None
-    setup, asked = trainer.setup, trainer.asked
-    uncut = UncutModel(asked, trainer.graph, setup.loss, setup.dataset, setup.metrics)
-    return fitted(asked, ranks, lambda: uncut)
+    setup, requested = trainer.setup, trainer.requested
+    uncut = UncutModel(requested, trainer.graph, setup.loss, setup.dataset, setup.metrics)
+    return fitted(requested, ranks, lambda: uncut)

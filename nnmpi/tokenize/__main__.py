@@ -42,7 +42,7 @@ from nnmpi.options.terms import check_text
 from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.run import consistency
-from nnmpi.run.command import on_ranks
+from nnmpi.run.command import run_on_ranks
 from nnmpi.sim.drawing.tables import plural
 
 BLOCK = 1 << 20  # bytes
@@ -67,7 +67,7 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status; every rank calls it."""
-    return on_ranks(parser(), command, arguments, "give a smaller text")
+    return run_on_ranks(parser(), command, arguments, "give a smaller text")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:

@@ -106,7 +106,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "more draws than weights": (
         lambda: nnmpi.multinomial(nnmpi.tensor([0.0, 1.0]), 2),
         ValueError,
-        ("2 different ones of 1", "replacement=True"),
+        ("2 different indices of 1", "replacement=True"),
     ),
     "weights below 0": (
         lambda: nnmpi.multinomial(nnmpi.tensor([-1.0, 1.0]), 1),

@@ -13,7 +13,7 @@ from nnmpi.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes
 from nnmpi.planning.search import Searcher
 from nnmpi.planning.step_time import CostModel
 from nnmpi.planning.unit_times import signature
-from nnmpi.run.planning.planning import Asked, basis
+from nnmpi.run.planning.planning import PlanRequest, plan_models
 from nnmpi.run.setup.cutting import uncut_of
 
 SLOW_LINKS = TYPICAL._replace(far=Link(1e-4, 1e-8))
@@ -44,9 +44,9 @@ class Planning(NamedTuple):
 
 def planning(config: Config, ranks: int, nodes: int = 1, machine: Machine = TYPICAL) -> Planning:
     """A plan of a config on so many ranks."""
-    asked, cluster = Asked(ranks, nodes, None, None), Cluster.on_paper(ranks, nodes)
-    by = basis(asked, uncut_of(config)[1], cluster, machine)
-    return Planning(by.arranger, by.costs)
+    request, cluster = PlanRequest(ranks, nodes, None, None), Cluster.on_paper(ranks, nodes)
+    models = plan_models(request, uncut_of(config)[1], cluster, machine)
+    return Planning(models.arranger, models.costs)
 
 
 def graph_of(config: Config) -> Graph:

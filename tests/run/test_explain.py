@@ -29,7 +29,7 @@ LAYOUTS = (
 @pytest.mark.parametrize(("config", "options"), LAYOUTS)
 def test_the_parts_of_a_term_add_up_to_it(config: Config, options: dict[str, object]) -> None:
     there = planning(config, 4, 2, SLOW_LINKS)
-    a = there.paper.arranged_by(Config(**{**vars(config), **options}))
+    a = there.arranger.arranged_by(Config(**{**vars(config), **options}))
     step, parts = parts_of_step(a, there.costs)
     assert step.time == step_time(a, there.costs)
     for term, seconds in step.time._asdict().items():

@@ -11,7 +11,7 @@ from nnmpi.parallel.model.moves import MovedTensor
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.run.recovery.held_copies import HeldCopy
 from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
-from nnmpi.run.reported import Reported, place
+from nnmpi.run.reported import ReportedEvents, event_position
 from nnmpi.run.run_state import Counters, VersionFacts
 
 TENSORS = tuple(MovedTensor(path, (4,), (0,), ()) for path in ("first", "second"))
@@ -57,21 +57,23 @@ def test_no_rank_makes_a_step_of_which_others_have_all() -> None:
     """It would give up the version before, which another loss may need."""
     has_all = [status("first", 8, knows=True), status("second", 8, knows=True)]
     plan = agreed([*has_all, status("first", 7, may_make=8)])
-    assert (version(plan), plan.makes) == (8, False)
-    assert agreed([has_all[0], status("second", 7, may_make=8)]).makes
+    assert (version(plan), plan.makes_step) == (8, False)
+    assert agreed([has_all[0], status("second", 7, may_make=8)]).makes_step
 
 
 def test_calls_are_made_again_though_another_rank_is_lost_before() -> None:
     first, second = status("first", 8), status("second", 8)
-    reported = Reported()
-    reported.take(None, frozenset([place(8, "on_step")]))
-    assert agreed([first._replace(reported=reported), second]).again == {place(8, "on_step")}
+    reported = ReportedEvents()
+    reported.adopt(None, frozenset([event_position(8, "on_step")]))
+    assert agreed([first._replace(reported=reported), second]).repeated_calls == {
+        event_position(8, "on_step")
+    }
 
 
 def test_without_a_whole_version_it_is_said_what_is_missing() -> None:
     plan = agreed([status("first", 8, knows=True), status("first", 7)])
     assert plan.source is None
-    assert "second" in plan.lacks
+    assert "second" in plan.missing
 
 
 def test_ranks_that_have_gone_back_to_the_start_begin_again() -> None:
@@ -80,5 +82,5 @@ def test_ranks_that_have_gone_back_to_the_start_begin_again() -> None:
     assert after.counters is not None
     counters = after.counters._replace(state=StepState())
     plan = agreed([after._replace(counters=counters)])
-    assert (plan.source, plan.lacks) == (None, "")
+    assert (plan.source, plan.missing) == (None, "")
     assert plan.counters == counters

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from nnmpi.run.reported import Reported, place
+from nnmpi.run.reported import ReportedEvents, event_position
 
 START = '{"event": "start"}\n'
 EPOCH = '{"event": "epoch", "epoch": 1, "steps": 5}\n'
 
 
-def after_step(step: int) -> Reported:
-    reported = Reported()
+def after_step(step: int) -> ReportedEvents:
+    reported = ReportedEvents()
     for kind in ("progress", "epoch"):
         assert reported.once(step, kind)
     return reported
@@ -29,27 +29,27 @@ def test_the_log_decides_what_was_told_after_the_last_step(tmp_path: Path) -> No
     for text, is_new in ((START, True), (START + EPOCH, False), (START + EPOCH[:-2], True)):
         log.write_text(text)
         reported = after_step(5)
-        reported.is_in_log(str(log))
+        reported.read_log(str(log))
         assert not reported.once(5, "progress")
         assert reported.once(5, "epoch") == is_new
 
 
 def test_a_log_may_be_further_than_the_rank(tmp_path: Path) -> None:
-    log, reported = tmp_path / "log", Reported()
+    log, reported = tmp_path / "log", ReportedEvents()
     log.write_text(START + EPOCH)
-    reported.is_in_log(str(log))
+    reported.read_log(str(log))
     assert not reported.once(5, "progress")
     assert not reported.once(5, "epoch")
     assert reported.once(6, "progress")
 
 
 def test_a_call_that_was_interrupted_is_made_again_on_all_ranks() -> None:
-    first, second = place(5, "on_step", 0), place(5, "on_step", 1)
-    reported = Reported()
-    for here in (first, second):
-        with reported.call(here):
-            assert reported.calling == here
-    reported.take(None, frozenset([first]))
+    first, second = event_position(5, "on_step", 0), event_position(5, "on_step", 1)
+    reported = ReportedEvents()
+    for position in (first, second):
+        with reported.call(position):
+            assert reported.calling == position
+    reported.adopt(None, frozenset([first]))
     assert (reported.is_called(first), reported.is_called(second)) == (False, True)
     assert reported.interrupted == {first}  # after another loss too
     with reported.call(first):

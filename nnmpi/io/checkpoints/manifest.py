@@ -23,7 +23,7 @@ from nnmpi.io.checkpoints.rank_file import RankFile, laid_out
 from nnmpi.io.checkpoints.schema import NAME, DamagedError, as_json, checked, from_json, refused
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.files.atomic import sync
-from nnmpi.metrics import Share, Sums
+from nnmpi.metrics import MetricSum, Sums
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted, shown
@@ -57,7 +57,7 @@ class Manifest(NamedTuple):
     snapshot: Snapshot
     files: tuple[SavedFile, ...]
     arrays: tuple[ArrayInFile, ...]
-    told: Any
+    about_json: Any
     versions: Mapping[str, str]
     time: float
 
@@ -73,8 +73,8 @@ class Manifest(NamedTuple):
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
         """The facts about the run; without the numbers of its arrays unless they are given."""
-        told = from_json(self.told, arrays or self.arrays, ABOUT)
-        about: RunFacts = checked(told, RunFacts, ABOUT)
+        fields = from_json(self.about_json, arrays or self.arrays, ABOUT)
+        about: RunFacts = checked(fields, RunFacts, ABOUT)
         return about
 
     def rank_file(self, rank: int) -> RankFile:
@@ -92,7 +92,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         "time": manifest.time,
         "versions": dict(manifest.versions),
         "run": _run_to_json(manifest.snapshot),
-        "about": manifest.told,
+        "about": manifest.about_json,
         "arrays": manifest.arrays,
         "files": [vars(file) for file in manifest.files],
     }
@@ -258,7 +258,7 @@ def _run_from_json(run: RunForm) -> Snapshot:
         run.span,
         run.state,
         run.skipped,
-        Sums(loss, divisor, samples, {name: Share(*share) for name, share in metrics.items()}),
+        Sums(loss, divisor, samples, {name: MetricSum(*share) for name, share in metrics.items()}),
         tuple(WorkerPosition(*row[:2], StepState(*row[2:])) for row in run.positions),
         run.changes,
         (),

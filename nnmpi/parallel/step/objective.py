@@ -9,7 +9,7 @@ import numpy as np
 from nnmpi.arrays import backend
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
-from nnmpi.metrics import ACCURACY, Metric, Share, Sums
+from nnmpi.metrics import ACCURACY, Metric, MetricSum, Sums
 from nnmpi.nn.losses import ClassLoss
 from nnmpi.parallel.agreement import gather_objects
 
@@ -116,7 +116,7 @@ class Objective:
         all_reduce(flat)
         ends = np.cumsum([math.prod(shape) for shape in shapes])[:-1]
         (loss, divisor, samples), *rest = map(np.reshape, np.split(flat, ends), shapes)
-        shares = (Share(*(x.tolist() if x.ndim == 1 else x)) for x in rest)
+        shares = (MetricSum(*(x.tolist() if x.ndim == 1 else x)) for x in rest)
         named = dict(zip(self._names, shares, strict=True))
         return Sums(float(loss), float(divisor), int(samples), named)
 

@@ -1,8 +1,8 @@
-"""A rank's step on paper: its own store, sums, update and layers, on arrays without numbers.
+"""Steps on paper: a rank's own store, gradient sums, update and layers, run on arrays without data.
 
     Arrangement ─► built (rank.py) ─► executor of the rank ─┬─► exchanges    bytes and seconds
                    PaperComm, PaperStage                    └─► live arrays  memory
 
-No rank talks to another one here, and nothing is computed. What a run would measure is a value of
-the arrangement. Folds over what was logged are in `rank.py` and `activations.py`.
+A step on paper sends no message and computes no value. What a run would measure, such as the cut of
+the model, comes with the arrangement. `rank.py` and `activations.py` derive bytes from the log.
 """

@@ -1,5 +1,5 @@
-"""The bytes of activations that a rank keeps in a step, and needs at most, by the recorded passes
-of its stages in the order of its program."""
+"""The bytes of activations that a rank keeps in a step, and its peak memory, from the recorded
+passes of its stages in the order of its program."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from nnmpi.schedules.op import Kind, Op
 
 
 def activations(a: Arrangement, rank: int, batch: int) -> int:
-    """The most that a rank keeps at a time in a step over a batch of so many samples."""
+    """The peak of the activations that a rank keeps in a step over a batch of `batch` samples."""
     sizes = micro_batches(a, rank, batch)
     if a.residences is not None:
         beside = pass_bytes(a, rank, 0, max(sizes)).enters - a.residences.state
@@ -28,16 +28,16 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes:
-    """The bytes that the passes of a stage over so many samples take on a rank."""
+    """The bytes that the passes of a stage over `samples` samples take on a rank."""
     return passes(a, rank, stage, samples).nbytes
 
 
 def kept_before(
     a: Arrangement, rank: int, sizes: Sequence[int]
 ) -> Iterator[tuple[Op, PassBytes, int]]:
-    """The passes of a step over micro-batches of so many samples; each with the bytes that it takes
-    and those that the rank keeps when it begins."""
-    if not a.steps_together:  # as many batches are on their way as there are stages
+    """Yields each pass of a step with the bytes that it takes, and the bytes that the rank keeps
+    when it begins; `sizes` are the samples of each micro-batch."""
+    if not a.steps_together:  # PipeDream: as many batches are under way as there are stages
         sizes = [*sizes] * len(a.stages)
     program = [op for op in ops(a, rank, len(sizes)) if op.micro >= 0]
     again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
@@ -56,8 +56,8 @@ def kept_before(
 
 
 def needed(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes of a rank's arrays in a step: what it holds, what it keeps and what passes at the
-    same time, and messages: what it receives to add it, and what goes from stage to stage."""
+    """The peak bytes of a rank's arrays in a step: what it holds between steps, activations and
+    temporaries of passes, receive buffers, and messages between stages."""
     held = memory(a, rank, batch).total
     if rank >= a.mesh.size:
         return held
@@ -66,19 +66,20 @@ def needed(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def python_objects(a: Arrangement) -> int:
-    """The bytes of Python objects of a run, which count beside the arrays of a small model: for
-    each node of the model of its layer, its parameters, the graph and the tape."""
+    """An estimate of the bytes of Python objects of a run (layers, parameters, graph, tape), which
+    matter beside the arrays of a small model."""
     return 120_000 + 10_000 * len(a.graph.nodes)
 
 
 def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
-    """The most that a rank keeps, with what the pass takes beside that is under way."""
+    """The peak of the activations that a rank keeps plus the temporaries of the pass that is
+    running."""
     micro = micro_batches(a, rank, batch)
     if a.residences is not None:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
         more = (of_stage(s).more.get(Kind.B, 0) for s in a.model_on(rank).stages)
         return activations(a, rank, batch) + max(more)
-    most = waiting = 0  # samples of micro-batches that no pass keeps: all come with their batch
+    most = waiting = 0  # bytes of samples that no pass keeps yet: a batch is loaded as a whole
     is_first = a.steps_together and 0 in a.model_on(rank).stages
     if is_first:
         waiting = sum(pass_bytes(a, rank, 0, n).enters for n in micro)
@@ -93,16 +94,18 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
-    """The most bytes that a pass takes beside those that are kept when it begins."""
-    if kind is Kind.RECOMPUTE:  # its input is there
+    """The peak of a pass above the bytes that are kept when it begins."""
+    if kind is Kind.RECOMPUTE:  # its input is kept already
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)
 
 
 def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes into which a rank receives what it adds to its own: sums of gradients may all be
-    under way at once, as many of those that ZeRO scatters in a backward pass as it has slots,
-    others of a group follow each other."""
+    """The bytes into which a rank receives what it adds to its own values.
+
+    Sums of gradients may all be under way at once; of the gradients that ZeRO scatters in a
+    backward pass, as many as it has slots; other exchanges of a group follow each other.
+    """
     at_once, most = 0, Counter[tuple[int, ...]]()
     scattered, scatters = 0, 0
     for exchange in chain.from_iterable(exchanges(a, rank, batch).values()):
@@ -117,8 +120,8 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
 
 
 def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
-    """The bytes for messages between stages beside the micro-batches that a rank works on: where a
-    stage begins the next activation and a gradient on its way, where it ends the next gradient."""
+    """The bytes of messages between stages beside the micro-batches that a rank works on: at the
+    begin of a stage the next activation and a gradient on its way, at its end the next gradient."""
     micro = micro_batches(a, rank, batch)
     if a.residences is not None or len(micro) == 1:
         return 0
@@ -134,7 +137,8 @@ def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
 def kept_by_units(
     a: Arrangement, units: Sequence[Unit], samples: int, rank: int
 ) -> list[tuple[int, int]]:
-    """(all that a unit keeps, of it its input) for each; the samples count nowhere."""
+    """(all bytes, bytes of its input) that each unit of the model keeps; the model's own input
+    counts as 0."""
     in_units = replace(a, division=divide(a.graph, units, range(1, len(units)), 1))
     kept, out_read = list[tuple[int, int]](), 0
     for i in range(len(units)):

@@ -1,8 +1,8 @@
 """PaperComm: a Comm that moves nothing. It logs each call as an Exchange, and returns at once.
 
-What it fills in is what the ranks would bring that all do as this one does: a sum is `size` times
-the numbers of this rank, a gather has its part in every place, and a message has zeros. So counts
-and flags that ranks agree on are those of ranks that are alike. Arrays without numbers stay so.
+Buffers are filled as if all ranks had the values of this rank: a sum is `size` times its values, a
+gather has them in every place, a received message is zeros. So counts and flags that ranks agree on
+are those of identical ranks. Arrays without data stay as they are.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ from nnmpi.schedules.op import Kind
 
 
 class CompletedWork:
-    """A transfer that is complete."""
+    """A Work that is complete: nothing on paper has to be waited for."""
 
     done = True
 
@@ -46,13 +46,13 @@ COMPLETED = CompletedWork()
 
 
 class RankState:
-    """State that all Comms of a rank on paper share.
+    """State that all Comms of one rank on paper share.
 
-    narrow      whether sums of 16 bits travel in these
+    narrow      True if sums of 16-bit values travel in 16 bits
     windows     bytes of shared memory of the node that sums take, by group, length and type
-    wide_terms  bytes of the longest copy in float32 of terms of 16 bits that NCCL sums
-    sums_by     whether long sums of these ranks go through memory of their node
-    near        the places among these ranks of those that share memory with this one
+    wide_terms  bytes of the longest float32 copy of 16-bit terms that NCCL sums
+    sums_by     returns how long sums over a group travel ("shared": through memory of the node)
+    near        returns which members of a group are on the node of this rank, by their places
     """
 
     def __init__(
@@ -71,12 +71,13 @@ class RankState:
 
 
 def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[int, ...]:
-    here = nodes[rank]
-    return tuple(place for place, member in enumerate(members) if nodes[member] == here)
+    node = nodes[rank]
+    return tuple(place for place, member in enumerate(members) if nodes[member] == node)
 
 
 class PaperComm:
-    """The ranks `members` of the job on paper, of which one is here; `axis` is what they share."""
+    """A Comm of the ranks `members` that logs its calls as exchanges along `axis`; this process
+    plays one of them."""
 
     any_thread, is_abandoned, lost = True, False, ()
 
@@ -90,17 +91,19 @@ class PaperComm:
     # ---- collectives
 
     def all_reduce(self, array: Any, algorithm: str = "auto") -> None:
-        """Logs a sum that is waited for."""
+        """Logs an all-reduce that is waited for; multiplies the array by `size`, as if all ranks
+        had its values."""
         self._sum(array, algorithm)
         if not is_meta(array):
             array *= self.size
 
     def start(self, array: Any, algorithm: str = "auto", copies: Any = None) -> CompletedWork:
-        """Logs a sum that was started."""
+        """Logs an all-reduce that is started and continues in the background."""
         return self._sum(array, algorithm, started=True)
 
     def reduce_scatter(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> Any:
-        """Logs it, and returns the part of this rank."""
+        """Logs a reduce-scatter, and returns the chunk of the array that this rank would have
+        summed."""
         self.start_reduce_scatter(array, algorithm, parts)
         edges = self._edges(array.size, parts)
         return array.reshape(-1)[edges[self.rank] : edges[self.rank + 1]]
@@ -108,12 +111,13 @@ class PaperComm:
     def start_reduce_scatter(
         self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
     ) -> CompletedWork:
-        """Logs it."""
+        """Logs a reduce-scatter that is started and continues in the background."""
         how = Collective.REDUCE_SCATTER, algorithm
         return self._note(*how, array, edges=self._given(parts), started=True)
 
     def all_gather(self, array: Any, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Logs a gather that is waited for; each rank brings what this one brings."""
+        """Logs an all-gather that is waited for; fills every chunk with the values of this rank's
+        chunk."""
         self._note(Collective.ALL_GATHER, algorithm, array, edges=self._given(parts))
         edges = self._edges(array.size, parts)
         if not is_meta(array) and len({b - a for a, b in pairwise(edges)}) == 1:
@@ -123,29 +127,31 @@ class PaperComm:
     def start_all_gather(
         self, array: Any, algorithm: str = "ring", parts: Parts = None, copies: Any = None
     ) -> CompletedWork:
-        """Logs it."""
+        """Logs an all-gather that is started and continues in the background."""
         how = Collective.ALL_GATHER, algorithm
         return self._note(*how, array, edges=self._given(parts), started=True)
 
     def broadcast(self, array: Any, root: int = 0, algorithm: str = "tree") -> None:
-        """Logs it."""
+        """Logs a broadcast; the array stays as it is."""
         self._note(Collective.BROADCAST, algorithm, array)
 
     def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> CompletedWork:
-        """Logs a message."""
-        # of a ring each rank sends to the next one: as a price, all of them are like the first two
+        """Logs a message to a rank."""
+        # in a ring every rank sends to its neighbour at once: the first pair is priced for all
         is_of_pair = self.axis in ("pp", "tp")
         ends = (self.state.rank, self.members[to]) if is_of_pair else self.members[:2]
         return self._note(Collective.MESSAGE, "", array, group=ends)
 
     def irecv(self, array: Any, source: int, tag: int = 0, copies: Any = None) -> CompletedWork:
-        """Zeros arrive: no stage wants to stop."""
+        """Fills the array with zeros, as if they had been received: so no stage asks the others to
+        stop."""
         if not is_meta(array):
             array[...] = 0
         return COMPLETED
 
     def chunk(self, n: int) -> slice:
-        """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
+        """The slice of n elements that belongs to this rank in `reduce_scatter` and
+        `all_gather`."""
         return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
     # ---- groups, agreement, progress
@@ -153,47 +159,50 @@ class PaperComm:
     def split(
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> Self | None:
-        """A Comm of the same ranks; None without a color."""
+        """A Comm of the same ranks, as if all had given this color; None without a color."""
         return None if color is None else type(self)(self.members, self.axis, self.state)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> Self | None:
-        """A Comm of these ranks of the job, for sums of gradients; None where there are none."""
+        """A Comm of these ranks of the job, logged along dp; None for no ranks."""
         return type(self)(ranks, "dp", self.state) if ranks else None
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises what this rank raises."""
+        """Raises the error of this rank, if it has one."""
         if error is not None:
             raise error
 
     def barrier(self) -> None:
-        """Nobody is waited for."""
+        """Returns at once, since no other rank exists."""
 
     meet = free = free_sums = poll = abandon = lambda self, *_: None
 
     def progress_thread(self, pause: float = 0.0) -> AbstractContextManager[None]:
-        """No thread."""
+        """A context that starts no thread."""
         return nullcontext()
 
     # ---- memory that a node shares
 
     def node(self) -> tuple[int, ...]:
-        """The ranks that share memory with this one."""
+        """The members that share memory with this rank, by their places in the Comm."""
         return self.state.near(self.members)
 
     def shared(self, n: int, dtype: Any) -> "PaperBuffer":
-        """Memory for sums of n numbers."""
+        """A buffer for sums of n elements through shared memory, whose bytes are counted as a
+        window."""
         self._count(("shared", len(self.state.windows)), n, np.dtype(dtype))
         return PaperBuffer(self, n, dtype)
 
     def node_memory(self, n: int, dtype: Any) -> "PaperBuffer":
-        """One array for the ranks of the node."""
+        """An array that the ranks of a node share; its bytes are counted on the first rank of the
+        node."""
         is_first = self.node()[0] == self.rank
         nbytes = n * np.dtype(dtype).itemsize * is_first
         self.state.windows["node memory", len(self.state.windows)] = nbytes
         return PaperBuffer(self, n, dtype)
 
     def window(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
-        """Counts this rank's share of the memory through which its node sums n numbers."""
+        """Counts this rank's part of the shared memory through which its node sums n elements by
+        the algorithm `name`."""
         if name == NCCL and types_of(dtype).is_mixed and not self.narrow_sums:
             terms = n * types_of(dtype).sums.itemsize
             self.state.wide_terms = max(self.state.wide_terms, terms)
@@ -244,38 +253,38 @@ class PaperComm:
 
 
 class PaperBuffer:
-    """A SharedBuffer, or a NodeMemory, without numbers."""
+    """A SharedBuffer or a NodeMemory whose arrays have no data."""
 
     def __init__(self, comm: PaperComm, n: int, dtype: Any) -> None:
         self._comm, self._node = comm, comm.node()
         self.mine, self.total, self.array = (META.xp.empty(n, dtype) for _ in range(3))
 
     def start(self, start: int, stop: int) -> CompletedWork:
-        """Logs the sum of these elements."""
+        """Logs the sum of elements `start` to `stop`."""
         return self._comm._note(
             Collective.ALL_REDUCE, "shared", self.mine[start:stop], started=True
         )
 
     def own(self, start: int, stop: int, r: int) -> slice:
-        """Which of these elements rank r of the node adds up."""
+        """The slice of elements `start` to `stop` that rank r of the node adds up."""
         n, p = stop - start, len(self._node)
         return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
     def barrier(self) -> None:
-        """Nobody is waited for."""
+        """Returns at once, since no other rank exists."""
 
     def free(self, check: bool = True) -> None:
-        """Nothing to free."""
+        """Does nothing, since no memory is shared."""
 
 
 def rank_state(a: Arrangement, rank: int) -> RankState:
-    """The state that the Comms of a rank share."""
+    """The state that the Comms of a rank on paper share, with a new log."""
     narrow = a.is_mixed and a.sums_dtype is None
     return RankState(rank, a.cluster, narrow, a.sums_by, StepLog(a.store.zero))
 
 
 def layout_on_paper(a: Arrangement, state: RankState) -> Layout:
-    """The communicators of a rank, by axis."""
+    """The communicators of a rank on paper, by axis."""
     mesh, rank = a.mesh, state.rank
 
     def group(name: str, *axes: str) -> Any:

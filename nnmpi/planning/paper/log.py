@@ -10,23 +10,25 @@ from nnmpi.schedules.op import Kind, Op
 NO_STAGE = -1
 
 WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
-"""Words for the exchanges along an axis in a pass; along dp, statistics of BatchNorm."""
+"""What exchanges along an axis within a pass carry; those along dp carry moments of BatchNorm."""
 
 
 SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
-"""The operations as whose messages those count that stages tell each other in a pass."""
+"""The operation under which messages between stages are logged, by the pass that sends them."""
 
 
 class StepLog(Recorder):
-    """Counts equal exchanges; as the recorder of an executor it knows which operation is under way.
+    """Logs the exchanges of one rank's step, and counts equal ones; each is logged with the
+    operation of the program (F, B, REDUCE, ...) that starts it.
 
-    On paper nothing takes time: it has no waits, as `Recording` of --trace has, but all exchanges,
-    with their ranks and lengths.
+    It is the recorder of an executor, which tells it the operation. On paper nothing takes time, so
+    there are no waits, unlike in `Recording` of --trace, but every exchange with its ranks and
+    length.
 
-    entries   how often each exchange was started, by its axis, what is told, when, and, of sums of
-              gradients at the end of a step, its place among these: the order in which they begin
-              says what hides them
-    zero      the stage of ZeRO: from 2 on each backward pass scatters its gradients, and in 3
+    entries   how often each exchange was started, by its axis, its position among the sums of
+              gradients (their order decides what hides them; 0 for other exchanges), its word, its
+              operation, its stage and itself
+    zero      the stage of ZeRO: from 2 on each backward pass scatters its gradients, and with 3
               layers gather their parameters
     """
 
@@ -35,10 +37,10 @@ class StepLog(Recorder):
         self._zero, self._kind, self._stage = zero, Kind.UPDATE, NO_STAGE
 
     def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
-        """Logs an exchange over the ranks of an axis, in the operation under way.
+        """Logs an exchange over the ranks of an axis, in the operation that is being executed.
 
-        What was started along dp goes on beside passes, and belongs to no stage: sums of gradients,
-        and gathers of parameters.
+        Exchanges that are started along dp (sums of gradients, gathers of parameters) continue
+        beside passes, so they belong to no stage.
         """
         kind, stage, word = self._kind, self._stage, WORDS.get(axis, "moments")
         if axis == "pp":
@@ -51,15 +53,16 @@ class StepLog(Recorder):
                 kind, word = Kind.B if self._zero > 1 else Kind.REDUCE, "gradients"
         elif stage == NO_STAGE and axis != "model":
             word = "gradients" if axis == "tp" else "scalars"
+        # sums at the end of a step keep their order: it decides which of them passes can hide
         place = len(self.entries) if kind is Kind.REDUCE else 0
         self.entries[axis, place, word, kind, stage, exchange] += times
 
     def clear(self) -> None:
-        """Begins another step."""
+        """Forgets all exchanges, so that another step can be logged."""
         self.entries.clear()
 
     def exchanges(self) -> dict[str, list[Exchange]]:
-        """The exchanges by axis, each with how often it happens."""
+        """The logged exchanges by axis, each with how often it happened in the step."""
         by_axis: dict[str, list[Exchange]] = {}
         for (axis, _, word, kind, stage, exchange), times in self.entries.items():
             logged = exchange._replace(what=word, during=kind, stage=stage, times=times)

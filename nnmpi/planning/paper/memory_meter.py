@@ -1,4 +1,4 @@
-"""Gauges of the memory that a recorded pass takes: of arrays without numbers, or with them."""
+"""Meter: the memory that a recorded pass takes, for arrays with and without data."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -11,21 +11,22 @@ from nnmpi.arrays.meta.array import AllocationCounter, counting
 
 
 class Meter(NamedTuple):
-    """Bytes of arrays that are alive, and the most of them since the last `begin`."""
+    """Functions that return the bytes of live arrays, and their peak since the last `begin`."""
 
     current: Callable[[], int]
     peak: Callable[[], int]
     reset_peak: Callable[[], None]
 
     def begin(self) -> int:
-        """Forgets the most so far; returns the bytes that are alive."""
+        """Resets the peak, and returns the bytes of live arrays."""
         self.reset_peak()
         return self.current()
 
 
 @contextmanager
 def memory_meter(on: Backend) -> Iterator[Meter]:
-    """Within it memory is counted: of arrays without numbers where `on` is META."""
+    """A context that yields a Meter: it counts arrays without data if `on` is META, otherwise what
+    tracemalloc traces."""
     if on is META:
         live = AllocationCounter()
         token = counting.set(live)
@@ -48,4 +49,4 @@ def memory_meter(on: Backend) -> Iterator[Meter]:
                 tracemalloc.stop()
 
 
-_ALONE = Lock()  # since tracemalloc counts for all threads
+_ALONE = Lock()  # tracemalloc counts all threads: ranks that are threads must take turns

@@ -1,5 +1,5 @@
-"""A rank on paper: its store, optimizer, sums and executor, built as a run builds them; what it
-holds between steps, and sends in one."""
+"""A rank on paper: its store, optimizer, gradient sums and executor, built as a run builds them,
+and from them what it holds between steps and sends in a step."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
@@ -45,7 +45,7 @@ CONTROL = StepControl(
 
 
 class PaperRank(NamedTuple):
-    """A rank built on paper; it can make steps, and its arrays have no numbers."""
+    """A rank that is built on paper: it can execute steps, and its arrays have no data."""
 
     state: RankState
     store: LocalStore
@@ -54,7 +54,8 @@ class PaperRank(NamedTuple):
 
 
 class PaperLoss:
-    """The loss, which is part of the passes of the last stage."""
+    """A loss that returns the scores: on paper the loss is part of the recorded passes of the last
+    stage."""
 
     def __call__(self, scores: Any, labels: Any) -> Any:
         return scores
@@ -64,7 +65,7 @@ class PaperLoss:
 
 
 def built(a: Arrangement, rank: int) -> PaperRank:
-    """A rank of any strategy."""
+    """Builds a rank of any strategy on paper."""
     state, held = rank_state(a, rank), a.model_on(rank)
     layout = layout_on_paper(a, state)
     parameters = {variable.variable: _parameter(a, variable) for variable in held.trained}
@@ -77,7 +78,6 @@ def built(a: Arrangement, rank: int) -> PaperRank:
 
 
 def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
-    """A parameter of a rank, without numbers."""
     p = Parameter.drawn(held.shape, None)
     p.room, p._name = held.room, a.graph.variables[held.variable].path
     p.move(SingleStore(meta.xp.empty(held.shape, a.updated_dtype)), 0)
@@ -87,13 +87,13 @@ def _parameter(a: Arrangement, held: HeldVariable) -> Parameter:
 def _part(
     a: Arrangement, rank: int, parameters: Mapping[int, Parameter], comms: Mapping[str, Any]
 ) -> ModelPart:
-    """The stages of a rank, with their borders, and the parameters that others have too."""
+    """The stages of a rank with their boundaries, and the parameters that other stages have too."""
     graph, elsewhere = a.graph, Parameter.drawn((0,), None)
-    at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # a server has what workers have
+    at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
     stages = dict[int, Any]()
     for s in a.model_on(rank).stages:
-        here = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
-        stages[s] = PaperStage(cache(partial(passes, a, rank, s)), here, comms)
+        of_stage = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
+        stages[s] = PaperStage(cache(partial(passes, a, rank, s)), of_stage, comms)
     by_path = {graph.variables[v].path: p for v, p in parameters.items()}
     tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
     model = next(iter(stages.values()))
@@ -101,25 +101,26 @@ def _part(
 
 
 class PaperStep(NamedTuple):
-    """The exchanges of a rank in a step, by axis, and what it holds of trained parameters."""
+    """The exchanges of a rank in a step, by axis, and the memory that it holds for trained
+    parameters."""
 
     exchanges: Mapping[str, list[Exchange]]
     held: Memory
 
 
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
-    """The exchanges of a rank in a step over a batch of so many samples, by axis."""
+    """The exchanges of a rank in a step over a batch of `batch` samples, by axis."""
     return step(a, rank, batch).exchanges
 
 
 @cached
 def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
-    """A step of a rank over a batch of so many samples; that of its twin, if it has one."""
+    """A step of a rank over a batch of `batch` samples, taken from its twin if it has one."""
     if (source := twin(a, rank, batch)) != rank:
         of_twin = step(a, source, batch)
         by_axis = {
-            axis: [moved(a, each, source, rank) for each in several]
-            for axis, several in of_twin.exchanges.items()
+            axis: [moved(a, exchange, source, rank) for exchange in exchanges_of_twin]
+            for axis, exchanges_of_twin in of_twin.exchanges.items()
         }
         return of_twin._replace(exchanges=by_axis)
     return carried_out(a, rank, batch)
@@ -133,8 +134,8 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
     sizes = micro_batches(a, rank, batch)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
     load = Load(np.broadcast_to(0, batch), micro, float(batch))
-    # at first parameters are nowhere gathered; a stage of PipeDream has no batch under way, and
-    # all versions of its weights after as many steps as there are stages
+    # only the last step is logged. Before it ZeRO needs one step, since no parameter is gathered
+    # yet, and PipeDream one per stage, until its pipeline is full and all weight versions exist
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
     for number in range(first + 1):
         paper_rank.state.log.clear()
@@ -156,7 +157,7 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
 
 
 def memory(a: Arrangement, rank: int, batch: int) -> Memory:
-    """The memory that a rank holds between two steps over batches of so many samples."""
+    """The memory that a rank holds between two steps over batches of `batch` samples."""
     sizes = {True: 0, False: 0}
     for held in a.model_on(rank).others:
         sizes[a.graph.variables[held.variable].is_parameter] += bytes_of_other(a, held)
@@ -171,7 +172,8 @@ def memory(a: Arrangement, rank: int, batch: int) -> Memory:
 
 
 def traffic(a: Arrangement, rank: int, batch: int) -> AxisTraffic:
-    """The traffic that a rank sends along each axis in a step over a batch of so many samples."""
+    """The bytes and messages that a rank sends along each axis in a step over a batch of `batch`
+    samples."""
     by_axis = exchanges(a, rank, batch)
     return {axis: all_sent(a, rank, by_axis.get(axis, ())) for axis in TRAFFIC_AXES}
 
@@ -183,5 +185,5 @@ def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
-    """The traffic that a rank sends in these exchanges."""
+    """The bytes and messages that a rank sends in these exchanges."""
     return sum((sent(a, each, rank) for each in exchanges), Traffic())

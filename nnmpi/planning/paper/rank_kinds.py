@@ -1,4 +1,4 @@
-"""Ranks that hold and send as much as each other, with the figures of one of them."""
+"""Kinds of ranks: ranks that hold and send the same amounts, with the figures of one of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
@@ -20,22 +20,23 @@ from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import exchanges, memory, parameters_sent, traffic
 
 FEW = 64
-"""Ranks of which each is asked for its figures; rounds at each end of an algorithm that tell ranks
-apart."""
+"""Up to this many ranks each rank is computed by itself; of an algorithm, this many first and last
+rounds are compared to tell ranks apart."""
 
 MANY = 1 << 16
-"""Ranks of more than which each kind sends in sums over replicas what its first one sends."""
+"""Above this many replicas, the sums of a kind of ranks are those of its first rank."""
 
 
 class RankKind(NamedTuple):
-    """Ranks of the same stages with the same figures, and those of the first of them.
+    """Ranks of the same stages that hold and send the same amounts, with the figures of the first
+    of them.
 
-    parameters_sent  what of its traffic along dp is parameters
-    unique           the bytes that no other rank has
-    backup           what backups of such bytes take
+    parameters_sent  the part of its traffic along dp that is parameters
+    unique           bytes that no other rank has
+    backup           the cost of backups of those bytes
 
-    Figures of others may differ in the fourth digit; of more than FEW ranks also by a number a
-    chunk of a sum, and of more than MANY by their place in one.
+    Figures of the others may differ in the fourth digit; with more than FEW ranks also by one
+    element per chunk of a sum, and with more than MANY by their place in a sum.
     """
 
     ranks: tuple[int, ...]
@@ -50,7 +51,8 @@ class RankKind(NamedTuple):
 
 @gc_paused()
 def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
-    """All ranks in such groups, with what they do in steps over batches of so many samples."""
+    """Divides all ranks into kinds, with the amounts that each kind holds and sends in steps over
+    batches of `batch` samples."""
     kinds: dict[tuple[object, ...], RankKind] = {}
     for ranks in _alike(a, batch):
         figures = _figures(a, ranks, batch)
@@ -64,7 +66,7 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """The figures of the first of these ranks; with --verify each of them has a whole model too."""
+    """The figures of the first of these ranks; with --verify it holds a whole model too."""
     first, single = ranks[0], alone(a) if a.config.verify else None
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
@@ -80,9 +82,12 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
 
 
 def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
-    """Ranks with as many samples as each other, which send as much in sums over replicas. The first
-    ones on a node are apart, since they have the memory that it shares, and so are those that
-    measure the model, and those that keep larger backups for others. A few ranks are all apart."""
+    """Yields tuples of ranks that are alike: as many samples, and as much sent in sums over
+    replicas.
+
+    The first rank of each node is apart, since it has the memory that the node shares; so are the
+    ranks that measure the model, and those that keep larger backups. Up to FEW ranks are all apart.
+    """
     ranks, at = np.arange(a.mesh.size), a.mesh.coordinates_of_all()
     places = {axis: i for axis, i in at.items() if axis not in BATCH}
     keys = [*places.values(), np.any([at[axis] for axis in (*BATCH, "pp")], axis=0)]
@@ -91,7 +96,7 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
         group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
         first = np.unique(group, return_index=True)[1]
         keys.append(~np.isin(ranks, first))
-    if a.config.reproducible or a.mesh.size <= FEW:  # the first: places in a tree over slices
+    if a.config.reproducible or a.mesh.size <= FEW:  # a tree over slices has no two equal places
         keys.append(ranks)
     else:
         keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]
@@ -107,7 +112,7 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
 
 
 def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterator[np.ndarray]:
-    """How many samples each rank has of micro-batches of each length."""
+    """Yields, for each size of micro-batch, how many of its samples each rank gets."""
     place, d = _place(a, at, BATCH), a.mesh.count(*BATCH)
     parts = min(a.config.micro_batches, batch)
     for n in {len(part_of(np.empty(batch), parts, m)) for m in range(parts)}:
@@ -117,11 +122,11 @@ def _samples(a: Arrangement, at: Mapping[str, np.ndarray], batch: int) -> Iterat
 def _sent_by_place(
     a: Arrangement, at: Mapping[str, np.ndarray], batch: int
 ) -> Iterator[np.ndarray]:
-    """How many messages and chunks each rank sends in the first and the last rounds of sums over
-    replicas; where there are others, ranks of a kind do the same in these."""
+    """Yields how many messages, and how many chunks, each rank sends in the first and last rounds
+    of each sum over replicas. In rounds between them all ranks of a kind do the same."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
-    told = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
-    for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in told}:
+    of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
+    for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
         algorithm = (ALGORITHMS | PLANS.get(operation, {})).get(name)
         if algorithm is not None:
             rounds = range(algorithm.rounds(p))
@@ -132,7 +137,8 @@ def _sent_by_place(
 
 
 def _parting(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
-    """How nodes part the group of each rank along tp; alike for groups that are parted alike."""
+    """A number per rank that says how nodes divide its group along tp; equal for groups that are
+    divided equally."""
     groups = _numbered([i for axis, i in at.items() if axis != "tp"])
     ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
     over = nodes[ranks] - nodes[ranks[:, :1]]
@@ -150,7 +156,7 @@ def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) ->
 
 
 def _numbered(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """A number for each column; the same for equal columns."""
+    """An integer per column of `rows`; equal columns get equal integers."""
     number_of, most = rows[0].astype(int), int(rows[0].max(initial=0)) + 1
     for row in rows[1:]:
         length = int(row.max(initial=0)) + 1

@@ -1,6 +1,7 @@
-"""Passes of a stage that are recorded: the layers of a rank run once, on arrays without numbers.
+"""Recorded passes of a stage: the layers of a rank run once, on arrays without data.
 
-A model whose layers read numbers runs on small random ones instead.
+A model whose layers read values, for example to route tokens to experts, runs on small random
+arrays instead.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,22 +46,22 @@ from nnmpi.schedules.op import Kind
 
 
 class NullOpRecorder:
-    """The recorder of passes that are no part of training, as a model is traced with one too."""
+    """A recorder of autograd ops that ignores them; while it is set, no pass counts as training."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
     ) -> None:
-        """Nothing is noted of an op."""
+        """Ignores an op."""
 
     def enter_no_grad(self) -> None:
-        """Nothing is noted of no_grad."""
+        """Ignores that a no_grad block begins."""
 
 
 NO_OPS_RECORDED = NullOpRecorder()
 
 
 def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
-    """The events and bytes of the passes of a stage over so many samples on a rank."""
+    """The events and bytes of the passes of a stage over `samples` samples on a rank."""
     at = a.mesh.coordinates(recorded_rank(a, rank, stage, samples))
     where = [at[axis] for axis in LOCAL_SHAPES]
     return _passes(a, stage, samples, a.sums_by(a.mesh.group(rank, "tp")), *where)
@@ -68,10 +69,11 @@ def passes(a: Arrangement, rank: int, stage: int, samples: int) -> PassEvents:
 
 @cached
 def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int) -> PassEvents:
-    """The events of the passes at these coordinates along the axes that cut activations."""
+    """Records the passes of a stage at these coordinates along the axes that cut activations."""
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
+    # the caller may be under no_grad, as the first pass with --recompute is; this one needs a tape
     token = recording.set(NO_OPS_RECORDED)
     try:
         if parts := repeated.sections(a, stage):
@@ -88,14 +90,16 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
 
 @cached
 def _has_halves(a: Arrangement) -> bool:
-    """Whether backward passes are in two halves, of which those of first stages are one."""
+    """True if the schedule runs backward passes in two halves, I and W, as zero-bubble schedules
+    do."""
     count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
     ranks = a.mesh.group(0, "pp") if pp > 1 else ()
     return any(op.kind is Kind.I for rank in ranks for op in ops(a, rank, count))
 
 
 def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
-    """The passes of a stage, recorded once for all arrangements that cut its layers so."""
+    """The recorded passes of a stage, cached for all arrangements that cut its layers in the same
+    way."""
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
     rank = recorded_rank(a, rank, stage, samples)
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
@@ -112,14 +116,15 @@ def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: i
 def recorded(
     a: Arrangement, rank: int, stage: int, samples: int, on: Backend, halves: bool = True
 ) -> PassEvents:
-    """Runs the passes of a stage, in one backward pass, and if asked for in two halves."""
+    """Runs the passes of a stage and records them: forward and backward, with `halves` also
+    backward in two halves."""
     cut = sharded_model(a, rank, on)
     with memory_meter(on) as meter, np.errstate(all="ignore"):
         return _Recording(a, cut, rank, stage, samples, meter).passes(halves)
 
 
 class _Recording:
-    """The passes of a stage that are run once."""
+    """Runs and records the passes of one stage."""
 
     def __init__(
         self,
@@ -148,18 +153,19 @@ class _Recording:
         taken = taken._replace(left=taken.kept, more={Kind.F: max(peak, taken.kept)})
         leaves = [x for x in inputs if x.requires_grad]
         del inputs, outputs
-        recorder.take()  # what is kept was looked for among the parameters
+        recorder.take()  # drop the uses of parameters that looking for kept memory has recorded
         if not root.requires_grad:
             return PassEvents(shapes, taken, forward)
         more = self._more(lambda: root.backward(_seed(root, self._cut.on), on_leaf=self._on_leaf))
         backward, taken = recorder.take(), taken._replace(more={**taken.more, Kind.B: more})
-        if not leaves:  # a first stage has all of its backward pass in the second half
+        if not leaves:  # no input needs a gradient: all of backward is the second half
             return PassEvents(shapes, _in_second_half(taken), forward, backward, weights=backward)
         events = PassEvents(shapes, taken, forward, backward)
         return self._in_halves(events) if halves else events
 
     def _in_halves(self, events: PassEvents) -> PassEvents:
-        """The events of `whole`, and those of the two halves of the backward pass besides."""
+        """Adds to `events` those of the two halves of the backward pass, which are run after
+        another forward pass."""
         recorder, meter, taken = self._cut.recorder, self._meter, events.nbytes
         root, inputs = self._forward()
         leaves = [x for x in inputs if x.requires_grad]
@@ -170,7 +176,7 @@ class _Recording:
         second_half.append(root.backward(seed, until=leaves))
         del seed
         for x in leaves:
-            x.grad = None  # it is sent to the stage before
+            x.grad = None  # a stage sends it away before W runs, so it must not count there
         input_events, first = recorder.take(), meter.peak() - start
         left = taken.kept + meter.current() - start
         second = self._more(lambda: second_half.pop().finish(on_leaf=self._on_leaf))
@@ -179,7 +185,7 @@ class _Recording:
         return events._replace(inputs=input_events, weights=recorder.take(), nbytes=taken)
 
     def _more(self, run: Callable[[], object]) -> int:
-        """Runs a pass; returns by how much the most bytes are above those when it began."""
+        """Runs a pass; returns by how many bytes its peak is above the memory at its begin."""
         start = self._meter.begin()
         run()
         return self._meter.peak() - start
@@ -189,9 +195,9 @@ class _Recording:
             self._cut.recorder(PaperStage.ready, self._cut.variables[leaf])
 
     def _forward(self) -> tuple[Any, list[Tensor]]:
-        """Returns what a backward pass starts from, and what came in."""
+        """Runs the forward pass; returns the tensor from which backward starts, and the inputs."""
         a, cut = self._a, self._cut
-        for p in cut.variables:  # gradients of later micro-batches are added to those of the first
+        for p in cut.variables:  # record the usual case: gradients are added to earlier ones
             p.has_grad = a.config.micro_batches > 1
         args, named = _arguments(a, self._rank, self._stage, self._samples, cut.on)
         stats: Any = RecordedStats(cut.recorder)
@@ -208,7 +214,8 @@ class _Recording:
 
 
 def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
-    """The bytes that a forward pass keeps; of a loss, only those that its backward pass reads."""
+    """The bytes that a forward pass keeps for its backward pass; a loss counts only with what its
+    backward pass reads."""
     read, enters = saved_memory(outputs), _memory(given)
     out = {} if is_last else _memory(outputs)
     out = {key: memory for key, memory in out.items() if key not in enters}
@@ -222,26 +229,28 @@ def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) ->
 
 
 def _memory(tensors: Iterable[Tensor]) -> dict[int, Any]:
-    """The memory of these, by id."""
+    """The arrays that own the memory of these tensors, by id: views of one array count once."""
     memories = (meta.owner(t.operand) for t in tensors)
     return {id(memory): memory for memory in memories}
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
-    """The bytes of a first stage: gradients of its output are kept until the second half."""
+    """The bytes of a first stage, whose whole backward pass is in the second half: until then it
+    keeps the gradient of its output."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})
 
 
 def _seed(root: Tensor, on: Backend) -> Any:
-    """The gradient that a backward pass starts from."""
+    """The gradient from which a backward pass starts: ones."""
     if isinstance(root, JoinedOutputs):
         return root.seed([on.xp.ones_like(t.data) for t in root.parts])
     return on.xp.ones_like(root.data)
 
 
 def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend) -> Arguments:
-    """The arguments that a stage is called with: samples, or tensors from the stage before."""
+    """The arguments of a stage: samples for the first stage, otherwise tensors from the stage
+    before."""
     if not stage:
         positions = a.own_positions(rank)
 
@@ -262,7 +271,8 @@ def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend)
 
 
 def _loss(a: Arrangement, rank: int, layout: Layout, scores: Tensor, samples: int) -> Tensor:
-    """The loss of scores as the last stage has them."""
+    """The loss of the scores that the last stage computes; the scores themselves if there are no
+    labels."""
     source, positions = a.graph.source, a.own_positions(rank)
     if source.labels is None:  # a model alone
         return scores

@@ -1,10 +1,10 @@
-"""Stages with repeated blocks: passes of equal sections are recorded once, and put together.
+"""Stages with repeated blocks: the passes of equal sections are recorded once, and put together.
 
     stage     [ embedding | block | block | block | head ]      sections: one tensor crosses between
     recorded  [ embedding | block |               | head ]      two of them
 
-The exchanges and the order of events are those of the whole stage. So are the bytes that it keeps:
-a tensor between two sections is kept if one of them reads it.
+Exchanges and the order of events are the same as in a recording of the whole stage, and so are the
+bytes that it keeps: a tensor between two sections is kept if one of them reads it.
 """
 
 from collections import Counter
@@ -22,11 +22,11 @@ from nnmpi.planning.paper.stage import Events, PaperStage, PassBytes, PassEvents
 from nnmpi.schedules.op import Kind
 
 OF_PARAMETERS = (PaperStage.use, PaperStage.use_again, PaperStage.contribute, PaperStage.ready)
-"""Events whose first argument is the number of a parameter."""
+"""Calls whose first argument is the number of a parameter."""
 
 
 class Section(NamedTuple):
-    """A part of a stage; sections with the same signature make the same passes, of their own
+    """A part of a stage. Sections with equal signatures make the same passes, each with its own
     variables in this order."""
 
     number: int
@@ -36,7 +36,7 @@ class Section(NamedTuple):
 
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
-    """The arrangement with a stage for each section."""
+    """The arrangement with each section as a stage of its own."""
     graph, cache = a.graph, a.graph.source.cache
     if "sections" not in cache:
         cache["sections"] = {unit.nodes.start for unit in joined(graph, units(graph))}
@@ -62,7 +62,7 @@ def all_sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
-    """The sections of a stage; none if it is shorter to record the stage itself."""
+    """The sections of a stage; none if too few of them repeat for that to save time."""
     sections_of_stage = all_sections(a, stage)
     distinct = len({section.signature for section in sections_of_stage})
     return (
@@ -73,10 +73,11 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
 
 
 def _kept_section(a: Arrangement, number: int) -> Section:
-    """A section, described once for all arrangements that cut its layers so."""
+    """The section with this number, cached for all arrangements that shard its layers in the same
+    way."""
     part, cache, sharding = a.division.stages[number], a.graph.source.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sharding.sequences
-    cache[*map(id, cuts)] = cuts  # they stay alive, so that the addresses stay theirs
+    cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
     key = *map(id, cuts), part.nodes.start, part.nodes.stop, part.variables
     if key not in cache:
         cache[key] = _section(a, number)
@@ -85,7 +86,8 @@ def _kept_section(a: Arrangement, number: int) -> Section:
 
 
 def _section(a: Arrangement, number: int) -> Section:
-    """A section; its signature numbers edges and variables in the order of their use."""
+    """The section with this number; its signature numbers edges and variables in the order of their
+    use."""
     graph, part = a.graph, a.division.stages[number]
     edges, variables = dict[int, int](), dict[int, int]()
 
@@ -101,7 +103,7 @@ def _section(a: Arrangement, number: int) -> Section:
     for k in part.nodes:
         node, layer = graph.nodes[k], layers(a).get(k)
         mapped(numbered, tuple(map(VariableRef, node.variables)))
-        rows.append(node.note and node.name)  # nobody knows what a module that is taken whole does
+        rows.append(node.note and node.name)  # a module that is one node is equal to itself only
         rows.append((node.layer, node.op, node.kind, sorted(node.settings.items())))
         rows.append((mapped(numbered, node.arguments), mapped(numbered, node.result)))
         rows.append((layer and layer._replace(node=0, path="", why=""), k in a.sharding.terms))
@@ -127,9 +129,10 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
 def put_together(
     parts: Sequence[Section], record: Callable[[int], PassEvents], has_gradient: bool
 ) -> PassEvents:
-    """The passes of sections that follow each other; `record` gives those of a section.
+    """The passes of a stage, put together from those of its sections; `record` returns the passes
+    of a section by its number.
 
-    has_gradient   whether what comes into the first section requires a gradient
+    has_gradient   whether the input of the first section requires a gradient
     """
     first = dict[str, Section]()
     made = [
@@ -153,7 +156,8 @@ def put_together(
 
 
 def _with_variables(of: PassEvents, variables: Mapping[int, int], place: int) -> PassEvents:
-    """The passes of another section, whose nodes have numbers of their own."""
+    """The passes of a recorded section as another, equal section makes them: with its variables,
+    and tape nodes numbered by its place."""
 
     def renumbered(events: Events) -> Events:
         return Events(events.exchanges, [*_renumbered(events, variables, place)])
@@ -177,35 +181,35 @@ def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Ite
             yield do, arguments
 
 
-def _joined(several: Iterator[Events]) -> Events:
-    """The events of passes that follow each other."""
+def _joined(passes: Iterator[Events]) -> Events:
+    """The events of passes that follow each other, as one pass."""
     exchanges, calls = Counter[Any](), list[Any]()
-    for events in several:
+    for events in passes:
         exchanges.update(events.exchanges)
         calls += events.calls
     return Events(exchanges, calls)
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """The bytes of a stage, from those of its sections.
+    """The bytes of a stage, from the bytes of its sections.
 
-    held[i]   what the sections before i keep when i begins, without what comes into i
+    held[i]   what the sections before i keep when i begins, without the input of i
     """
     held, within = [0], [0]
-    border, is_read = 0, False  # what comes into the first one is counted apart
+    border, is_read = 0, False  # the input of the first section is counted apart
     for i, part in enumerate(parts):
         is_read |= part.read > 0
         inside = part.inside + border * is_read
         within.append(inside)
         held.append(held[-1] + inside + (part.enters if not i else 0))
-        if part.out:  # else the output is a view of the input
+        if part.out:  # 0: its output is a view of its input, so the tensor is the same
             border, is_read = part.out, part.out_read > 0
     inside = sum(within)
     total = PassBytes(parts[0].enters, inside, parts[-1].out, parts[0].read, parts[-1].out_read)
     more = {Kind.F: 0, Kind.B: 0, Kind.I: 0, Kind.W: 0}
     left = sum(part.left - part.kept for part in parts)
     after = total.kept + left
-    behind = 0  # what sections behind have left between the halves, above what they keep
+    behind = 0  # bytes that later sections add to what they keep, between the halves
     for i in reversed(range(len(parts))):
         part = parts[i]
         out = part.out if part.out_read or i == len(parts) - 1 else 0

@@ -1,4 +1,4 @@
-"""CutModel: the layers that a rank has of a model, for passes that are recorded."""
+"""ShardedModel: the layers of a model as one rank has them, for passes that are recorded."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -28,14 +28,14 @@ from nnmpi.planning.paper.stage import (
 )
 
 AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
-"""Collectives of layers in which each rank along tp does the same."""
+"""Collectives in which each rank along tp does the same, so that one recording serves all."""
 
 
 class ShardedModel(NamedTuple):
-    """A model whose layers are those of a rank, and what notes what they do.
+    """A model whose layers are the parts that one rank has, with a recorder of what they do.
 
-    numbers   of parameters, in the graph
-    segments  the parts of the model that were asked for, by their nodes and variables
+    variables  the number of each parameter in the graph
+    segments   the stages that were asked for, by their nodes and variables
     """
 
     model: Module
@@ -46,7 +46,7 @@ class ShardedModel(NamedTuple):
     segments: dict[tuple[range, tuple[int, ...]], Module]
 
     def segment(self, graph: Graph, stage: StagePart) -> Module:
-        """The layers of a stage."""
+        """The module with the layers of a stage."""
         key = stage.nodes, stage.variables
         if key not in self.segments:
             self.segments[key] = segment(self.model, graph, *key)
@@ -54,17 +54,19 @@ class ShardedModel(NamedTuple):
 
 
 def sharding_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
-    """The cache key of a rank's cut layers; their objects are kept, so that ids stay theirs."""
+    """The cache key of a rank's sharded layers."""
     parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
+    # the objects must outlive the keys, else another object could get the same id
     a.graph.source.cache[*map(id, parts)] = parts
     sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp"))
     return *map(id, parts), a.dtype, *sums, *(at[axis] for axis in LOCAL_SHAPES)
 
 
 def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
-    """The layers of a rank, of all stages, cut once for all arrangements that cut them so."""
+    """The layers of a rank in all stages, cached for all arrangements that shard them in the same
+    way."""
     cache, key = a.graph.source.cache, (*sharding_key(a, rank), on)
-    if on is not META:  # its numbers take memory
+    if on is not META:  # its arrays have data: do not keep them
         return _made(a, rank, on)
     if key not in cache:
         cache[key] = _made(a, rank, on)
@@ -94,34 +96,36 @@ def _made(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
 
 
 def recorded_rank(a: Arrangement, rank: int, stage: int, samples: int) -> int:
-    """The first rank along tp whose passes of a stage are those of this rank, but for its place."""
+    """The first rank along tp whose passes of a stage are those of this rank, except for its
+    place."""
     tp = a.mesh.coordinates(rank)["tp"]
     return a.mesh.group(rank, "tp")[places_recorded(a, stage, samples)[tp]]
 
 
 @cached
 def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
-    """For each place along tp the first one that has parts of the same lengths of a stage.
+    """For each place along tp, the first place whose parts of a stage have the same lengths, so
+    that one recording serves both.
 
-    The first place is apart: it has the tokens and the classes of samples, which are 0 on paper.
+    Place 0 is recorded apart: on paper all tokens and classes are 0, and it owns them.
     """
-    sharding, of_stage = a.sharding, a.division.stages[stage].nodes
+    sharding, stage_nodes = a.sharding, a.division.stages[stage].nodes
     places = range(a.mesh.axes["tp"])
-    layers = [layer for layer in sharding.layers if layer.node in of_stage]
-    by = {message.row.by for layer in layers for message in layer.sends}
-    if sharding.branches.nodes or not by <= AMONG_ALL:
+    layers = [layer for layer in sharding.layers if layer.node in stage_nodes]
+    collectives = {message.row.by for layer in layers for message in layer.sends}
+    if sharding.branches.nodes or not collectives <= AMONG_ALL:
         return places
-    nodes = [a.graph.nodes[k] for k in of_stage]
+    nodes = [a.graph.nodes[k] for k in stage_nodes]
     edges = {e for node in nodes for e in (*node.inputs, *node.outputs)} & {*sharding.edges}
     variables = {v for node in nodes for v in node.variables} & {*sharding.variables}
     cuts = {sharding.edges[e] for e in edges} | {sharding.variables[v] for v in variables}
-    several = {cut.bounds for cut in cuts} | {layer.bounds for layer in layers}
+    all_bounds = {cut.bounds for cut in cuts} | {layer.bounds for layer in layers}
     first = dict[Any, int]()
 
     if OF_SAMPLES in cuts:
-        several.add(parts_of(samples, len(places)))
+        all_bounds.add(parts_of(samples, len(places)))
 
     def lengths(r: int) -> Any:
-        return not r, *(bounds[r + 1] - bounds[r] for bounds in several if bounds)
+        return not r, *(bounds[r + 1] - bounds[r] for bounds in all_bounds if bounds)
 
     return [first.setdefault(lengths(r), r) for r in places]

@@ -1,9 +1,9 @@
-"""Passes of a stage, run once without numbers, and PaperStage, which repeats what they did.
+"""PaperStage: a stage that repeats what its recorded passes did, and the types of a recording.
 
-record    the layers of a rank run forward and back on arrays without numbers; recorded: exchanges,
-          uses of parameters, and gradients in the order in which they become final
-replay    a stage of any rank with the same layers asks its store, its statistics and its Comms for
-          the same again, in each pass of each micro-batch: so a long program costs little
+record    the layers of a rank run forward and backward on arrays without data; recorded are their
+          exchanges, uses of parameters, and gradients in the order in which they become final
+replay    a stage of any rank with the same layers makes the same calls to its store, statistics
+          and Comms in each pass of each micro-batch: so a long program costs little
 """
 
 from collections import Counter
@@ -32,11 +32,11 @@ from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
 
 Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
-"""A method of PaperStage, which does again what a pass has done, and its arguments."""
+"""A method of PaperStage that repeats a call of a recorded pass, and its arguments."""
 
 
 class TensorShape(NamedTuple):
-    """The shape of a tensor without numbers; `order` is that of its axes in memory."""
+    """The shape of a tensor without data; `order` is the order of its axes in memory."""
 
     shape: tuple[int, ...]
     dtype: Any
@@ -45,23 +45,22 @@ class TensorShape(NamedTuple):
 
     @classmethod
     def of(cls, t: Tensor) -> Self:
-        """The shape of a tensor."""
         return cls(t.shape, t.dtype, axis_order(t.data), t.requires_grad)
 
     def tensor(self) -> Tensor:
-        """A new tensor."""
+        """A new tensor of this shape, without data."""
         return Tensor(new_array(self.shape, self.dtype, self.order), self.requires_grad)
 
 
 class PassBytes(NamedTuple):
-    """Bytes of activations of a stage, of one micro-batch.
+    """Bytes of the activations of a stage, for one micro-batch.
 
-    enters   what comes into it
-    inside   what it keeps for its backward pass besides what enters and what goes out
-    out      what goes out, but a loss
-    read, out_read   of what enters and goes out, what the backward pass of this stage reads
-    left     what it keeps between the halves of the backward pass
-    more     by how much the most within each pass is above what it keeps when that pass begins
+    enters   of its input
+    inside   kept for the backward pass besides input and output
+    out      of its output, unless that is a loss
+    read, out_read   the parts of input and output that the backward pass of this stage reads
+    left     kept between the two halves of the backward pass
+    more     by pass, how far its peak is above the bytes that are kept when it begins
     """
 
     enters: int
@@ -79,7 +78,8 @@ class PassBytes(NamedTuple):
 
 
 class RecordedExchange(NamedTuple):
-    """An exchange of the ranks in these places along an axis."""
+    """An exchange along an axis, with its ranks as places on that axis, so that other ranks can
+    repeat it."""
 
     axis: str
     exchange: Exchange
@@ -88,17 +88,19 @@ class RecordedExchange(NamedTuple):
 
 
 class Events(NamedTuple):
-    """A pass as a log: its exchanges, each with how often it happened, and the rest in order."""
+    """The log of a pass: its exchanges with how often each happened, and its other calls in
+    order."""
 
     exchanges: Mapping[RecordedExchange, int] = {}
     calls: Sequence[Event] = ()
 
 
 class PassEvents(NamedTuple):
-    """The events of the passes of a stage over so many samples, and the bytes that they take.
+    """The events of the passes of a stage, the bytes that they take, and the outputs of its forward
+    pass.
 
-    outputs   of a forward pass
-    forward, backward; inputs, weights   of the passes F and B, and of the halves of B
+    forward, backward   of the passes F and B
+    inputs, weights     of the two halves of B: gradients of inputs, gradients of parameters
     """
 
     outputs: Sequence["TensorShape"]
@@ -110,7 +112,7 @@ class PassEvents(NamedTuple):
 
 
 class PassRecorder:
-    """The events of the pass that is under way."""
+    """Collects the events of the pass that is running."""
 
     def __init__(self) -> None:
         self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
@@ -119,14 +121,15 @@ class PassRecorder:
         self._calls.append((do, arguments))
 
     def take(self) -> Events:
-        """The events since the last call."""
+        """Returns the events since the last call, and forgets them."""
         events = Events(self.exchanges, self._calls)
         self.exchanges, self._calls = Counter(), []
         return events
 
 
 class ExchangeRecorder(StepLog):
-    """Notes each exchange as an event, with the places of its ranks along the axis."""
+    """A StepLog that passes each exchange to a PassRecorder, with its ranks as places along the
+    axis."""
 
     def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
         super().__init__()
@@ -138,11 +141,8 @@ class ExchangeRecorder(StepLog):
 
 
 def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
-    """An array without numbers; on other backends with any, by which experts get their tokens.
-
-    Integers are 0 there: a number of a class, a token, or the length of a sequence. Floats are
-    small, as weights are, so that none overflows.
-    """
+    """An array without data on META; on other backends zeros for integers (classes, tokens,
+    lengths), and small random floats, like weights, which do not overflow."""
     if on is META:
         return on.xp.empty(shape, dtype)
     if not is_float(np.dtype(dtype)):
@@ -151,13 +151,13 @@ def placeholder(on: Backend, shape: Sequence[int], dtype: Any) -> Array:
 
 
 class RecordedStore(SingleStore):
-    """The store of one parameter, which notes when its values and its gradient are asked for."""
+    """A store of one parameter that records each use of its values and of its gradient."""
 
     rotates = True
 
     def __init__(self, variable: int, value: Array, recorder: PassRecorder) -> None:
         super().__init__(value)
-        super().grad_memory(0)[...] = 0  # no pass takes this memory
+        super().grad_memory(0)[...] = 0  # allocated now, so that no pass is charged for it
         self._variable, self._recorder = variable, recorder
 
     def value(self, i: int) -> Array:
@@ -173,7 +173,7 @@ class RecordedStore(SingleStore):
 
 
 class RecordedStats:
-    """Batch statistics that note what they are asked for."""
+    """Batch statistics that record each call, and return the values of this rank alone."""
 
     def __init__(self, recorder: PassRecorder) -> None:
         self._recorder = recorder
@@ -188,7 +188,7 @@ class RecordedStats:
 
 
 class PaperRoot(JoinedOutputs):
-    """The outputs of a stage on paper, and the way back."""
+    """The outputs of a stage on paper, whose `backward` replays the recorded backward pass."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
 
@@ -203,7 +203,8 @@ class PaperRoot(JoinedOutputs):
     def backward(  # type: ignore[override]
         self, gradient: Any = None, *, on_leaf: Any = None, until: Any = None, **options: Any
     ) -> "_SecondHalf | None":
-        """Does what the backward pass did, or with `until` what its first half did."""
+        """Replays the backward pass or, with `until`, its first half; returns the second half, if
+        there is one."""
         events = self._events.backward if until is None else self._events.inputs
         self._stage.replay(events, self._stats, on_leaf)
         for x in self._leaves:
@@ -212,26 +213,25 @@ class PaperRoot(JoinedOutputs):
 
 
 class _SecondHalf(NamedTuple):
-    """The second half of a backward pass."""
+    """The second half of a backward pass: the gradients of parameters."""
 
     stage: "PaperStage"
     events: PassEvents
     stats: BatchStats
 
     def finish(self, on_leaf: Any = None) -> None:
-        """Does what it did."""
+        """Replays the second half."""
         self.stage.replay(self.events.weights, self.stats, on_leaf)
 
 
 def _pass() -> Pass:
-    """The forward pass that is under way."""
     return current_pass.get() or Pass(0)
 
 
 class PaperStage(Module):
-    """A stage that does what recorded passes of it did, with parameters of any store.
+    """A stage that repeats its recorded passes, with the parameters and the store of any rank.
 
-    recorded     the events of passes over so many samples
+    recorded     returns the events of passes over n samples
     parameters   by their numbers in the graph
     comms        of this rank, by axis
     """
@@ -241,7 +241,7 @@ class PaperStage(Module):
     _comms: Mapping[str, PaperComm]
     _exchanges: dict[RecordedExchange, Exchange]
     _replays: Iterator[int]
-    _replay: int  # the number of the pass that is under way, with its statistics and its hook
+    _replay: int  # the number of the running pass, which has these statistics and this hook
     _stats: BatchStats
     _on_leaf: Callable[[Any], None] | None
 
@@ -271,7 +271,8 @@ class PaperStage(Module):
         stats: BatchStats,
         on_leaf: Callable[[Any], None] | None = None,
     ) -> None:
-        """Does again what a pass did; `on_leaf` gets parameters whose gradient is final."""
+        """Repeats the events of a pass; `on_leaf` is called with each parameter whose gradient is
+        final."""
         vars(self).update(_stats=stats, _on_leaf=on_leaf, _replay=next(self._replays))
         for recorded, times in events.exchanges.items():
             self._exchange(recorded, times)
@@ -281,34 +282,35 @@ class PaperStage(Module):
     # ---- events
 
     def use(self, variable: int) -> None:
-        """Asks for values."""
+        """Asks the store for the values of a parameter."""
         _ = self._parameters_by_variable[variable].operand
 
     def use_again(self, variable: int, made: int) -> None:
-        """Asks for values again, for the node number `made`."""
+        """Asks the store for the values of a parameter again, in the backward pass of tape node
+        `made`."""
         self._parameters_by_variable[variable].refresh((self._replay << 32) + made)
 
     def contribute(self, variable: int) -> None:
-        """Writes a gradient, or adds to it."""
+        """Asks for the memory of a gradient, as an op does that writes or adds to it."""
         p = self._parameters_by_variable[variable]
         _ = p.grad_memory
         p.has_grad = True
 
     def ready(self, variable: int) -> None:
-        """A gradient is final."""
+        """Reports that the gradient of a parameter is final."""
         if self._on_leaf is not None:
             self._on_leaf(self._parameters_by_variable[variable])
 
     def moments(self, local: Moments) -> None:
-        """Asks for statistics."""
+        """Asks for batch statistics."""
         self._stats.moments(local, lambda summed: None)
 
     def sum(self, sums: Array) -> None:
-        """Sums over the batch."""
+        """Asks for sums over the batch."""
         self._stats.sum(sums)
 
     def _exchange(self, recorded: RecordedExchange, times: int) -> None:
-        """Logs an exchange among the ranks of this stage."""
+        """Logs a recorded exchange among the ranks of this stage."""
         axis, exchange, places, started = recorded
         if recorded not in self._exchanges:
             comm = self._comms[axis]

@@ -1,4 +1,5 @@
-"""Twins: ranks along pp, tp and dp with the same step but for their places; one is run on paper.
+"""Twins: ranks along pp, tp and dp with the same step except for their places; only one of them
+runs on paper.
 
 pp 4    [ embedding, blocks | blocks | blocks | blocks, head ]      two stages of four are twins
 """
@@ -17,7 +18,8 @@ from nnmpi.planning.paper.sharded_model import places_recorded
 
 
 def twin(a: Arrangement, rank: int, batch: int) -> int:
-    """The first rank that was asked for of those whose steps are that of this one."""
+    """The rank whose step on paper stands for the step of `rank`: the first one asked for that has
+    the same facts, or `rank` itself."""
     is_alone = len(a.mesh.group(rank, "pp", "tp")) == 1 if rank < a.mesh.size else True
     is_plain = a.strategy.name in ("pipeline", "replicas") and a.residences is None
     if is_alone or not is_plain or a.sharding.branches.nodes:
@@ -27,12 +29,13 @@ def twin(a: Arrangement, rank: int, batch: int) -> int:
 
 @cached
 def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
-    """A rank for each set of facts, as far as ranks were asked for."""
+    """The twins that are known so far: for each set of facts, the first rank that had them."""
     return {}
 
 
 def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
-    """All that the step of a rank depends on, with variables and stages by their places on it."""
+    """Yields everything that the step of a rank depends on, with variables and stages numbered as
+    on this rank, so that twins yield equal facts."""
     at, held = a.mesh.coordinates(rank), a.model_on(rank)
     places = {variable.variable: i for i, variable in enumerate(held.trained)}
     stages = {s: i for i, s in enumerate(held.stages)}
@@ -73,7 +76,8 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
 
 
 def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
-    """How a group is parted by nodes, and the place of a rank on its own."""
+    """How nodes divide the ranks of a group, and the place of `rank` on its own node; equal for
+    twins."""
     nodes = [a.cluster.nodes[r] for r in group]
     numbers = {node: i for i, node in enumerate(dict.fromkeys(nodes))}
     near = a.cluster.near(rank, group)
@@ -83,7 +87,8 @@ def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
 
 
 def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchange:
-    """The exchange of a rank whose twin is `source`."""
+    """The exchange of `rank` that corresponds to an exchange of its twin `source`: the group and
+    the stage are moved, the rest is the same."""
     old, new = a.mesh.coordinates(source), a.mesh.coordinates(rank)
     members = [a.mesh.coordinates(r) for r in exchange.group]
     for axis in (*MODEL, "dp"):

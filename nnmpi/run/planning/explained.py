@@ -24,31 +24,31 @@ from nnmpi.planning.step_time import (
     stage_passes,
     step_model,
 )
-from nnmpi.run.planning.planning import Basis
+from nnmpi.run.planning.planning import PlanModels
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import amount, columns, plural
 from nnmpi.sim.drawing.timeline import GAPS, Span
 
 
-def explained(by: Basis, layout: str, trace: Path | None) -> Event:
+def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
     """The event of --explain: the time of a step of a layout, term by term; raises ValueError if
     the layout is impossible."""
     p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
     cli.add_flags(p, cli.LAYOUT_GROUPS)
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
-    config: Config = replace(by.arranger.plain, **given)
+    config: Config = replace(models.arranger.plain, **given)
     if config.plan is not None:
         raise ValueError("--explain is of one layout: leave --plan out")
-    a = with_fastest_sum(by.arranger.arranged_by(config), by.costs.exchanges)
-    _check_stages(a, by.costs)
-    step, parts = parts_of_step(a, by.costs)
+    a = with_fastest_sum(models.arranger.arranged_by(config), models.costs.exchanges)
+    _check_stages(a, models.costs)
+    step, parts = parts_of_step(a, models.costs)
     return {
         "event": "explain",
         "layout": layout,
         "seconds": step.time.seconds,
         **step.time._asdict(),
         "parts": [part._asdict() for part in parts],
-        "traced": [] if trace is None else _beside(trace, a, by.costs, step),
+        "traced": [] if trace is None else _compared(trace, a, models.costs, step),
     }
 
 
@@ -92,12 +92,12 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     step = step_model(a, costs)
     summed = (*step.last.exchanges["gathers"], *step.last.exchanges["sums"])
     parts = [
-        *_of_units(a, costs, step),
-        *_of_exchanges("tensor", step.busiest.exchanges["tensor"], costs.exchanges),
+        *_unit_parts(a, costs, step),
+        *_exchange_parts("tensor", step.busiest.exchanges["tensor"], costs.exchanges),
         StepPart("bubble", "waiting for other stages", 1, step.time.bubble),
-        *_of_exchanges("sums", summed, costs.exchanges),
-        *_of_update(a, costs, step.updated),
-        *_of_others(costs, step),
+        *_exchange_parts("sums", summed, costs.exchanges),
+        *_update_parts(a, costs, step.updated),
+        *_other_parts(costs, step),
     ]
     sums = sum(part.seconds for part in parts if part.term == "sums")
     if sums > step.time.sums:
@@ -107,7 +107,7 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
 
 
-def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
+def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
     """The parts of a term from rows (text, times, seconds); rows with the same text are added
     up."""
     totals = defaultdict[str, tuple[int, float]](lambda: (0, 0.0))
@@ -118,7 +118,7 @@ def _together(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[Ste
         yield StepPart(term, text, count, seconds)
 
 
-def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
+def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     """The compute parts: units of the rank that computes longest; those of one kind are added
     up."""
     counts = Counter((op.stage, op.kind) for op in step.busiest.program if op.micro >= 0)
@@ -129,11 +129,11 @@ def _of_units(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Ste
             if unit.nodes.start in a.stages[s]:
                 passes = stage_passes(times[None], is_first=s == 0)
                 rows.append((str(unit), 1, sum(counts[s, k] * t for k, t in passes.items())))
-    for part in _together("compute", rows):
+    for part in _added_up("compute", rows):
         yield part._replace(what=f"{plural(part.times, 'unit')} {part.what}")
 
 
-def _of_exchanges(
+def _exchange_parts(
     term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
 ) -> Iterator[StepPart]:
     """The parts of a term that are exchanges; those of one kind and length are added up."""
@@ -144,18 +144,18 @@ def _of_exchanges(
             name = e.operation.name.lower().replace("_", "-")
             length = f"of {amount(e.nbytes)} over {plural(len(e.group), 'rank')}"
             rows.append((f"{e.what}: {name}{how} {length}", e.times, times.seconds(e)))
-    return _together(term, rows)
+    return _added_up(term, rows)
 
 
-def _of_update(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[StepPart]:
+def _update_parts(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[StepPart]:
     around = rank.exchanges["update"]
     seconds = rank.update(a, costs) - costs.exchanges.total(around)
     text = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
     yield StepPart("update", text, 1, seconds)
-    yield from _of_exchanges("update", around, costs.exchanges)
+    yield from _exchange_parts("update", around, costs.exchanges)
 
 
-def _of_others(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
+def _other_parts(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     once = costs.machine.step
     yield StepPart("other", "a step, besides units, exchanges and the update", 1, once)
     text = "micro-batches, besides units and exchanges"
@@ -197,7 +197,7 @@ def by_part(spans: Iterable[Span], total: float) -> dict[str, float]:
     return {**parts, "other": total - sum(parts.values())}
 
 
-def _beside(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
+def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
     """The parts of a step, predicted and measured, with the largest difference first."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.ranks.index(step.busiest)]
     predicted = by_part(spans_of_step(costs, step), step.time.seconds)

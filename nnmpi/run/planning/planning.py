@@ -32,11 +32,11 @@ SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
 """The options of sums that a plan takes as given, because they change results."""
 
 
-class NoneFitsError(ValueError):
+class NoLayoutFitsError(ValueError):
     """No layout fits into the memory of a rank."""
 
 
-class Asked(NamedTuple):
+class PlanRequest(NamedTuple):
     """The request for a plan, besides the options of a run; `memory` is in bytes per rank."""
 
     ranks: int
@@ -53,7 +53,7 @@ class FoundLayouts(NamedTuple):
     """
 
     config: Config
-    asked: Asked
+    request: PlanRequest
     search: SearchResult
     notes: list[str]
     is_measured: bool
@@ -61,11 +61,11 @@ class FoundLayouts(NamedTuple):
     @property
     def title(self) -> str:
         """The model, the ranks and the nodes of the plan, as text."""
-        nodes = f" on {plural(self.asked.nodes, 'node')}" if self.asked.nodes > 1 else ""
-        return f"{self.config.model} on {plural(self.asked.ranks, 'rank')}{nodes}"
+        nodes = f" on {plural(self.request.nodes, 'node')}" if self.request.nodes > 1 else ""
+        return f"{self.config.model} on {plural(self.request.ranks, 'rank')}{nodes}"
 
 
-class Basis(NamedTuple):
+class PlanModels(NamedTuple):
     """The models of memory (`paper`) and of time (`costs`) with which layouts are predicted."""
 
     arranger: Arranger
@@ -73,91 +73,99 @@ class Basis(NamedTuple):
     notes: list[str]
 
 
-def on_paper(config: Config, asked: Asked) -> Basis:
+def on_paper(config: Config, request: PlanRequest) -> PlanModels:
     """The models of memory and time for a config on a cluster that exists on paper only."""
-    check_cluster(asked.ranks, asked.nodes)
-    strategies.check(config, asked.ranks)
-    machine = TYPICAL if asked.machine is None else read_machine(asked.machine)
+    check_cluster(request.ranks, request.nodes)
+    strategies.check(config, request.ranks)
+    machine = TYPICAL if request.machine is None else read_machine(request.machine)
     _, uncut = uncut_of(config)
-    return basis(asked, uncut, Cluster.on_paper(asked.ranks, asked.nodes, config.device), machine)
+    return plan_models(
+        request, uncut, Cluster.on_paper(request.ranks, request.nodes, config.device), machine
+    )
 
 
-def basis(asked: Asked, uncut: UncutModel, cluster: Cluster, machine: Machine) -> Basis:
+def plan_models(
+    request: PlanRequest, uncut: UncutModel, cluster: Cluster, machine: Machine
+) -> PlanModels:
     """The models of memory and time for an uncut model on a cluster of such machines."""
     config, graph = uncut.config, uncut.graph
     times = ModelTimes(graph, machine, config.dtype)
-    notes = [*_notes(config, asked, machine, times)]
+    notes = [*_notes(config, request, machine, times)]
     if config.optimizer not in machine.updates:
         most = max(machine.updates.values())
         machine = machine._replace(updates={**machine.updates, config.optimizer: most})
 
-    def cut(one: Config, price: WayPrice | None = None) -> Sharding:
-        return sharding_of(uncut._replace(config=one, price=price))
+    def cut(config_of_layout: Config, price: WayPrice | None = None) -> Sharding:
+        return sharding_of(uncut._replace(config=config_of_layout, price=price))
 
     arranger = Arranger(config, cluster, graph, times, strategies.check, cut)
-    return Basis(arranger, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
+    return PlanModels(arranger, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
 
 
-def search(asked: Asked, by: Basis) -> FoundLayouts:
+def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
     """Finds the fastest layouts; raises ValueError if there is none, or none that fits."""
-    result = Searcher(by.arranger, by.costs, asked.memory or float("inf")).search()
-    _refuse_none(by.arranger.plain, asked, result)
-    result, notes = _certain(result, asked.memory or float("inf"), by.costs.machine.spread)
-    notes = [*by.notes, *notes]
-    return FoundLayouts(by.arranger.plain, asked, result, notes, by.costs.model.is_measured)
+    result = Searcher(models.arranger, models.costs, request.memory or float("inf")).search()
+    _check_found(models.arranger.plain, request, result)
+    result, notes = _prefer_dp(result, request.memory or float("inf"), models.costs.machine.spread)
+    notes = [*models.notes, *notes]
+    return FoundLayouts(
+        models.arranger.plain, request, result, notes, models.costs.model.is_measured
+    )
 
 
-def _certain(result: SearchResult, most: float, spread: float) -> tuple[SearchResult, list[str]]:
+def _prefer_dp(
+    result: SearchResult, memory: float, spread: float
+) -> tuple[SearchResult, list[str]]:
     """Puts plain data parallelism first if the fastest layout leads by less than measurements
     differ; returns the search, and a note if it did so."""
     best, plain = result.best[0], result.pure.get("dp")
-    if plain is None or plain == best or plain.nbytes > most:
+    if plain is None or plain == best or plain.nbytes > memory:
         return result, []
     lead = plain.time.seconds / best.time.seconds - 1
     if lead >= spread:
         return result, []
-    best_ones = [plain, *(planned for planned in result.best if planned != plain)][
-        : len(result.best)
-    ]
+    layouts = [plain, *(planned for planned in result.best if planned != plain)][: len(result.best)]
     note = (
         f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, which is within "
         f"the {spread:.0%} by which two measurements differ: {plain.flags} is taken; measure while "
         "no other program computes"
     )
-    return result._replace(best=best_ones), [note]
+    return result._replace(best=layouts), [note]
 
 
-def _refuse_none(config: Config, asked: Asked, result: SearchResult) -> None:
+def _check_found(config: Config, request: PlanRequest, result: SearchResult) -> None:
     """Raises ValueError if the search has found no layout."""
     if result.best:
         return
-    if result.least and asked.memory:
+    if result.least and request.memory:
         least = result.least
-        raise NoneFitsError(
-            f"no layout of {plural(asked.ranks, 'rank')} fits into {amount(asked.memory)} a rank: "
-            f"{least.layout.flags} takes least, {amount(least.nbytes)}; use --memory "
-            f"{amount(least.nbytes * 1.01).replace(' ', '')} if there is so much, more --ranks, or "
-            f"a smaller --batch-size than {config.batch_size}"
+        raise NoLayoutFitsError(
+            f"no layout of {plural(request.ranks, 'rank')} fits into {amount(request.memory)} per "
+            f"rank: {least.layout.flags} takes least, {amount(least.nbytes)}; use --memory "
+            f"{amount(least.nbytes * 1.01).replace(' ', '')} if ranks have that much, more "
+            f"--ranks, or a smaller --batch-size than {config.batch_size}"
         )
     reasons = "".join(f" ({why})" for why in [*result.refused][:1])
     raise ValueError(
-        f"{config.model} can be divided among {plural(asked.ranks, 'rank')} in no way that leaves "
-        f"each a sample of a batch of {config.batch_size}{reasons}; use fewer --ranks, a number "
-        "with small divisors, or a larger --batch-size"
+        f"{config.model} cannot be divided among {plural(request.ranks, 'rank')} so that each has "
+        f"a sample of a batch of {config.batch_size}{reasons}; use fewer --ranks, a number with "
+        "small divisors, or a larger --batch-size"
     )
 
 
-def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) -> Iterator[str]:
+def _notes(
+    config: Config, request: PlanRequest, machine: Machine, times: ModelTimes
+) -> Iterator[str]:
     """Remarks on how far the predicted figures can be trusted."""
-    a_node = -(-asked.ranks // asked.nodes)
+    a_node = -(-request.ranks // request.nodes)
     how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {config.data}"
-    if asked.machine is None:
+    if request.machine is None:
         yield (
             "figures of a typical machine, not of this one: layouts may be compared, and seconds "
             f"are a guess; measure by {how} --out machine.json, and give --machine machine.json"
         )
         return
-    file = shown(asked.machine)
+    file = shown(request.machine)
     if machine.spread:
         yield machine.doubt
     if machine.cpu != processor():
@@ -171,7 +179,7 @@ def _notes(config: Config, asked: Asked, machine: Machine, times: ModelTimes) ->
     if config.optimizer not in machine.updates:
         known = ", ".join(machine.updates)
         yield f"{file} has measured {known}, and {config.optimizer} counts as the slowest of these"
-    if asked.nodes > 1 and machine.far == TYPICAL.far:
+    if request.nodes > 1 and machine.far == TYPICAL.far:
         rate = 8e-9 / machine.far.beta
         yield f"links between nodes are guessed: {rate:.3g} Gbit/s, as `far` in {file}"
     if machine.ranks < a_node:
@@ -205,11 +213,11 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
             return None
         model = build_model(plain, setup.build, dataset)
         graph = objectives.model_graph(plain, model, dataset, setup.loss)
-        asked = Asked(comm.size, len({*cluster.nodes}), limit, path)
+        request = PlanRequest(comm.size, len({*cluster.nodes}), limit, path)
         uncut = UncutModel(plain, graph, setup.loss, dataset, setup.metrics)
         try:
-            layouts = search(asked, basis(asked, uncut, cluster, machine))
-        except NoneFitsError:
+            layouts = search(request, plan_models(request, uncut, cluster, machine))
+        except NoLayoutFitsError:
             return None
         return RunPlan(layouts.search.best[0], layouts.search.counts.looked, layouts.notes)
 

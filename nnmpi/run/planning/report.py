@@ -20,12 +20,12 @@ TERMS = StepTime._fields
 def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
     """The plan as an event, its best layouts first; `file` is the file of the first one, if it was
     written."""
-    best, asked = layouts.search.best[0], layouts.asked
+    best, request = layouts.search.best[0], layouts.request
     return {
         "event": "plan",
         "title": layouts.title,
         "batch_size": layouts.config.batch_size,
-        **asked._asdict(),
+        **request._asdict(),
         "notes": layouts.notes,
         "counts": layouts.search.counts._asdict(),
         "refused": dict(layouts.search.refused),
@@ -45,9 +45,9 @@ def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Ev
         "seconds": planned.time.seconds,
         "samples_per_second": layouts.config.batch_size / planned.time.seconds,
         "bytes": planned.nbytes,
-        "fits": planned.nbytes <= (layouts.asked.memory or float("inf")),
+        "fits": planned.nbytes <= (layouts.request.memory or float("inf")),
         **planned.time._asdict(),
-        "why": why(planned, best, layouts.asked.memory),
+        "why": why(planned, best, layouts.request.memory),
     }
 
 
@@ -70,7 +70,7 @@ GIVEN = (*options(TRAINED), *SUMS)
 def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = None) -> Iterator[str]:
     """The words of the command that runs a layout, from its file if there is one. It includes the
     predicted cut only if units were measured; otherwise the run measures and cuts by itself."""
-    yield f"mpirun -n {layouts.asked.ranks} python -m nnmpi.train"
+    yield f"mpirun -n {layouts.request.ranks} python -m nnmpi.train"
     config, plain = layouts.config, Config()
     for option in GIVEN:
         value = getattr(config, option.name)

@@ -14,6 +14,6 @@ Rules:
 - What a rank does between two losses is a function of what all ranks have exchanged since the last
   one. Nothing is decided from what only one rank knows.
 - The work after the last step of the copy is done again, and so are later steps. Events that were
-  reported are not reported again: `Reported` has the position of the last one.
+  reported are not reported again: `ReportedEvents` has the position of the last one.
 - A rank keeps its snapshot until all ranks have the session that was made from it.
 """

@@ -56,16 +56,16 @@ def progress(held_copy: HeldCopy) -> tuple[int, bool, bool]:
 def newest(held_copies: Iterable[HeldCopy]) -> tuple[HeldCopy | None, str]:
     """The newest copy that is whole when the copies of all ranks are put together, the one with the
     least progress if there are several; or None, and what the newest version lacks."""
-    known, lacks = [*held_copies], ""
+    known, missing = [*held_copies], ""
     for key in sorted({held_copy.key for held_copy in known}, reverse=True):
         of_key = [held_copy for held_copy in known if held_copy.key == key]
         try:
             _check(of_key)
         except ValueError as error:
-            lacks = lacks or str(error)
+            missing = missing or str(error)
         else:
             return min(of_key, key=progress), ""
-    return None, lacks
+    return None, missing
 
 
 def _check(held_copies: Sequence[HeldCopy]) -> None:
@@ -85,7 +85,7 @@ class RangeTransfer(NamedTuple):
     ranges: frozenset[Range]
 
 
-def handed_over(
+def spare_transfers(
     held_copies: Sequence[Sequence[HeldCopy]], source: HeldCopy, working: int
 ) -> list[RangeTransfer]:
     """The transfers that spare ranks, the last ones, make: ranges of `source` that no working rank

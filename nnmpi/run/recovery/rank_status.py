@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.run.recovery.held_copies import HeldCopy, newest
-from nnmpi.run.reported import Place, Reported
+from nnmpi.run.reported import EventPosition, ReportedEvents
 from nnmpi.run.run_state import Counters, VersionFacts
 
 Decision: TypeAlias = tuple[int, tuple[float, ...]]
@@ -33,7 +33,8 @@ class RunStage(IntEnum):
 class RankStatus(NamedTuple):
     """The status of a remaining rank.
 
-    number     of its session
+    stage      how far it is with its Trainer
+    session    the number of its session
     counters   how far its run is
     reported   the events that it has reported
     holds      the versions of the model of which it has a part; empty on a spare rank
@@ -45,9 +46,9 @@ class RankStatus(NamedTuple):
     """
 
     stage: RunStage
-    number: int
+    session: int
     counters: Counters | None = None
-    reported: Reported = Reported()
+    reported: ReportedEvents = ReportedEvents()
     holds: tuple[HeldCopy, ...] = ()
     may_make: int | None = None
     decision: Decision | None = None
@@ -73,27 +74,27 @@ class RankStatus(NamedTuple):
 class RecoveryPlan(NamedTuple):
     """How all remaining ranks continue.
 
-    stage      from which they go on
-    source     the copy that the next session is made of; None: the one that the first was made of
-    counters   how far the run is; None: no remaining rank knows
-    decision   what ranks have agreed on in the last step, if a remaining rank knows it
-    makes      True if ranks that know their sums make that step: only then the source is whole
-    reported   the events that formerly spare ranks take as reported
-    callbacks  the states that callbacks of formerly spare ranks take
-    again      calls of callbacks that are repeated, because one was interrupted
-    lacks      what no rank has any more, if anything: a checkpoint may have it
-    checkpoint the newest one known to be written
+    stage           from which they go on
+    source          the copy that the next session is made of; None: what the first was made of
+    counters        how far the run is; None: no remaining rank knows
+    decision        what ranks have agreed on in the last step, if a remaining rank knows it
+    makes_step      True if ranks that know their sums make that step: only then the source is whole
+    reported        the events that formerly spare ranks take as reported
+    callbacks       the states that callbacks of formerly spare ranks take
+    repeated_calls  calls of callbacks that are repeated, because one was interrupted
+    missing         what no rank has any more, if anything: a checkpoint may have it
+    checkpoint      the newest one known to be written
     """
 
     stage: RunStage
     source: HeldCopy | None = None
     counters: Counters | None = None
     decision: Decision | None = None
-    makes: bool = False
-    reported: Reported = Reported()
+    makes_step: bool = False
+    reported: ReportedEvents = ReportedEvents()
     callbacks: tuple[tuple[str, Any], ...] = ()
-    again: frozenset[Place] = frozenset()
-    lacks: str = ""
+    repeated_calls: frozenset[EventPosition] = frozenset()
+    missing: str = ""
     checkpoint: int = -1
 
 
@@ -105,17 +106,19 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
     if RunStage.SETTING_UP in stages:
         return RecoveryPlan(RunStage.SETTING_UP)
     if not workers:
-        return RecoveryPlan(max(stages), lacks="no rank that is left has a part of the model")
+        return RecoveryPlan(max(stages), missing="no rank that is left has a part of the model")
     decision = max(filter(None, (w.decision for w in workers)), key=itemgetter(0), default=None)
     source, _ = newest(chain.from_iterable(w.holds for w in workers))
-    made, lacks = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
-    makes = made is not None and (source is None or made.version > source.version)
-    source = made if makes else source  # a version that a rank has is not given up without need
+    made, missing = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
+    makes_step = made is not None and (source is None or made.version > source.version)
+    source = (
+        made if makes_step else source
+    )  # a version that a rank has is not given up without need
     checkpoint = max(status.checkpoint for status in workers)
     if source and source.version < checkpoint:
-        lacks, source, makes = f"memory has that of step {source.version}", None, False
+        missing, source, makes_step = f"memory has that of step {source.version}", None, False
     elif not any(status.step for status in workers):  # it begins again
-        lacks = ""
+        missing = ""
     first = min(workers, key=_progress)
     known = [status.counters for status in workers if status.counters]
     counters = source.facts.counters if source else first.counters
@@ -128,16 +131,16 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
             last=counters.last if source else None,
         ),
         decision,
-        makes,
+        makes_step,
         first.reported,
         first.callbacks,
-        frozenset[Place]().union(*(status.reported.interrupted for status in workers)),
-        lacks,
+        frozenset[EventPosition]().union(*(status.reported.interrupted for status in workers)),
+        missing,
         checkpoint,
     )
 
 
-def _progress(status: RankStatus) -> tuple[int, Place, Place]:
+def _progress(status: RankStatus) -> tuple[int, EventPosition, EventPosition]:
     """A sort key: ranks in the newest run come first, of these the ones that have reported
     least."""
     assert status.counters is not None

@@ -28,7 +28,7 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
-from nnmpi.run.recovery.held_copies import HeldCopy, handed_over, tensors_of, versions
+from nnmpi.run.recovery.held_copies import HeldCopy, spare_transfers, tensors_of, versions
 from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
 from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.resume import fitted
@@ -61,15 +61,15 @@ class NothingLeftError(AgreedError):
 class Recovery:
     """The recovery of one rank; it does not keep the Trainer, which its methods get as an argument.
 
-    stage   how far the Trainer is
-    news    the events of losses that are not reported yet
+    stage       how far the Trainer is
+    recoveries  the events of recoveries that are not reported yet
     """
 
     def __init__(self, comm: Comm) -> None:
         self.survivors = Survivors(comm)
-        self.stage, self.news = RunStage.SETTING_UP, list[Event]()
+        self.stage, self.recoveries = RunStage.SETTING_UP, list[Event]()
         self._was_spare = self._had_spare = False  # this rank, and any, since the last loss
-        self._number = 0  # of the session, or of the one that is to come: the same on all ranks
+        self._session_id = 0  # of the session, or of the one that is to come: the same on all ranks
         self._kept: dict[tuple[int, int], HeldVersion] = {}  # by version and session
         self._decision: Decision | None = None  # of the step in which a rank was lost
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
@@ -78,14 +78,14 @@ class Recovery:
         """Sets up a Trainer on every rank; if a rank is lost meanwhile, the remaining ranks do it
         again."""
         comm = self.survivors.all
-        layout = FittedLayout(trainer.asked, comm.size, 0, "")
+        layout = FittedLayout(trainer.requested, comm.size, 0, "")
         with suppress(RankLost):
             if comm.is_abandoned:  # where MPI started; one rank alone sends nothing that would tell
                 raise RankLost("a rank was lost before the Trainer was made")
-            if trainer.asked.elastic:
-                layout = fitted(trainer.asked, comm)
+            if trainer.requested.elastic:
+                layout = fitted(trainer.requested, comm)
                 trainer.fitted = (
-                    layout.why if layout.spare or layout.config != trainer.asked else ""
+                    layout.why if layout.spare or layout.config != trainer.requested else ""
                 )
             self._arrange_all(trainer, RecoveryPlan(RunStage.SETTING_UP), layout)
             return
@@ -101,17 +101,17 @@ class Recovery:
                 return self.survivors.end(f)
             self._recover(trainer)  # after the block, as the traceback has the old session
 
-    def keep(self, run: RunState, snapshot: Snapshot) -> None:
+    def keep_snapshot(self, run: RunState, snapshot: Snapshot) -> None:
         """Keeps a snapshot, because the session is about to end, and the next one is made from
         it."""
         version = snapshot.state.step
         counters = run.counters_of(snapshot)._replace(first=version)
         facts = VersionFacts(snapshot._replace(owned=()), counters)
-        self._kept[version, self._number + 1] = HeldVersion(version, snapshot.owned, facts)
+        self._kept[version, self._session_id + 1] = HeldVersion(version, snapshot.owned, facts)
 
     def arrange(self, trainer: Training, config: Config, snapshot: Snapshot) -> None:
         """Opens the next session, on a snapshot."""
-        self._number += 1
+        self._session_id += 1
         arrange(trainer, config, trainer.comm, snapshot)
 
     def arranged(self, comm: Comm) -> None:
@@ -133,7 +133,7 @@ class Recovery:
             except (ValueError, OtherRankError, MemoryError) as error:  # on all ranks
                 if self.stage == RunStage.SETTING_UP:
                     raise
-                raise NothingLeftError(error, trainer.asked.checkpoint_dir) from error
+                raise NothingLeftError(error, trainer.requested.checkpoint_dir) from error
 
     def _go_on(self, trainer: Training, began: float) -> None:
         """Agrees with all remaining ranks on a plan, and arranges them."""
@@ -159,18 +159,18 @@ class Recovery:
             "steps_again": max(made - step, 0),
         }
         if self.survivors.work is not None:  # spare ranks tell nothing
-            self.news.append(event)
+            self.recoveries.append(event)
 
     def _leave(self, session: Session, plan: RecoveryPlan) -> None:
         """Keeps this rank's versions of the model, the last step included if the plan makes it, and
         drops the session."""
         source, last = plan.source, session.strategy.last
         if last is not None:
-            if source and plan.makes and plan.decision and source.version == last.may_make:
+            if source and plan.makes_step and plan.decision and source.version == last.may_make:
                 last.make(plan.decision[1])
             last.restore_buffers()
         for version in versions(session, copies=True):
-            key = version.version, self._number
+            key = version.version, self._session_id
             known = self._kept.setdefault(key, version)
             if known is not version:  # a backup, which has parts of others too
                 more = {have.range: have for have in (*version.ranges, *known.ranges)}
@@ -193,9 +193,9 @@ class Recovery:
             wait(trainer, survivors.all)
         snapshot = self._snapshot(plan, statuses, layout.ranks)
         self._take(trainer, plan)
-        self._number = max((1 + status.number for status in statuses), default=0)
+        self._session_id = max((1 + status.session for status in statuses), default=0)
         survivors.arrange(lambda work: self._open(trainer, plan, layout.config, work, snapshot))
-        if snapshot is None and not plan.lacks:
+        if snapshot is None and not plan.missing:
             load_callbacks(trainer, survivors.all, survivors.spare)
         self._kept.clear()
         self._decision = None
@@ -212,11 +212,11 @@ class Recovery:
     ) -> None:
         """Opens a session on the ranks that work."""
         trainer.tracer = Tracer(config, work)
-        if plan.lacks:
-            go_back(trainer, config, work, plan.lacks, were_spare=plan.counters is None)
+        if plan.missing:
+            go_back(trainer, config, work, plan.missing, were_spare=plan.counters is None)
             return
         arrange(trainer, config, work, snapshot)
-        if snapshot is None and self._number:  # after a loss
+        if snapshot is None and self._session_id:  # after a loss
             self._check_initial(trainer.session)
 
     def _nearest_layout(self, trainer: Training) -> FittedLayout:
@@ -224,19 +224,19 @@ class Recovery:
         comm = self.survivors.all
         nearest = all_or_none(comm, lambda: nearest_layout(trainer, comm.size))
         known = filter(None, gather_objects(comm, nearest))
-        return next(known, None) or fitted(trainer.asked, comm)
+        return next(known, None) or fitted(trainer.requested, comm)
 
     def _take(self, trainer: Training, plan: RecoveryPlan) -> None:
         """Sets the run of this rank to where the plan goes on."""
         run, source, decision = trainer.run, plan.source, plan.decision
         if plan.counters is None:
             return
-        run.take(plan.counters)
+        run.adopt(plan.counters)
         if source and decision and source.version > run.state.step:
             run.last = _result(trainer.setup.train, run.state, decision[1])
-            run.note(run.last)
+            run.count_step(run.last)
         trainer.checkpoints.newest = plan.checkpoint
-        run.reported.take(plan.reported if self._was_spare else None, plan.again)
+        run.reported.adopt(plan.reported if self._was_spare else None, plan.repeated_calls)
         if self._was_spare and plan.callbacks:
             load_states(trainer.callbacks, plan.callbacks)
 
@@ -249,10 +249,12 @@ class Recovery:
             return None
         kept = self._kept.get(source.key)
         owned = tuple(kept.ranges) if kept else ()
-        decision = plan.decision if plan.makes else None
+        decision = plan.decision if plan.makes_step else None
         holds = [status.can_hold(decision) for status in statuses]
-        transfers = handed_over(holds, source, working)
-        return source.facts.head._replace(owned=(*owned, *self.survivors.give(transfers, owned)))
+        transfers = spare_transfers(holds, source, working)
+        return source.facts.head._replace(
+            owned=(*owned, *self.survivors.exchange(transfers, owned))
+        )
 
     def _check_initial(self, session: Session) -> None:
         """Raises ValueError if a run that begins again had other initial values the first time."""
@@ -277,18 +279,18 @@ class Recovery:
 
     def _status(self, trainer: Training) -> RankStatus:
         if self.stage == RunStage.SETTING_UP:
-            return RankStatus(self.stage, self._number)
+            return RankStatus(self.stage, self._session_id)
         run, session, holds = trainer.run, trainer.session, list[HeldCopy]()
         last = None if session.is_closed else session.strategy.last
         if not session.is_closed:
             with suppress(RankLost):  # where parameters are gathered again for steps
-                session.wake()
+                session.reshard()
             self._tensors = tensors_of(session.model)
-            holds += [self._held_copy(version, self._number) for version in versions(session)]
-        holds += [self._held_copy(version, number) for (_, number), version in self._kept.items()]
+            holds += [self._held_copy(version, self._session_id) for version in versions(session)]
+        holds += [self._held_copy(version, session) for (_, session), version in self._kept.items()]
         return RankStatus(
             self.stage,
-            self._number,
+            self._session_id,
             run.counters,
             run.reported,
             tuple(holds),

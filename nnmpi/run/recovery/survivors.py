@@ -53,19 +53,19 @@ class Survivors:
         else:
             f(self.all)
 
-    def give(
+    def exchange(
         self, transfers: Iterable[RangeTransfer], owned: Sequence[SavedRange]
     ) -> list[SavedRange]:
         """Sends the ranges of this rank's transfers, and returns those that it receives; every rank
         calls it."""
-        got: list[SavedRange] = []
+        received: list[SavedRange] = []
         for transfer in transfers:
             if transfer.source == self.all.rank:
                 given = [held for held in owned if held.range in transfer.ranges]
                 send_object(self.all, given, transfer.to)
             elif transfer.to == self.all.rank:
-                got += receive_object(self.all, transfer.source)
-        return got
+                received += receive_object(self.all, transfer.source)
+        return received
 
     # ---- the end of a run
 

@@ -40,10 +40,10 @@ class BufferChangeError(ValueError):
     """`forward` changes a buffer, and it is unknown how the changes by parts of a batch combine."""
 
 
-class Output(NamedTuple):
+class ModuleOutput(NamedTuple):
     """The result of one pass of a user's module, or of a stage."""
 
-    what: str
+    name: str
     arrays: list[np.ndarray]
 
 
@@ -115,21 +115,21 @@ def _passes(
     arrangement: Arrangement,
     inputs: Callable[[int, int], Inputs],
     n: int,
-) -> list[list[list[Output]]]:
+) -> list[list[list[ModuleOutput]]]:
     """The outputs for all samples, for the first quarter and for the rest; in evaluation and in
     training mode."""
     twice, all_passes = arrangement.recomputes or _runs_on_parts(arrangement), []
     for training in (False, True):
         with no_grad(), unchanged(part.model), np.errstate(all="ignore"):
             part.model.train(training)
-            outputs, stats = _listen(part.model), ReplayStats(UNTRACKED)
-            buffers = [array.copy() for _, array in _unknown_buffers(part.model)]
+            outputs, stats = _record_outputs(part.model), ReplayStats(UNTRACKED)
+            buffers = [array.copy() for _, array in _uncombined_buffers(part.model)]
             passes = []
-            for lo, hi in ((0, n), (0, cut_of(n)), (cut_of(n), n)):
+            for lo, hi in ((0, n), (0, first_part(n)), (first_part(n), n)):
                 outputs.clear()
                 x = each(partial(as_tensor, on=task.on), inputs(lo, hi))
                 y = forward(stage, x, Pass(0, np.arange(lo, hi), stats))
-                passes.append([*outputs, Output("", _arrays(y))])
+                passes.append([*outputs, ModuleOutput("", _arrays(y))])
                 if twice and hi - lo == n:
                     _check_buffers(part.model, buffers)
                 stats.replay()
@@ -137,7 +137,7 @@ def _passes(
     return all_passes
 
 
-def cut_of(n: int) -> int:
+def first_part(n: int) -> int:
     """The number of samples in the first part of n: not half, so that a wrong weight of a part
     shows."""
     return max(n // 4, 1)
@@ -170,12 +170,12 @@ def _widened(array: np.ndarray) -> np.ndarray:
     return array.astype(types.sums) if types.is_mixed else array
 
 
-def _listen(model: Module) -> list[Output]:
+def _record_outputs(model: Module) -> list[ModuleOutput]:
     """Registers hooks on users' modules, and returns the list to which they append outputs."""
-    outputs: list[Output] = []
+    outputs: list[ModuleOutput] = []
 
     def note(name: str, module: Module, args: Any, result: Any) -> None:
-        outputs.append(Output(name, _arrays(result)))
+        outputs.append(ModuleOutput(name, _arrays(result)))
 
     for path, m in [*own_modules(model)]:
         m.register_forward_hook(partial(note, f"{path or 'the model'} ({type(m).__name__})"))
@@ -186,7 +186,7 @@ def _arrays(result: Any) -> list[np.ndarray]:
     return [backend.to_host(t.data) for t in leaves(result) if isinstance(t, Tensor)]
 
 
-def _unknown_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
+def _uncombined_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
     """The buffers of users' modules that do not say how parts of a batch combine, with their
     names."""
     return [
@@ -200,7 +200,7 @@ def _unknown_buffers(model: Module) -> list[tuple[str, np.ndarray]]:
 def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
     """Raises BufferChangeError if `forward` has changed a buffer that does not say how parts
     combine."""
-    for (name, value), old in zip(_unknown_buffers(model), old_values, strict=True):
+    for (name, value), old in zip(_uncombined_buffers(model), old_values, strict=True):
         if not np.array_equal(value, old, equal_nan=value.dtype.kind == "f"):
             raise BufferChangeError(
                 f"{name}: `forward` changes this buffer, and a batch is cut or computed twice: say "
@@ -208,12 +208,12 @@ def _check_buffers(model: Module, old_values: Sequence[np.ndarray]) -> None:
             )
 
 
-def _difference(modes: Sequence[Sequence[Sequence[Output]]], stage: str) -> str:
+def _difference(modes: Sequence[Sequence[Sequence[ModuleOutput]]], stage: str) -> str:
     """A warning that names the first module whose output differs between the whole batch and its
     parts; empty if the output of the stage does not differ."""
     for passes in modes:
-        rows = [row for row in zip(*passes, strict=False) if len({x.what for x in row}) == 1]
-        differing = [row[0].what or stage for row in rows if not _equal(*row)]
+        rows = [row for row in zip(*passes, strict=False) if len({x.name for x in row}) == 1]
+        differing = [row[0].name or stage for row in rows if not _equal(*row)]
         if not _equal(*(outputs[-1] for outputs in passes)):
             return (
                 f"{[*differing, stage][0]}: the output for a sample depends on the other samples "
@@ -223,7 +223,7 @@ def _difference(modes: Sequence[Sequence[Sequence[Output]]], stage: str) -> str:
     return ""
 
 
-def _equal(full: Output, *parts: Output) -> bool:
+def _equal(full: ModuleOutput, *parts: ModuleOutput) -> bool:
     return all(
         _agree(array, others)
         for array, *others in zip(full.arrays, *(p.arrays for p in parts), strict=False)
@@ -249,7 +249,7 @@ def _check_loss(loss: Any, scores: np.ndarray, y: np.ndarray) -> None:
     parts."""
     if not isinstance(loss, SumOfMean):
         return
-    cut = cut_of(len(y))
+    cut = first_part(len(y))
     with no_grad():
         full, *sums = (
             loss(Tensor(scores[part]), y[part]).item()

@@ -73,7 +73,7 @@ NOTHING_GIVEN = TrainerArguments()
 class Setup(NamedTuple):
     """The start of a run, however its ranks are arranged; equal on every rank.
 
-    own: the names of functions that users gave instead of options
+    user_functions: the names of functions that users gave instead of options
     """
 
     config: Config
@@ -88,7 +88,7 @@ class Setup(NamedTuple):
     steps: int
     schedule: Callable[[int], LRSchedule]  # of a run of so many steps
     make_optimizer: Callable[[Comm], MakeOptimizer]
-    own: Mapping[str, str]
+    user_functions: Mapping[str, str]
 
     def samples(self, n: int, want: Fields = X_AND_Y) -> Inputs:
         """The inputs of the first n training samples, or of all if there are fewer."""
@@ -141,7 +141,10 @@ def set_up(
     setup = all_or_none(comm, rest)
     if config.load:
         consistency.check_weights(comm, config.load)
-    functions = {"the metrics": [*metrics], "the options that are functions": [*setup.own]}
+    functions = {
+        "the metrics": [*metrics],
+        "the options that are functions": [*setup.user_functions],
+    }
     consistency.check_given(comm, functions, "give all ranks the same functions")
     return setup
 

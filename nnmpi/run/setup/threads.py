@@ -21,7 +21,7 @@ LEAST = 1 << 23
 meet."""
 
 
-def paying(a: Arrangement, cores: int) -> int:
+def useful_threads(a: Arrangement, cores: int) -> int:
     """The largest number of threads, at most one per core, for which more than half of the work is
     in products of linear layers with at least LEAST multiplications per thread.
 
@@ -48,7 +48,7 @@ def on_all_ranks(a: Arrangement, comm: Comm) -> int:
     If a thread moves messages, two cores are left to it and to the system.
     """
     cores = blas.cores(len(comm.node())) - 2 * ("thread" in a.progress)
-    return min(gather_objects(comm, paying(a, max(cores, 1))))
+    return min(gather_objects(comm, useful_threads(a, max(cores, 1))))
 
 
 def why(a: Arrangement, pay: int, cores: int) -> str:

@@ -54,11 +54,11 @@ class Decoder:
         layout: Layout,
         positions: int,
         on: Backend,
-        whole: Callable[[Tensor], np.ndarray] = Tensor.numpy,
+        gather_scores: Callable[[Tensor], np.ndarray] = Tensor.numpy,
     ) -> None:
         if layout.axis["pp"].size == 1:  # it has all stages
             part = part._replace(stages={0: part.model}, boundaries=())
-        self._part, self._layout, self._on, self._whole = part, layout, on, whole
+        self._part, self._layout, self._on, self._gather_scores = part, layout, on, gather_scores
         self._positions, self._keeps = positions, isinstance(part.model, GPT)
         self.start()
 
@@ -98,10 +98,10 @@ class Decoder:
         last, scores = len(self._part.boundaries), None
         with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
             for number, stage in sorted(self._part.stages.items()):
-                given = tuple(self._received(number)) if number else (tensor(new, on=self._on),)
+                given = tuple(self._receive(number)) if number else (tensor(new, on=self._on),)
                 y = stage(*given)
                 if number == last:
-                    scores = self._whole(y[:, :, -1:])[0, :, 0]
+                    scores = self._gather_scores(y[:, :, -1:])[0, :, 0]
                 else:
                     self._send(y, number)
         return scores
@@ -117,7 +117,7 @@ class Decoder:
             pp.isend(shape, to, TOKEN).wait()
             pp.isend(np.ascontiguousarray(backend.to_host(output.data)), to, TOKEN).wait()
 
-    def _received(self, number: int) -> Iterator[Tensor]:
+    def _receive(self, number: int) -> Iterator[Tensor]:
         """The tensors of the previous stage, each received behind its shape."""
         pp = self._layout.axis["pp"]
         source = (number - 1) % pp.size
@@ -147,13 +147,13 @@ def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
             )
         )
     layout = Layout.of(config, comm)
-    part, gathered = _own_part(config, sizes, layout, on)
+    part, gathered = _load_part(config, sizes, layout, on)
     for stage in part.stages.values():
         stage.eval()
     return Decoder(part, layout, sizes.positions, on, gathered)
 
 
-def _own_part(
+def _load_part(
     config: Config, sizes: Sizes, layout: Layout, on: Backend
 ) -> tuple[ModelPart, Callable[[Tensor], np.ndarray]]:
     """The part of a saved model that this rank has, arranged as for training, and the function that

@@ -18,7 +18,7 @@ from nnmpi.options.terms import FROM_1, Allowed, check_text
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.cluster import chosen
 from nnmpi.run import consistency
-from nnmpi.run.command import first_prints, on_ranks
+from nnmpi.run.command import rank_0_prints, run_on_ranks
 from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import (
@@ -83,12 +83,12 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    return on_ranks(parser(), command, arguments, "use more ranks, by --tp or --pp")
+    return run_on_ranks(parser(), command, arguments, "use more ranks, by --tp or --pp")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
     """Prints the text as it is generated; every rank calls it."""
-    with first_prints(comm):
+    with rank_0_prints(comm):
         try:
             for text in pieces(given, comm):
                 print(text, end="", flush=True)

@@ -18,7 +18,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
 from nnmpi.io.page.page import as_values, logs_of, read
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.watch import Watched
+from nnmpi.watch import PageServer
 
 
 def ran(folder: Path, ranks: int = 4, **options: Any) -> tuple[Path, Path]:
@@ -151,7 +151,7 @@ def test_runs_in_a_file_are_side_by_side_and_traces_are_of_the_last(
 
 @contextmanager
 def watched(*files: Path) -> Iterator[str]:
-    with Watched(0, [*map(str, files)]) as server:
+    with PageServer(0, [*map(str, files)]) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
@@ -191,7 +191,7 @@ def test_a_log_is_followed_from_before_it_is_there(
 
 
 def test_a_port_that_cannot_be_had_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with Watched(0, []) as other:
+    with PageServer(0, []) as other:
         for port in (other.server_port, 1 << 16, -1):
             assert watch.main(["run.jsonl", "--port", str(port)]) == 2
             (line,) = capsys.readouterr().err.splitlines()

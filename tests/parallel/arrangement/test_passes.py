@@ -137,7 +137,7 @@ MLP = Config(model="mlp:64-64-64-64-10", data="synthetic:64:10:400", batch_size=
 
 def arranged(**options: int | str) -> Arrangement:
     there = Candidate(**options)  # type: ignore[arg-type]
-    return planning(MLP, there.dp * there.pp).paper.arranged(there)
+    return planning(MLP, there.dp * there.pp).arranger.arranged(there)
 
 
 def test_gradients_of_outputs_stay_between_both_halves_of_a_backward_pass() -> None:

@@ -72,7 +72,7 @@ def test_the_gradient_of_a_step_is_whole_where_all_ranks_ask_for_it(zero: int) -
                 found[name] = p.grad.copy()
                 continue
             assert isinstance(p.store, ZeroStore)
-            with pytest.raises(ValueError, match=f"{name}: after a step the gradient is in parts"):
+            with pytest.raises(ValueError, match=f"{name}: after a step the gradient is sharded"):
                 _ = p.grad
             found[name] = p.store.whole_gradient(p.index).copy()
         t.close()
@@ -97,7 +97,7 @@ def test_the_gradient_of_a_weight_of_two_stages_is_clipped_in_all_its_parts() ->
 def test_orders_that_are_equal_on_many_ranks_are_found_equal() -> None:
     """The sums of checksums, and of their squares, are rounded where many ranks add them up."""
     config = Config(model="mlp:784-16-10", data="synthetic:1x28x28:10:12800", batch_size=997)
-    a = planning(config, 997).paper.arranged(Candidate(dp=997, zero=3))
+    a = planning(config, 997).arranger.arranged(Candidate(dp=997, zero=3))
     store = built(a, 0).store
     for order in range(1, ORDERS, 2003):
         store._values.order = order
