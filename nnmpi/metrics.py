@@ -16,13 +16,8 @@ ACCURACY = "accuracy"
 """The name of the metric that every classification loss reports."""
 
 
-<<<<<<< HEAD
-class Share(NamedTuple):
-    """A metric's sum over samples, and what to divide it by: numbers or arrays of one shape."""
-=======
 class MetricSum(NamedTuple):
     """A sum over samples (`total`) and its divisor (`of`): numbers, or arrays of one shape."""
->>>>>>> main
 
     total: Any = 0.0
     of: Any = 0.0
