@@ -224,7 +224,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "eps of rmsprop": (lambda ps: optim.RMSprop(ps, eps=0.0), ("eps 0", "above 0")),
     "a tensor": (
         lambda ps: optim.SGD([*ps, nnmpi.tensor([1.0], requires_grad=True)], 0.1),
-        ("nn.Parameter", "number 6", "Tensor"),
+        ("nn.Parameter", "entry 6", "Tensor"),
     ),
     "a name": (lambda ps: optim.SGD(["weight"], 0.1), ("nn.Parameter", "number 0", "str")),
     "types": (lambda ps: optim.SGD([*ps, nn.Parameter([1.0])], 0.1), ("float32, float64",)),
