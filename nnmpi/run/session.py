@@ -37,7 +37,7 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned, saved
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
+from nnmpi.parallel.step.outputs import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.planning.paper.rank_kinds import rank_kinds
@@ -197,7 +197,7 @@ class Session:
 
     def evaluate(self) -> Sums:
         """The loss and metrics on the test split."""
-        measured = Measured(self.task.objective)
+        measured = LossAndMetrics(self.task.objective)
         self._evaluate(self.setup.test, measured)
         return measured.sums
 

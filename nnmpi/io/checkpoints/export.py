@@ -27,16 +27,16 @@ from nnmpi.parallel.model.nearest import Held
 from nnmpi.parallel.model.snapshot import SavedRange, holder_of
 
 
-def export(found: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
+def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
     """Writes the model, or a folder of GPT-2, and beside it the state of the optimizer; returns the
     names of the files."""
-    about, ranges = found.about(), defaultdict[str, list[SavedRange]](list)
-    for held in found.snapshot().owned:
+    about, ranges = stored.about(), defaultdict[str, list[SavedRange]](list)
+    for held in stored.snapshot().owned:
         ranges[held.path].append(held)
     for fact in about.tensors:
         if not ranges[fact.first]:
             raise DamagedError(f"no file has numbers of {shown(fact.first)}")
-    name = found.manifest.snapshot.config.model
+    name = stored.manifest.snapshot.config.model
     try:
         entries = of_model(about.tensors, ranges)
     except ValueError as error:
@@ -83,14 +83,14 @@ def _entries(
     rows: Sequence[tuple[str, Arrays, Sequence[SavedRange]]], items: Sequence[TensorSpec]
 ) -> FullState:
     """FullState of tensors, of each the name, the arrays, and the ranges that files have."""
-    here, tensors = dict[Held, SavedRange](), list[MovedTensor]()
+    in_files, tensors = dict[Held, SavedRange](), list[MovedTensor]()
     for path, arrays, ranges in rows:
-        here |= {
+        in_files |= {
             (holder_of(saved, 0), saved.range._replace(tensor=path)): saved for saved in ranges
         }
         tensors.append(MovedTensor(path, ranges[0].shape, ranges[0].axes, arrays))
 
     def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
-        return here[holder, have].array(name)[lo - have.lo : hi - have.lo]
+        return in_files[holder, have].array(name)[lo - have.lo : hi - have.lo]
 
-    return FullState(comm_self(), tensors, items, [*here], lambda: read)
+    return FullState(comm_self(), tensors, items, [*in_files], lambda: read)

@@ -57,7 +57,7 @@ class Manifest(NamedTuple):
     snapshot: Snapshot
     files: tuple[SavedFile, ...]
     arrays: tuple[ArrayInFile, ...]
-    told: Any
+    about_json: Any
     versions: Mapping[str, str]
     time: float
 
@@ -73,8 +73,8 @@ class Manifest(NamedTuple):
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
         """The facts about the run; without the numbers of its arrays unless they are given."""
-        told = from_json(self.told, arrays or self.arrays, ABOUT)
-        about: RunFacts = checked(told, RunFacts, ABOUT)
+        fields = from_json(self.about_json, arrays or self.arrays, ABOUT)
+        about: RunFacts = checked(fields, RunFacts, ABOUT)
         return about
 
     def rank_file(self, rank: int) -> RankFile:
@@ -92,7 +92,7 @@ def to_bytes(manifest: Manifest) -> bytes:
         "time": manifest.time,
         "versions": dict(manifest.versions),
         "run": _run_to_json(manifest.snapshot),
-        "about": manifest.told,
+        "about": manifest.about_json,
         "arrays": manifest.arrays,
         "files": [vars(file) for file in manifest.files],
     }

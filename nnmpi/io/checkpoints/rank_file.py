@@ -96,10 +96,10 @@ def _stretches(
     for holders in of_parts.values():
         ends = sorted({end for _, saved in holders for end in (saved.lo, saved.hi)})
         for lo, hi in pairwise(ends):
-            here = [(rank, saved) for rank, saved in holders if saved.lo <= lo and hi <= saved.hi]
-            if here:
-                ranks = tuple(dict.fromkeys(rank for rank, _ in here))
-                yield here[0][1]._replace(lo=lo, hi=hi), ranks
+            owners = [(rank, saved) for rank, saved in holders if saved.lo <= lo and hi <= saved.hi]
+            if owners:
+                ranks = tuple(dict.fromkeys(rank for rank, _ in owners))
+                yield owners[0][1]._replace(lo=lo, hi=hi), ranks
 
 
 # ---- the file
@@ -177,13 +177,13 @@ def content_of(
 
     put(0, np.frombuffer(file.header, np.uint8))
     for saved in file.saved.ranges:
-        here = next(
-            here for here in by_place[saved.place] if here.lo <= saved.lo and saved.hi <= here.hi
+        held = next(
+            held for held in by_place[saved.place] if held.lo <= saved.lo and saved.hi <= held.hi
         )
-        part = slice(saved.lo - here.lo, saved.hi - here.lo)
-        put(saved.values.at, here.values[part])
+        part = slice(saved.lo - held.lo, saved.hi - held.lo)
+        put(saved.values.at, held.values[part])
         for name, place in saved.sums.items():
-            put(place.at, here.sums[name][part])
+            put(place.at, held.sums[name][part])
     for place_in_file, array in zip(file.arrays, arrays, strict=True):
         put(place_in_file.at, array)
     return content.data

@@ -117,12 +117,12 @@ RESUME_RULES = (
 """Every option is in one row, and so is every fact."""
 
 
-def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:
+def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:
     """Raises ValueError for the first value that may not be another than before, with both.
 
     `source`: what goes on, as "the snapshot"
     """
-    for row, name, old, new in _changed(before, now):
+    for row, name, old, new in _changed(old_run, new_run):
         if row.effect is ResumeEffect.REFUSED:
             give = f"give {name} {shown(old)}" if name in _OPTIONS else "go on with the same"
             raise ValueError(
@@ -131,11 +131,11 @@ def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], source: s
             )
 
 
-def check_batch_norm(before: Config, now: Config, model: Module) -> None:
+def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
     """Raises ValueError if batches are cut in another way and the model has BatchNorm."""
     if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
         return
-    for row, name, old, new in _changed(vars(before), vars(now)):
+    for row, name, old, new in _changed(vars(old_run), vars(new_run)):
         if row.batch_norm:
             raise ValueError(
                 f"the run had {name} {shown(old)}, and would go on with {name} {shown(new)}: "
@@ -143,25 +143,25 @@ def check_batch_norm(before: Config, now: Config, model: Module) -> None:
             )
 
 
-def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
     """A line for each value that changes what comes of the run."""
     return [
         f"{name} is {shown(new)}, and was {shown(old)} until here: {row.why}"
-        for row, name, old, new in _changed(before, now)
+        for row, name, old, new in _changed(old_run, new_run)
         if row.effect is ResumeEffect.WARNED
     ]
 
 
 def _changed(
-    before: Mapping[str, Any], now: Mapping[str, Any]
+    old_run: Mapping[str, Any], new_run: Mapping[str, Any]
 ) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
     """Each row with a value that is another now, the name, and both values."""
     for row in RESUME_RULES:
         for name in row.names:
-            if row.beside and not (before[row.beside] and now[row.beside]):
+            if row.beside and not (old_run[row.beside] and new_run[row.beside]):
                 continue
-            if name in before and name in now and before[name] != now[name]:
-                yield row, name, before[name], now[name]
+            if name in old_run and name in new_run and old_run[name] != new_run[name]:
+                yield row, name, old_run[name], new_run[name]
 
 
 _OPTIONS = frozenset(option.name for option in options())

@@ -67,10 +67,10 @@ class Snapshot(NamedTuple):
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
         """The measurements that would be the same for ranks that a config of the same run
         arranges."""
-        before, now = vars(self.config), vars(config)
+        old, new = vars(self.config), vars(config)
 
         def same(names: Iterable[str]) -> bool:
-            return all(before[name] == now[name] for name in names)
+            return all(old[name] == new[name] for name in names)
 
         costs = same(COSTS_DEPEND_ON)
         rest = ranks == self.ranks and same(option.name for option in options(LAYOUT_GROUPS))

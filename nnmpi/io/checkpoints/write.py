@@ -133,12 +133,12 @@ class Writer:
         last, began = self.finish(), time.perf_counter()
         arrays = list[np.ndarray]()
         facts = None if self._comm.rank else about
-        told = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
+        about_json = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
         ranges, problem = [*map(dtypes_of, snapshot.owned)], self._made_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
-        content = WriteJob(of_all, has, told, [np.array(a, order="C") for a in arrays], log)
+        content = WriteJob(of_all, has, about_json, [np.array(a, order="C") for a in arrays], log)
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
         self.waited += time.perf_counter() - began

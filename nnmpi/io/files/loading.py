@@ -80,12 +80,12 @@ def check_digest(path: str | os.PathLike[str]) -> None:
             file.seek(0)
             header = file.read(8 + length)
             place = place_of(header, FILE)
-            said = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
+            saved = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
             digest = file_sha256(file, place) if place > 0 else ""
-        if said != digest:
+        if saved != digest:
             raise ValueError(
                 f"cannot load {shown(part)}: it is damaged, or was changed after it was saved: its "
-                f"SHA-256 is {digest:.12}..., and its metadata say {said:.12}...; take an intact "
+                f"SHA-256 is {digest:.12}..., and its metadata say {saved:.12}...; take an intact "
                 f"copy, or, if you changed it, remove {FILE} from its metadata"
             )
 
@@ -108,12 +108,12 @@ def load_into(
     )
     loaded = _checked(path, sources, [place for place, _ in tensors], partial)
     both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
-    here = [
+    held_targets = [
         (place, target)
         for (place, target), is_held in both
         if is_held and place.size and place.path in fits
     ]
-    for place, target in here:
+    for place, target in held_targets:
         value = sources[place.path].read(place)
         if isinstance(target, Parameter):
             _check_finite(f"--load {path}: {place.path}", value, target.dtype)
@@ -125,9 +125,9 @@ def _check_finite(name: str, value: np.ndarray, dtype: Any) -> None:
     """Raises ValueError unless all numbers are finite in this type; needs no memory for it."""
     with np.errstate(over="ignore", invalid="ignore"):
         extremes = np.array([value.min(), value.max()])
-        here = extremes.astype(dtype)
-    if not np.isfinite(here).all():
-        wrong = extremes[~np.isfinite(here)][0]
+        converted = extremes.astype(dtype)
+    if not np.isfinite(converted).all():
+        wrong = extremes[~np.isfinite(converted)][0]
         why = f"is too large for {np.dtype(dtype)}" if np.isfinite(wrong) else "is not finite"
         raise ValueError(f"{name} has the number {wrong}, which {why}; load another file")
 
@@ -139,14 +139,14 @@ def _checked(
     partial: bool,
 ) -> Loaded:
     """The names that fit, and others; raises ValueError unless all fit or, if `partial`, some."""
-    here = {place.path: place.shape for place in places}
-    both = {name: (sources[name].shape, here[name]) for name in here if name in sources}
+    in_model = {place.path: place.shape for place in places}
+    pairs = {name: (sources[name].shape, in_model[name]) for name in in_model if name in sources}
     loaded = Loaded(
         str(path),
-        [name for name, (theirs, ours) in both.items() if theirs == ours],
-        [name for name in here if name not in sources],
-        {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]},
-        [name for name in sources if name not in here],
+        [name for name, (in_file, wanted) in pairs.items() if in_file == wanted],
+        [name for name in in_model if name not in sources],
+        {name: shapes for name, shapes in pairs.items() if shapes[0] != shapes[1]},
+        [name for name in sources if name not in in_model],
     )
     if partial:
         known = loaded.loaded or [place.path for place in places if place.path in sources]

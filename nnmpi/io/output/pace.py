@@ -46,10 +46,10 @@ class Pace:
     before: what was counted before the run was resumed
     """
 
-    def __init__(self, counts_tokens: bool = False, before: PaceCounts = NO_TIME) -> None:
-        self._counts_tokens, self._so_far = counts_tokens, before
+    def __init__(self, counts_tokens: bool = False, so_far: PaceCounts = NO_TIME) -> None:
+        self._counts_tokens, self._so_far = counts_tokens, so_far
         self._since = time.perf_counter()
-        self._began = self._since - before.elapsed
+        self._began = self._since - so_far.elapsed
         self._is_warm = False
 
     @property

@@ -210,9 +210,9 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
     for kind in kinds:
         ranks = ranks_text(tuple(kind["ranks"]))
         of_ranks = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
-        for axis, said in kind["sent"].items():
+        for axis, predicted_sent in kind["sent"].items():
             sent = (part["sent"][axis] for part in of_ranks if "sent" in part)
-            pair = [said, *sorted(sent, key=itemgetter("bytes"))[-1:]]
+            pair = [predicted_sent, *sorted(sent, key=itemgetter("bytes"))[-1:]]
             if any(part["messages"] for part in pair):
                 texts = [f"{amount(part['bytes'])} in {part['messages']:,}" for part in pair]
                 yield _row(f"sent along {axis}", ranks, [part["bytes"] for part in pair], texts)

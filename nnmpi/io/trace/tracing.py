@@ -69,7 +69,7 @@ class Tracer:
         return {"trace": outcome}
 
 
-def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
+def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
     """On rank 0, how far the clock of each rank is ahead of its own; every rank calls it.
 
     Clocks of several hosts have any start. They also drift, by up to some microseconds a second,
@@ -78,21 +78,21 @@ def offsets(comm: Comm, now: Callable[[], float]) -> np.ndarray:
     ahead, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
-            ahead[other] = min(_asked(comm, other, now) for _ in range(ROUNDS))[1]
+            ahead[other] = min(_asked(comm, other, clock) for _ in range(ROUNDS))[1]
         return ahead
     for _ in range(ROUNDS):
         comm.irecv(message, 0).wait()
-        message[0] = now()
+        message[0] = clock()
         comm.isend(message, 0).wait()
     return ahead
 
 
-def _asked(comm: Comm, other: int, now: Callable[[], float]) -> tuple[float, float]:
+def _asked(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[float, float]:
     """The time of a round trip, and how far the other clock is ahead."""
-    theirs, began = np.zeros(1), now()
+    theirs, began = np.zeros(1), clock()
     comm.isend(theirs, other).wait()
     comm.irecv(theirs, other).wait()
-    ended = now()
+    ended = clock()
     return ended - began, theirs[0] - (began + ended) / 2
 
 

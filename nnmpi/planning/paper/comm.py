@@ -71,8 +71,8 @@ class RankState:
 
 
 def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[int, ...]:
-    here = nodes[rank]
-    return tuple(place for place, member in enumerate(members) if nodes[member] == here)
+    node = nodes[rank]
+    return tuple(place for place, member in enumerate(members) if nodes[member] == node)
 
 
 class PaperComm:
@@ -137,7 +137,7 @@ class PaperComm:
 
     def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> CompletedWork:
         """Logs a message to a rank."""
-        # of a ring each rank sends to the next one: as a price, all of them are like the first two
+        # in a ring every rank sends to its neighbour at once: the first pair is priced for all
         is_of_pair = self.axis in ("pp", "tp")
         ends = (self.state.rank, self.members[to]) if is_of_pair else self.members[:2]
         return self._note(Collective.MESSAGE, "", array, group=ends)

@@ -20,11 +20,11 @@ from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import exchanges, memory, parameters_sent, traffic
 
 FEW = 64
-"""Ranks of which each is asked for its figures; rounds at each end of an algorithm that tell ranks
-apart."""
+"""Up to this many ranks each rank is computed by itself; of an algorithm, this many first and last
+rounds are compared to tell ranks apart."""
 
 MANY = 1 << 16
-"""Ranks of more than which each kind sends in sums over replicas what its first one sends."""
+"""Above this many replicas, the sums of a kind of ranks are those of its first rank."""
 
 
 class RankKind(NamedTuple):
@@ -96,7 +96,7 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
         group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
         first = np.unique(group, return_index=True)[1]
         keys.append(~np.isin(ranks, first))
-    if a.config.reproducible or a.mesh.size <= FEW:  # the first: places in a tree over slices
+    if a.config.reproducible or a.mesh.size <= FEW:  # a tree over slices has no two equal places
         keys.append(ranks)
     else:
         keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]
@@ -125,8 +125,8 @@ def _sent_by_place(
     """Yields how many messages, and how many chunks, each rank sends in the first and last rounds
     of each sum over replicas. In rounds between them all ranks of a kind do the same."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
-    told = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
-    for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in told}:
+    of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
+    for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
         algorithm = (ALGORITHMS | PLANS.get(operation, {})).get(name)
         if algorithm is not None:
             rounds = range(algorithm.rounds(p))

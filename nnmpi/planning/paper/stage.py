@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META, Array, Backend
 from nnmpi.arrays.dtypes import is_float
-from nnmpi.arrays.meta.array import made
+from nnmpi.arrays.meta.array import new_array
 from nnmpi.arrays.meta.shapes import axis_order
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
@@ -32,7 +32,7 @@ from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
 
 Event: TypeAlias = tuple[Callable[..., None], tuple[Any, ...]]
-"""A method of PaperStage, which does again what a pass has done, and its arguments."""
+"""A method of PaperStage that repeats a call of a recorded pass, and its arguments."""
 
 
 class TensorShape(NamedTuple):
@@ -49,7 +49,7 @@ class TensorShape(NamedTuple):
 
     def tensor(self) -> Tensor:
         """A new tensor of this shape, without data."""
-        return Tensor(made(self.shape, self.dtype, self.order), self.requires_grad)
+        return Tensor(new_array(self.shape, self.dtype, self.order), self.requires_grad)
 
 
 class PassBytes(NamedTuple):
@@ -157,7 +157,7 @@ class RecordedStore(SingleStore):
 
     def __init__(self, variable: int, value: Array, recorder: PassRecorder) -> None:
         super().__init__(value)
-        super().grad_memory(0)[...] = 0  # no pass takes this memory
+        super().grad_memory(0)[...] = 0  # allocated now, so that no pass is charged for it
         self._variable, self._recorder = variable, recorder
 
     def value(self, i: int) -> Array:
@@ -241,7 +241,7 @@ class PaperStage(Module):
     _comms: Mapping[str, PaperComm]
     _exchanges: dict[RecordedExchange, Exchange]
     _replays: Iterator[int]
-    _replay: int  # the number of the pass that is under way, with its statistics and its hook
+    _replay: int  # the number of the running pass, which has these statistics and this hook
     _stats: BatchStats
     _on_leaf: Callable[[Any], None] | None
 
