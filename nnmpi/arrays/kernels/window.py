@@ -70,15 +70,15 @@ def windows(kernel: Size, stride: Size, padding: Size | str = 0, dilation: Size 
 
 @lru_cache(maxsize=256)
 def _windows(kernel: Pair, stride: Pair, padding: Pair | str, dilation: Pair) -> Windows:
-    windows = []
+    pair_of_windows = []
     for axis, (k, s, d) in enumerate(zip(kernel, stride, dilation, strict=True)):
         window = Window(k, s, dilation=d)
         if padding == "same":
             before, after = (window.span - 1) // 2, window.span // 2
         else:
             before = after = 0 if isinstance(padding, str) else padding[axis]
-        windows.append(window._replace(before=before, after=after))
-    return windows[0], windows[1]
+        pair_of_windows.append(window._replace(before=before, after=after))
+    return pair_of_windows[0], pair_of_windows[1]
 
 
 def pair(size: Size) -> Pair:

@@ -16,7 +16,7 @@ import numpy as np
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META, Array, Backend
 from nnmpi.arrays.dtypes import is_float
-from nnmpi.arrays.meta.array import made
+from nnmpi.arrays.meta.array import new_array
 from nnmpi.arrays.meta.shapes import axis_order
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
@@ -49,7 +49,7 @@ class TensorShape(NamedTuple):
 
     def tensor(self) -> Tensor:
         """A new tensor of this shape, without data."""
-        return Tensor(made(self.shape, self.dtype, self.order), self.requires_grad)
+        return Tensor(new_array(self.shape, self.dtype, self.order), self.requires_grad)
 
 
 class PassBytes(NamedTuple):
