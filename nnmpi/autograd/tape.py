@@ -239,9 +239,9 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
     """Raises ValueError if the gradient of root does not reach the tensor `until`."""
     if (root.node or root) not in path or not until.requires_grad:
         raise ValueError(
-            f"backward: until is a tensor of shape {until.shape} that no gradient of this result "
-            f"reaches; give one that requires a gradient and that the result (of shape "
-            f"{root.shape}) was computed from, neither under no_grad nor through detach()"
+            f"backward: no gradient of this result (of shape {root.shape}) reaches the tensor "
+            f"`until` (of shape {until.shape}); give a tensor that requires a gradient and from "
+            "which the result was computed, neither under no_grad nor through detach()"
         )
 
 

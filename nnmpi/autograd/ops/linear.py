@@ -191,15 +191,15 @@ def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
     letters = "".join(named)
     if not {*letters, *output} <= {*ascii_letters} or not {*output} <= {*letters}:
         raise ValueError(
-            f"einsum: {equation!r} must be letters and '...', as in 'bij,bjk->bik', and what is "
-            "behind the arrow must be before it too"
+            f"einsum: {equation!r} must be letters and '...', as in 'bij,bjk->bik', and letters "
+            "after the arrow must also occur before it"
         )
     rest = [n - len(names) for n, names in zip(axes, named, strict=False)]
     fits = [n >= 0 and (n == 0 or dots in term) for n, term in zip(rest, terms, strict=False)]
     if len(terms) != len(axes) or not all(fits) or len({*output}) < len(output):
         raise ValueError(
-            f"einsum: {equation!r} for tensors of {', '.join(map(str, axes))} axes: it needs a "
-            "term for each tensor, a letter for each axis, and each letter of the output once"
+            f"einsum: {equation!r} for tensors with {', '.join(map(str, axes))} axes: it needs a "
+            "term for each tensor, a letter for each axis, and each letter of the output only once"
         )
     most = max(rest)
     free = "".join([c for c in ascii_letters if c not in equation][:most])

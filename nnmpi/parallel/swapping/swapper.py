@@ -16,8 +16,8 @@ from nnmpi.parallel.arrangement.residence import (
     STATE,
     Residence,
     Residences,
-    extra,
-    left,
+    extra_bytes,
+    kept_bytes,
 )
 from nnmpi.parallel.step.executor import OpHooks
 from nnmpi.parallel.stores.local import LocalStore
@@ -129,7 +129,7 @@ class Swapper:
             self._pages.leave(s)
         with disk.change:
             swaps = how is Residence.SWAP
-            disk.held += self._loads[s].nbytes if swaps else left(self._loads[s], how)
+            disk.held += self._loads[s].nbytes if swaps else kept_bytes(self._loads[s], how)
             if swaps:
                 disk.add(("write", s))
             if s == self._last:
@@ -141,7 +141,7 @@ class Swapper:
 
     def _again(self, do: Do, op: Op) -> None:
         disk = self._disk
-        more = extra(self._loads[op.stage], self._choice[op.stage])
+        more = extra_bytes(self._loads[op.stage], self._choice[op.stage])
         disk.move_to(op.stage)
         disk.wait(lambda: disk.held + more <= disk.limit)
         if self._pages:
@@ -164,5 +164,5 @@ class Swapper:
         with disk.change:
             disk.read.discard(s)
             swaps, unit = how is Residence.SWAP, self._loads[s]
-            disk.held -= unit.nbytes if swaps else left(unit, how) + extra(unit, how)
+            disk.held -= unit.nbytes if swaps else kept_bytes(unit, how) + extra_bytes(unit, how)
             disk.change.notify_all()
