@@ -102,7 +102,7 @@ def _planned(e: Event) -> Iterator[str]:
     """Lines on the layout that --plan has chosen, and on its predicted time and memory."""
     yield from (f"note: {note}" for note in e["notes"])
     yield (
-        f"plan: {e['layout']}, the fastest of {plural(e['looked'], 'layout')}; predicted: "
+        f"plan: {e['layout']}, chosen among {plural(e['looked'], 'layout')}; predicted: "
         f"{1e3 * e['predicted_seconds']:.4g} ms per step, {amount(e['predicted_bytes'])} per rank"
     )
 

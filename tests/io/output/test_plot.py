@@ -126,7 +126,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "an older log": (
         [START, *({k: v for k, v in e.items() if k != "seconds"} for e in epochs())],
         {"x": "seconds"},
-        ("log log has no seconds; draw it over epochs or steps",),
+        ("log log has no seconds: draw it over epochs or steps",),
     ),
 }
 
