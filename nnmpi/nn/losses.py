@@ -152,7 +152,7 @@ class ClassLoss(Loss):
         classes = shape[1]
         if self.weight is not None and len(self.weight) != classes:
             raise ValueError(
-                f"{name}: weights for {len(self.weight)} classes, but scores for {classes}: "
+                f"{name}: weights of {len(self.weight)} classes, but scores of {classes}: "
                 "give a weight for each class"
             )
         if not isinstance(labels, np.ndarray):

@@ -118,7 +118,7 @@ def load_into(
     try:
         values = checked_arrays(state, [place for place, _ in targets])
     except ValueError as error:
-        remedy = "" if strict else "; strict=False ignores only names: leave these tensors out"
+        remedy = "" if strict else "; strict=False ignores names only: leave these out of the state"
         raise ValueError(f"{error}{remedy}") from None
     # after all checks, so that a state that does not fit changes nothing
     for place, target in targets:

@@ -151,12 +151,12 @@ class Backups:
         forms = [dtypes_of(held) for held in self._owned()]
         message = [form for form in forms if form.path in self._sent]
         self._length = sum(map(packed_bytes, message))  # the first bytes of all that is owned
-        keepers, told = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
+        keepers, asked = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
         self._keeper = keepers[rank]
-        kept = {r: told[r] for r, keeper in enumerate(keepers) if keeper == rank and told[r]}
+        kept = {r: asked[r] for r, keeper in enumerate(keepers) if keeper == rank and asked[r]}
         self._memories = [VersionMemory.of(forms, kept) for _ in range(VERSIONS_KEPT)]
         self._comm, self._works, self._is_under_way = duplicate(comm), list[Work](), False
-        self._now, self._due, self._cost, self._left = -1, 0, 0.0, clock()
+        self._latest, self._due, self._cost, self._returned = -1, 0, 0.0, clock()
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
 
     def after_step(self, version: int, about: Any) -> None:
@@ -166,21 +166,21 @@ class Backups:
         with what else is to be known of this version, such as counters.
         """
         began = self._clock()
-        self._steps, self._seconds = self._steps + 1, self._seconds + began - self._left
+        self._steps, self._seconds = self._steps + 1, self._seconds + began - self._returned
         if self._is_under_way:
             self._finish(began)
         if version >= self._due:
-            is_first = self._now < 0
+            is_first = self._latest < 0
             self._start(version, about)
             if is_first:  # there is none to go back to until it is complete
                 self._finish(self._clock())
                 self._due = version + (self.every or 1)  # which shows what one costs
-        self._left = self._clock()
+        self._returned = self._clock()
 
     def renew(self, version: int, about: Any) -> None:
         """Makes the backup of this version again, if there is one: values may have been written
         since. Every rank calls it before the steps of an epoch; the version before is kept."""
-        if self._now != version:
+        if self._latest != version:
             return
         if self._is_under_way:
             self._finish(self._clock())
@@ -189,7 +189,7 @@ class Backups:
         next(memory for memory in self._memories if memory.version == version).clear()
         self._start(version, about)
         self._finish(self._clock())
-        self._due, self._left = due, self._clock()
+        self._due, self._returned = due, self._clock()
 
     def held(self) -> list[HeldVersion]:
         """The earlier versions of which this rank has parts, the latest first, as views.
@@ -214,7 +214,7 @@ class Backups:
     def _start(self, version: int, about: Any) -> None:
         """Copies what this rank owns, and starts the messages; the older version is lost."""
         began = self._clock()
-        older, self._now = min(self._memories, key=attrgetter("version")), version
+        older, self._latest = min(self._memories, key=attrgetter("version")), version
         older.clear()
         older.own.fill(self._owned())
         older.version, older.about = version, about
@@ -234,7 +234,7 @@ class Backups:
         row = np.array([cost, self._seconds / max(self._steps, 1)])
         self._comm.all_reduce(row, "doubling")
         self._is_under_way, (cost, step) = False, (row / self._comm.size).tolist()
-        self._due = self._now + (self.every or steps_between(cost, step, self._mtbf))
+        self._due = self._latest + (self.every or steps_between(cost, step, self._mtbf))
 
 
 def check_backup(config: Config, comm: Comm) -> None:

@@ -29,7 +29,7 @@ from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
+from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
 from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.full_state import FullState
@@ -243,19 +243,19 @@ def synchronous(
         optimizer = spec.optimizer(parts.store.parameters)
     update = update_of(parts.store, optimizer, layout, spec)
     last = LastStep(update, part.model) if layout.all.fault_tolerant else None
-    late, clip_norm = None, spec.arrangement.config.clip_norm
+    deferred, clip_norm = None, spec.arrangement.config.clip_norm
     if not (swapper or last) and can_defer(spec.arrangement, parts.store, optimizer):
-        late = DeferredSteps(parts.store, optimizer, clip_norm, update.apply, spec.control)
+        deferred = DeferredSteps(parts.store, optimizer, clip_norm, update.apply, spec.control)
     executor = executor_of(
         layout,
         spec,
         parts.sync,
-        late.apply if late else update.apply,
+        deferred.apply if deferred else update.apply,
         parts.batch_stats,
         swapper.channels if swapper else None,
-        swapper.op_hooks if swapper else late.op_hooks if late else (),
+        swapper.op_hooks if swapper else deferred.op_hooks if deferred else (),
     )
-    run = partial(late.steps, executor) if late else executor.steps, executor.evaluate
+    run = partial(deferred.steps, executor) if deferred else executor.steps, executor.evaluate
     close = swapper.close if swapper else None
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, last, close)
 
@@ -296,7 +296,7 @@ def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: Tra
         spec.arrangement.config.clip_norm,
         spec.control.lr_factor,
         layout,
-        counted(spec.arrangement, layout.all.rank),
+        counting_flags(spec.arrangement, layout.all.rank),
         [p for p, _ in spec.part.tied],
     )
 

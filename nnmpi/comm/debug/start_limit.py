@@ -126,9 +126,7 @@ def end_rank(process: int, parent: int, problem: str) -> None:
 
 
 def ranks_of(parent: int) -> dict[int, str]:
-    """The ranks of this host that a launcher has started and that still run, with their process
-    states.
-    """
+    """The ranks of this host that a launcher has started and that run, with their states."""
     states = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):  # it has ended, or belongs to another user
@@ -142,9 +140,7 @@ def ranks_of(parent: int) -> dict[int, str]:
 
 
 def stopped_ranks(parent: int) -> str:
-    """Text that names the launcher's stopped ranks, to append to a message; "" if none
-    is stopped.
-    """
+    """Text that names the launcher's stopped ranks, to append to a message, or ""."""
     stopped = sorted(rank for rank, state in ranks_of(parent).items() if state in "Tt")
     return f"; stopped here: {name_ranks(stopped)}" if stopped else ""
 

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from nnmpi.parallel.arrangement.drawing import alike_layers, numbers_of
+from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
 from nnmpi.planning.paper.rank_kinds import MANY
 from nnmpi.sim.drawing.tables import columns, duration, plural
 
@@ -105,7 +105,7 @@ def _moves(e: Event) -> str:
         given = (row_of_rank["from"].get(r, 0) for r in holders)
         row = (size(row_of_rank["needed_bytes"]), *cells, *(size(n) if n else "-" for n in given))
         alike.setdefault(row, []).append(row_of_rank["rank"])
-    rows += [(numbers_of(tuple(ranks)), *row) for row, ranks in alike.items()]
+    rows += [(ranks_text(tuple(ranks)), *row) for row, ranks in alike.items()]
     return (
         f"bytes and messages that move from {plural(e['before_ranks'], 'rank')}: {axes}{zero}\n"
         f"{columns(rows, str.rjust)}\n"
@@ -119,7 +119,7 @@ def _memory(e: Event) -> Iterator[tuple[str, ...]]:
     for kind in e["kinds"]:
         held = [kind[f"{name}_bytes"] for name in shown]
         cells = (size(nbytes) if nbytes else "-" for nbytes in held)
-        yield numbers_of(tuple(kind["ranks"])), *cells, size(sum(held))
+        yield ranks_text(tuple(kind["ranks"])), *cells, size(sum(held))
 
 
 def _sent(e: Event) -> Iterator[tuple[str, ...]]:
@@ -129,7 +129,7 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
     for kind in e["kinds"]:
         sent = (kind["sent"][axis] for axis in axes)
         cells = (f"{size(s['bytes'])} in {s['messages']:,}" for s in sent)
-        yield numbers_of(tuple(kind["ranks"])), *cells
+        yield ranks_text(tuple(kind["ranks"])), *cells
 
 
 def _backups(e: Event) -> Iterator[str]:
@@ -144,7 +144,7 @@ def _backups(e: Event) -> Iterator[str]:
     for kind in e["kinds"]:
         sent, alone = kind["backup_sent"], kind["sole_bytes"]
         cells = (size(alone) if alone else "-"), f"{size(sent['bytes'])} in {sent['messages']:,}"
-        rows.append((numbers_of(tuple(kind["ranks"])), *cells))
+        rows.append((ranks_text(tuple(kind["ranks"])), *cells))
     yield columns(rows, str.rjust)
 
 
@@ -162,7 +162,7 @@ def _layers(e: Event) -> Iterator[tuple[str, ...]]:
         )
         for layer in e["sharded_layers"]
     )
-    for name, row in alike_layers(cells):
+    for name, row in merge_blocks(cells):
         yield name, *row[1:]
 
 

@@ -9,7 +9,7 @@ from nnmpi.io.output.messages import Event, as_text, ranks_used
 from nnmpi.io.output.plot import AXES, BESIDES, LARGEST
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.arrangement.drawing import numbers_of
+from nnmpi.parallel.arrangement.drawing import ranks_text
 from nnmpi.sim.drawing.tables import amount, duration, plural
 
 LOSSES = {"loss": "training", "test_loss": "test"}
@@ -85,7 +85,7 @@ def figures(events: Sequence[Event]) -> dict[str, str]:
 def facts(e: Event, last: Event) -> dict[str, str]:
     """The model, the data, the options and the machine of a run."""
     given = e.get("options", {})
-    where = (f"{host}: {numbers_of(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
+    where = (f"{host}: {ranks_text(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
     others = [
         f"{o.name.replace('_', '-')} {given[o.name]}"
         for o in options()
@@ -168,7 +168,7 @@ def _block(block: Event) -> Event:
 def held(kinds: Sequence[Event]) -> Event:
     """The bytes that each kind of ranks holds, as predicted."""
     keys = {name: f"{name}_bytes" for name in HELD if any(k[f"{name}_bytes"] for k in kinds)}
-    rows = ((numbers_of(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
+    rows = ((ranks_text(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
     return _bars([name.replace("activation", "activations") for name in keys], rows, amount)
 
 
@@ -208,7 +208,7 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
     measured: Sequence[Event] = last.get("measured", ())
     kinds = () if e.get("servers") else e.get("kinds", ())  # what they send nobody knows before
     for kind in kinds:
-        ranks = numbers_of(tuple(kind["ranks"]))
+        ranks = ranks_text(tuple(kind["ranks"]))
         of_ranks = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
         for axis, predicted_sent in kind["sent"].items():
             sent = (part["sent"][axis] for part in of_ranks if "sent" in part)

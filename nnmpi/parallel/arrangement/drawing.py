@@ -18,7 +18,7 @@ BLOCK = re.compile(r"(?<![^.])(\d+)\.")
 """The number of a block in the name of one of its layers."""
 
 
-def numbers_of(ranks: tuple[int, ...]) -> str:
+def ranks_text(ranks: tuple[int, ...]) -> str:
     """Ranks in words: 0-3, 8, 10; 10 to 1022 in steps of 4; 4-7, 12-15, 20-23, ... 252-255."""
     step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
     if step > 1 and ranks == (*range(ranks[0], ranks[-1] + 1, step),):
@@ -29,7 +29,7 @@ def numbers_of(ranks: tuple[int, ...]) -> str:
     return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
 
 
-def alike_layers(rows: Iterable[Row]) -> list[tuple[str, Row]]:
+def merge_blocks(rows: Iterable[Row]) -> list[tuple[str, Row]]:
     """Rows of which the first cell is the name of a layer, and a name for each.
 
     Rows that differ in the number of a block alone, h.0.fc and h.1.fc, are one, h.0-1.fc.
@@ -87,9 +87,9 @@ def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
         pp = s % a.mesh.axes["pp"]
         first = next(rank for rank in a.mesh.group(0, "pp") if a.mesh.coordinates(rank)["pp"] == pp)
         ranks = a.mesh.group(first, *(axis for axis in a.mesh.axes if axis != "pp"))
-        rows = alike_layers(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
+        rows = merge_blocks(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
         layers = [row._replace(name=name) for name, row in rows]
-        drawn.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", layers))
+        drawn.append((f"rank{'s' * (len(ranks) > 1)} {ranks_text(ranks)}", layers))
     return drawn
 
 
@@ -171,7 +171,7 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
             columns = _columns(a, stage)
             tp = [column.at["tp"] for column in columns]
             cells = [row._replace(parts=tuple(row.parts[t] for t in tp)) for row in rows]
-            cells += _states(a, columns) if stage < a.mesh.axes["pp"] else []
+            cells += _replica_rows(a, columns) if stage < a.mesh.axes["pp"] else []
             name = f"stage {stage}: {ranks}"
             if a.mesh.size > a.mesh.axes["pp"] * len(columns):
                 name += f", of which {len(columns)} are drawn"
@@ -180,10 +180,10 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
             colour = STAGES[stage % len(STAGES)]
             parts.append(box(12, top, 5, height, colour))
             parts.append(text(26, top + LINE / 2, name, 14, weight="bold"))
-            parts += _heads(a, columns, top + 1.7 * LINE)
+            parts += _column_heads(a, columns, top + 1.7 * LINE)
             for i, row in enumerate(cells):
                 shade = colour if row.kind else blend(colour, PAPER, 0.4)
-                parts += _drawn(row, top + head + i * (ROW + GAP), columns, shade)
+                parts += _cells(row, top + head + i * (ROW + GAP), columns, shade)
             top += height + 14
             right = max(right, columns[-1].left + columns[-1].width)
     return page(right + RIGHT, top + 8, parts)
@@ -194,7 +194,7 @@ def _axes(a: Arrangement) -> str:
     words = [" x ".join(f"{axis} {n}" for axis, n in a.mesh.axes.items() if n > 1) or "one rank"]
     words += [f"ZeRO {a.store.zero}"] * bool(a.store.zero)
     servers = tuple(range(a.mesh.size, a.ranks))
-    words += [f"servers: {numbers_of(servers)}"] * bool(servers)
+    words += [f"servers: {ranks_text(servers)}"] * bool(servers)
     return ", ".join(words)
 
 
@@ -211,7 +211,7 @@ def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
     return columns
 
 
-def _states(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLayer]:
+def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLayer]:
     """The parts that replicas have of samples, and of what is held for parameters."""
     dp = a.mesh.axes["dp"]
     if a.mesh.count(*REPLICAS) == 1:
@@ -243,7 +243,7 @@ def _captions(a: Arrangement, column: RankColumn) -> list[str]:
     return [f"rank {column.rank}", *at]
 
 
-def _heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[str]:
+def _column_heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[str]:
     """The number of each rank above its coordinates."""
     for column in columns:
         for i, words in enumerate(_captions(a, column)):
@@ -252,7 +252,7 @@ def _heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[
             yield text(column.left, y + i * LINE, words, size, colour, weight=weight)
 
 
-def _drawn(row: DrawnLayer, y: float, columns: Sequence[RankColumn], colour: str) -> Iterator[str]:
+def _cells(row: DrawnLayer, y: float, columns: Sequence[RankColumn], colour: str) -> Iterator[str]:
     yield text(26, y + ROW / 2, f"{row.name}  {row.kind}"[:32], 13, INK)
     for column, (start, stop) in zip(columns, row.parts, strict=True):
         x, width = column.left, column.width

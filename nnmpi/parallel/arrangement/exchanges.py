@@ -19,7 +19,7 @@ import numpy as np
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
 from nnmpi.collectives.step import Algorithm, Collective, chunk_start
-from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
+from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.schedules.op import Kind
 
@@ -73,7 +73,7 @@ class Exchange(NamedTuple):
         return partial if is_whole else (partial + self.nbytes) // 2
 
 
-def agreed(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
+def agreement(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
     """A sum of a short row of float64, before the update."""
     return Exchange(what, Collective.ALL_REDUCE, "doubling", group, numbers, FLOAT64, Kind.UPDATE)
 
@@ -113,7 +113,7 @@ PASSES_OF_RINGS = {RING: (True, False), RING_SCATTER: (True,), RING_GATHER: (Fal
 """The passes of rings, True where partial sums are passed on."""
 
 
-def carried_out(
+def algorithm_traffic(
     algorithm: Algorithm,
     group: Sequence[int],
     rank: int,
@@ -169,7 +169,7 @@ def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffi
     )
 
 
-def added(
+def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, at: Sequence[int] = ()
 ) -> int:
     """How many numbers a rank adds in a round at most: it receives these beside the buffer."""
@@ -190,7 +190,7 @@ def algorithm_of_sum(
     is not among them, and where no algorithm of ours sends anything."""
     if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
         return None
-    first = [*firsts(a, tuple(group)).values()]
+    first = [*node_leaders(a, tuple(group)).values()]
     if name in ("shared", "hierarchical") and len(first) > 1:
         algorithm, group = RING, first
     elif name == "shared":
@@ -219,23 +219,21 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
     """The bytes into which a rank receives what it adds, beside the buffer."""
     if exchange.operation is Collective.ALL_REDUCE:
-        carried_out_by = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
+        carrier = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     elif exchange.operation is Collective.REDUCE_SCATTER and len(exchange.group) > 1:
         algorithm = PLANS[exchange.operation].get(exchange.algorithm)
-        carried_out_by = (algorithm, exchange.group) if algorithm else None
+        carrier = (algorithm, exchange.group) if algorithm else None
     else:
-        carried_out_by = None
-    numbers = (
-        added(*carried_out_by, rank, exchange.numbers, exchange.edges) if carried_out_by else 0
-    )
+        carrier = None
+    numbers = largest_receive(*carrier, rank, exchange.numbers, exchange.edges) if carrier else 0
     return numbers * (exchange.sums or exchange.dtype).itemsize
 
 
 def _all_reduced(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
-    carried_out_by = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
+    carrier = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     return (
-        carried_out(*carried_out_by, rank, exchange.numbers, exchange.dtype, sums=exchange.sums)
-        if carried_out_by
+        algorithm_traffic(*carrier, rank, exchange.numbers, exchange.dtype, sums=exchange.sums)
+        if carrier
         else Traffic()
     )
 
@@ -244,7 +242,7 @@ def _in_chunks(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     algorithm = PLANS[exchange.operation].get(exchange.algorithm)
     if algorithm is None:  # NCCL's own
         return Traffic()
-    return carried_out(
+    return algorithm_traffic(
         algorithm,
         exchange.group,
         rank,

@@ -53,12 +53,12 @@ def fit_layout(
     ranks along an axis: it is asked where an axis changes. Raises ValueError if no layout fits, or
     if these options never go together.
     """
-    served, passed_over = _with_servers(config, ranks), list[str]()
-    asked = {axis: getattr(served, axis) for axis in AXES_BESIDE_DP}
-    workers = ranks - server_count(served)
+    with_servers, passed_over = _with_servers(config, ranks), list[str]()
+    asked = {axis: getattr(with_servers, axis) for axis in AXES_BESIDE_DP}
+    workers = ranks - server_count(with_servers)
     for sizes in _nearest(asked, workers):
         try:
-            fitting, working = _most_copies(served, sizes, workers, check)
+            fitting, working = _most_copies(with_servers, sizes, workers, check)
             if sizes != asked:
                 divide(fitting, working)
         except ValueError as error:
@@ -83,14 +83,14 @@ def _with_servers(config: Config, ranks: int) -> Config:
 def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]:
     """The ranks along the axes of one copy of the model, the nearest layout first."""
 
-    def away(sizes: dict[str, int]) -> tuple[int, ...]:
+    def distance(sizes: dict[str, int]) -> tuple[int, ...]:
         changed = sum(sizes[axis] < n for axis, n in asked.items())
         kept = (sizes[axis] for axis in reversed(AXES_BESIDE_DP))
         return (changed, -prod(sizes.values()), *(-n for n in kept))
 
     each = product(*(range(1, n + 1) for n in asked.values()))
     layouts = (dict(zip(asked, sizes, strict=True)) for sizes in each)
-    yield from sorted((sizes for sizes in layouts if prod(sizes.values()) <= workers), key=away)
+    yield from sorted((sizes for sizes in layouts if prod(sizes.values()) <= workers), key=distance)
 
 
 def _most_copies(
@@ -145,16 +145,16 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
     copy_ranks, servers = prod(sizes.values()), server_count(fitting)
     layout = _words({"dp": (working - servers) // copy_ranks, **sizes})
     layout += f" and {plural(servers, 'server')}" if servers else ""
-    said = [f"{layout} on {plural(working, 'rank')}"]
+    parts = [f"{layout} on {plural(working, 'rank')}"]
     if ranks > working:
         takes = "no more can work" if copy_ranks == 1 else f"a copy of the model takes {copy_ranks}"
-        said.append(f"{plural(ranks - working, 'spare rank')}, since {takes}")
+        parts.append(f"{plural(ranks - working, 'spare rank')}, since {takes}")
     if sizes != asked:
-        said.append(f"{_words(asked)} takes {prod(asked.values())}")
-    said += [*passed_over, *_changes(config, fitting)]
+        parts.append(f"{_words(asked)} takes {prod(asked.values())}")
+    parts += [*passed_over, *_changes(config, fitting)]
     if config.sync != "bsp":
-        said.append("positions of workers in their data count for as many workers only")
-    return "; ".join(said)
+        parts.append("positions of workers in their data count for as many workers only")
+    return "; ".join(parts)
 
 
 def _changes(config: Config, fitting: Config) -> Iterator[str]:

@@ -142,12 +142,12 @@ class Residences(NamedTuple):
         return sum(unit.forward + unit.backward for unit in self.loads)
 
 
-def left(unit: UnitLoad, how: Residence) -> float:
+def kept_bytes(unit: UnitLoad, how: Residence) -> float:
     """The bytes that stay in memory."""
     return {KEEP: unit.nbytes, SWAP: 0.0, RECOMPUTE: unit.input_bytes}[how]
 
 
-def extra(unit: UnitLoad, how: Residence) -> float:
+def extra_bytes(unit: UnitLoad, how: Residence) -> float:
     """The bytes that come back when a unit is computed again."""
     return max(unit.nbytes - unit.input_bytes, 0.0) if how is RECOMPUTE else 0.0
 
@@ -161,10 +161,10 @@ def reserved(units: Sequence[UnitLoad], choice: Choice, unit: int, at: int) -> f
     """The bytes that reading a unit leaves free while the backward passes are at unit `at`: room to
     recompute any one of the units from the next one to `at`."""
     between = range(unit + 1, at + 1)
-    return max((extra(units[r], choice[r]) for r in between), default=0.0)
+    return max((extra_bytes(units[r], choice[r]) for r in between), default=0.0)
 
 
-class Clocks:
+class PassClocks:
     """Two clocks, and the bytes in memory, of one micro-batch. No log of a step says these times:
     passes wait for room, and room for the disk.
 
@@ -184,9 +184,9 @@ class Clocks:
         self.writes, self.ready = deque([(self.disk_free, state)]), dict[int, float]()
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
-        self.warm = memory - state  # free, with pages, since the step before
+        self.free_pages = memory - state  # free, with pages, since the step before
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
-        self.coming = self.behind = 0.0  # values of the next pass are there, gradients on disk
+        self.fetched = self.written = 0.0  # when values are in memory, and gradients on disk
         self._ask_for(0)
 
     def seconds(self) -> float:
@@ -196,7 +196,7 @@ class Clocks:
         for s in reversed(range(len(self.units))):
             self._backward(s)
         self._read(STATE)
-        return max(self.now, self.behind, self.ready.get(STATE, math.inf))
+        return max(self.now, self.written, self.ready.get(STATE, math.inf))
 
     def _room(self, nbytes: float) -> None:
         """Waits for writes until there is room."""
@@ -205,27 +205,27 @@ class Clocks:
             self.now, self.held = max(self.now, end), self.held - freed
         if self.held + nbytes > self.memory * (1 + 1e-9):
             self.now = math.inf
-        self.warm = min(self.warm, self.memory - self.held)
-        self.now += max(nbytes - self.warm, 0.0) * self.disk.touch
-        self.warm = max(self.warm - nbytes, 0.0)
+        self.free_pages = min(self.free_pages, self.memory - self.held)
+        self.now += max(nbytes - self.free_pages, 0.0) * self.disk.touch
+        self.free_pages = max(self.free_pages - nbytes, 0.0)
 
     def _values(self, s: int, following: int) -> None:
         """Waits for the values of a unit, if they are on disk, and asks for those of another."""
-        self.now = max(self.now, self.coming) + self.units[s].values * self.disk.paging
+        self.now = max(self.now, self.fetched) + self.units[s].values * self.disk.paging
         self._ask_for(following)
 
     def _ask_for(self, s: int) -> None:
         if 0 <= s < len(self.units) and self.units[s].values:
             nbytes = self.units[s].values
-            self.coming = self.disk_free = max(self.disk_free, self.now) + nbytes / self.disk.read
+            self.fetched = self.disk_free = max(self.disk_free, self.now) + nbytes / self.disk.read
 
     def _forward(self, s: int) -> None:
         unit, how = self.units[s], self.choice[s]
         self._room(unit.nbytes)
         self._values(s, s + 1)
         self.now += unit.forward
-        self.held += unit.nbytes if how is SWAP else left(unit, how)
-        self.warm += unit.nbytes - left(unit, how) if how is not SWAP else 0.0
+        self.held += unit.nbytes if how is SWAP else kept_bytes(unit, how)
+        self.free_pages += unit.nbytes - kept_bytes(unit, how) if how is not SWAP else 0.0
         if how is SWAP:
             self.now += unit.nbytes * self.disk.paging
             self.disk_free = max(self.disk_free, self.now) + unit.nbytes / self.disk.write
@@ -250,26 +250,26 @@ class Clocks:
     def _backward(self, s: int) -> None:
         unit, how = self.units[s], self.choice[s]
         self._read(s)
-        self._room(extra(unit, how))
-        self.held += extra(unit, how)
+        self._room(extra_bytes(unit, how))
+        self.held += extra_bytes(unit, how)
         if how is SWAP:
             self.now = max(self.now, self.ready.get(s, math.inf))
         self._values(s, s - 1)
         if how is RECOMPUTE:
             self.now += unit.forward
         self.now += unit.backward + unit.gradients * self.disk.touch
-        freed = left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
-        self.held, self.warm = self.held - freed, self.warm + freed
+        freed = kept_bytes(unit, how) + extra_bytes(unit, how) if how is not SWAP else unit.nbytes
+        self.held, self.free_pages = self.held - freed, self.free_pages + freed
         if unit.gradients:
             self.disk_free = max(self.disk_free, self.now) + unit.gradients / self.disk.write
-            self.behind = self.disk_free
+            self.written = self.disk_free
 
 
 def seconds(
     units: Sequence[UnitLoad], choice: Choice, memory: float, disk: Disk, state: float = 0.0
 ) -> float:
     """The time of a micro-batch, forward and back; infinite if it does not fit."""
-    return Clocks(units, choice, memory, disk, state).seconds()
+    return PassClocks(units, choice, memory, disk, state).seconds()
 
 
 def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 0.0) -> Choice:

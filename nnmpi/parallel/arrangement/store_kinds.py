@@ -24,10 +24,10 @@ def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
 _zero = partial(
     StoreKind,
     updaters=Arrangement.summed_over,
-    own=Arrangement.owned_ranges,
-    divides=True,
+    owned=Arrangement.owned_ranges,
+    is_sharded=True,
     scalars=False,
-    is_whole=False,
+    is_readable=False,
 )
 _of_strategy = partial(StoreKind, buckets=False)
 
@@ -37,18 +37,18 @@ STORE_KINDS: dict[str, StoreKind] = {
         StoreKind("replica", has_pages=True),
         StoreKind("local", has_pages=True),
         StoreKind("node", updaters=lambda a, rank, _: a.near_replicas(rank)),
-        _zero("zero 1", zero=1, copies=True),
-        _zero("zero 2", zero=2, scatters=True, copies=True),
+        _zero("zero 1", zero=1, has_all_values=True),
+        _zero("zero 2", zero=2, scatters=True, has_all_values=True),
         _zero("zero 3", zero=3, scatters=True),
         _of_strategy("versions", strategy="pipedream", scalars=False),
         _of_strategy("slices", strategy="reproducible"),
         _of_strategy(
             "served",
             strategy="server",
-            own=_slice_of_server,
-            divides=True,
+            owned=_slice_of_server,
+            is_sharded=True,
             scalars=False,
-            is_whole=False,
+            is_readable=False,
         ),
     )
 }

@@ -36,7 +36,7 @@ def unreplicated(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Unrep
     at = a.mesh.coordinates(rank) if rank < a.mesh.size else {}
     others_lost = [a.mesh.coordinates(r) for r in lost if r != rank]
 
-    def is_only_here(variable: int, *axes: str) -> bool:
+    def is_unique(variable: int, *axes: str) -> bool:
         """Whether no other rank along these axes, or along tp if it is whole there, has it."""
         if rank >= a.mesh.size:  # a server
             return True
@@ -51,14 +51,14 @@ def unreplicated(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Unrep
         lost_too = sum(all(r[axis] in here for axis, here in have.items()) for r in others_lost)
         return prod(map(len, have.values())) - lost_too == 1
 
-    axes = () if kind.divides else REPLICAS
-    if kind.scatters or not kind.divides:  # else stages that have a parameter share its parts
+    axes = () if kind.is_sharded else REPLICAS
+    if kind.scatters or not kind.is_sharded:  # else stages that have a parameter share its parts
         axes = (*axes, "pp")
-    readable = {v for v, _ in clipped(a, rank, kind.own(a, rank))}
-    others = (held_variable.variable for held_variable in held.others if rank < a.mesh.size)
+    readable = {v for v, _ in clipped(a, rank, kind.owned(a, rank))}
+    others = (other.variable for other in held.others if rank < a.mesh.size)
     return Unreplicated(
-        frozenset(v for v in readable if is_only_here(v, *axes)),
-        frozenset(v for v in others if is_only_here(v, *REPLICAS, "pp")),
+        frozenset(v for v in readable if is_unique(v, *axes)),
+        frozenset(v for v in others if is_unique(v, *REPLICAS, "pp")),
     )
 
 
@@ -89,14 +89,14 @@ def clipped(a: Arrangement, rank: int, slices: Iterable[FlatSlice]) -> Iterator[
 
 def updated_ranges(a: Arrangement, rank: int) -> Iterator[tuple[int, Range]]:
     """The ranges of trained parameters that a rank updates, each with its number in the graph."""
-    return clipped(a, rank, a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank))
+    return clipped(a, rank, a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank))
 
 
 def unreplicated_bytes(a: Arrangement, rank: int) -> int:
     """The bytes that would be lost with a rank."""
-    only_here, readable = unreplicated(a, rank), clipped(a, rank, a.store.own(a, rank))
+    only_here, readable = unreplicated(a, rank), clipped(a, rank, a.store.owned(a, rank))
     sizes = [numbers.size for v, numbers in readable if v in only_here.trained]
-    return bytes_of(a, rank, only_here, sizes, has_values=not a.store.copies)
+    return bytes_of(a, rank, only_here, sizes, has_values=not a.store.has_all_values)
 
 
 def bytes_of(

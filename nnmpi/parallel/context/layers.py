@@ -157,7 +157,7 @@ LAYERS: Mapping[type[Module], type[PositionSharded]] = {
 """Layers by the type that they replace; others work on some positions as they are."""
 
 
-def on_positions(model: Module, graph: Graph, ring: Ring) -> None:
+def shard_positions(model: Module, graph: Graph, ring: Ring) -> None:
     """Makes the layers of the model, whose graph it is, those of this rank's positions.
 
     Every rank calls it on an equal model, before channels are divided. Parameters stay the same.

@@ -26,7 +26,7 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.sequence_cut import AttendedSlices, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
 
-TRAVEL, HOME = 0, 1
+KV_TAG, GRADIENT_TAG = 0, 1
 """Tags of messages: keys and values, and their gradients."""
 
 
@@ -48,8 +48,8 @@ class Ring(NamedTuple):
             works: list[Transfer] = []
             if s < comm.size - 1:
                 arriving = xp_of(kv).empty((2, N, H, self.cut.count(previous), D), kv.dtype)
-                works.append(wire.isend(here, (comm.rank + 1) % comm.size, TRAVEL))
-                works.append(wire.irecv(arriving, (comm.rank - 1) % comm.size, TRAVEL))
+                works.append(wire.isend(here, (comm.rank + 1) % comm.size, KV_TAG))
+                works.append(wire.irecv(arriving, (comm.rank - 1) % comm.size, KV_TAG))
             token = progress_hook.set(partial(_poll, progress_hook.get(), comm))
             try:
                 yield r, here
@@ -72,8 +72,8 @@ class Ring(NamedTuple):
         mine = total[:, :, :, keys]
         arrived = xp_of(sent).empty(mine.shape, sent.dtype)
         works = [
-            wire.isend(sent, (comm.rank - s) % comm.size, HOME),
-            wire.irecv(arrived, other, HOME),
+            wire.isend(sent, (comm.rank - s) % comm.size, GRADIENT_TAG),
+            wire.irecv(arrived, other, GRADIENT_TAG),
         ]
 
         def add() -> None:
@@ -84,8 +84,8 @@ class Ring(NamedTuple):
         return add
 
 
-def _poll(before: Callable[[], object], comm: Comm) -> None:
-    before()
+def _poll(earlier_hook: Callable[[], object], comm: Comm) -> None:
+    earlier_hook()
     comm.poll()
 
 

@@ -16,8 +16,8 @@ from nnmpi.parallel.arrangement.residence import (
     STATE,
     Residence,
     Residences,
-    extra,
-    left,
+    extra_bytes,
+    kept_bytes,
 )
 from nnmpi.parallel.step.executor import OpHooks
 from nnmpi.parallel.stores.local import LocalStore
@@ -135,7 +135,7 @@ class Swapper:
             self._pages.leave(s)
         with disk.change:
             swaps = how is Residence.SWAP
-            disk.in_memory += self._loads[s].nbytes if swaps else left(self._loads[s], how)
+            disk.in_memory += self._loads[s].nbytes if swaps else kept_bytes(self._loads[s], how)
             if swaps:
                 disk.add(("write", s))
             if s == self._last:
@@ -147,7 +147,7 @@ class Swapper:
 
     def _recompute(self, do: Do, op: Op) -> None:
         disk = self._disk
-        more = extra(self._loads[op.stage], self._choice[op.stage])
+        more = extra_bytes(self._loads[op.stage], self._choice[op.stage])
         disk.move_to(op.stage)
         disk.wait(lambda: disk.in_memory + more <= disk.limit)
         if self._pages:
@@ -170,5 +170,7 @@ class Swapper:
         with disk.change:
             disk.loaded.discard(s)
             swaps, unit = how is Residence.SWAP, self._loads[s]
-            disk.in_memory -= unit.nbytes if swaps else left(unit, how) + extra(unit, how)
+            disk.in_memory -= (
+                unit.nbytes if swaps else kept_bytes(unit, how) + extra_bytes(unit, how)
+            )
             disk.change.notify_all()

@@ -31,7 +31,7 @@ from nnmpi.autograd.ops import experts
 from nnmpi.comm import Comm
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.layers import Sharded
-from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, own
+from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, span_of
 from nnmpi.parallel.tensor.specs import AxisSharded
 
 
@@ -45,7 +45,7 @@ class ShardedExperts(Sharded, Experts):
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
-        options = self.options(x) | {"start": own(self.bounds, self.comm)[0], "comm": self.comm}
+        options = self.options(x) | {"start": span_of(self.bounds, self.comm)[0], "comm": self.comm}
         return apply(experts_on_ranks, x, gates, *weights, **options)
 
 
@@ -123,26 +123,26 @@ class Routing(NamedTuple):
     top_k: int
     slots: int
 
-    def goes(self, me: int) -> list[int]:
+    def sends(self, me: int) -> list[int]:
         """How many tokens rank `me` may send to each rank, most where experts are most; to its own
         experts all that they take."""
         room = [min(self.tokens[me], n * self.slots) for n in self.experts]
-        goes, left = [0] * len(room), self.tokens[me] * self.top_k
+        sends, left = [0] * len(room), self.tokens[me] * self.top_k
         for q in sorted(range(len(room)), key=lambda q: -self.experts[q]):
             if q != me:
-                goes[q] = min(room[q], left)
-                left -= goes[q]
-        goes[me] = room[me]
-        return goes
+                sends[q] = min(room[q], left)
+                left -= sends[q]
+        sends[me] = room[me]
+        return sends
 
-    def comes(self, me: int) -> list[int]:
+    def receives(self, me: int) -> list[int]:
         """How many tokens may come from each rank, in proportion to those that it has."""
         others = [n * (r != me) for r, n in enumerate(self.tokens)]
         total = min(sum(others), self.experts[me] * self.slots)
         ends = [total * n // max(sum(others), 1) for n in accumulate(others, initial=0)]
-        comes = lengths(ends)
-        comes[me] = self.goes(me)[me]
-        return comes
+        receives = lengths(ends)
+        receives[me] = self.sends(me)[me]
+        return receives
 
 
 class TokenExchange(NamedTuple):
@@ -155,26 +155,26 @@ class TokenExchange(NamedTuple):
     """
 
     comm: Comm
-    goes: Sequence[Array]
-    comes: Sequence[int]
+    sends: Sequence[Array]
+    receives: Sequence[int]
     slots: int | None = None
 
-    def there(self, parts: Sequence[Array], width: int) -> Array:
+    def dispatch(self, parts: Sequence[Array], width: int) -> Array:
         """The rows that come for the experts of this rank, of so many numbers; parts[r] goes."""
-        arrived = self._all_to_all(parts, [(n, width) for n in self.comes])
+        arrived = self._all_to_all(parts, [(n, width) for n in self.receives])
         return xp_of(arrived[0]).concatenate(arrived)
 
-    def back(self, rows: Array, widths: Sequence[int]) -> list[Array]:
+    def combine(self, rows: Array, widths: Sequence[int]) -> list[Array]:
         """The outputs of each rank's experts for tokens of this rank; `rows` are sent back."""
-        ends = pairwise(accumulate(self.comes, initial=0))
-        shapes = [(len(i), width) for i, width in zip(self.goes, widths, strict=True)]
+        ends = pairwise(accumulate(self.receives, initial=0))
+        shapes = [(len(i), width) for i, width in zip(self.sends, widths, strict=True)]
         return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)
 
     def _all_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
         return all_to_all(parts, shapes, self.comm, skips=not self.slots)
 
 
-def exchange(
+def token_exchange(
     gates: Array, comm: Comm, bounds: Bounds, samples: int, most: Routing | None
 ) -> TokenExchange:
     """The exchange of tokens of some samples with these gates (tokens, E); without numbers, the
@@ -182,15 +182,15 @@ def exchange(
     xp, me = xp_of(gates), comm.rank
     most = most if is_meta(gates) else None
     if most is None:
-        goes = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
+        sends = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
     else:
-        goes = [xp.empty(samples * n, int) for n in most.goes(me)]
-    here = np.array([[len(index) for index in goes]])
+        sends = [xp.empty(samples * n, int) for n in most.sends(me)]
+    here = np.array([[len(index) for index in sends]])
     ranks = all_gather(here, comm, tuple(range(comm.size + 1)), 0)
     if most is None:
-        return TokenExchange(comm, goes, ranks[:, me].tolist())
-    comes = [samples * n for n in most.comes(me)]
-    return TokenExchange(comm, goes, comes, min(samples * most.slots, sum(comes)))
+        return TokenExchange(comm, sends, ranks[:, me].tolist())
+    receives = [samples * n for n in most.receives(me)]
+    return TokenExchange(comm, sends, receives, min(samples * most.slots, sum(receives)))
 
 
 def experts_by_exchange(
@@ -209,33 +209,33 @@ def experts_by_exchange(
     """
     xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
     rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])
-    trip, of_gates = exchange(table, comm, bounds, len(x), most), gates.shape
+    exchange, gates_shape = token_exchange(table, comm, bounds, len(x), most), gates.shape
     widths = [C + stop - start for start, stop in spans]
-    pairs = zip(trip.goes, spans, strict=True)
+    pairs = zip(exchange.sends, spans, strict=True)
     parts = [xp.concatenate((rows[i], table[i, a:b]), axis=1) for i, (a, b) in pairs]
-    came = trip.there(parts, widths[comm.rank])[None]
-    slots = trip.slots
+    tokens = exchange.dispatch(parts, widths[comm.rank])[None]
+    slots = exchange.slots
     if slots is None:
-        slots = int((came[0, :, C:] != 0).sum(axis=0).max())
+        slots = int((tokens[0, :, C:] != 0).sum(axis=0).max())
     options: dict[str, Any] = {"slots": slots, "activation": activation}
-    value, vjps, plain, _ = experts.experts(came[..., :C], came[..., C:], *weights, **options)
+    value, vjps, plain, _ = experts.experts(tokens[..., :C], tokens[..., C:], *weights, **options)
     y = xp.zeros(rows.shape, x.dtype)
-    for i, part in zip(trip.goes, trip.back(value[0], [C] * comm.size), strict=True):
+    for i, part in zip(exchange.sends, exchange.combine(value[0], [C] * comm.size), strict=True):
         y[i] += part
     assert plain is not None
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[tuple[Array, Array] | None, Any]:
         """The gradients of x and of the gates; and what the others share."""
         flat = g.reshape(-1, C)
-        shared = plain(trip.there([flat[i] for i in trip.goes], C)[None], needs)
+        shared = plain(exchange.dispatch([flat[i] for i in exchange.sends], C)[None], needs)
         if True not in needs[:2]:
             return None, shared
         d = xp.concatenate([vjp(shared, None) for vjp in vjps[:2]], axis=-1)
         dx, dgates = xp.zeros(flat.shape, g.dtype), xp.zeros((len(flat), bounds[-1]), g.dtype)
-        returned = zip(trip.goes, trip.back(d[0], widths), spans, strict=True)
+        returned = zip(exchange.sends, exchange.combine(d[0], widths), spans, strict=True)
         for i, part, (start, stop) in returned:
             dx[i] += part[:, :C]
             dgates[i, start:stop] = part[:, C:]
-        return (dx.reshape(shape), dgates.reshape(of_gates)), shared
+        return (dx.reshape(shape), dgates.reshape(gates_shape)), shared
 
     return _of_inputs_and_weights(y.reshape(shape), vjps, prepare)

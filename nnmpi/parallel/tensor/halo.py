@@ -55,17 +55,17 @@ class Halo(NamedTuple):
     rank: int
     own: Rows
     needed: Rows
-    gives: tuple[Rows, ...]
-    gets: tuple[Rows, ...]
+    sends: tuple[Rows, ...]
+    receives: tuple[Rows, ...]
 
     @classmethod
     def of(cls, window: Window, height: int, ranks: int, rank: int) -> Self:
         """The halo of a rank, where images have so many rows."""
         had = [*pairwise(bounds(height, ranks))]
         needed = [window.inputs(*made) for made in pairwise(bounds(window.outputs(height), ranks))]
-        gives = (_within(rows, had[rank]) for rows in needed)
-        gets = (_within(needed[rank], rows) for rows in had)
-        return cls(rank, had[rank], needed[rank], tuple(gives), tuple(gets))
+        sends = (_within(rows, had[rank]) for rows in needed)
+        receives = (_within(needed[rank], rows) for rows in had)
+        return cls(rank, had[rank], needed[rank], tuple(sends), tuple(receives))
 
     @property
     def height(self) -> int:
@@ -74,32 +74,32 @@ class Halo(NamedTuple):
 
     def sent(self) -> list[int]:
         """How many rows of a sample go to each other rank."""
-        return [b - a for r, (a, b) in enumerate(self.gives) if r != self.rank]
+        return [b - a for r, (a, b) in enumerate(self.sends) if r != self.rank]
 
     def received(self) -> list[int]:
         """How many rows of a sample come from each other rank."""
-        return [b - a for r, (a, b) in enumerate(self.gets) if r != self.rank]
+        return [b - a for r, (a, b) in enumerate(self.receives) if r != self.rank]
 
     def fetch(self, x: Array, into: Array, comm: Comm) -> None:
         """Fills `into` (N, rows needed, W, C) from x (N, h, W, C) of all ranks; not its padding."""
-        arrived = _exchanged(x, self.own[0], self.gives, self.gets, comm)
-        for (a, b), rows in zip(self.gets, arrived, strict=True):
+        arrived = _exchanged(x, self.own[0], self.sends, self.receives, comm)
+        for (a, b), rows in zip(self.receives, arrived, strict=True):
             into[:, a - self.needed[0] : b - self.needed[0]] = rows
 
-    def give_back(self, d: Array, comm: Comm) -> Array:
+    def add_back(self, d: Array, comm: Comm) -> Array:
         """The gradient of x from that of the rows needed, d (N, rows needed, W, C).
 
         It is the transpose of `fetch`: gradients of rows of others are sent there, and added in the
         order of ranks. The memory of d becomes that of the result where it can.
         """
         first, (lo, hi) = self.needed[0], self.own
-        arrived = _exchanged(d, first, self.gets, self.gives, comm)
+        arrived = _exchanged(d, first, self.receives, self.sends, comm)
         dx = arrived[self.rank]
-        if self.gives[self.rank] != self.own:
-            a, b = self.gives[self.rank]
+        if self.sends[self.rank] != self.own:
+            a, b = self.sends[self.rank]
             dx = xp_of(d).zeros((len(d), hi - lo, *d.shape[2:]), d.dtype)
             dx[:, a - lo : b - lo] = arrived[self.rank]
-        for r, (a, b) in enumerate(self.gives):
+        for r, (a, b) in enumerate(self.sends):
             if r != self.rank:
                 dx[:, a - lo : b - lo] += arrived[r]
         return dx
@@ -111,13 +111,14 @@ def rows_sent(window: Window, height: int, ranks: int) -> int:
 
 
 def _exchanged(
-    x: Array, first: int, gives: tuple[Rows, ...], gets: tuple[Rows, ...], comm: Comm
+    x: Array, first: int, sends: tuple[Rows, ...], receives: tuple[Rows, ...], comm: Comm
 ) -> list[Array]:
-    """The rows `gets[r]` of each rank r, which gets the rows `gives[r]` of x (N, rows, W, C), whose
-    first is row `first`. Rows of a single image are sent from where they lie."""
+    """Sends rows `sends[r]` of x (N, rows, W, C), whose first row is row `first` of the image, to
+    each rank r, and returns the rows `receives[r]` that each rank r sends. Rows of a single image
+    are sent without a copy."""
     n, _, *size = x.shape
-    parts = [x[:, a - first : b - first] for a, b in gives]
-    return all_to_all(parts, [(n, b - a, *size) for a, b in gets], comm)
+    parts = [x[:, a - first : b - first] for a, b in sends]
+    return all_to_all(parts, [(n, b - a, *size) for a, b in receives], comm)
 
 
 def _within(rows: Rows, among: Rows) -> Rows:

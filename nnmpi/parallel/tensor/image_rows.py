@@ -161,7 +161,7 @@ def conv2d(
 
     def vjp_rows(shared: Any, out: Array | None) -> Array:
         d = bands.gradient(vjp_x(shared, None).transpose(0, 2, 3, 1)[:, :, within])
-        return halo.give_back(d, comm).transpose(0, 3, 1, 2)
+        return halo.add_back(d, comm).transpose(0, 3, 1, 2)
 
     y = bands.result(inner.value.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
     return Result(y, (vjp_rows, vjp_w, vjp_b), prepare_bands)
@@ -180,7 +180,7 @@ def pool2d(
     xl, columns, xp = x.transpose(0, 2, 3, 1), windows[1], xp_of(x)
     n, _, W, C = xl.shape
     within = slice(columns.before, columns.before + W)
-    has_all = halo.gets[halo.rank] == halo.needed
+    has_all = halo.receives[halo.rank] == halo.needed
     if has_all and not any(halo.sent() + halo.received()) and not columns.before:
         rows = xl[:, halo.needed[0] - halo.own[0] :][:, : halo.height]
     else:
@@ -190,7 +190,7 @@ def pool2d(
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = of_rows(g, None).transpose(0, 2, 3, 1)
-        return halo.give_back(d[:, :, within], comm).transpose(0, 3, 1, 2)
+        return halo.add_back(d[:, :, within], comm).transpose(0, 3, 1, 2)
 
     return Result(y, (vjp,))
 

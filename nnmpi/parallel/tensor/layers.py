@@ -37,7 +37,7 @@ from nnmpi.autograd.ops.linear import like_weight, linear
 from nnmpi.comm import Comm
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of
+from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, part_of, span_of
 from nnmpi.parallel.tensor.specs import LayerSpec, Replicated, Spec
 
 
@@ -179,7 +179,7 @@ class ShardedEmbedding(Sharded, Embedding):
             sharded_lookup,
             self.weight,
             index=self.checked(index),
-            start=own(self.bounds, self.comm)[0],
+            start=span_of(self.bounds, self.comm)[0],
             padding=self.padding_idx,
             spec=self.spec.of(index),
         )
@@ -284,17 +284,17 @@ def sharded_lookup(
     """
     xp, kept = xp_of(w), index.copy()  # the backward pass reads it again
 
-    def found() -> tuple[Array, Array]:
+    def local_rows() -> tuple[Array, Array]:
         """Where the index has a row that is here, and which one."""
         here = (kept >= start) & (kept < start + len(w))
         return here, kept[here] - start
 
-    here, rows = found()
+    here, rows = local_rows()
     y = xp.zeros((*index.shape, w.shape[1]), w.dtype)
     y[here] = w[rows]
 
     def vjp(g: Array, out: Array | None) -> Array:
-        here, rows = found()
+        here, rows = local_rows()
         dw = xp.zeros(w.shape, g.dtype)
         add_rows(dw, rows, spec.whole(g)[here])
         if padding is not None and start <= padding < start + len(w):

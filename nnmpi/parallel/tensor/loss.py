@@ -19,7 +19,7 @@ from nnmpi.autograd.ops.losses import Labels, Smoothing, gradient
 from nnmpi.autograd.ops.softmax import like_rows, rows_of
 from nnmpi.comm import Comm
 from nnmpi.nn.losses import CrossEntropyLoss
-from nnmpi.parallel.tensor.ops import Bounds, all_gather, own
+from nnmpi.parallel.tensor.ops import Bounds, all_gather, span_of
 from nnmpi.parallel.wire import wire_for
 
 
@@ -59,13 +59,13 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
     def whole(self, scores: Tensor) -> np.ndarray:
         """The logits of all classes, on every rank and on the host."""
-        start, stop = own(self.bounds, self.comm)
+        start, stop = span_of(self.bounds, self.comm)
         bounds = tuple(b * (scores.shape[1] // (stop - start)) for b in self.bounds)
         return backend.to_host(all_gather(scores.data, self.comm, bounds, 1))
 
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
         """The softmax, for which all ranks exchange their numbers."""
-        start, stop = own(self.bounds, self.comm)
+        start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
                 f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; it takes (N, "

@@ -50,7 +50,7 @@ def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
     return bounds(channels, ranks)
 
 
-def own(bounds: Bounds, comm: Comm) -> tuple[int, int]:
+def span_of(bounds: Bounds, comm: Comm) -> tuple[int, int]:
     """This rank's channels: the first, and the one behind the last."""
     return bounds[comm.rank], bounds[comm.rank + 1]
 
@@ -67,7 +67,7 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
         return p
     place = p.place
     part = list(whole(place.shape))
-    part[axis] = own(bounds, comm)
+    part[axis] = span_of(bounds, comm)
     place = place._replace(part=tuple(part))
     new = Parameter.drawn(place, p.init, p.memory_axes)
     new.requires_grad = p.requires_grad
@@ -116,7 +116,7 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     rest = prod(mine.shape[1:])
     lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
     buffer = xp.empty((bounds[-1], *mine.shape[1:]), part.dtype)
-    buffer[slice(*own(bounds, comm))] = mine
+    buffer[slice(*span_of(bounds, comm))] = mine
     with waiting("tensor"):
         wire_for(comm, buffer).all_gather(buffer, parts=lengths)
     gathered = xp.moveaxis(buffer, 0, axis)
@@ -137,7 +137,7 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
     row = buffer.reshape(-1)
     with waiting("tensor"):
         wire.start_reduce_scatter(row, "ring", lengths).wait()
-    return xp.moveaxis(buffer[slice(*own(bounds, comm))], 0, axis).copy(order="C")
+    return xp.moveaxis(buffer[slice(*span_of(bounds, comm))], 0, axis).copy(order="C")
 
 
 def all_to_all(
@@ -165,7 +165,7 @@ def all_to_all(
 
 def own_part(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     """This rank's part of an array along an axis: a view."""
-    return array[(slice(None),) * (axis % array.ndim) + (slice(*own(bounds, comm)),)]
+    return array[(slice(None),) * (axis % array.ndim) + (slice(*span_of(bounds, comm)),)]
 
 
 def memory_order(ndim: int) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.layers import Sharded
-from nnmpi.parallel.tensor.ops import copy_of, own, part_of
+from nnmpi.parallel.tensor.ops import copy_of, part_of, span_of
 from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
@@ -150,7 +150,7 @@ def _part(
     `cuts`."""
     new: Any = copy(layer)
     new._way = at.way
-    start, stop = own(at.bounds, comm)
+    start, stop = span_of(at.bounds, comm)
     for name in at.way.sizes:
         if name != "part":
             setattr(new, name, getattr(layer, name) * (stop - start) // at.bounds[-1])

@@ -118,12 +118,12 @@ def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> 
     sizes = () if weight is None else graph.variables[weight].shape
     if way.input is ... and choice.output == cut_of_positions(y, ranks):
         way = way._replace(input=POSITIONS, output=POSITIONS)
-    told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
+    use = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
     if POSITIONS in way.markers:
         edge = graph.edges[node.inputs[0]] if way.input is POSITIONS else y
         along = cut_of_positions(edge, ranks)
-        told = told._replace(position_bounds=along.bounds if along else ())
-    return told._replace(sends=tuple(_sent(graph, told)))
+        use = use._replace(position_bounds=along.bounds if along else ())
+    return use._replace(sends=tuple(_sent(graph, use)))
 
 
 def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:

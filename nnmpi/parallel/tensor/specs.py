@@ -91,7 +91,7 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
     )
     token = current_pass.set(
         current._replace(
-            samples=samples[slice(*ops.own(at, comm))],
+            samples=samples[slice(*ops.span_of(at, comm))],
             batch_stats=stats,
             batch=at[-1] if current.batch is None else current.batch,
         )
