@@ -18,7 +18,7 @@ class DiskThread:
     change     the condition to hold when reading or changing the others; notified of changes
     jobs       what is to be done: ("write", "read" or "drop", a stage or STATE)
     loaded     what has been read and has not been needed yet
-    in_memory  bytes in memory, or reserved for a job
+    in_use    bytes in memory, or reserved for a job
     at         the stage whose backward pass is next
     """
 
@@ -29,7 +29,7 @@ class DiskThread:
         self.change = threading.Condition()
         self.jobs: deque[tuple[str, int]] = deque()
         self.loaded: set[int] = set()
-        self.in_memory, self.at = 0.0, self._last
+        self.in_use, self.at = 0.0, self._last
         self._do = {"write": self._write_out, "read": self._read_in, "drop": self._drop}
         self._is_busy = self._is_ended = False
         self._error: Exception | None = None
@@ -48,7 +48,7 @@ class DiskThread:
         The longest input is subtracted: an output that the previous unit reads too is in memory one
         pass longer than it is counted.
         """
-        return max(self._plan.memory - self.in_memory - self._longest, 0.0)
+        return max(self._plan.memory - self.in_use - self._longest, 0.0)
 
     def end(self) -> None:
         """Makes the thread end after its current job; any thread may call it."""
@@ -69,7 +69,7 @@ class DiskThread:
     def write_state(self) -> None:
         """Counts the optimizer state as in memory, and queues its write."""
         with self.change:
-            self.in_memory += self._plan.state
+            self.in_use += self._plan.state
             self.add(("write", STATE))
 
     def move_to(self, stage: int) -> None:
@@ -94,11 +94,11 @@ class DiskThread:
         """
         with self.change:
             self.jobs.clear()
-            self.in_memory, self.at = 0.0, STATE  # gives a read that waits the room to finish
+            self.in_use, self.at = 0.0, STATE  # gives a read that waits the room to finish
             self.change.notify_all()
             self.wait(lambda: not self._is_busy)
             self.loaded.clear()
-            self.in_memory, self.at = 0.0, self._last
+            self.in_use, self.at = 0.0, self._last
             self.write_state()
 
     # ---- in the thread
@@ -128,7 +128,7 @@ class DiskThread:
     def _write_out(self, s: int) -> None:
         self._drop(s)
         with self.change:
-            self.in_memory -= self._nbytes[s]
+            self.in_use -= self._nbytes[s]
             self.change.notify_all()
 
     def _read_in(self, s: int) -> None:
@@ -136,11 +136,11 @@ class DiskThread:
 
         def has_room() -> bool:
             rest = reserved(self._plan.loads, self._plan.choice, s, self.at)
-            return self.in_memory + nbytes + rest <= self.limit
+            return self.in_use + nbytes + rest <= self.limit
 
         with self.change:
             self.change.wait_for(lambda: has_room() or self._is_ended)
-            self.in_memory += nbytes
+            self.in_use += nbytes
             self._arena.trim(self.spare)
         self._arena.read_in(self._arena.blocks(s))
         with self.change:

@@ -101,6 +101,6 @@ class ModelPages:
             arena.start_read(following)
             yield piece
             arena.start_write(pages)
-            arena.end_write(writing)  # of the piece before: two are in memory at a time
+            arena.end_write(writing)  # of the piece before: writing overlaps with computing
             writing = pages
         arena.end_write(writing)

@@ -111,7 +111,7 @@ class Swapper:
             self._pages.drop()
         with disk.change:
             disk.loaded.discard(STATE)
-            disk.in_memory -= self._plan.state
+            disk.in_use -= self._plan.state
         disk.write_state()
         self._is_within = False
 
@@ -124,10 +124,10 @@ class Swapper:
             disk.add(("drop", STATE))
             if self._pages:
                 self._pages.begin()
-        disk.wait(lambda: disk.in_memory + self._loads[s].nbytes <= disk.limit)
+        disk.wait(lambda: disk.in_use + self._loads[s].nbytes <= disk.limit)
         if self._pages:
             self._pages.enter(s, s + 1)
-        with self._arena.allocating(s, self._plan.memory - disk.in_memory):
+        with self._arena.allocating(s, self._plan.memory - disk.in_use):
             do(op)
         if s:
             self.boundaries[s - 1].forward_done()
@@ -135,7 +135,7 @@ class Swapper:
             self._pages.leave(s)
         with disk.change:
             swaps = how is Residence.SWAP
-            disk.in_memory += self._loads[s].nbytes if swaps else kept_bytes(self._loads[s], how)
+            disk.in_use += self._loads[s].nbytes if swaps else kept_bytes(self._loads[s], how)
             if swaps:
                 disk.add(("write", s))
             if s == self._last:
@@ -149,12 +149,12 @@ class Swapper:
         disk = self._disk
         more = extra_bytes(self._loads[op.stage], self._choice[op.stage])
         disk.move_to(op.stage)
-        disk.wait(lambda: disk.in_memory + more <= disk.limit)
+        disk.wait(lambda: disk.in_use + more <= disk.limit)
         if self._pages:
             self._pages.enter(op.stage, op.stage - 1)
-        with self._arena.allocating(op.stage, self._plan.memory - disk.in_memory):
+        with self._arena.allocating(op.stage, self._plan.memory - disk.in_use):
             with disk.change:
-                disk.in_memory += more
+                disk.in_use += more
             do(op)
 
     def _backward(self, do: Do, op: Op) -> None:
@@ -170,7 +170,5 @@ class Swapper:
         with disk.change:
             disk.loaded.discard(s)
             swaps, unit = how is Residence.SWAP, self._loads[s]
-            disk.in_memory -= (
-                unit.nbytes if swaps else kept_bytes(unit, how) + extra_bytes(unit, how)
-            )
+            disk.in_use -= unit.nbytes if swaps else kept_bytes(unit, how) + extra_bytes(unit, how)
             disk.change.notify_all()
