@@ -123,7 +123,7 @@ def _store_and_sync(
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
         at_end.append(partial(sum_over_stages, store, wires))
-    if terms := held.stretches(a.sharding.terms):
+    if terms := held.slices_of(a.sharding.terms):
         at_end.append(partial(sum_terms, store, terms, layout.axis["tp"]))
     sync = ScatteredSync if a.store.scatters else BucketedSync
     return store, sync(store, a.config.overlap, at_end, spec.recorder)
