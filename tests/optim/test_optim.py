@@ -226,7 +226,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
         lambda ps: optim.SGD([*ps, nnmpi.tensor([1.0], requires_grad=True)], 0.1),
         ("nn.Parameter", "entry 6", "Tensor"),
     ),
-    "a name": (lambda ps: optim.SGD(["weight"], 0.1), ("nn.Parameter", "number 0", "str")),
+    "a name": (lambda ps: optim.SGD(["weight"], 0.1), ("nn.Parameter", "entry 0", "str")),
     "types": (lambda ps: optim.SGD([*ps, nn.Parameter([1.0])], 0.1), ("float32, float64",)),
     "no gradients": (lambda ps: optim.clip_grad_norm(ps, 1.0), ("after backward",)),
     "norm": (lambda ps: optim.clip_grad_norm(ps, 0.0), ("max_norm 0.0", "above 0")),

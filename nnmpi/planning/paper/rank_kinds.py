@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.data.loader import part_of
-from nnmpi.parallel.arrangement.arrange import alone
+from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.cached import gc_paused
@@ -67,7 +67,7 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
     """The figures of the first of these ranks; with --verify it holds a whole model too."""
-    first, single = ranks[0], alone(a) if a.config.verify else None
+    first, single = ranks[0], single_rank(a) if a.config.verify else None
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
         return RankKind(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Traffic()), unique=lost)

@@ -14,7 +14,7 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import StagePart
-from nnmpi.parallel.context.layers import on_positions
+from nnmpi.parallel.context.layers import shard_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
@@ -80,7 +80,7 @@ def _made(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     groups = {name: comm.members for name, comm in layout.axis.items()}
     state.log = ExchangeRecorder(recorder, groups)
     if a.mesh.axes["cp"] > 1:
-        on_positions(model, graph, Ring(layout.axis["cp"], a.sharding.sequences))
+        shard_positions(model, graph, Ring(layout.axis["cp"], a.sharding.sequences))
     if a.mesh.axes["tp"] > 1:
         rebuild(model, graph, a.sharding, layout.axis["tp"])
     variables = {name: v for v, variable in enumerate(graph.variables) for name in variable.names}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 
 from nnmpi.collectives.step import Collective
-from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
+from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
@@ -42,7 +42,7 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
     sizes = micro_batches(a, rank, batch)
     shares = tuple(stop - start for start, stop in a.owned_ranges(rank))
     yield shares, at["cp"], tuple(sizes), a.progress[rank]
-    for variable, is_counted in zip(held.trained, counted(a, rank), strict=True):
+    for variable, is_counted in zip(held.trained, counting_flags(a, rank), strict=True):
         users = tuple(sorted(stages[s] for s in variable.users))
         yield (
             variable.shape,
