@@ -138,6 +138,7 @@ class Loader:
         self.batch_size, self.divisor, self.lengths = batch_size, divisor, lengths
         self.augment = augment
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
+        # indices need no copy: standardising leaves them unchanged
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
         self.standardised: Inputs | None = self.standardiser.apply(x, self.dtype) if small else None

@@ -39,7 +39,7 @@ def pieces(
     behind, left = b"", sys.maxsize if length is None else length
     while block := stream.read(min(size, left)):
         left -= len(block)
-        known = behind + block
+        known = behind + block  # a cut depends on bytes before it, which the last block may have
         match = _last(cuts).match(known)
         end = match.end() - len(behind) if match else -1
         if end > 0 or (end == 0 and held):
@@ -64,6 +64,7 @@ def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int =
     behind = b""
     while block := stream.read(size):
         known = behind + block
+        # not before the place, and not again among bytes that were searched
         if match := cuts.search(known, max(place - begin, len(behind))):
             return begin + match.start() if place else 0
         behind = known[-LOOKBEHIND:]

@@ -75,11 +75,12 @@ def add_flag(p: Any, o: "Field[Any]") -> None:
     text = m["help"] + (f" (default {o.default})" if is_shown else "")
     if m["custom"] and "package.module" not in text:
         text += f": {', '.join(m['choices'])} or package.module:NAME"
-    text = text.replace("%", "%%")
+    text = text.replace("%", "%%")  # argparse formats help texts with %
     if kind_of(o) is bool:
         p.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text)
         return
     choices = None if m["custom"] else m["choices"] or None
+    # argparse shows choices as {a,b}, which choices with commas would garble
     listed = choices and not any("," in str(choice) for choice in choices)
     metavar = None if listed else o.name.split("_")[-1].upper()
     how: dict[str, Any] = {"choices": choices, "metavar": metavar, "help": text}

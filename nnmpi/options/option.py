@@ -49,6 +49,7 @@ def checked(option: "Field[Any]", value: Any) -> Any:
     kind, known = kind_of(option), m["choices"]
     if value is None and option.default is None:
         return None
+    # a bool is an int in Python, but `epochs = true` in a file is a mistake
     if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
         try:
             value = kind(value)

@@ -23,7 +23,7 @@ def imported(spec: str, option: str) -> Any:
             f"{option} {quoted(spec)}: no module named {quoted(error.name)}; "
             "run in its directory or set PYTHONPATH"
         ) from None
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # code of users may do anything when imported
         raise ValueError(
             f"{option} {quoted(spec)}: cannot import {shown(module_name)}: {reason_of(error)}"
         ) from error

@@ -108,6 +108,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
     A rank holds one piece of the text in memory, and its tokens in an unnamed temporary file beside
     `out`.
     """
+    # every step that can fail on one rank alone is followed by an agreement, so that none hangs
     all_or_none(comm, lambda: check_target(out, "write"))
     consistency.check_given(comm, {"tokenizer": tokenizer})
     consistency.check_files(comm, f"the text {shown(text)}", lambda: [text], REMEDY)

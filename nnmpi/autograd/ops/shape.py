@@ -213,7 +213,7 @@ def concatenate(*arrays: Array, axis: int = 0) -> Result:
 
     ndim = y.ndim
 
-    def part(start: int, n: int) -> Any:
+    def part(start: int, n: int) -> Any:  # a function, so that each vjp has its own `start`
         index = [slice(None)] * ndim
         index[axis] = slice(start, start + n)
         return lambda g, out: g[tuple(index)]
