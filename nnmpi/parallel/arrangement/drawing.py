@@ -1,4 +1,5 @@
-"""Who holds what, drawn: a row a layer, a bar a rank of one copy of the model."""
+"""A layout drawn: who holds what, a row for each layer, a bar for each rank of one copy of the
+model."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +16,12 @@ from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 Row = TypeVar("Row", bound=tuple[object, ...])
 
 BLOCK = re.compile(r"(?<![^.])(\d+)\.")
-"""The number of a block in the name of one of its layers."""
+"""Matches the number of a block in the name of one of its layers."""
 
 
 def ranks_text(ranks: tuple[int, ...]) -> str:
-    """Ranks in words: 0-3, 8, 10; 10 to 1022 in steps of 4; 4-7, 12-15, 20-23, ... 252-255."""
+    """Returns ranks as text, for example "0-3, 8, 10", "10 to 1022 in steps of 4" or "4-7, 12-15,
+    20-23, ... 252-255"."""
     step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
     if step > 1 and ranks == (*range(ranks[0], ranks[-1] + 1, step),):
         return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
@@ -30,10 +32,8 @@ def ranks_text(ranks: tuple[int, ...]) -> str:
 
 
 def merge_blocks(rows: Iterable[Row]) -> list[tuple[str, Row]]:
-    """Rows of which the first cell is the name of a layer, and a name for each.
-
-    Rows that differ in the number of a block alone, h.0.fc and h.1.fc, are one, h.0-1.fc.
-    """
+    """Merges rows that are equal except for a block number in the layer name in their first cell,
+    and returns (name, row) pairs: h.0.fc and h.1.fc become h.0-1.fc."""
     groups: dict[tuple[object, ...], tuple[list[int], Row]] = {}
     for row in rows:
         prefix, *number = BLOCK.split(str(row[0]), maxsplit=1)
@@ -46,12 +46,12 @@ def merge_blocks(rows: Iterable[Row]) -> list[tuple[str, Row]]:
 
 
 def _blocks(numbers: Iterable[int]) -> str:
-    """Numbers of blocks in words: 0-3,5."""
+    """Returns block numbers as text: "0-3,5"."""
     return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in _runs(numbers))
 
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of each run of numbers that follow each other."""
+    """Returns (first, last) of each run of consecutive numbers."""
     values = np.fromiter(numbers, int)
     if (np.diff(values) < 1).any():
         values = np.unique(values)
@@ -72,7 +72,8 @@ STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")
 
 
 class DrawnLayer(NamedTuple):
-    """A layer: the part of its parameters that each rank along tp has, from 0 to 1."""
+    """A drawn layer: `parts` has the part of its parameters on each rank along tp, as (start, stop)
+    from 0 to 1."""
 
     name: str
     kind: str
@@ -81,7 +82,8 @@ class DrawnLayer(NamedTuple):
 
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
-    """The ranks of each stage, and its layers that have parameters; those of blocks once."""
+    """Returns, for each stage, the names of its ranks and its layers that have parameters; equal
+    blocks are merged."""
     drawn = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]
@@ -105,7 +107,7 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
 
 
 def as_lines(a: Arrangement) -> Iterator[str]:
-    """The drawing as text."""
+    """Yields the drawing line by line, as text."""
     tp = min(a.mesh.axes["tp"], MOST)
     for stage, (ranks, rows) in enumerate(blocks(a)):
         yield f"stage {stage} on {ranks}"
@@ -122,7 +124,7 @@ def as_lines(a: Arrangement) -> Iterator[str]:
 
 
 def _positions(a: Arrangement) -> Iterator[str]:
-    """The positions of each rank along cp, as parts of a sequence."""
+    """Yields a line for each rank along cp that shows which positions of a sequence it has."""
     cut = a.sharding.sequences
     if cut.ranks == 1:
         return
@@ -130,7 +132,7 @@ def _positions(a: Arrangement) -> Iterator[str]:
     for r in range(min(cut.ranks, MOST)):
         (a0, a1), (b0, b1) = (
             (round(start * LONG / cut.length), round(stop * LONG / cut.length))
-            for start, stop in cut.stretches(r)
+            for start, stop in cut.chunks(r)
         )
         bar = "".join(HERE if a0 <= i < a1 or b0 <= i < b1 else ELSEWHERE for i in range(LONG))
         yield f"  cp {r}  {bar}  {cut.count(r):,} of {cut.length:,}"
@@ -147,11 +149,11 @@ ROW, GAP, TOP, LINE, LEFT, RIGHT = 22, 4, 72, 15, 250, 190  # pixels
 WIDE, BETWEEN = 900, (10, 24)  # all columns; between two, and between two replicas
 COLUMNS = 16  # ranks of a stage that are drawn
 SHARDED = {"parameters": 3, "gradients": 2, "optimizer state": 1}
-"""The least --zero that divides each of them among replicas."""
+"""The lowest --zero that divides each of these among replicas."""
 
 
 class RankColumn(NamedTuple):
-    """A rank of a picture, with its coordinates, and from where to where its column is."""
+    """A rank in a picture: its coordinates, and the left edge and width of its column."""
 
     rank: int
     at: Mapping[str, int]
@@ -160,8 +162,8 @@ class RankColumn(NamedTuple):
 
 
 def as_svg(layouts: Mapping[str, Arrangement]) -> str:
-    """The drawings as an SVG document, one below the other under their titles: for each stage a
-    column a rank, in the colour of the stage."""
+    """Returns the drawings of several layouts as one SVG document, one below the other under their
+    titles; a stage has a column for each rank, in the colour of the stage."""
     parts, top, right = list[str](), 0, 0.0
     for title, a in layouts.items():
         parts.append(text(16, top + 26, title, 18, weight="bold"))
@@ -190,7 +192,7 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
 
 
 def _axes(a: Arrangement) -> str:
-    """The lengths of the axes with several ranks, ZeRO, and the servers in words."""
+    """Returns the sizes of the axes with several ranks, the ZeRO stage and the servers, as text."""
     words = [" x ".join(f"{axis} {n}" for axis, n in a.mesh.axes.items() if n > 1) or "one rank"]
     words += [f"ZeRO {a.store.zero}"] * bool(a.store.zero)
     servers = tuple(range(a.mesh.size, a.ranks))
@@ -199,7 +201,7 @@ def _axes(a: Arrangement) -> str:
 
 
 def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
-    """The ranks of a stage, one replica after the other; the first ones of many."""
+    """Returns the columns of a stage: its first ranks, one replica after the other."""
     first, tp = a.mesh.group(0, "pp")[stage % a.mesh.axes["pp"]], a.mesh.axes["tp"]
     replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
     ranks = [rank for replica in replicas for rank in a.mesh.group(replica, "tp")[:COLUMNS]]
@@ -212,7 +214,8 @@ def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
 
 
 def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLayer]:
-    """The parts that replicas have of samples, and of what is held for parameters."""
+    """Yields rows that show how replicas share samples, parameters, gradients and optimizer
+    state."""
     dp = a.mesh.axes["dp"]
     if a.mesh.count(*REPLICAS) == 1:
         return
@@ -232,7 +235,7 @@ def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[Dra
 
 
 def _share(a: Arrangement, rank: int) -> tuple[int, int]:
-    """(index, number) of the part of each bucket that a rank updates."""
+    """Returns (index, count): which part of each bucket a rank updates, of how many parts."""
     buckets = a.model_on(rank).buckets
     ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
     return ranks.index(rank), len(ranks)
@@ -244,7 +247,7 @@ def _captions(a: Arrangement, column: RankColumn) -> list[str]:
 
 
 def _column_heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[str]:
-    """The number of each rank above its coordinates."""
+    """Yields the number of each rank above its coordinates, as SVG texts."""
     for column in columns:
         for i, words in enumerate(_captions(a, column)):
             colour, weight = (QUIET, "normal") if i else (INK, "bold")

@@ -1,20 +1,21 @@
-"""Experts on ranks: each rank has some of them.
+"""Mixture of experts on ranks: each rank has some experts.
 
     whole on all ranks     x, gates ──► experts of this rank, for all tokens ──► all-reduce ──► y
 
     cut along positions    x, gates of ──► all-to-all ──► experts of ──► all-to-all ──► y of these
                            some tokens     of tokens      this rank      of results     tokens
 
-Tokens that are whole have no need to travel. Backward, one all-reduce has the gradients of x and of
-the gates, of which each rank has the terms of its own experts.
+If all ranks have all tokens, none has to be sent. Backward, one all-reduce sums the gradients of x
+and of the gates, of which each rank has the terms of its own experts.
 
-Those that are cut (`--sequence-parallel`) go to the ranks that have an expert for them, once to
-each, with its gates: C + E_r numbers a token to a rank of E_r experts. That rank adds up what its
-experts make of the token, and C numbers come back. Backward the same with gradients: C numbers
-there, C + E_r back.
+Tokens that are cut along positions (`--sequence-parallel`) go once to each rank that has an expert
+for them, together with their gates: C + E_r elements a token for a rank with E_r experts. That rank
+sums the outputs of its experts, and C elements come back. Backward, gradients take the same ways: C
+elements to the experts, C + E_r back.
 
-Gates without numbers send the most (`Routing`). Where all tokens go to all experts, a step sends
-that. It sends less where experts are equally loaded: (p - 1) / p of the tokens leave their rank.
+On paper gates have no values, so the largest traffic is assumed (`Routing`). A step sends that much
+if all tokens go to all experts. It sends less if experts are equally loaded: then (p - 1) / p of
+the tokens leave their rank.
 """
 
 from collections.abc import Sequence
@@ -36,12 +37,13 @@ from nnmpi.parallel.tensor.specs import AxisSharded
 
 
 def lengths(bounds: Sequence[int]) -> list[int]:
-    """How much each rank has."""
+    """Returns the length of each rank's part."""
     return [stop - start for start, stop in pairwise(bounds)]
 
 
 class ShardedExperts(Sharded, Experts):
-    """Experts of which each rank has some, with `bounds`; input and output are whole."""
+    """Experts of which each rank has experts bounds[r] to bounds[r + 1] - 1; input and output are
+    whole."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -50,14 +52,16 @@ class ShardedExperts(Sharded, Experts):
 
 
 def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **options: Any) -> Result:
-    """`experts` of all ranks, from those of this rank."""
+    """The outputs of the experts of all ranks, given those of this rank and an input that is whole
+    on all ranks."""
     y, vjps, plain, _ = experts.experts(x, gates, *weights, **options)
     xp = xp_of(x)
     assert plain is not None
     all_reduce(y, comm, tuple(range(y.ndim)))
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
-        """The gradients of x and of the gates, summed; and what the others share."""
+        """Returns the summed gradients of x and of the gates, and what the gradients of the weights
+        share."""
         shared, gradients = plain(g, needs), list[Array | None]((None, None))
         terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
         if terms:
@@ -71,7 +75,8 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
 
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
-    """`prepare` gives the gradients of both inputs, and what those of the weights share."""
+    """Returns the Result of an op whose `prepare` gives the gradients of both inputs, and what
+    those of the weights share."""
     picks: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
     rest: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
     return Result(y, (*picks, *rest), prepare)
@@ -81,25 +86,27 @@ def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) ->
 
 
 class CountingRouter(Sharded, Router):
-    """Router of which each rank has some positions of a sample, with `bounds`.
+    """A Router of which each rank has some positions of a sample, with `bounds`.
 
-    The capacity of an expert is that of a sample, and the first tokens have it: ranks tell each
-    other how many of theirs chose each expert. The gradient of the weight is a term.
+    The capacity of an expert holds for a whole sample, and the first tokens get it, so ranks
+    exchange how many of their tokens chose each expert. Each rank has a term of the gradient of the
+    weight.
     """
 
     def options(self, x: Tensor) -> dict[str, object]:
         return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
 
     def counted(self, here: Array) -> tuple[Array, Array]:
-        """How many tokens of ranks before this one chose each expert, and how many of all ranks,
-        both (N, 1, E) like those of this rank."""
+        """Returns how many tokens of lower ranks chose each expert, and how many of all ranks; both
+        (N, 1, E), like `here`, the counts of this rank."""
         rank, size = self.comm.rank, self.comm.size
         ranks = all_gather(here, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
 
 
 class ExchangingExperts(Sharded, Experts):
-    """Experts of which each rank has some, with `bounds`; tokens of other ranks come to them."""
+    """Experts of which each rank has some, with `bounds`; tokens of other ranks are sent to
+    them."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -112,7 +119,7 @@ class ExchangingExperts(Sharded, Experts):
 
 
 class Routing(NamedTuple):
-    """The most tokens of a sample that ranks send to each other.
+    """The largest possible numbers of tokens of a sample that ranks send to each other.
 
     tokens, experts   how many each rank has
     top_k, slots      the most experts of a token, and the most tokens of an expert
@@ -124,8 +131,8 @@ class Routing(NamedTuple):
     slots: int
 
     def sends(self, me: int) -> list[int]:
-        """How many tokens rank `me` may send to each rank, most where experts are most; to its own
-        experts all that they take."""
+        """Returns how many tokens rank `me` may send to each rank: most to ranks with most experts;
+        for its own experts, as many as they take."""
         room = [min(self.tokens[me], n * self.slots) for n in self.experts]
         sends, left = [0] * len(room), self.tokens[me] * self.top_k
         for q in sorted(range(len(room)), key=lambda q: -self.experts[q]):
@@ -136,7 +143,8 @@ class Routing(NamedTuple):
         return sends
 
     def receives(self, me: int) -> list[int]:
-        """How many tokens may come from each rank, in proportion to those that it has."""
+        """Returns how many tokens may come from each rank, in proportion to the tokens that it
+        has."""
         others = [n * (r != me) for r, n in enumerate(self.tokens)]
         total = min(sum(others), self.experts[me] * self.slots)
         ends = [total * n // max(sum(others), 1) for n in accumulate(others, initial=0)]
@@ -146,12 +154,13 @@ class Routing(NamedTuple):
 
 
 class TokenExchange(NamedTuple):
-    """Which tokens of this rank go to the experts of each rank, and how many come from each.
+    """The tokens of this rank that are sent to the experts of each rank, and the number that come
+    from each.
 
-    goes   the numbers of the tokens, rank by rank, of which each has at least one gate there
-    comes  how many there are from each rank
-    slots  on which an expert computes, where numbers do not say it; then ranks to which no token
-           goes count as if some did
+    sends     for each rank, the indices of the tokens that have at least one gate there
+    receives  the number of tokens that come from each rank
+    slots     on paper, the slots on which an expert computes; then a message to each rank is
+              assumed
     """
 
     comm: Comm
@@ -160,12 +169,14 @@ class TokenExchange(NamedTuple):
     slots: int | None = None
 
     def dispatch(self, parts: Sequence[Array], width: int) -> Array:
-        """The rows that come for the experts of this rank, of so many numbers; parts[r] goes."""
+        """Sends parts[r] to rank r, and returns the rows, `width` elements each, that arrive for
+        the experts of this rank."""
         arrived = self._all_to_all(parts, [(n, width) for n in self.receives])
         return xp_of(arrived[0]).concatenate(arrived)
 
     def combine(self, rows: Array, widths: Sequence[int]) -> list[Array]:
-        """The outputs of each rank's experts for tokens of this rank; `rows` are sent back."""
+        """Sends `rows`, outputs of this rank's experts, back to the ranks of their tokens, and
+        returns the outputs of each rank's experts for tokens of this rank."""
         ends = pairwise(accumulate(self.receives, initial=0))
         shapes = [(len(i), width) for i, width in zip(self.sends, widths, strict=True)]
         return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)
@@ -177,8 +188,8 @@ class TokenExchange(NamedTuple):
 def token_exchange(
     gates: Array, comm: Comm, bounds: Bounds, samples: int, most: Routing | None
 ) -> TokenExchange:
-    """The exchange of tokens of some samples with these gates (tokens, E); without numbers, the
-    most."""
+    """Returns the exchange of the tokens of `samples` samples with these gates (tokens, E); on
+    paper, the largest one."""
     xp, me = xp_of(gates), comm.rank
     most = most if is_meta(gates) else None
     if most is None:
@@ -202,10 +213,12 @@ def experts_by_exchange(
     activation: str,
     most: Routing | None = None,
 ) -> Result:
-    """`experts` of all ranks, for x (N, t, C) of which this rank has some positions.
+    """The outputs of the experts of all ranks for x (N, t, C), of which this rank has t positions;
+    tokens travel to their experts.
 
-    Rank r has experts bounds[r] to bounds[r + 1] - 1. They compute on as many slots as the one with
-    the most tokens has. `most` says how many tokens go where, for gates without numbers.
+    Rank r has experts bounds[r] to bounds[r + 1] - 1. All of its experts compute on as many slots
+    as the one with the most tokens needs. `most` gives the numbers of tokens on paper, where gates
+    have no values.
     """
     xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
     rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])
@@ -225,7 +238,8 @@ def experts_by_exchange(
     assert plain is not None
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[tuple[Array, Array] | None, Any]:
-        """The gradients of x and of the gates; and what the others share."""
+        """Returns the gradients of x and of the gates, and what the gradients of the weights
+        share."""
         flat = g.reshape(-1, C)
         shared = plain(exchange.dispatch([flat[i] for i in exchange.sends], C)[None], needs)
         if True not in needs[:2]:
