@@ -1,4 +1,4 @@
-"""Losses and metrics as sums over samples, which are divided at the end."""
+"""Loss and metrics of training, kept as sums over samples so that batches and ranks add up."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 Metric: TypeAlias = Callable[[Any, Any], tuple[Any, Any]]
-"""`metric(scores, labels)`, of NumPy arrays: returns a sum over samples, and its divisor.
+"""`metric(scores, labels)`, of NumPy arrays: returns a sum over samples, and what to divide it by.
 
 Both are numbers or arrays of one shape, such as a confusion matrix.
 """
 
 ACCURACY = "accuracy"
-"""The name of the metric that every classification loss has."""
+"""The name of the metric that every classification loss reports."""
 
 
 class MetricSum(NamedTuple):
@@ -24,14 +24,14 @@ class MetricSum(NamedTuple):
 
     @property
     def mean(self) -> Any:
-        """The quotient, a number or an array; 0 where the divisor is 0."""
+        """The metric: total / of, a number or an array; 0 where the divisor is 0."""
         if np.ndim(self.total) == 0:
             return mean(self.total, self.of)
         return np.divide(self.total, self.of, out=np.zeros_like(self.total), where=self.of != 0)
 
 
 class Sums(NamedTuple):
-    """A loss and metrics as sums over samples; sums over batches of any size can be added up."""
+    """A loss and metrics as sums over samples, which add up over batches of any size."""
 
     loss: float = 0.0
     divisor: float = 0.0  # of the loss: the number of samples, or what they weigh
@@ -56,11 +56,13 @@ class Sums(NamedTuple):
 
 
 def mean(total: float, count: float) -> float:
-    """The quotient; 0 if `count` is 0, as where all labels are ignored."""
+    """Returns total / count; 0 if the count is 0, as when all labels are ignored."""
     return total / count if count else 0.0
 
 
 def accuracy(scores: Any, labels: Any) -> tuple[float, float]:
-    """The metric of scores (N, C, ...) and labels (N, ...): the number of labels that have the
-    largest score, and the number of labels."""
+    """Counts the samples whose largest score is at the label: scores (N, C, ...), labels (N, ...).
+
+    Returns (number of correct labels, number of labels).
+    """
     return float((scores.argmax(1) == labels).sum()), float(labels.size)

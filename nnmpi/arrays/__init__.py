@@ -1,6 +1,6 @@
-"""Arrays of NumPy, of CuPy and without numbers, and the kernels that compute on them.
+"""Array backends (NumPy, CuPy, arrays without data) and the kernels that compute on their arrays.
 
-Here: the backends and their devices, types of numbers, keyed random numbers and settings of BLAS;
-`meta`, arrays without numbers; `kernels`, functions of arrays; their compiled forms, `native` and
-`cuda`. Not here: gradients, which are `nnmpi.autograd`'s.
+In this room: backends and devices, the policy of dtypes, keyed random numbers and settings of BLAS;
+`meta`, arrays without data; `kernels`, functions of arrays; their compiled forms in `native` and
+`cuda`. Gradients are elsewhere, in `nnmpi.autograd`.
 """

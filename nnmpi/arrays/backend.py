@@ -1,4 +1,4 @@
-"""Array libraries: finding the one that holds an array, and moving arrays between them.
+"""Backends: finds the array library that an array belongs to, and moves arrays between libraries.
 
 Other modules write `xp = xp_of(array)` and then plain array operations; only this file imports
 CuPy. The library is derived from the type of the array, so there is no state, and any module with
@@ -22,9 +22,10 @@ DEVICES = ("cpu", "cuda", "auto")
 class Backend(NamedTuple):
     """An array library `xp`, and the number of bytes that a kernel should process at a time.
 
-    On a CPU that is what fits into the cache of a core; a GPU processes everything at once.
+    On a CPU `chunk_bytes` is what fits into the cache of a core; a GPU processes everything at
+    once.
 
-    is_host   whether arrays are in the memory of the host, or would be if they had numbers
+        is_host   True if arrays are in host memory, or, without data, stand for such arrays
     """
 
     name: str
@@ -34,14 +35,14 @@ class Backend(NamedTuple):
 
     @property
     def type(self) -> str:
-        """The name, as PyTorch's devices have it."""
+        """The name of the backend, under the attribute that PyTorch's devices have."""
         return self.name
 
     def __str__(self) -> str:
         return self.name
 
     def asarray(self, array: Array, dtype: Any = None) -> Array:
-        """`array` on this backend; the same object if it is there already."""
+        """Returns `array` as an array of this backend; the same object if it is one already."""
         if not self.is_host or type(array) is np.ndarray:
             return self.xp.asarray(array, dtype)
         return meta.xp.asarray(to_host(array), dtype)
@@ -49,16 +50,18 @@ class Backend(NamedTuple):
 
 CPU = Backend("cpu", np, chunk_bytes=5 << 19, is_host=True)
 META = CPU._replace(xp=meta.xp)
-"""Computes as on the host, without numbers."""
+"""The backend of arrays without data, which computes shapes and dtypes as on the host."""
 
 
 def is_device(value: object) -> bool:
-    """Whether this is the name of a device, or of a GPU by its number, which `get` refuses."""
+    """True if `value` names a device, including a numbered GPU such as "cuda:1", which `get`
+    refuses."""
     return isinstance(value, str) and value.partition(":")[0] in DEVICES
 
 
 def get(device: str | Backend) -> Backend:
-    """The backend of a device: "cpu", "cuda", or "auto", which is CUDA where that works."""
+    """Returns the backend of a device: "cpu", "cuda", or "auto" (CUDA where it works, else the
+    CPU)."""
     if isinstance(device, Backend):
         return device
     if device not in DEVICES:
@@ -78,9 +81,10 @@ device = get
 
 
 def allow_tf32(on: Backend, allowed: bool) -> None:
-    """Whether a GPU may round factors of float32 products to TF32, of 11 bits; a CPU never does.
+    """Sets whether a GPU may round the factors of float32 products to TF32 (11 bits); a CPU never
+    does.
 
-    CuPy keeps it for the whole process.
+    CuPy keeps this setting for the whole process.
     """
     if not on.is_host:
         kind = "COMPUTE_TYPE_TF32" if allowed else "COMPUTE_TYPE_DEFAULT"
@@ -89,14 +93,14 @@ def allow_tf32(on: Backend, allowed: bool) -> None:
 
 
 def allows_tf32(xp: Any) -> bool:
-    """Whether this library may use TF32."""
+    """True if this array library may use TF32 in float32 products."""
     core = xp._core
     return bool(core.get_compute_type("float32") == core._routines_linalg.COMPUTE_TYPE_TF32)
 
 
 @lru_cache(maxsize=1)
 def _why_no_cuda() -> str:
-    """The reason why CUDA cannot be used, or the empty string."""
+    """Returns the reason why CUDA cannot be used, or an empty string if it can."""
     try:
         cupy = _cupy()
     except ImportError:
@@ -124,13 +128,13 @@ def _xp_of_type(kind: Any) -> Any:
 
 
 def xp_of(array: Array) -> Any:
-    """The module (numpy, cupy, ...) of an array."""
+    """Returns the module (numpy, cupy, ...) that an array belongs to."""
     kind: Any = type(array)
     return np if kind is np.ndarray else _xp_of_type(kind)
 
 
 def of(array: Array) -> Backend:
-    """The backend of an array."""
+    """Returns the backend of an array."""
     xp = xp_of(array)
     if xp is np:
         return CPU
@@ -138,7 +142,7 @@ def of(array: Array) -> Backend:
 
 
 def is_array(value: object) -> bool:
-    """Whether `value` is an array of some backend (a NumPy scalar is not one)."""
+    """True if `value` is an array of some backend; a NumPy scalar is not one."""
     kind: Any = type(value)
     return kind is np.ndarray or _is_array_type(kind)
 
@@ -146,13 +150,16 @@ def is_array(value: object) -> bool:
 @lru_cache(maxsize=64)
 def _is_array_type(kind: Any) -> bool:
     module = sys.modules[kind.__module__.partition(".")[0]]
-    array = vars(module).get("ndarray", meta.MetaArray)  # getattr would look for advice on a name
+    # not getattr: a module-level __getattr__ may raise with advice
+    array = vars(module).get("ndarray", meta.MetaArray)
     return isinstance(array, type) and issubclass(kind, array)
 
 
 def to_list(row: Array) -> list[float]:
-    """The numbers of a row. One without numbers has ones: a step on paper uses every parameter,
-    and all that it computes is finite."""
+    """Copies a one-dimensional array to a list of floats; an array without data gives ones.
+
+    Ones, because a step on paper updates every parameter and must find all its results finite.
+    """
     if isinstance(row, meta.MetaArray):
         return [1.0] * row.size
     listed: list[float] = (row if type(row) is np.ndarray else to_host(row)).tolist()
@@ -160,12 +167,13 @@ def to_list(row: Array) -> list[float]:
 
 
 def to_float(x: Any) -> float:
-    """The number that an array has, or that x is; without numbers 1, as in a row."""
+    """Converts a number or an array with one element to a float; an array without data gives 1."""
     return 1.0 if isinstance(x, meta.MetaArray) else float(x)
 
 
 def to_host(array: Array) -> np.ndarray:
-    """A NumPy array with these values; the only function of the engine that waits for a device."""
+    """Returns a NumPy array with the same values; the only function of the engine that waits for a
+    device."""
     if isinstance(array, (np.ndarray, np.generic)):
         return array if isinstance(array, meta.MetaArray) else np.asarray(array)
     host: np.ndarray = array.get()

@@ -1,4 +1,4 @@
-"""NumPy's OpenBLAS: its kernels, its threads, and the allocation of memory.
+"""NumPy's OpenBLAS: which of its kernels run, on how many threads, and how memory is allocated.
 
 OpenBLAS chooses its kernels by the name of the processor, and chooses slow ones for some. `tune`
 makes it choose again. One core, 1024^3 in float32 (`benchmarks/gemm.py` measures such rates):
@@ -28,7 +28,8 @@ _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -3, -1
 
 
 def cpu(cpuinfo: str | None = None) -> dict[str, str]:
-    """The fields of the first processor in /proc/cpuinfo; empty where there is no such file."""
+    """Returns the fields of the first processor in /proc/cpuinfo; empty if there is no such
+    file."""
     if cpuinfo is None:
         path = Path("/proc/cpuinfo")
         cpuinfo = path.read_text(errors="replace") if path.exists() else ""
@@ -37,7 +38,7 @@ def cpu(cpuinfo: str | None = None) -> dict[str, str]:
 
 
 def better_core(processor: Mapping[str, str]) -> str | None:
-    """The kernels to use on this processor, or None if OpenBLAS chooses well."""
+    """Returns the OpenBLAS kernels to use on this processor, or None if OpenBLAS chooses well."""
     flags = {*processor.get("flags", "").split()}
     if processor.get("vendor_id") != "AuthenticAMD" or not flags >= _AVX512:
         return None
@@ -47,7 +48,7 @@ def better_core(processor: Mapping[str, str]) -> str | None:
 
 @lru_cache(maxsize=1)
 def _openblas() -> ctypes.CDLL | None:
-    """The OpenBLAS in NumPy's wheel, or None if NumPy uses another BLAS."""
+    """Loads the OpenBLAS of NumPy's wheel; None if NumPy uses another BLAS."""
     folder = Path(np.__file__).parent.parent / "numpy.libs"
     for path in sorted(folder.glob("libscipy_openblas*")):
         with suppress(OSError):
@@ -56,9 +57,10 @@ def _openblas() -> ctypes.CDLL | None:
 
 
 def _function(name: str) -> Any | None:
-    """A function of OpenBLAS by its name, to which NumPy's wheels add a prefix and a suffix.
+    """Finds a function of OpenBLAS by its plain name, to which NumPy's wheels add a prefix and a
+    suffix.
 
-    They leave the names of `gotoblas_dynamic_init` and `gotoblas_dynamic_quit` as they are.
+    The wheels leave the names of `gotoblas_dynamic_init` and `gotoblas_dynamic_quit` as they are.
     """
     for full in (f"scipy_openblas_{name}64_", f"scipy_openblas_{name}", name):
         if hasattr(_openblas(), full):
@@ -67,7 +69,7 @@ def _function(name: str) -> Any | None:
 
 
 def core() -> str:
-    """The name of the kernels in use, or "unknown"."""
+    """Returns the name of the OpenBLAS kernels in use, or "unknown"."""
     name = _function("get_corename")
     if name is None:
         return "unknown"
@@ -77,11 +79,12 @@ def core() -> str:
 
 
 def cores(ranks: int, root: Path = ROOT) -> int:
-    """The cores of each of `ranks` ranks on this node, at least 1.
+    """Returns the number of cores for each of `ranks` ranks on this node, at least 1.
 
-    That is an equal share of the cores that control groups (a container, a job) and the affinity of
-    the launcher leave to all of them, or, if that is less, the cores that this rank is bound to. A
-    rank is bound if its affinity is not the launcher's: mpirun then gave it cores of its own.
+    This is the smaller of two numbers: an equal share of the cores that control groups (a
+    container, a job) and the affinity of the launcher leave to all ranks, and the cores that this
+    rank is bound to. A rank counts as bound if its affinity differs from the launcher's: then
+    mpirun gave it cores of its own.
     """
     machine = os.cpu_count() or 1
     allowed, launcher = _affinity(0), _affinity(os.getppid())
@@ -91,7 +94,7 @@ def cores(ranks: int, root: Path = ROOT) -> int:
 
 
 def _affinity(process: int) -> set[int]:
-    """The CPUs that a process may be scheduled on; empty where there is no telling."""
+    """Returns the CPUs that a process may be scheduled on; empty if the system does not tell."""
     try:
         return os.sched_getaffinity(process)
     except (AttributeError, OSError):
@@ -99,48 +102,49 @@ def _affinity(process: int) -> set[int]:
 
 
 def set_by_user() -> str:
-    """The variable with which the user has set the number of threads, if so."""
+    """Returns the environment variable by which the user has set the number of threads, or ""."""
     names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
     return next((name for name in names if os.environ.get(name)), "")
 
 
 def default_threads(n: int) -> None:
-    """Let BLAS use n threads, unless the user has set the number."""
+    """Lets BLAS use n threads, unless the user has set the number in the environment."""
     if not set_by_user():
         set_threads(n)
 
 
 def set_threads(n: int) -> None:
-    """Let BLAS use n threads, whatever the user has set."""
+    """Lets BLAS use n threads, whatever the user has set."""
     if function := _function("set_num_threads"):
         function(ctypes.c_int(n))
 
 
 def threads() -> int:
-    """The number of threads that BLAS uses; 1 if unknown."""
+    """Returns the number of threads that BLAS uses; 1 if it cannot be asked."""
     function = _function("get_num_threads")
     return int(function()) if function else 1
 
 
 def tune() -> None:
-    """Choose better kernels and keep freed memory, where that is possible and useful.
+    """Switches OpenBLAS to faster kernels and keeps freed memory in the process, where that helps.
 
     It changes the process: call it before computing, while no other thread uses BLAS. Kernels
     differ in the order of additions, so results change in their last bits.
     """
-    wish = os.environ.get("NNMPI_TUNE", "")
-    if wish not in ("", "0", "1"):
-        raise ValueError(f"NNMPI_TUNE is {wish!r}: set it to 0, 1 or not at all")
-    if wish == "0":
+    setting = os.environ.get("NNMPI_TUNE", "")
+    if setting not in ("", "0", "1"):
+        raise ValueError(f"NNMPI_TUNE is {setting!r}: set it to 0, 1 or not at all")
+    if setting == "0":
         return
     _keep_memory()
-    wanted = better_core(cpu())
-    if wanted is not None and "OPENBLAS_CORETYPE" not in os.environ and core() != wanted:
-        _switch_core(wanted)
+    better = better_core(cpu())
+    if better is not None and "OPENBLAS_CORETYPE" not in os.environ and core() != better:
+        _switch_core(better)
 
 
 def _switch_core(name: str) -> None:
-    """Make OpenBLAS choose its kernels again, as if the user had set OPENBLAS_CORETYPE."""
+    """Makes OpenBLAS choose its kernels again, as if the user had set OPENBLAS_CORETYPE to
+    `name`."""
     quit_, init = _function("gotoblas_dynamic_quit"), _function("gotoblas_dynamic_init")
     if quit_ is None or init is None or core() == "unknown":
         return
@@ -151,7 +155,7 @@ def _switch_core(name: str) -> None:
 
 
 def _keep_memory() -> None:
-    """Keep freed blocks in the process, so that large temporaries cause page faults only once."""
+    """Makes malloc keep freed blocks, so that large temporaries cause page faults only once."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError):
@@ -163,6 +167,6 @@ def _keep_memory() -> None:
 
 
 def release_memory() -> None:
-    """Return freed memory to the system: what set-up has used and steps do not need again."""
+    """Returns freed memory to the system: what set-up has used and steps do not need again."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,16 +1,17 @@
-"""The limits that Linux control groups (containers, Slurm, systemd) put on this process."""
+"""Limits that Linux control groups (containers, Slurm, systemd) put on this process."""
 
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 ROOT = Path("/")
-"""The root of the system's files; other folders are for tests."""
+"""The root of the file system; tests pass another folder."""
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """The CPU time per time that this process may use (1.5: one and a half cores), if limited.
+    """Returns the CPU time per second that this process may use (1.5: one and a half cores), if
+    limited.
 
-    cpu.max of version 2, cpu.cfs_quota_us over cpu.cfs_period_us of version 1.
+    Reads cpu.max of version 2, and cpu.cfs_quota_us over cpu.cfs_period_us of version 1.
     """
     quotas = []
     for folder in _folders(root, "cpu"):
@@ -19,12 +20,13 @@ def cpu_quota(root: Path = ROOT) -> float | None:
             *_read(folder / "cpu.cfs_period_us").split(),
         ]
         if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
-            quotas.append(int(words[0]) / int(words[1]))  # without a limit: "max" or -1
+            quotas.append(int(words[0]) / int(words[1]))  # an unlimited group has "max" or -1
     return min(quotas, default=None)
 
 
 def cpuset_size(root: Path = ROOT) -> int | None:
-    """The number of CPUs that this process may be scheduled on, if control groups limit them."""
+    """Returns the number of CPUs that control groups let this process run on; None without a
+    limit."""
     names = "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"
     sizes = [
         sum(_length(part) for part in cpus.split(","))
@@ -35,9 +37,10 @@ def cpuset_size(root: Path = ROOT) -> int | None:
 
 
 def memory_limit(root: Path = ROOT) -> int | None:
-    """The bytes of memory that this process may take, if control groups limit them.
+    """Returns the bytes of memory that control groups allow this process; None without a limit.
 
-    memory.max of version 2, memory.limit_in_bytes of version 1, which is huge without a limit.
+    Reads memory.max of version 2, and memory.limit_in_bytes of version 1, which is huge if
+    unlimited.
     """
     names = "memory.max", "memory.limit_in_bytes"
     words = (_read(folder / name) for folder in _folders(root, "memory") for name in names)
@@ -45,11 +48,13 @@ def memory_limit(root: Path = ROOT) -> int | None:
 
 
 def memory_available(root: Path = ROOT) -> int | None:
-    """The bytes of memory that this process may still take; None where the system does not say.
+    """Returns the bytes of memory that this process may still take; None if the system does not
+    tell.
 
-    Of a group: its limit, less what it uses apart from files that need not be kept.
+    This is the least of the system's MemAvailable and, for each control group, its limit less what
+    it uses, where cached pages of files that the system can drop do not count as used.
     """
-    rooms = [1024 * n for n in [_entry(root / "proc/meminfo", "MemAvailable:")] if n is not None]
+    limits = [1024 * n for n in [_entry(root / "proc/meminfo", "MemAvailable:")] if n is not None]
     for folder in _folders(root, "memory"):
         for limit, used, cached in (
             ("memory.max", "memory.current", "inactive_file"),
@@ -58,21 +63,22 @@ def memory_available(root: Path = ROOT) -> int | None:
             words = _read(folder / limit), _read(folder / used)
             if all(word.isdecimal() for word in words):
                 idle = _entry(folder / "memory.stat", cached) or 0
-                rooms.append(max(int(words[0]) - int(words[1]) + idle, 0))
-    return min(rooms, default=None)
+                limits.append(max(int(words[0]) - int(words[1]) + idle, 0))
+    return min(limits, default=None)
 
 
 def _entry(path: Path, name: str) -> int | None:
-    """The number behind a name, in a file of such lines."""
+    """Returns the number in the line that begins with `name`, as in /proc/meminfo; None if there is
+    none."""
     rows = (line.split() for line in _read(path).splitlines())
     return next((int(row[1]) for row in rows if row[:1] == [name] and row[1].isdecimal()), None)
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of this process's group and of all groups around it.
+    """Yields the folders of this process's control group and of all groups around it.
 
-    A line of the membership file is `number:controllers:path`; version 2 names no controllers.
-    Inside a container the mount may begin at the container's own group, so the path need not exist.
+    A line of /proc/self/cgroup is `number:controllers:path`; version 2 names no controllers. Inside
+    a container the mount may begin at the container's own group, so the path need not exist.
     """
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
@@ -84,7 +90,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _length(part: str) -> int:
-    """The number of CPUs in `3` or `4-7`; 0 in anything else."""
+    """Counts the CPUs in `3` or `4-7`; 0 in any other text."""
     first, _, last = part.partition("-")
     if not (first.isdecimal() and (last or first).isdecimal()):
         return 0
@@ -92,7 +98,7 @@ def _length(part: str) -> int:
 
 
 def _read(path: Path) -> str:
-    """The content of a file, empty if it cannot be read."""
+    """Reads a file as text; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError:

@@ -1,10 +1,10 @@
-"""Types of numbers: the policy of which type is used for what, and names of types.
+"""The policy of dtypes: which dtype is used for what; and dtypes by name.
 
-    types_of(parameters)    the types of all else in a model with parameters of this type
+    types_of(parameters)    the dtypes of everything else in a model with parameters of this dtype
 
-float16 and bfloat16 have 16 bits; NumPy has bfloat16 from the package ml_dtypes only. Its functions
-for both are slow, and add up without float32's digits: a kernel gets copies in float32 of what
-NumPy has in 16 bits, and what it writes is rounded once (`native/table.py`).
+float16 and bfloat16 have 16 bits; NumPy has bfloat16 only from the package ml_dtypes. Its functions
+for both are slow, and add up without float32's precision. So a kernel gets copies in float32 of
+NumPy's 16-bit arrays, and its results are rounded once (`native/table.py`).
 """
 
 from functools import lru_cache
@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 HALVES = ("float16", "bfloat16")
-"""The types of 16 bits, by name."""
+"""The names of the 16-bit floating-point dtypes."""
 
 
 class Types(NamedTuple):
-    """The types in a model whose parameters, activations and gradients have one type.
+    """The dtypes in a model whose parameters, activations and gradients have one dtype.
 
-    parameters  of activations and gradients, too, as they are in memory and in messages
+    parameters  also of activations and gradients, in memory and in messages
     sums        of reductions, products, statistics and losses, before they are rounded
-    masters     of the values that an optimizer updates, and of its state: parameters of
-                another type are their rounding
+    masters     of the values that an optimizer updates, and of its state; parameters of another
+                dtype are masters rounded to it
     """
 
     parameters: Any
@@ -31,42 +31,44 @@ class Types(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether masters and sums have another type than parameters."""
+        """True if parameters have 16 bits, so that masters and sums have another dtype."""
         return is_half(self.parameters)
 
 
 @lru_cache(maxsize=64)
 def types_of(parameters: Any) -> Types:
-    """The policy: sums and masters have at least float32."""
+    """Returns the dtypes of a model with parameters of this dtype; sums and masters are at least
+    float32."""
     at_least_float32 = np.promote_types(parameters, np.float32)
     return Types(np.dtype(parameters), at_least_float32, at_least_float32)
 
 
 @lru_cache(maxsize=64)
 def is_half(dtype: Any) -> bool:
-    """Whether numbers of this type have 16 bits."""
+    """True if this dtype is a 16-bit float."""
     return dtype.name in HALVES
 
 
 @lru_cache(maxsize=64)
 def is_float(dtype: Any) -> bool:
-    """Whether numbers of this type are floats."""
+    """True if this dtype is a floating-point dtype, bfloat16 included."""
     return dtype.kind == "f" or dtype.name in HALVES
 
 
 def in_16_bits(array: Any) -> bool:
-    """Whether this is an array in 16 bits."""
+    """True if `array` is an array of any backend with a 16-bit floating-point dtype."""
     dtype = getattr(array, "dtype", None)
     return dtype is not None and is_half(dtype)
 
 
 def on_host_in_16_bits(array: Any) -> bool:
-    """Whether NumPy has this array, in 16 bits."""
+    """True if `array` is a NumPy array with a 16-bit floating-point dtype."""
     return isinstance(array, np.ndarray) and is_half(array.dtype)
 
 
 def named(name: str) -> Any:
-    """The type of this name; raises ValueError for bfloat16 without ml_dtypes."""
+    """Returns the dtype with this name; raises ValueError for bfloat16 if ml_dtypes is not
+    installed."""
     if name == "bfloat16":
         try:
             import ml_dtypes  # noqa: F401 - adds the type to NumPy
@@ -79,7 +81,7 @@ def named(name: str) -> Any:
 
 
 def has_bfloat16() -> bool:
-    """Whether ml_dtypes is installed."""
+    """True if ml_dtypes is installed, so that NumPy has bfloat16."""
     try:
         named("bfloat16")
     except ValueError:

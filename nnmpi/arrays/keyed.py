@@ -8,7 +8,7 @@ of (key, r, i), in 32-bit integer arithmetic with the same results in NumPy and 
     bits(r, i) = mix(column(i) ^ row(r))
 
 A rank that owns a slice of a tensor, or some samples of a batch, therefore draws exactly what one
-rank with the whole tensor or batch would draw there. Of integers from 2**32 on, the upper word
+rank with the whole tensor or batch would draw there. For integers of 2**32 and more, the upper word
 enters the second `mix`.
 """
 
@@ -21,7 +21,7 @@ from nnmpi.arrays.backend import Array, xp_of
 
 
 class Key(NamedTuple):
-    """Four 32-bit words: the hash of (seed, purpose, ...)."""
+    """The key of a random stream: four 32-bit words, the hash of (seed, purpose, ...)."""
 
     k0: int
     k1: int
@@ -30,24 +30,27 @@ class Key(NamedTuple):
 
 
 def key(*parts: int | str) -> Key:
-    """The key of these parts, as in `key(seed, "dropout", step, path)`."""
+    """Hashes these parts to a key, as in `key(seed, "dropout", step, path)`."""
     text = repr(tuple(p if isinstance(p, str) else int(p) for p in parts))
     digest = blake2b(text.encode(), digest_size=16).digest()
     return Key(*(int.from_bytes(digest[i : i + 4], "little") for i in (0, 4, 8, 12)))
 
 
 def bits(k: Key, index: Array, row: Array) -> Array:
-    """uint32 for element `index` of row `row` (integer arrays that broadcast)."""
+    """Returns 32 random bits (uint32) for element `index` of row `row`, integer arrays that
+    broadcast."""
     return _mix(_hash(index, k.k2, k.k3) ^ _hash(row, k.k0, k.k1))
 
 
 def uniform(k: Key, index: Array, row: Array) -> Array:
-    """float64 in (0, 1): 32 random bits plus half a step, so never 0 and log() is finite."""
+    """Draws float64 in (0, 1) for each index and row: 32 bits plus half a step, so log() is
+    finite."""
     return (bits(k, index, row).astype("float64") + 0.5) * 2.0**-32
 
 
 def normal(k: Key, index: Array, row: Array) -> Array:
-    """Standard normal float64 by the Box-Muller transform of two independent draws."""
+    """Draws standard normal float64 by the Box-Muller transform of two independent uniform
+    draws."""
     xp = xp_of(index)
     radius = xp.sqrt(-2.0 * xp.log(uniform(k, index, row)))
     other = Key(k.k1, k.k2, k.k3, k.k0 ^ 0x9E3779B9)
@@ -55,23 +58,27 @@ def normal(k: Key, index: Array, row: Array) -> Array:
 
 
 def permutation(k: Key, n: int) -> np.ndarray:
-    """A permutation of 0..n-1 (int64) that depends on the key only."""
+    """Returns a permutation of 0..n-1 (int64) that depends on the key only."""
     return np.argsort(bits(k, np.arange(n), np.zeros(1, np.int64)), kind="stable")
 
 
-def _hash(index: Array, before: int, between: int) -> Array:
-    """Two rounds of mixing of the lower words; upper words and a word of the key enter between."""
+def _hash(index: Array, first_word: int, second_word: int) -> Array:
+    """Hashes each index with two key words, one before and one between two rounds of `_mix`.
+
+    Integers of 64 bits enter with their lower word first, and with their upper word between the
+    rounds.
+    """
     x = xp_of(index).array(index, "uint32")
-    x += before
+    x += first_word
     x = _mix(x)
-    x ^= between
+    x ^= second_word
     if index.dtype.itemsize > 4:
         x ^= (index >> 32).astype("uint32")
     return _mix(x)
 
 
 def _mix(x: Array) -> Array:
-    """A bijection of 32-bit words, in place; every input bit affects every output bit.
+    """Maps 32-bit words to others one to one, in place; every input bit affects every output bit.
 
     This is C. Wellons' `lowbias32` (public domain).
     """

@@ -38,7 +38,7 @@ def one_of(name: str, value: Any, other: str, alias: Any) -> Any:
     TypeError if both are."""
     if value is not None and alias is not None:
         raise TypeError(
-            f"{name}={value} and {other}={alias}: these are two names of one argument; give one"
+            f"{name}={value} and {other}={alias}: two names of one argument; give one of them"
         )
     return value if alias is None else alias
 

@@ -166,7 +166,9 @@ def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Sorted:
     at = shape.axis_within(axis, rows.ndim)
     n = rows.shape[at]
     if k is not None and not 0 <= k <= n:
-        raise ValueError(f"topk: k={k} of the {n} elements along axis {axis} of shape {t.shape}")
+        raise ValueError(
+            f"topk: k={k} is not within the {n} elements along axis {axis} of shape {t.shape}"
+        )
     order = apply(logic.argsort, rows, axis=at, descending=descending)
     if k is not None:
         order = order[(slice(None),) * at + (slice(k),)]
@@ -184,11 +186,13 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
     (t,), widths = as_tensors(t), [*map(int, pad)]
     if len(widths) % 2 or len(widths) > 2 * t.ndim:
         raise ValueError(
-            f"pad: {tuple(widths)} for a tensor of {t.ndim} axes: give two numbers for each axis, "
-            "from the last one on"
+            f"pad: {tuple(widths)} for a tensor with {t.ndim} axes: give two numbers for each "
+            "axis, beginning with the last one"
         )
     if mode != "constant" and value is not None:
-        raise ValueError(f"pad: value={value} with mode {mode!r}, which takes elements of t")
+        raise ValueError(
+            f"pad: mode {mode!r} repeats elements of the tensor: leave out value={value}"
+        )
     ends = [(0, 0)] * (t.ndim - len(widths) // 2)
     ends += reversed([*zip(widths[::2], widths[1::2], strict=True)])
     return apply(resample.pad, t, widths=ends, mode=mode, value=0 if value is None else value)
@@ -225,8 +229,8 @@ def scaled_dot_product_attention(
     q, k, v = as_tensors(query, key, value)
     if dropout_p:
         raise ValueError(
-            f"scaled_dot_product_attention: dropout_p={dropout_p}: masks belong to a layer, which "
-            "has a path and a seed: use nn.SelfAttention(dropout=...), or leave it out"
+            f"scaled_dot_product_attention: dropout_p={dropout_p} needs a layer, whose path and "
+            "seed determine the mask: use nn.SelfAttention(dropout=...), or leave it out"
         )
     _check_attention(q.shape, k.shape, v.shape, enable_gqa)
     lead, H = q.shape[:-3], q.shape[-3]

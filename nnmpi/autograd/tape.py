@@ -157,11 +157,13 @@ def _walk_path(
             ends[node].receive(_same, g)
             others = needs
         else:
+            # the vjps towards `until` run now, the others in `finish`
             towards = [need and p in path for p, need in zip(node.parents, needs, strict=True)]
             others = [need and not t for need, t in zip(needs, towards, strict=True)]
             _pass_on((made, node, towards), g, visits, grads, None)
             progress()
         if True in others:
+            # the vjps leave the node, so that another backward pass through it is refused
             left = node if retain_graph else node.taken()
             rest.append((made, left, others))
             kept[left] = g
@@ -229,7 +231,7 @@ def _path(root: AnyTensor, ends: Mapping[Any, AnyTensor]) -> set[Any]:
                 seen.add(parent)
                 stack.append(parent)
     path = seen & ends.keys()
-    for node in sorted(inner, key=lambda node: node.made):
+    for node in sorted(inner, key=lambda node: node.made):  # parents are decided before children
         if any(need and p in path for p, need in zip(node.parents, node.needs, strict=True)):
             path.add(node)
     return path
@@ -239,9 +241,9 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
     """Raises ValueError if the gradient of root does not reach the tensor `until`."""
     if (root.node or root) not in path or not until.requires_grad:
         raise ValueError(
-            f"backward: until is a tensor of shape {until.shape} that no gradient of this result "
-            f"reaches; give one that requires a gradient and that the result (of shape "
-            f"{root.shape}) was computed from, neither under no_grad nor through detach()"
+            f"backward: no gradient of this result (of shape {root.shape}) reaches the tensor "
+            f"`until` (of shape {until.shape}); give a tensor that requires a gradient and from "
+            "which the result was computed, neither under no_grad nor through detach()"
         )
 
 
@@ -252,6 +254,7 @@ def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
     seen: set[TapeNode] = set()
     stack = [*visits]
     while stack:
+        # the visit's `needs`, not the node's: in a second half, it may cover only some parents
         _, node, needs = stack.pop()
         for parent, need in zip(node.parents, needs, strict=True):
             if need and not isinstance(parent, TapeNode):

@@ -97,7 +97,7 @@ class Tensor(TorchNames):
                 f"Tensor keeps an array, not {data!r:.40}: write nnmpi.tensor({data!r:.40})"
             )
         if requires_grad and not is_float(data.dtype):
-            raise ValueError(f"only floating-point tensors have gradients, this is {data.dtype}")
+            raise ValueError(f"only floating-point tensors have gradients; this is {data.dtype}")
         self.operand = data
         self.grad: Array | None = None
         self.node: TapeNode | None = None
@@ -160,7 +160,7 @@ class Tensor(TorchNames):
         if create_graph:
             raise TypeError(
                 "backward: gradients have no gradients of their own: leave out create_graph=True, "
-                "and write the derivative you need with operations of tensors"
+                "and write the derivative that you need as tensor operations"
             )
         given = gradient.data if isinstance(gradient, Tensor) else gradient
         return tape.backward(self, tape.seed(self, given), on_leaf, retain_graph, until)
@@ -188,14 +188,15 @@ class Tensor(TorchNames):
         needs a gradient, because writes are not recorded."""
         if self.loses_gradient(value):
             raise RuntimeError(
-                f"writing in place to a tensor of shape {self.shape}, where this tensor or the "
-                "value needs a gradient, would make it wrong; make a new tensor, or write under "
+                f"cannot write in place to a tensor of shape {self.shape}: the tensor or the value "
+                "requires a gradient, which would become wrong; make a new tensor, or write under "
                 "nnmpi.no_grad()"
             )
         if self.storage.is_copy:
             raise RuntimeError(
-                f"writing in place to a view of shape {self.shape} would not reach the tensor, "
-                "whose memory is in another order: write to the tensor itself, or to view.copy()"
+                f"writing in place to this view of shape {self.shape} would not reach the tensor: "
+                "its elements are in another memory order, so the view is a copy; write to the "
+                "tensor itself, or to view.copy()"
             )
         return constant(value, (self,))
 

@@ -1,24 +1,25 @@
 """Communicators: ranks, messages between them, and collectives.
 
-Here: `Comm` over MPI and over threads, transports, all-reduce by the algorithms of `collectives`,
-memory shared by a node, and the search for hangs (`debug`).
-Not here: what is sent and why (`parallel`), prices of collectives (`collectives`).
+Here: `Comm` over MPI and over threads, the transports below it, all-reduce by the algorithms of
+`collectives`, memory that a node shares, and diagnostics for hangs (`debug`). Not here: which data
+is sent and why (`parallel`), the cost of collectives (`collectives`).
 
-Rules of `communicator.py`:
+Rules for a change of `communicator.py`:
 
-- All ranks of a Comm call its collectives in one order. That is the caller's duty: what is checked
-  here on one rank only (an array, a name) raises there only, so a caller agrees on what may fail.
-- What MPI does in one blocking call (to split, to make shared memory) goes within
-  `CallRunner.collective`, whose barrier moves the works under way; else two ranks that wait for
-  different things deadlock.
-- A rank blocks in MPI only where it has no works. So a collective is made of messages, which match
-  whether they block or not; MPI's own all-reduce needs an agreement first.
-- Messages have a transport of their own, so that no tag meets that of a collective. A collective's
-  tag is the number of its call, which is the same on all ranks.
-- What is found out once for a length and a type is kept in `_prepared`: a call after that is a
-  look-up, a line in the log and the moves. Small sums are as fast as that is.
-- Nobody catches RankLost to go on with the same Comms: each of their operations raises it again.
-- The log is what a report of a hang shows: a new collective logs its call before it waits.
+- All ranks of a Comm call its collectives in the same order. The caller ensures that: an argument
+  (array, name) that is wrong on one rank raises on that rank only, so callers first agree on
+  whatever may fail.
+- A blocking MPI call that all ranks make (a split, an allocation of shared memory) goes into
+  `CallRunner.collective`, whose barrier moves pending works; otherwise two ranks that wait for
+  different operations deadlock.
+- A rank blocks inside MPI only while it has no pending works. So a collective is made of messages,
+  which match whether they block or not; MPI's own all-reduce needs an agreement first.
+- Point-to-point messages have a transport of their own, so their tags never match those of
+  collectives. The tag of a collective is its call number, which is the same on all ranks.
+- Whatever depends on length and type only is computed once and cached in `_prepared`: a later call
+  is a look-up, a log entry and the messages. Small sums are only as fast as that path.
+- No code catches RankLost and continues on the same Comms: each later operation raises it again.
+- The call log is what a report of a hang shows: a new collective logs its call before it waits.
 """
 
 from nnmpi.comm.arguments import Parts as Parts

@@ -1,4 +1,4 @@
-"""Checks of what users pass: arrays, lengths and types, parts, tags, names of algorithms."""
+"""Checks of user arguments: arrays, lengths, types, parts, ranks, tags and names of algorithms."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from nnmpi.comm.transport.base import TAGS
 
 Array: TypeAlias = NDArray[Any]
 Parts: TypeAlias = Sequence[int] | None
-"""The lengths of the parts of all ranks; None stands for even ones."""
+"""The length of each rank's part of an array; None stands for even parts."""
 
 LONGEST_TEXT = 60  # characters of the lengths of parts in the call log
 
@@ -27,20 +27,20 @@ FAMILIES: Mapping[str, Mapping[str, Algorithm]] = {
     "reduce_scatter": REDUCE_SCATTERS,
     "all_gather": ALL_GATHERS,
     "agree": ALL_GATHERS,
-    "carry_out": {},  # an algorithm of the user
+    "carry_out": {},  # the user passes an algorithm
 }
-"""The algorithms of each operation."""
+"""The algorithms of each operation, by name."""
 MOVES_ONLY = "broadcast", "all_gather", "agree"
-"""Operations that add no numbers."""
+"""Operations that move elements and add none."""
 
 
 def unknown_name(name: str, operation: str, names: tuple[str, ...]) -> ValueError:
-    """The error for a name that is none of the names of an operation's algorithms."""
+    """Returns the ValueError for a name that is not among an operation's algorithms."""
     return ValueError(f"{operation} has no algorithm {name!r}: choose one of {', '.join(names)}")
 
 
 def checked_rank(rank: int, size: int) -> int:
-    """The number of a rank as an int."""
+    """Returns the rank number as an int; raises ValueError unless 0 <= rank < size."""
     rank = operator.index(rank)
     if not 0 <= rank < size:
         raise ValueError(f"there is no rank {rank} of {size}: use 0 to {size - 1}")
@@ -48,54 +48,55 @@ def checked_rank(rank: int, size: int) -> int:
 
 
 def checked_tag(tag: int) -> int:
-    """The tag as an int; every MPI has so many."""
+    """Returns the tag as an int; raises ValueError unless 0 <= tag <= TAGS - 2."""
     tag = operator.index(tag)
-    if not 0 <= tag < TAGS - 1:  # the last one is that of roll calls
+    if not 0 <= tag < TAGS - 1:  # roll calls use the last one
         raise ValueError(f"tag {tag} is out of range: use 0 to {TAGS - 2}")
     return tag
 
 
 def flat(array: Any, call: str) -> Array:
-    """The array as one row: its own memory where that is in order, else a copy (`put_back`).
+    """Returns the array as a 1-D array: a view if it is C-contiguous and aligned, else a copy.
 
-    In order is what is contiguous and aligned: MPI knows no types of unaligned numbers.
+    MPI has no types for unaligned elements. `put_back` writes a copy's result to the user's array.
     """
     check_array(array, call)
-    row: Array = np.asarray(array)  # subclasses (matrix, masked array) index and reshape otherwise
+    row: Array = np.asarray(array)  # matrix and masked array index and reshape differently
     if not row.flags.writeable:
-        raise ValueError(f"{call} works in place, and this array is read-only: pass a copy")
+        raise ValueError(f"{call} works in place, but this array is read-only: pass a copy")
     if not row.flags.carray:  # contiguous, aligned, writeable
         row = np.array(row, order="C")
     return row if row.ndim == 1 else row.reshape(-1)
 
 
 def put_back(steps: Steps, row: Array, array: Array) -> Steps:
-    """The steps, and then, where `flat` has made a copy, its values in the user's array."""
+    """Yields the steps, then copies the result into the user's array if `flat` made a copy."""
     yield from steps
     if not array.flags.carray:
         array[...] = row.reshape(array.shape)
 
 
 def check_array(array: Any, call: str) -> None:
-    """Only NumPy's own arrays have memory that MPI can use."""
+    """Raises TypeError unless the argument is an ndarray of numbers, whose memory MPI can use."""
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{call} takes a NumPy array, not {type(array).__name__}")
     check_dtype(array.dtype, call)
 
 
 def checked_size(n: int, dtype: Any, call: str) -> tuple[int, np.dtype[Any]]:
-    """A length and a type, if memory can hold such numbers."""
+    """Returns a length and a dtype; raises unless an array of them can be allocated and summed."""
     n, dtype = operator.index(n), np.dtype(dtype)
     if n < 0:
-        raise ValueError(f"{call} cannot hold {n} numbers: use 0 or more")
+        raise ValueError(f"{call} cannot hold {n} elements: use 0 or more")
     check_dtype(dtype, call)
     return n, dtype
 
 
 def check_dtype(dtype: np.dtype[Any], call: str) -> None:
-    """Only numbers in this machine's byte order can be summed, or sent as bytes.
+    """Raises TypeError unless elements are numbers (or booleans) in the byte order of this machine.
 
-    NumPy knows bfloat16 only from the package ml_dtypes, if that is installed.
+    Others can be neither summed nor sent as bytes. NumPy knows bfloat16 only through the package
+    ml_dtypes, if that is installed.
     """
     if not (dtype.kind in "biufc" or dtype.name == "bfloat16") or not dtype.isnative:
         raise TypeError(
@@ -104,18 +105,24 @@ def check_dtype(dtype: np.dtype[Any], call: str) -> None:
 
 
 def accumulator(dtype: np.dtype[Any], narrow: bool = False) -> np.dtype[Any]:
-    """The type of partial sums of such numbers: float32 for 16-bit floats, if not `narrow`."""
+    """The dtype of partial sums: float32 for 16-bit floats unless `narrow`, else unchanged."""
     half = dtype.itemsize == 2 and dtype.kind in "fV"
     return np.dtype(np.float32) if half and not narrow else dtype
 
 
 def as_integers(row: Array) -> Array:
-    """16-bit floats as integers of that size, for collectives that only move them."""
+    """Returns a 16-bit float array viewed as uint16, for collectives that only move elements.
+
+    Without this view the interpreter would widen 16-bit floats to float32.
+    """
     return row if accumulator(row.dtype) == row.dtype else row.view(np.uint16)
 
 
 def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tuple[int, ...]:
-    """The first element of each rank's part of n elements, and n; None stands for even parts."""
+    """The first element of each rank's part of n elements, then n; even parts if `parts` is None.
+
+    Raises ValueError if `parts` are not `size` lengths that add up to n.
+    """
     if parts is None:
         return bounds(n, size)
     lengths = [operator.index(length) for length in parts]
@@ -134,7 +141,7 @@ def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tupl
 
 
 def parts_text(parts: Sequence[int]) -> str:
-    """The lengths of parts, for the call log; of many the first ones and a checksum of all."""
+    """The lengths of parts as text for the call log; a long list is cut and gets a checksum."""
     text = "+".join(map(str, parts))
     if len(text) > LONGEST_TEXT:
         text = f"{text[: LONGEST_TEXT // 2]}... (checksum {crc32(text.encode()):08x})"

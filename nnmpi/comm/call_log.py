@@ -1,6 +1,6 @@
-"""The last collectives and messages of a rank, and the one it waits in: what diagnostics print.
+"""The last collectives and messages of a rank, and the call that it waits in, for diagnostics.
 
-NNMPI_DEBUG and NNMPI_TIMEOUT say how closely ranks are watched.
+NNMPI_DEBUG and NNMPI_TIMEOUT determine how closely ranks are watched.
 """
 
 import math
@@ -14,20 +14,23 @@ from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-KEPT = 20  # calls
-START = 300.0  # seconds in which all ranks start, unless NNMPI_TIMEOUT says otherwise
+KEPT = 20  # calls in the log
+START = 300.0  # seconds in which all ranks have to start, unless NNMPI_TIMEOUT is set
 
 
 class DebugSettings(NamedTuple):
-    """The settings of diagnostics that the environment asks for."""
+    """The settings of diagnostics that environment variables request."""
 
-    compare: bool = False  # whether the ranks compare their calls before each collective
+    compare: bool = False  # the ranks compare their calls before each collective
     timeout: float = math.inf  # seconds that a rank may wait in one call
-    start: float = START  # and for all ranks to start
+    start: float = START  # seconds that a rank may wait for all ranks to start
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """From NNMPI_DEBUG=collectives and NNMPI_TIMEOUT=seconds."""
+        """Reads the environment variables NNMPI_DEBUG=collectives and NNMPI_TIMEOUT=seconds.
+
+        Raises ValueError for other values.
+        """
         debug, limit = environment.get("NNMPI_DEBUG", ""), environment.get("NNMPI_TIMEOUT", "")
         if debug not in ("", "collectives"):
             raise ValueError(f"NNMPI_DEBUG is {debug!r}: set it to 'collectives' or not at all")
@@ -41,7 +44,7 @@ class DebugSettings(NamedTuple):
 
 
 class CallSignature(NamedTuple):
-    """A call as it is made again and again: without its number and its place."""
+    """A call without its number and code location, so that repeated calls share one object."""
 
     comm: str
     operation: str
@@ -55,21 +58,21 @@ class CallSignature(NamedTuple):
         return 0 if self.dtype is None else self.elements * self.dtype.itemsize
 
 
-# What is kept of a call: the operation, its number, the code that called it, and the instruction
-# there. A LoggedCall is made of it when it is printed, which takes longer than a small message.
+# The signature, the call number, the calling code object and its instruction offset. A LoggedCall
+# is made from it only for printing: finding the line takes longer than a small message.
 CallRecord: TypeAlias = tuple[CallSignature, int, CodeType, int]
 
 
 class LoggedCall(NamedTuple):
-    """One collective or message, as one rank called it."""
+    """One collective or message of one rank, with the file and line that called it."""
 
     comm: str
-    number: int  # of the collectives of that communicator, from 1; -1 for a message
+    number: int  # counts the communicator's collectives from 1; -1 for a message
     operation: str
     algorithm: str
-    dtype: np.dtype[Any] | str | None  # a name where the call is another rank's
+    dtype: np.dtype[Any] | str | None  # a name if the call was received from another rank
     elements: int
-    root: int  # or the other rank of a message, or the first element of a part of shared memory
+    root: int  # or the peer of a message, or the first element of a part of shared memory
     file: str
     line: int
 
@@ -81,7 +84,7 @@ class LoggedCall(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The call in words, without its place."""
+        """The call in words, without its code location: "all_reduce of 4 float32 by ring"."""
         words = {
             "broadcast": "from rank",
             "irecv": "from rank",
@@ -105,17 +108,17 @@ class LoggedCall(NamedTuple):
 
 
 class CallCounter:
-    """The number of collectives that this rank has called on one communicator."""
+    """Counts the collectives that this rank has called on one communicator."""
 
     def __init__(self, members: Sequence[int]) -> None:
         self.members, self.calls = tuple(members), 0  # members: ranks of the whole job
 
 
 class CallLog:
-    """The last calls of this rank, and the one it waits in. Other threads read it.
+    """The last calls of this rank, and the call that it waits in; other threads may read it.
 
-    It is no log of a step: it is there in every run, for reports of ranks that hang or differ, and
-    says where in a program each call was made.
+    Unlike the log of a step, it exists in every run: reports of ranks that hang or differ show
+    where in the program each call was made.
     """
 
     def __init__(self, settings: DebugSettings | None = None) -> None:
@@ -126,12 +129,12 @@ class CallLog:
 
     @property
     def calls(self) -> list[LoggedCall]:
-        """The last calls, the latest at the end."""
+        """The last calls, the latest one last."""
         return [*map(LoggedCall.of, tuple(self.records))]
 
     @contextmanager
     def during(self, call: CallRecord) -> Iterator[None]:
-        """Within it other ranks may hold this one up, in this call."""
+        """A context within which this rank counts as waiting in `call`."""
         self.waits = call, time.monotonic()
         try:
             yield
@@ -139,16 +142,18 @@ class CallLog:
             self.waits = None
 
     def counter(self, comm: str, members: Sequence[int]) -> CallCounter:
-        """A new counter of a communicator; kept after that is freed: others may wait in it."""
+        """Adds a counter for a communicator, kept after `free` since others may still wait in a
+        call.
+        """
         self.counters[comm] = counter = CallCounter(members)
         return counter
 
     def participants(self, call: LoggedCall) -> tuple[int, ...]:
-        """The ranks of the whole job that a collective needs, or the other rank of a message."""
+        """The job ranks that a collective needs, or the peer of a message."""
         members = self.counters[call.comm].members if call.comm in self.counters else ()
         return members if call.number >= 0 else (members[call.root],)
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
-        """The call that this rank is in, and for how many seconds."""
+        """The call that this rank waits in and for how many seconds, or None."""
         waits = self.waits
         return None if waits is None else (LoggedCall.of(waits[0]), time.monotonic() - waits[1])

@@ -1,4 +1,4 @@
-"""The calls of one communicator: logged, compared where that is asked for, and carried out."""
+"""Collectives of one communicator: logged, compared between ranks if requested, and carried out."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -32,15 +32,15 @@ from nnmpi.comm.progress import Progress, Work
 from nnmpi.comm.steps import Copies, Steps
 from nnmpi.comm.transport.base import TAGS, AbortedError, Bytes, OtherRankError, Transport
 
-PACKAGE = "nnmpi.comm"  # whose frames are not the caller's
-LONGEST_ERROR = 500  # bytes of an error's message that other ranks get
+PACKAGE = "nnmpi.comm"  # frames of these modules are not the caller's
+LONGEST_ERROR = 500  # bytes of an error message that other ranks get
 
 PreparedSums: TypeAlias = dict[tuple[str, int, np.dtype[Any]], PreparedSum]
-"""By algorithm, length and type."""
+"""Prepared sums by algorithm, length and type."""
 
 
 class CallRunner:
-    """The calls of this rank on the ranks of one transport."""
+    """Logs and carries out the calls of this rank on one communicator's transport."""
 
     def __init__(self, comm: str, transport: Transport, progress: Progress) -> None:
         self.comm, self.transport, self.progress = comm, transport, progress
@@ -58,24 +58,30 @@ class CallRunner:
         root: int = -1,
         package: str = PACKAGE,
     ) -> CallRecord:
-        """Logs a collective; see `record`."""
+        """Logs a collective from its fields and returns the record; see `record`."""
         signature = CallSignature(self.comm, operation, algorithm, dtype, count, root)
         return self.record(signature, package)
 
     def record(self, signature: CallSignature, package: str = PACKAGE) -> CallRecord:
-        """Logs a collective where `package` was called from, three frames up or more."""
+        """Logs a collective and returns its record; `package` was called three or more
+        frames up.
+        """
         self._counter.calls = number = self._counter.calls + 1
         call = record_of(signature, number, 4, package)
         self._log.records.append(call)
         return call
 
     def compared(self, steps: Steps, call: CallRecord, blocks: bool) -> Steps:
-        """The steps of a call, behind those that compare it with the calls of the other ranks."""
+        """Prefixes the steps of a call with a comparison of that call over all ranks."""
         assert self.comparison is not None
         return chain(self.comparison.steps(LoggedCall.of(call), blocks), steps)
 
     def add_up(self, array: Array, algorithm: str, prepared: PreparedSums) -> bool:
-        """Carries out a sum in one call, if it is such a one; called two frames up."""
+        """Sums a small array in one compiled call and returns True, or returns False if it cannot.
+
+        It can for a contiguous array whose prepared sum has a `short` form, while this rank has no
+        pending works and calls are not compared. The user's code is two frames up.
+        """
         if type(array) is not ndarray or not array.flags.carray:
             return False
         if self.progress.works or self.progress.error is not None:
@@ -83,8 +89,9 @@ class CallRunner:
         known = prepared.get((algorithm, array.size, array.dtype))
         if known is None or known.short is None or self.comparison is not None:
             return False
+        # a small sum takes as long as a few Python calls: search the stack for new callers only
         frame = sys._getframe(2)
-        if frame.f_code is self._caller:  # as last time: it is outside of PACKAGE
+        if frame.f_code is self._caller:  # the caller of last time: known to be outside PACKAGE
             self._counter.calls = number = self._counter.calls + 1
             call = known.signature, number, frame.f_code, frame.f_lasti
             self._log.records.append(call)
@@ -97,13 +104,13 @@ class CallRunner:
         return True
 
     def finish(self, steps: Steps, call: CallRecord) -> None:
-        """Carries out a whole collective."""
+        """Carries out a collective to its end."""
         if self.comparison is not None:
             steps = self.compared(steps, call, not self.progress.works)
         self.progress.finish(steps, call, self.transport)
 
     def start(self, steps: Steps, call: CallRecord, copies: Copies = None) -> Work:
-        """Starts a collective."""
+        """Starts a collective and returns its Work."""
         if self.comparison is not None:
             steps = self.compared(steps, call, blocks=False)
         return Work(steps, self.transport, self.progress, call, copies)
@@ -119,7 +126,7 @@ class CallRunner:
         root: int = -1,
         plan: Algorithm | None = None,
     ) -> tuple[Steps, CallRecord]:
-        """The steps of an operation by an algorithm of its family, or by another plan."""
+        """The steps and log record of an operation, by `plan` or by an algorithm of its family."""
         plan = plan or FAMILIES[operation].get(name)
         if plan is None:
             raise unknown_name(name, operation, tuple(FAMILIES[operation]))
@@ -132,20 +139,24 @@ class CallRunner:
         data = as_integers(row) if operation in MOVES_ONLY else row
         blocks = not starts and not self.progress.works
         plan = plan if root < 0 else rooted(plan, root)
+        # all ranks have the same call number, so the tag needs no agreement
         steps = interpreter.steps(plan, data, call[1] % TAGS, blocks, bounds=bounds)
         return steps if row is array else put_back(steps, row, array), call
 
     def agree(
         self, error: BaseException | None, gather: Callable[[Bytes], tuple[Steps, CallRecord]]
     ) -> None:
-        """See `Comm.agree`. `gather` collects the parts of all ranks, of one length."""
+        """Raises on all ranks if any rank has an error: there that error, elsewhere OtherRankError.
+
+        `gather` all-gathers equal parts: each rank contributes the text of its error.
+        """
         rank, size = self.transport.rank, self.transport.size
         text = "" if error is None else str(error).strip() or type(error).__name__
         texts = np.zeros(size, f"S{LONGEST_ERROR}")
         texts[rank] = text.encode(errors="replace")
         try:
             self.finish(*gather(texts.view(np.uint8)))
-        except AbortedError as aborted:  # by a rank that has all texts already, and has raised
+        except AbortedError as aborted:  # a rank that had all texts earlier has raised and aborted
             if error is not None:
                 raise error  # noqa: B904
             raise aborted from None
@@ -157,7 +168,7 @@ class CallRunner:
             raise OtherRankError(f"rank {first}: {texts[first].decode(errors='ignore')}") from error
 
     def barrier(self, call: CallRecord) -> None:
-        """Returns when all ranks have come."""
+        """Returns when all ranks have called it."""
         self.finish(self._barrier(), call)
 
     def _barrier(self) -> Steps:
@@ -165,9 +176,10 @@ class CallRunner:
 
     @contextmanager
     def collective(self, call: CallRecord) -> Iterator[None]:
-        """Around blocking calls of MPI that all ranks make; a barrier goes before.
+        """A context for blocking MPI calls that all ranks make; enters after a barrier.
 
-        The barrier moves this rank's other operations, which a blocking call does not.
+        The barrier keeps this rank's pending operations moving until all ranks have come. The
+        blocking call itself does not move them.
         """
         self.barrier(call)
         with self._log.during(call):
@@ -185,13 +197,13 @@ class CallRunner:
 def record_of(
     signature: CallSignature, number: int, depth: int = 3, package: str = PACKAGE
 ) -> CallRecord:
-    """The record of a call, at the place outside a package from which that was called.
+    """The log record of a call, located at the innermost frame outside `package`.
 
-    `depth` frames up are known to be inside, which saves looking at them at every call.
+    The first `depth` frames are known to be inside, so the search skips them at every call.
     """
     try:
         frame = sys._getframe(depth)
-    except ValueError:  # called by the interpreter itself, as at its end
+    except ValueError:  # fewer frames: the interpreter itself calls, for example at exit
         frame = sys._getframe(1)
     while frame.f_globals.get("__name__", "").startswith(package) and frame.f_back is not None:
         frame = frame.f_back
@@ -199,10 +211,10 @@ def record_of(
 
 
 class FreedObject:
-    """A stand-in for something that was freed: it raises on every use.
+    """A stand-in for a freed object that raises RuntimeError on every use.
 
-    MPI would end the process with an error of its own, or without one where memory is gone, and
-    ranks that are threads would notice nothing.
+    MPI would end the process with an error of its own, freed memory without any message, and ranks
+    that are threads would not notice.
     """
 
     def __init__(self, label: str) -> None:

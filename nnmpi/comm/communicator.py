@@ -1,4 +1,4 @@
-"""Comm: ranks, messages between them, and collectives; its rules are in `__init__.py`."""
+"""Comm: a communicator with messages and collectives. Rules for changes are in `__init__.py`."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -37,12 +37,12 @@ from nnmpi.options import user_code
 
 
 class Comm:
-    """`size` ranks, of which this is `rank`.
+    """A communicator: `size` ranks, of which this process is `rank`.
 
-    Collectives work in place, on arrays of one length and type on all ranks, and every rank calls
-    the same ones in the same order. Where ranks do not, MPI may give wrong sums silently, and
-    NNMPI_DEBUG=collectives raises MismatchError. The same algorithm on the same ranks gives the
-    same bits. A rank uses its Comms from one thread.
+    Collectives work in place on arrays that have the same length and type on all ranks, and all
+    ranks call them in the same order. If they do not, MPI may silently give wrong sums;
+    NNMPI_DEBUG=collectives raises MismatchError instead. The same algorithm on the same ranks gives
+    the same bits. A rank uses its Comms from one thread.
     """
 
     def __init__(
@@ -53,14 +53,15 @@ class Comm:
         narrow_sums: bool = False,
     ) -> None:
         self.rank, self.size, self.name = transport.rank, transport.size, name
-        self.any_thread = transport.any_thread  # may call MPI; see `progress_thread`
+        self.any_thread = transport.any_thread  # any thread may call MPI; see `progress_thread`
         self.fault_tolerant = transport.fault_tolerant  # raises RankLost; see `shrink`
         self.members = tuple(transport.members)  # each rank's number in the job as it was started
         self.narrow_sums = narrow_sums
-        self.lost = tuple(transport.family.gone)  # numbers of ranks that were lost before
+        self.lost = tuple(transport.family.gone)  # job ranks that were lost before
         self._progress = progress or Progress(CallLog())
         self._progress.family = transport.family
-        self._p2p, self._transport = transport, transport.duplicate()  # for messages, collectives
+        # two transports: a user's tag must never match a message of a collective
+        self._p2p, self._transport = transport, transport.duplicate()
         self._receiver = transport.receiver()
         self._interpreter = Interpreter(self._transport, narrow_sums)
         self._dispatch = AllReduceDispatch(self._transport, self._interpreter)
@@ -69,13 +70,13 @@ class Comm:
         self._splits = 0
         self._calls = CallRunner(name, self._transport, self._progress)
         self._steps = partial(self._calls.planned, self._interpreter)
-        self.attributes: dict[str, Any] = {}  # of layers above, as MPI_Comm_set_attr keeps them
-        self.comms_of_rank = self._progress.comms  # this one among them
+        self.attributes: dict[str, Any] = {}  # set by layers above, like MPI_Comm_set_attr
+        self.comms_of_rank = self._progress.comms  # all Comms of this rank
         self.comms_of_rank.add(self)
 
     @property
     def ledger(self) -> Ledger:
-        """Messages and bytes that this rank has sent and received, by peer."""
+        """The messages and bytes that this rank has sent to and received from each peer."""
         return self._transport.ledger
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
@@ -85,18 +86,18 @@ class Comm:
             self._progress.finish(*steps, self._transport)
 
     def start(self, array: Array, algorithm: str = "auto", copies: Copies = None) -> Work:
-        """Starts an all-reduce. The array must not be touched until the work is complete.
+        """Starts an all-reduce and returns its Work; do not touch the array until that is complete.
 
         The first `auto` or `mpi` of a Comm, and the first `shared` of a size, wait for all ranks.
-        With `copies`, as in other methods, the work begins when their array is filled.
+        `copies`, here and in other methods, delays the start until a device has filled the array.
         """
         return self._calls.start(*self._all_reduce(array, algorithm, starts=True), copies)
 
     def reduce_scatter(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> Array:
-        """Sums this rank's part of the array over the ranks, and returns it: a view of the array.
+        """Sums this rank's part of the array over the ranks, and returns it as a view of the array.
 
-        `parts` are the lengths of all ranks' parts, in the order of the ranks; without them, parts
-        are those of `chunk`. The rest of the array is overwritten with intermediate results.
+        `parts` are the lengths of all ranks' parts, in rank order; by default parts are those of
+        `chunk`. The rest of the array is overwritten with intermediate results.
         """
         check_array(array, "reduce_scatter")
         if not array.flags.c_contiguous:
@@ -108,44 +109,50 @@ class Comm:
     def start_reduce_scatter(
         self, array: Array, algorithm: str = "ring", parts: Parts = None, copies: Copies = None
     ) -> Work:
-        """Starts a reduce-scatter. When it is complete, this rank's part of the array is the sum.
+        """Starts a reduce-scatter and returns its Work: in the end this rank's part is the sum.
 
-        The array must not be touched until then.
+        Do not touch the array until the work is complete.
         """
         steps = self._steps("reduce_scatter", algorithm, array, parts, starts=True)
         return self._calls.start(*steps, copies)
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Fills the array, of which every rank contributes its part, with the parts of all, which
-        are as in `reduce_scatter`."""
+        """Fills the array on every rank with the parts of all ranks; each rank provides its own.
+
+        `parts` are as in `reduce_scatter`.
+        """
         self._calls.finish(*self._steps("all_gather", algorithm, array, parts, starts=False))
 
     def start_all_gather(
         self, array: Array, algorithm: str = "ring", parts: Parts = None, copies: Copies = None
     ) -> Work:
-        """Starts an all-gather. The array must not be touched until the work is complete."""
+        """Starts an all-gather and returns its Work. Do not touch the array until it is complete.
+
+        `parts` are as in `reduce_scatter`.
+        """
         steps = self._steps("all_gather", algorithm, array, parts, starts=True)
         return self._calls.start(*steps, copies)
 
     def broadcast(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
-        """Replaces the array on every rank by that of `root`."""
+        """Replaces the array on every rank by the array of `root`."""
         root = checked_rank(root, self.size)
         self._calls.finish(*self._steps("broadcast", algorithm, array, root=root))
 
     def reduce(self, array: Array, root: int = 0, algorithm: str = "tree") -> None:
-        """Replaces the array on `root` by its sum over the ranks; the others' arrays are kept."""
+        """Replaces the array on `root` by its sum over the ranks; other arrays are unchanged."""
         root = checked_rank(root, self.size)
         buffer = array if self.rank == root else flat(array, "reduce").copy()
         self._calls.finish(*self._steps("reduce", algorithm, buffer, root=root))
 
     def chunk(self, n: int) -> slice:
-        """Which of n elements are this rank's in `reduce_scatter` and `all_gather`."""
+        """This rank's slice of n elements, as in `reduce_scatter` and `all_gather`."""
         return slice(chunk_start(n, self.size, self.rank), chunk_start(n, self.size, self.rank + 1))
 
     def carry_out(self, algorithm: Algorithm, array: Array) -> None:
-        """Carries out an algorithm of yours; `nnmpi.collectives.verify.verify` proves it first.
+        """Runs a user-defined algorithm on the array; prove it first by `verify.verify`.
 
-        Make an algorithm once and use it again: each rank keeps the moves it has derived from it.
+        Create the algorithm once and reuse it: each rank caches the messages it has derived from
+        it.
         """
         if not isinstance(algorithm, Algorithm):
             raise TypeError(f"carry_out takes an Algorithm, not {type(algorithm).__name__}")
@@ -157,12 +164,15 @@ class Comm:
         self._calls.barrier(self._calls.log("barrier"))
 
     def meet(self, call: str) -> None:
-        """Returns when every rank has called it for the same; says on stderr whom it waits for."""
+        """A barrier for the method named `call`; after a second, prints which ranks are missing.
+
+        Raises ValueError on all ranks if they name different methods.
+        """
         if self.size > 1:
             roll_call(self._calls, call, self._p2p)
 
     def isend(self, array: Array, to: int, tag: int = 0, copies: Copies = None) -> Work:
-        """Starts to send. The array must not change until the work is complete."""
+        """Starts a send and returns its Work; do not change the array until that is complete."""
         to, tag = checked_rank(to, self.size), checked_tag(tag)
         check_array(array, "isend")
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -171,8 +181,10 @@ class Comm:
         return Work(steps, self._transport, self._progress, record_of(signature, -1, 1), copies)
 
     def irecv(self, array: Array, source: int, tag: int = 0, copies: Copies = None) -> Work:
-        """Starts to receive into the array. Where more or fewer bytes are sent, the work raises
-        MessageLengthError."""
+        """Starts a receive into the array and returns its Work.
+
+        The work raises MessageLengthError if the message has more or fewer bytes than the array.
+        """
         source, tag = checked_rank(source, self.size), checked_tag(tag)
         row = flat(array, "irecv")
         signature = CallSignature(self.name, "irecv", "", row.dtype, row.size, source)
@@ -182,32 +194,43 @@ class Comm:
         return Work(steps, self._receiver, self._progress, record_of(signature, -1, 1), copies)
 
     def _posted(self, post: Callable[[Array], Request], row: Array) -> Steps:
-        """Posts the messages of an array when the work begins, under the lock of the progress."""
+        """Posts the messages of an array when the work takes its first step, under the progress
+        lock.
+        """
         data, most = row.view(np.uint8), self._p2p.message_limit
         yield [post(data)] if data.size <= most else [post(part) for part in pieces(data, most)]
 
     def poll(self) -> None:
-        """Moves all operations of this rank that are under way."""
+        """Moves all pending operations of this rank forward, without waiting."""
         self._progress.poll()
 
     def progress_thread(self, pause: float = 2e-4) -> AbstractContextManager[None]:
-        """A context in which a thread polls the works of this rank, on all its Comms, every `pause`
-        seconds. Works need not be complete when it ends."""
+        """A context in which a thread polls the works of this rank, on all its Comms.
+
+        It pauses for `pause` seconds between two polls. Works may still be pending when the context
+        ends.
+        """
         if not self._transport.any_thread:
-            why = "MPI was not started with THREAD_MULTIPLE, so no other thread can progress works"
+            why = "MPI runs without THREAD_MULTIPLE, so no other thread can move works forward"
             raise ValueError(f"{why}: use --progress poll")
         return self._progress.thread(pause)
 
     def works_in(self, works: list[Work]) -> AbstractContextManager[None]:
-        """A context in which the works of this rank, on all its Comms, are kept in this list: its
-        `append` hears of each work that starts, and its `remove` of each that ends."""
+        """A context in which `works` is the list of this rank's pending works, on all its Comms.
+
+        Each work that starts is passed to its `append`, and each that ends to its `remove`, so that
+        a subclass of list can record them.
+        """
         return self._progress.works_in(works)
 
     def split(
         self, color: int | None, key: int | None = None, narrow_sums: bool = False
     ) -> "Comm | None":
-        """A Comm of the ranks with one color, in the order of their keys; None for color None. Its
-        narrow sums travel in 16 bits, rounded after each addition, in shared memory once a node."""
+        """A Comm of the ranks with the same color, ordered by key; None if color is None.
+
+        With `narrow_sums`, sums of 16-bit floats travel in 16 bits and are rounded after each
+        addition, in shared memory once a node.
+        """
         if color is not None and operator.index(color) < 0:
             raise ValueError(f"color {color} is below 0: use 0 or more, or None to stay out")
         with self._calls.collective(self._calls.log("split")):
@@ -217,47 +240,55 @@ class Comm:
             return None if part is None else Comm(part, name, self._progress, narrow_sums)
 
     def subset(self, ranks: Sequence[int], narrow_sums: bool = False) -> "Comm | None":
-        """A Comm of these ranks, each of which gives the same; None for a rank that gives none.
-        Every rank calls it."""
+        """A Comm of the given ranks, which all pass the same list; None for an empty list.
+
+        Collective over all ranks of this Comm: ranks outside the subset pass an empty list.
+        """
         return self.split(ranks[0] if ranks else None, narrow_sums=narrow_sums)
 
     def shared(self, n: int, dtype: Any) -> SharedBuffer:
-        """Memory for sums of n numbers without copies; collective."""
+        """Allocates memory for sums of n elements without copies; collective."""
         n, dtype = checked_size(n, dtype, "shared")
         with self._calls.collective(self._calls.log("shared", "", n, dtype)):
             return SharedBuffer(self._dispatch.reduction(n, dtype), n, self._calls)
 
     def node_memory(self, n: int, dtype: Any) -> NodeMemory:
-        """Memory for n numbers, one for all ranks of a node, zero at first; collective."""
+        """Allocates an array of n zeros that the ranks of each node share; collective."""
         n, dtype = checked_size(n, dtype, "node_memory")
         with self._calls.collective(call := self._calls.log("node_memory", "", n, dtype)):
             transport = self._dispatch.node_transport(n * dtype.itemsize)
             name = f"{self.name}/node_memory{call[1]}"
             memory = NodeMemory(CallRunner(name, transport, self._progress), n, dtype)
-        memory.barrier()
+        memory.barrier()  # the first rank of the node has zeroed it by then
         return memory
 
     def node(self) -> tuple[int, ...]:
-        """The ranks that share memory with this one, in order; collective."""
+        """The ranks of this Comm that share memory with this rank, in order; collective."""
         with self._calls.collective(self._calls.log("node")):
             return self._dispatch.topology().ranks
 
     def free_memory(self) -> int:
-        """The bytes of shared memory that are free on this node; the first call is collective."""
+        """The free bytes of shared memory on this node; the first call is collective."""
         with self._calls.collective(self._calls.log("free_memory")):
             return self._dispatch.topology().node.free_memory()
 
     def agree(self, error: BaseException | None) -> None:
-        """Raises, collectively, if a rank has an error: there that, elsewhere OtherRankError."""
+        """Raises on all ranks if any passes an error: there that error, elsewhere OtherRankError.
+
+        Collective. So an error of one rank does not leave the others waiting.
+        """
         self._calls.agree(error, partial(self._steps, "agree", "halving"))
 
     def free_sums(self) -> None:
-        """Gives back the memory of all-reduces, which the next ones take again; collective."""
+        """Frees the shared memory of all-reduces; the next ones allocate it again. Collective."""
         self._prepared.clear()
         self._dispatch.free()
 
     def free(self) -> None:
-        """Frees what MPI, which has a limit, holds for this Comm; collective. Later uses raise."""
+        """Frees the MPI communicators of this Comm, of which MPI has a limited number; collective.
+
+        Later uses of the Comm raise RuntimeError.
+        """
         if not self.is_abandoned:
             self._calls.barrier(self._calls.log("free"))
         self.free_sums()
@@ -267,29 +298,38 @@ class Comm:
         self._p2p = self._transport = self._receiver = cast(Any, FreedObject(f"Comm {self.name}"))
 
     def confirm(self) -> None:
-        """Returns on all ranks of the job, or raises RankLost on all that are left: see `shrink`.
-        Other operations may be complete on some ranks, and raise on others."""
+        """Returns on all ranks of the job, or raises RankLost on all that are left.
+
+        After RankLost call `shrink`. Other operations may complete on some ranks and raise on
+        others.
+        """
         with self._calls.collective(self._calls.log("confirm")):
             self._p2p.family.confirm()
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether only `shrink` may follow: a rank was lost, perhaps before this Comm was made."""
+        """True if only `shrink` may follow: a rank was lost, perhaps before this Comm was made."""
         return self._p2p.family.abandoned
 
     def abandon(self) -> None:
-        """Ends all operations on the Comms of this rank, for all ranks; never waits. Later ones
-        raise RankLost. Memory of nodes stays readable, and to free it is local then."""
+        """Ends all operations on the Comms of this rank, for all ranks, without waiting.
+
+        Later operations raise RankLost. Memory that a node shares stays readable, and freeing it is
+        no longer collective.
+        """
         self._progress.abandon()
 
     def shrink(self) -> "Comm":
-        """A Comm of the ranks of the job that are left, in their old order, after a RankLost. All
-        call it, each on any Comm. It abandons. If it raises RankLost, again."""
+        """A Comm of the ranks of the job that are left, in their old order, after a RankLost.
+
+        All ranks that are left call it, each on any of its Comms. It abandons the old Comms. If
+        another rank is lost meanwhile, it raises RankLost: call it again.
+        """
         with self._progress.log.during(self._calls.log("shrink")):
             return Comm(self._progress.shrink(), "world", self._progress)
 
     def abort(self, message: str, status: int = 1) -> None:
-        """Ends all ranks of the job, with a message, and with an exit status where it is MPI's."""
+        """Prints a message and ends all ranks of the job; MPI processes get the exit status."""
         self._transport.abort(message, status)
 
     def _all_reduce(self, array: Array, algorithm: str, starts: bool) -> tuple[Steps, CallRecord]:
@@ -306,7 +346,7 @@ class Comm:
         return steps if row is array else put_back(steps, row, array), call
 
     def _prepare(self, algorithm: str, n: int, dtype: Any) -> PreparedSum:
-        """Prepares sums of a length and a type, once; a set-up is a call of its own in the log."""
+        """Prepares and caches sums of one length and type; logs a set-up as a call of its own."""
         check_dtype(dtype, "all_reduce")
         name = self.fastest(n * dtype.itemsize) if algorithm == "auto" else algorithm
         if name not in NAMES and not user_code.is_named(name):
@@ -316,7 +356,7 @@ class Comm:
             try:
                 with self._calls.collective(self._calls.record(signature)):
                     self._dispatch.set_up(name, n, dtype)
-            except NoRoomError:
+            except NoRoomError:  # raised on all ranks alike, so all of them fall back
                 if algorithm != "auto" or self._choice is None:
                     raise
                 self._choice = self._choice.without(name)
@@ -328,9 +368,13 @@ class Comm:
         return prepared
 
     def fastest(self, nbytes: int) -> str:
-        """The all-reduce that `auto` takes, the same on all ranks; the first call measures it."""
+        """The name of the all-reduce that `auto` takes for `nbytes`, the same on all ranks.
+
+        The first call measures all algorithms, and is collective.
+        """
         if self._choice is None and self.size > 1:
             with self._calls.collective(self._calls.log("all_reduce", "auto")):
+                # a ledger of its own: the run's traffic does not include the trial
                 transport = self._transport.duplicate(Ledger(self.size))
                 trial = Comm(transport, f"{self.name}/trial", self._progress)
             self._choice = autotune.measure_choice(trial)

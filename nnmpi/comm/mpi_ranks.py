@@ -1,4 +1,4 @@
-"""Ranks as processes: the communicator of all that a launcher has started."""
+"""Ranks as processes: the communicator of all ranks that a launcher has started."""
 
 import functools
 import math
@@ -25,20 +25,20 @@ if TYPE_CHECKING:  # an import starts MPI
     from nnmpi.comm.transport.mpi_job import MPIChannel
 
 RANKS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS")
-"""Where launchers say how many ranks they have started."""
+"""Environment variables in which launchers pass the number of ranks."""
 
 LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS")
-"""One of these is set for a rank that mpirun, mpiexec or srun has started."""
+"""Environment variables of which mpirun, mpiexec or srun sets at least one for each rank."""
 
 
 def world(guard: bool = True) -> Comm:
-    """All ranks that mpirun has started; without MPI, a Comm of one rank.
+    """The Comm of all ranks that mpirun has started; without MPI, a Comm of one rank.
 
-    Made once a process: the first call starts MPI. With `guard`, which has to be the same on all
-    ranks, exception hooks and a thread see to it that no rank waits for ever: an exception on one
-    ends the job, and so does a rank that leaves while others wait for it, and NNMPI_TIMEOUT, which
-    is 5 minutes for the start if it is not set. The first call decides; without `guard` it leaves
-    the process as it is.
+    The first call starts MPI; later calls return the same Comm. With `guard`, which must be the
+    same on all ranks, exception hooks and a watchdog thread keep ranks from waiting for ever. The
+    job then ends if a rank raises an exception, if a rank leaves while others wait for it, or if a
+    rank waits for longer than NNMPI_TIMEOUT (by default unlimited, except for 5 minutes at the
+    start). Without `guard` the process stays as it is. The first call decides.
     """
     made = _cached()
     if not made:
@@ -48,28 +48,29 @@ def world(guard: bool = True) -> Comm:
 
 @functools.cache
 def _cached() -> list[Comm]:
-    """The Comm that `world` has made, if it has."""
+    """A cached list that holds the Comm of `world` once that exists."""
     return []
 
 
 class _UnusableError(RuntimeError):
-    """MPI does not run here, or without the other ranks."""
+    """MPI cannot be used on this rank, or cannot see the other ranks."""
 
 
 def _make_world(guard: bool) -> Comm:
     if not (guard and has_launcher()):
         return _start(guard)
-    on_all = _UnusableError, OtherRankError, ValueError  # nobody waits for a rank that raises these
+    # all ranks raise these alike, so no other rank waits for this one
+    on_all = _UnusableError, OtherRankError, ValueError
     ending = exit_hooks.JobEnd(_abort)
     with exit_hooks.fatal(f"rank {rank_of(os.environ)} of {launched()}", ending, on_all):
         return _start(guard)
 
 
 def _abort(status: int) -> None:
-    """Ends the job. Where MPI does not run yet, this process ends, and then the launcher acts.
+    """Ends the job, or only this process if MPI does not run yet: then the launcher acts.
 
-    It ends by a signal: the launcher of Open MPI 5 may hang for ever where one rank exits with a
-    status while another connects to it.
+    The process ends by a signal: the launcher of Open MPI 5 may hang for ever if one rank exits
+    with a status while another one connects to it.
     """
     if "mpi4py.MPI" in sys.modules:
         from nnmpi.comm.transport import mpi_job
@@ -108,7 +109,9 @@ def _start(guard: bool) -> Comm:
 
 
 def _settings() -> tuple[DebugSettings, ValueError | None]:
-    """The settings of the environment, or why it is unusable; on several ranks, rank 0 decides."""
+    """The debug settings of the environment, or the error in them; of several ranks, rank 0
+    decides.
+    """
     try:
         return DebugSettings.of(os.environ), None
     except ValueError as error:
@@ -116,18 +119,18 @@ def _settings() -> tuple[DebugSettings, ValueError | None]:
 
 
 def _single_rank(comm: Comm, error: ValueError | None) -> Comm:
-    """The Comm of one rank, unless its environment cannot be used."""
+    """Returns the Comm of a single rank; raises the error of its environment if there is one."""
     if error is not None:
         raise error
     return comm
 
 
 def _connect(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPIChannel | None"]:
-    """The Comm of several ranks, with the settings of rank 0; waits for all of them.
+    """Connects all ranks and returns their Comm, with the debug settings of rank 0.
 
-    In a fault-tolerant job, of those that are left when all have it, with a channel for watchdogs.
-    Where a rank was lost, it is abandoned: what the caller does next raises RankLost, as a moment
-    later, and the caller goes on without that rank.
+    In a fault-tolerant job the Comm has the ranks that are left once all have connected, and comes
+    with a channel for watchdogs. If a rank is lost during the start, the Comm is abandoned: the
+    caller's next operation raises RankLost, as for a later loss, and the caller shrinks.
     """
     from nnmpi.comm.transport import mpi, ulfm, ulfm_channel
 
@@ -143,7 +146,7 @@ def _connect(progress: Progress, error: ValueError | None) -> tuple[Comm, "MPICh
             channel = ulfm_channel.UlfmChannel(left)
             _agree_on_settings(left, progress.log, error)
             comm = Comm(left, progress=progress)
-            left.family.confirm()  # not by the Comm: the start goes on, and has its own limit
+            left.family.confirm()  # not Comm.confirm: that would end the time limit of the start
             if comm.lost:
                 comm.abandon()
             return comm, channel
@@ -161,7 +164,7 @@ def _agree_on_settings(transport: Transport, log: CallLog, error: ValueError | N
 
 
 def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
-    """The Comm of several ranks, with exception hooks and a watchdog."""
+    """The Comm of several ranks, guarded by exception hooks and a watchdog."""
     from nnmpi.comm.transport import mpi_job, start_mpi, ulfm, ulfm_channel
 
     rank, size = mpi_job.rank_and_size()
@@ -174,43 +177,45 @@ def _start_guarded(progress: Progress, error: ValueError | None) -> Comm:
         if comm.any_thread:
             watchdog.channel = channel or mpi_job.MPIChannel.of_job()
     if comm.fault_tolerant:
-        start_mpi.at_exit(ulfm_channel.remove_segments)  # after what comes next
+        start_mpi.at_exit(ulfm_channel.remove_segments)  # runs after those registered below
     limit = progress.log.settings.timeout
-    start_mpi.at_exit(lambda: limit_end(limit))  # after what comes next
+    start_mpi.at_exit(lambda: limit_end(limit))  # runs after watchdog.leave
     mpi_job.before_finalize(exit_hooks.fatal(f"rank {rank} of {size}", ending)(watchdog.leave))
     return comm
 
 
 def ended(status: int) -> int:
-    """The exit status of this rank. If it is not 0, as that of the others is, this one ends last:
-    the launcher of Open MPI then adds nothing to what it has printed, nor where the job is fault
-    tolerant: MPI does not end there, since it would wait for ranks that are lost.
+    """Returns the exit status of this rank, having waited for the other ranks if it is not 0.
+
+    All ranks have the same status then. A rank that ends last keeps the launcher of Open MPI from
+    printing lines of its own below the error. A fault-tolerant job does not wait: its MPI would
+    wait for lost ranks.
     """
     if status and _cached() and _cached()[0].size > 1 and not _cached()[0].fault_tolerant:
         from nnmpi.comm.transport import mpi_job
 
         flush_output()
-        limit_end(2 * _settings()[0].timeout)  # the watchdog's own limit is sooner
+        limit_end(2 * _settings()[0].timeout)  # the watchdog's own limit expires first
         mpi_job.end_last()
     return status
 
 
 def mpi_versions() -> dict[str, str]:
-    """The names and versions of MPI and mpi4py; empty where this process has not started MPI."""
+    """The names and versions of MPI and mpi4py; empty if this process has not started MPI."""
     mpi = sys.modules.get("nnmpi.comm.transport.mpi_job")
     return mpi.versions() if mpi else {}
 
 
 def launched() -> int:
-    """How many ranks the launcher has started; 1 where there is none."""
+    """The number of ranks that the launcher has started; 1 without a launcher."""
     return next((int(os.environ[name]) for name in RANKS if name in os.environ), 1)
 
 
 def job() -> Comm:
-    """`world()`; without MPI where no launcher has started this process."""
+    """The Comm of `world()`; without a launcher a Comm of one rank, and MPI is not started."""
     return world() if has_launcher() else _single_rank(comm_self(), _settings()[1])
 
 
 def has_launcher() -> bool:
-    """Whether a launcher has started this process, perhaps as the only rank."""
+    """True if a launcher has started this process, even as the only rank."""
     return any(name in os.environ for name in LAUNCHERS)

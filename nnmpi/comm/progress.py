@@ -1,6 +1,6 @@
-"""Works: operations that were started, and the progress engine that moves all of them forward.
+"""Works: operations in progress, and the progress engine that moves all of them forward.
 
-An operation is a generator: it yields the requests that its next step needs. A thread may move
+An operation is a generator that yields the requests its next step needs. A thread may move
 operations forward while the rank computes (`Progress.thread`):
 
 rank     start ──── computes ──── start ──── computes ──── wait
@@ -22,32 +22,33 @@ from nnmpi.comm.call_log import CallLog, CallRecord, CallSignature, LoggedCall
 from nnmpi.comm.steps import NOT_YET, Copies, Steps, with_copies
 from nnmpi.comm.transport.base import RankLost, Receiver, Request, Transport, TransportFamily
 
-LONGEST_PAUSE = 1.0  # seconds between two polls; the end of the context may have to wait that long
-RECENT = 1.0  # seconds: a rank that polled a work within them is waiting for it
+LONGEST_PAUSE = 1.0  # seconds between two polls; the end of the context may wait that long
+RECENT = 1.0  # seconds since the last poll in which a rank still counts as waiting for a work
 
 
 class Progress:
-    """The works of one rank, over all its communicators.
+    """The progress engine of one rank: its pending works, over all its communicators.
 
-    None of them moves by itself. So a rank that waits for one moves all: else two ranks that wait
-    for two operations in different orders would deadlock.
+    No work moves by itself (MPI here makes no progress in the background), so a rank that waits for
+    one work moves all of them. Otherwise two ranks that wait for two operations in different orders
+    would deadlock.
 
-    Only the rank's own thread starts works; helper threads may move them. Whatever moves a work, or
-    posts a message while there are works, holds the lock.
+    Only the rank's own thread starts works; helper threads may move them. Whoever moves a work, or
+    posts a message while works are pending, holds the lock.
     """
 
     def __init__(self, log: CallLog) -> None:
         self.log = log
         self.works: list[Work] = []
-        self.comms = WeakSet[Any]()  # of this rank
+        self.comms = WeakSet[Any]()  # all Comms of this rank
         self.lock = threading.RLock()
-        self.family = TransportFamily()  # the last one of this rank's Comms
-        self._abandoned = set[TransportFamily]()  # keep requests that MPI may still complete
+        self.family = TransportFamily()  # the newest family of this rank's Comms
+        self._abandoned = set[TransportFamily]()  # hold buffers that MPI may still write to
         self.wakes = list[threading.Event]()  # of helper threads, set whenever a work starts
         self.error: BaseException | None = None  # raised in a helper thread
 
     def finish(self, steps: Steps, call: CallRecord, transport: Transport) -> None:
-        """Carries out a whole operation."""
+        """Carries out an operation to its end."""
         if self.error is not None:
             self.raise_error()
         if self.works:
@@ -56,7 +57,7 @@ class Progress:
         log = self.log
         log.waits = call, monotonic()
         try:
-            for needs in steps:  # there is nothing else to move, so the library may block
+            for needs in steps:  # no other work is pending, so the library may block
                 if needs:
                     transport.wait(needs)
         finally:
@@ -64,7 +65,10 @@ class Progress:
 
     @contextmanager
     def works_in(self, works: "list[Work]") -> Iterator[None]:
-        """Keeps works in this list: `append` and `remove`, under the lock, start and end a work."""
+        """A context in which pending works are kept in the given list.
+
+        Its `append` and `remove` are called under the lock when a work starts and ends.
+        """
         with self.lock:
             outer, self.works = self.works, works
             works[:] = outer
@@ -78,12 +82,12 @@ class Progress:
     def poll(self, keep_error: bool = False) -> None:
         """Moves every work as far as it goes without waiting, unless another thread is doing so.
 
-        With `keep_error` an error is kept for the rank's own thread, which else raises it.
+        With `keep_error`, an error is stored for the rank's own thread; otherwise it is raised.
         """
         if self.error is not None and not keep_error:
             self.raise_error()
         if not self.lock.acquire(blocking=False):
-            time.sleep(0)  # or the other one could not go on
+            time.sleep(0)  # releases the interpreter lock, so that the other thread can go on
             return
         try:
             for work in tuple(self.works):
@@ -97,29 +101,26 @@ class Progress:
             self.lock.release()
 
     def raise_error(self) -> None:
-        """Raises the error of a helper thread, if there was one."""
+        """Raises the stored error of a helper thread, if there is one."""
         with self.lock:
             error, self.error = self.error, None
         if error is not None:
             raise error
 
     def abandon(self) -> None:
-        """Ends all works, and revokes the Comms of this rank.
-
-        A work that is waited for or polled later raises RankLost.
-        """
+        """Revokes the Comms of this rank and ends all its works, which then raise RankLost."""
         self.family.abandon()
         self._abandoned.add(self.family)
-        with self.lock:  # a helper thread that was in an operation has left it: it was revoked
+        with self.lock:  # a helper thread leaves its operation, which has been revoked
             self.error = None
             for work in tuple(self.works):
                 work.abandon()
 
     def shrink(self) -> Transport:
-        """The first transport of the ranks that are left; it abandons.
+        """Abandons the old Comms and returns the first transport of the ranks that are left.
 
-        Their family is the last one from here on, though this rank has no Comm of it yet: where
-        another rank is lost meanwhile, others may have theirs already, and all shrink that family.
+        Its family becomes the last one even before a Comm uses it: if another rank is lost
+        meanwhile, others may already use theirs, and all ranks shrink that family.
         """
         self.abandon()
         left = self.family.shrink()
@@ -128,10 +129,10 @@ class Progress:
 
     @contextmanager
     def thread(self, pause: float) -> Iterator[None]:
-        """Runs a thread that polls every `pause` seconds, and sleeps while there are no works.
+        """A context with a thread that polls every `pause` seconds while works are pending.
 
-        An error in it is raised where the rank next polls, waits or calls a collective, and at the
-        end of the context at the latest.
+        An error in the thread is raised when the rank next polls, waits or calls a collective, and
+        at the end of the context at the latest.
         """
         if not 0 <= pause <= LONGEST_PAUSE:
             raise ValueError(f"a pause of {pause} s between two polls: use 0 to {LONGEST_PAUSE:g}")
@@ -161,7 +162,7 @@ class Progress:
         self.raise_error()
 
     def waiting(self) -> tuple[LoggedCall, float] | None:
-        """The call or the polled work that this rank waits for, and for how many seconds."""
+        """The call or polled work that this rank waits for and for how many seconds, or None."""
         now = time.monotonic()
         polled = [w for w in tuple(self.works) if w.last_poll > now - RECENT]
         oldest = min(polled, key=lambda w: w.first_poll, default=None)
@@ -171,9 +172,9 @@ class Progress:
 
 
 class Work:
-    """An operation that was started: `poll` tells whether it is complete, `wait` completes it.
+    """An operation in progress: `poll` returns whether it is complete, `wait` completes it.
 
-    Both move every operation of this rank forward.
+    Both move all operations of this rank forward.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Work:
         self._needs: list[Request] | None = None
         self._error: BaseException | None = None
         self.done = False
-        # times of the polls that found it incomplete, since it last moved
+        # when polls found it incomplete, first and last, since its last step
         self.first_poll, self.last_poll = math.inf, -math.inf
         progress.log.waits = call, monotonic()
         try:
@@ -204,16 +205,16 @@ class Work:
 
     @property
     def signature(self) -> CallSignature:
-        """The call, without its number and place."""
+        """The call without its number and code location."""
         return self._record[0]
 
     @property
     def call(self) -> LoggedCall:
-        """The call with its number and place, as it is in the log."""
+        """The call with its number and code location, as in the log."""
         return LoggedCall.of(self._record)
 
     def poll(self) -> bool:
-        """Whether it is complete; never blocks."""
+        """Returns True if the operation is complete; never blocks."""
         self._progress.poll()
         if not self.done:
             self.last_poll = time.monotonic()
@@ -223,13 +224,15 @@ class Work:
         return self.done
 
     def wait(self) -> None:
-        """Returns when it is complete: moves everything, or waits for this work alone if there is
-        nothing else."""
+        """Returns when the operation is complete; meanwhile moves all works of this rank.
+
+        If this is the only pending work, it blocks inside the MPI library instead.
+        """
         progress = self._progress
         progress.log.waits = self._record, monotonic()
         try:
             while not self.done:
-                with progress.lock:  # keeps helper threads out meanwhile
+                with progress.lock:  # keeps helper threads out of a blocking step
                     is_alone = self._needs and len(progress.works) == 1
                     if is_alone and progress.error is None:
                         self.step(blocks=True)
@@ -242,19 +245,21 @@ class Work:
             self._raise(self._error)
 
     def abandon(self) -> None:
-        """Ends it without its result. The caller holds the lock of the progress."""
+        """Ends the operation without a result. The caller holds the lock of the progress."""
         self._end(RankLost(f"{self.signature.operation} was abandoned, since a rank was lost"))
 
     def _raise(self, error: BaseException) -> NoReturn:
-        """Raises the error of this work, which a helper thread need not raise again."""
-        with self._progress.lock:  # a helper that has ended the work has kept the error by then
+        """Raises this work's error, and clears the copy that a helper thread has stored."""
+        with self._progress.lock:  # a helper that ended this work has stored the error by then
             if self._progress.error is error:
                 self._progress.error = None
         raise error
 
     def step(self, blocks: bool = False) -> bool:
-        """Takes one step if its requests are complete, or when they are; returns whether another
-        may follow. The caller holds the lock of the progress."""
+        """Takes one step if its requests are complete, and returns True if another may follow.
+
+        With `blocks`, waits for the requests. The caller holds the lock of the progress.
+        """
         try:
             if self._needs and blocks:
                 self._transport.wait(self._needs)
@@ -272,4 +277,4 @@ class Work:
     def _end(self, error: BaseException | None = None) -> None:
         self._needs, self._error = NOT_YET, error
         self._progress.works.remove(self)
-        self.done = True  # last: a thread that sees it need not take the lock
+        self.done = True  # set last: threads read it without taking the lock

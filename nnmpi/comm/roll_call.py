@@ -1,7 +1,7 @@
-"""A roll call: a barrier of ranks that say what they have come for, and whom they wait for.
+"""A roll call: a barrier that names the ranks it waits for.
 
-Each rank sends to each other one the name of the method that it was called for. A rank that has
-waited for PATIENCE seconds knows by what has arrived who is missing, and goes on waiting.
+Each rank sends every other rank the name of the method that called it. A rank that has waited for
+PATIENCE seconds knows from the names that have arrived who is missing, prints it, and waits on.
 """
 
 import time
@@ -14,16 +14,16 @@ from nnmpi.comm.progress import Work
 from nnmpi.comm.stderr import print_error
 from nnmpi.comm.transport.base import TAGS, Transport
 
-PATIENCE = 1.0  # seconds until a rank says whom it waits for
-PAUSE = 5e-5  # seconds between two looks
-LONGEST_NAME = 32  # bytes of the name of a method
+PATIENCE = 1.0  # seconds until a rank prints whom it waits for
+PAUSE = 5e-5  # seconds between two polls
+LONGEST_NAME = 32  # bytes of a method's name
 TAG = TAGS - 1
 
 
 def roll_call(calls: CallRunner, call_name: str, transport: Transport) -> None:
-    """Returns when every rank has come; raises ValueError on all if they come for other things.
+    """Returns when every rank has called it; raises ValueError on all if `call_name` differs.
 
-    `transport` has the messages of these ranks.
+    `transport` carries the messages of these ranks.
     """
     rank, ranks, numbers = transport.rank, range(transport.size), transport.members
     call = calls.log(call_name, "all ranks", package="nnmpi.")
@@ -38,7 +38,7 @@ def roll_call(calls: CallRunner, call_name: str, transport: Transport) -> None:
     while not work.poll() and time.monotonic() < until:
         time.sleep(PAUSE)
     missing = [numbers[r] for r in ranks if not names[r]]
-    if missing and rank == np.flatnonzero(names)[0]:  # of those who wait, one says it
+    if missing and rank == np.flatnonzero(names)[0]:  # only the first waiting rank prints
         print_error(
             f"rank {numbers[rank]} waits in {call_name} ({work.call.location}): "
             f"{name_ranks(missing)} did not call {call_name} yet; all ranks must call it"

@@ -1,4 +1,4 @@
-"""Memory that the ranks of a node share: for sums, and for any other use."""
+"""Shared memory of the ranks of a node: buffers for sums, and arrays for any other use."""
 
 import operator
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from nnmpi.comm.transport.base import TAGS, Request, SharedWindow
 
 
 class SharedBuffer:
-    """Memory for sums: write `mine`, call `all_reduce`, read `total`.
+    """Shared memory for sums without copies: write `mine`, call `all_reduce`, read `total`.
 
-    A sum is over all elements, or over those from `start` to `stop` - 1, the same on every rank.
-    `mine` may be written again when `all_reduce` has returned. `total` is the same memory on all
-    ranks of a node, and is valid until this rank sums those elements again: read it, or write to it
-    only where no other rank does.
+    A sum covers all elements, or elements start..stop-1, the same on every rank. `mine` may be
+    written again once `all_reduce` has returned. `total` is one array for all ranks of a node, and
+    is valid until this rank sums the same elements again: read it, or write to elements that no
+    other rank uses.
     """
 
     def __init__(self, reduction: SharedReduction, n: int, calls: CallRunner) -> None:
@@ -29,26 +29,30 @@ class SharedBuffer:
         self._reduction, self._n, self._calls = reduction, n, calls
 
     def all_reduce(self, start: int = 0, stop: int | None = None) -> None:
-        """Makes `total` the sum of what all ranks have in `mine`."""
+        """Makes `total` the sum over all ranks of their `mine`."""
         self._calls.finish(*self._steps(start, stop, starts=False))
 
     def start(self, start: int = 0, stop: int | None = None) -> Work:
-        """Starts an all-reduce. Its elements must not be touched until the work is complete.
+        """Starts an all-reduce and returns its Work. Do not touch the elements until it is
+        complete.
 
-        Several may be under way. They are summed in the order in which they were started.
+        Several may be pending at a time. They are summed in the order in which they were started.
         """
         return self._calls.start(*self._steps(start, stop, starts=True))
 
     def own(self, start: int = 0, stop: int | None = None, r: int | None = None) -> slice:
-        """Which of these elements this rank, or rank r of its node, adds up: they divide them."""
+        """The slice of elements start..stop-1 that this rank, or rank r of the node, adds up.
+
+        The slices of all ranks of the node partition the range.
+        """
         return self._reduction.slice(*self._range(start, stop), r)
 
     def free(self, check: bool = True) -> None:
         """Frees the memory; collective.
 
-        Raises BufferError on all ranks where arrays of one of them still view `mine` or `total`:
-        these stay valid, and the memory is not freed. Without `check` they become invalid, and to
-        use one ends the process.
+        Raises BufferError on all ranks if any rank still has arrays that view `mine` or `total`:
+        these stay valid, and the memory is not freed. Without `check` they become invalid, and
+        using one ends the process.
         """
         memory, label = self._reduction, f"a shared buffer of Comm {self._calls.comm}"
         freed: Any = FreedObject(label)
@@ -72,9 +76,9 @@ class SharedBuffer:
 
 
 class NodeMemory:
-    """One array for all ranks of a node, zero at first, in the memory of the node's first rank.
+    """An array of zeros that all ranks of a node share, in the memory of the node's first rank.
 
-    After a rank has written, call `barrier` before others read, or write the same elements.
+    After a rank has written to it, call `barrier` before others read or write the same elements.
     """
 
     def __init__(self, calls: CallRunner, n: int, dtype: np.dtype[Any]) -> None:
@@ -82,16 +86,18 @@ class NodeMemory:
         self._calls, self._window = calls, calls.transport.window(nbytes if first else 0)
         memory = self._window.segments[0][:nbytes]
         if first:
-            memory[...] = 0  # takes the memory now, while there is room
+            memory[...] = 0  # allocates the pages now: a later page fault without room is a SIGBUS
         self.array: Array = memory.view(dtype)
 
     def barrier(self) -> None:
-        """Returns when all ranks of the node have called it; what they wrote before is visible."""
-        arrive = self._window.ibarrier  # raises if the memory was freed
+        """Returns when all ranks of the node have called it; earlier writes are visible to all
+        then.
+        """
+        arrive = self._window.ibarrier  # raises here, before the call is logged, if it was freed
         self._calls.finish(_meet(arrive), self._calls.log("node_memory.barrier"))
 
     def free(self, check: bool = True) -> None:
-        """Frees the memory; collective within the node. Arrays that view it are as in a buffer."""
+        """Frees the memory; collective within the node. Raises as `SharedBuffer.free` does."""
         memory, label = self._window, f"the memory {self._calls.comm}"
         freed: Any = FreedObject(label)
         self._window = self.array = freed
@@ -106,17 +112,16 @@ def _meet(arrive: Callable[[], Request]) -> Steps:
 def _free(
     memory: SharedReduction | SharedWindow, calls: CallRunner, name: str, label: str, check: bool
 ) -> None:
-    """Frees the memory; with `check` raises BufferError, on all ranks, if arrays of one view it."""
-    is_viewed, free = memory.is_viewed, memory.free  # raises if it was freed before
+    """Frees the memory; with `check`, raises BufferError on all ranks if arrays still view it."""
+    is_viewed, free = memory.is_viewed, memory.free  # raises if freed before
     if calls.transport.family.abandoned:
-        return  # the memory stays until the job ends: others may be in it
+        return  # the memory stays until the job ends: other ranks may still use it
     with calls.collective(calls.log(name)):
         viewed = np.array([check and is_viewed()], np.int64)
         calls.transport.all_reduce(viewed)
         if viewed[0]:
             raise BufferError(
                 f"{label} is not freed: on {viewed[0]} of {calls.transport.size} ranks arrays "
-                "still view it, and it stays until the job ends; delete them before free(), or "
-                "copy them"
+                "still view it, so it stays until the job ends; delete or copy them before free()"
             )
         free()

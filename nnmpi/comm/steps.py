@@ -1,4 +1,4 @@
-"""Steps: what an operation of a communicator is made of, a generator of what it waits for."""
+"""Steps: an operation of a communicator as a generator of the requests that it waits for."""
 
 from collections.abc import Iterator
 from typing import Protocol, TypeAlias
@@ -8,28 +8,28 @@ from nnmpi.comm.transport.base import Request
 Steps: TypeAlias = Iterator[list[Request] | None]
 
 NOT_YET = None
-"""In place of requests: another operation of this rank has to be complete first."""
+"""Yielded in place of requests while another operation of this rank has to complete first."""
 
 
 class DeviceCopies(Protocol):
-    """The copies to and from a device on both sides of a work.
+    """The copies between a device and the host array of a work, before and after the operation.
 
-    Both methods are called by whoever moves works, a helper thread too.
+    Both methods are called by whichever thread moves works, which may be a helper thread.
     """
 
     def ready(self) -> bool:
-        """Whether the array is filled, so that the work may begin; asked at each poll."""
+        """Returns True once the host array is filled and the work may begin; asked at each poll."""
 
     def complete(self) -> None:
-        """The result is in the array; called once."""
+        """Called once, when the host array has the result."""
 
 
 Copies: TypeAlias = DeviceCopies | None
-"""None stands for an array of the host, which is filled when the work starts."""
+"""None stands for a host array, which is filled when the work starts."""
 
 
 def with_copies(steps: Steps, copies: DeviceCopies) -> Steps:
-    """The steps, which begin when their array is filled, and at whose end the result is taken."""
+    """Yields the steps after their array is filled, and then starts the copy of the result."""
     while not copies.ready():
         yield NOT_YET
     yield from steps
@@ -37,13 +37,13 @@ def with_copies(steps: Steps, copies: DeviceCopies) -> Steps:
 
 
 class OperationQueue:
-    """Operations that use one resource: each begins when those started before it are complete."""
+    """A queue for operations on one resource: each begins when all earlier ones are complete."""
 
     def __init__(self) -> None:
         self._started = self._completed = 0
 
     def add(self, steps: Steps) -> Steps:
-        """The steps, behind all that were added before."""
+        """Yields the steps after all operations that were added before are complete."""
         number = self._started
         self._started += 1
         while self._completed != number:

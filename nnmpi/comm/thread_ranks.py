@@ -1,4 +1,4 @@
-"""Ranks as threads of this process, without mpirun; and a communicator of one rank."""
+"""Ranks as threads of this process, without mpirun, and a communicator of one rank."""
 
 import contextvars
 import os
@@ -26,14 +26,15 @@ def run(
     fault_tolerant: bool = False,
     killed: Mapping[int, int] | None = None,
 ) -> list[T]:
-    """Calls f(comm, *arguments) on every rank, and returns the results in the order of the ranks.
+    """Calls f(comm, *arguments) on `size` threads as ranks; returns the results in rank order.
 
-    If a rank raises, the others stop waiting, and its error is raised here. To emulate nodes, only
-    `per_node` ranks in a row share memory, of which each node has `free_memory` bytes.
+    If a rank raises, the others stop waiting, and its error is raised by this call. To emulate
+    nodes, only `per_node` consecutive ranks share memory, and each node has `free_memory` bytes of
+    it.
 
-    Each rank in `killed` is lost at its operation of that number, from 1, on messages and
-    rendezvous: posting, joining, waiting and testing count. If the job is `fault_tolerant` the
-    others then get RankLost, and the result of a lost rank is None.
+    `killed` maps a rank to the number, from 1, of its operation on messages and collectives at
+    which it is lost: posting, joining, waiting and testing count. If the job is `fault_tolerant`,
+    the others then get RankLost, and the result of a lost rank is None.
     """
     hub = Hub(size, per_node or size, free_memory, fault_tolerant, killed)
     results, errors = dict[int, Any](), dict[int, BaseException]()
@@ -60,7 +61,7 @@ def run(
     for thread in threads:
         thread.start()
     watchdog.join(threads, ranks, hub.abort)
-    # first the ranks that failed themselves, then those that end because of them
+    # raise the cause: ranks that failed by themselves sort before ranks that failed because of them
     secondary = (AbortedError, OtherRankError, RankLost)
     for _, error in sorted(errors.items(), key=lambda e: (isinstance(e[1], secondary), e[0])):
         raise error
@@ -68,11 +69,11 @@ def run(
 
 
 def kill(comm: Comm) -> NoReturn:
-    """Ends this rank as SIGKILL ends a process; for tests of what the others do then."""
+    """Ends the calling rank as SIGKILL ends a process, for tests of how the others react."""
     assert isinstance(comm._p2p, ThreadTransport)
     comm._p2p.die()
 
 
 def comm_self() -> Comm:
-    """A communicator of this rank alone, without MPI."""
+    """Returns a communicator of one rank, without MPI."""
     return Comm(ThreadFamily(Hub(1, 1), 0, range(1)).first())

@@ -42,13 +42,13 @@ def load(
     context: int = 128,
     tokenizer: str | Tokenizer | None = None,
 ) -> Dataset:
-    """Load the data set named by `--data`: NAME, NAME:ARGUMENT or FILE.npz.
+    """Loads the data set that `--data` names: NAME, NAME:ARGUMENT or FILE.npz.
 
     data_dir: the directory of data files, existing and downloaded; default: the user's cache
-    seed: of the choice of test samples, and of synthetic data
-    ignore_index: the label in a file that counts for nothing
-    context: the positions of a window of text
-    tokenizer: one, or its folder or file; default: a token is a character, or a byte
+    seed: chooses the held-out test samples, and the values of synthetic data
+    ignore_index: the label that a loss ignores
+    context: the number of tokens in a window of text
+    tokenizer: a tokenizer, or its folder or file; default: one token per character, or per byte
     """
     name, colon, argument = spec.partition(":")
     if name not in DATASETS and spec.endswith(".npz"):
@@ -77,8 +77,8 @@ def blank(
     context: int = 128,
     tokenizer: str | None = None,
 ) -> Dataset:
-    """The data set named by `--data` as far as it is known without samples: one row of zeros takes
-    the place of all in files, and of synthetic ones."""
+    """The data set that `--data` names, with one row of zeros in the place of all samples where its
+    size is known without reading them."""
     name, _, argument = spec.partition(":")
     entry = DATASETS.get(name)
     if entry is None or entry.size is None or bool(argument) != (entry.form != name):

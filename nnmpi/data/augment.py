@@ -1,6 +1,6 @@
-"""Augmentation: images are moved and mirrored, in another way in each epoch.
+"""Augmentation: images are shifted and mirrored, differently in each epoch.
 
-How depends on the seed, the epoch and the sample: not on ranks or on the batch that it is in.
+The changes depend on the seed, the epoch and the sample, not on ranks or on the rest of the batch.
 """
 
 import numpy as np
@@ -11,29 +11,30 @@ from nnmpi.options.terms import Augment
 
 
 def check_images(split: Split, how: Augment) -> None:
-    """Raises ValueError unless samples are images, with labels that stay true of moved ones, and
-    larger than the way that they are moved."""
+    """Raises ValueError unless samples are images with one label each, and larger than the largest
+    shift."""
     if not isinstance(split.x, np.ndarray) or split.x.ndim != 4 or split.y.ndim > 2:
         shape = getattr(split.x, "shape", "several inputs")
         raise ValueError(
-            f"augment is for images (N, C, H, W) with labels of whole images, and samples are "
-            f"{shape} with labels {split.y.shape}: leave it out, or draw by nnmpi.random in the "
-            "model's forward"
+            f"augment needs images (N, C, H, W) with a label each, but the samples are {shape} "
+            f"with labels {split.y.shape}: leave it out, or augment in the model's forward with "
+            "nnmpi.random"
         )
     height, width = split.x.shape[2:]
     if how.crop >= min(height, width):
         raise ValueError(
-            f"augment crop:{how.crop} would move images of {height} x {width} pixels out of sight: "
-            f"take fewer than {min(height, width)}"
+            f"augment crop:{how.crop} could shift images of {height} x {width} pixels out of the "
+            f"frame: give fewer than {min(height, width)} pixels"
         )
 
 
 def augmented(
     x: np.ndarray, how: Augment, seed: int, epoch: int, samples: np.ndarray
 ) -> np.ndarray:
-    """Images (B, C, H, W), each as it is in this epoch; zeros come in at the edges.
+    """Images (B, C, H, W) as they are in this epoch: shifted by up to `how.crop` pixels, with zeros
+    at the edges, and mirrored at random.
 
-    samples: their numbers, (B,)
+    samples: the row numbers of the images in the split, (B,)
     """
     (H, W), pad = x.shape[2:], how.crop
     key = keyed.key(seed, "augment", epoch)

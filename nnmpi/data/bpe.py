@@ -1,4 +1,4 @@
-"""BPETokenizer: byte-level BPE as GPT-2 has it, by the library `tokenizers`."""
+"""BPETokenizer: GPT-2's byte-level BPE, with the library `tokenizers`."""
 
 import hashlib
 import json
@@ -16,16 +16,16 @@ from nnmpi.options.quoting import quoted, shown
 from nnmpi.options.user_files import check_regular
 
 LIBRARY = "the package tokenizers, which is not installed: pip install 'nnmpi[text]'"
-MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # of tokens of other kinds of BPE
-OTHER = "is not byte-level BPE as of GPT-2"
+MARKS = "continuing_subword_prefix", "end_of_word_suffix"  # used by other variants of BPE
+OTHER = "is not the byte-level BPE of GPT-2"
 REMEDY = "give a folder with vocab.json and merges.txt, or a tokenizer.json"
-LARGEST = 1 << 28  # bytes of a file
+LARGEST = 1 << 28  # bytes of a tokenizer's file, at most
 END = "<|endoftext|>"
-"""The token between texts, of GPT-2; `vocab.json` does not say that it is a special one."""
+"""GPT-2's token between texts; `vocab.json` does not say that it is a special token."""
 
 
 class BPETokenizer:
-    """Byte-level BPE as GPT-2 has it, from a folder with vocab.json and merges.txt, or from a
+    """GPT-2's byte-level BPE, from a folder with vocab.json and merges.txt, or from a
     tokenizer.json."""
 
     tokens, unit, cuts = "tokens", "character", BEFORE_SPACE
@@ -44,17 +44,18 @@ class BPETokenizer:
         self.sha256 = hashlib.sha256(both.encode()).hexdigest()[:12]
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The tokens of a text; the library keeps about 100 bytes of each meanwhile."""
+        """The token numbers of a text; meanwhile the library needs about 100 bytes of memory per
+        token."""
         given = text if isinstance(text, str) else as_text(text)
         return np.array(self._bpe.encode(given, add_special_tokens=False).ids, "int64")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of tokens; U+FFFD stands for bytes that are no UTF-8."""
+        """The text of a sequence of tokens; U+FFFD stands for bytes that are not UTF-8."""
         text: str = self._bpe.decode([int(i) for i in ids], skip_special_tokens=False)
         return text
 
     def lengths(self) -> np.ndarray:
-        """How many characters begin in each token."""
+        """The number of characters that begin in each token of the vocabulary."""
         counts = np.zeros(self.size, "int64")
         for token, i in self._bpe.get_vocab(with_added_tokens=False).items():
             counts[i] = sum(c not in CONTINUE for c in token)
@@ -63,13 +64,16 @@ class BPETokenizer:
         return counts
 
     def describe(self, path: str | None = None) -> str:
-        """{"kind": "bpe", "path": "...", "size": ..., "sha256": "..."}: the last of vocabulary and
-        merges, its first 12 digits; `path` is where a copy is"""
+        """A line of JSON, {"kind": "bpe", "path": "...", "size": ..., "sha256": "..."}; sha256 is
+        the first 12 digits of the hash of vocabulary and merges.
+
+        `path` overrides the path of the tokenizer, for instance if a copy of it is saved.
+        """
         path = path or str(self.path)
         return json.dumps({"kind": "bpe", "path": path, "size": self.size, "sha256": self.sha256})
 
     def to_json(self) -> str:
-        """The content of a tokenizer.json of this tokenizer."""
+        """The content of a tokenizer.json for this tokenizer."""
         content: str = self._bpe.to_str(pretty=True)
         return content
 
@@ -78,7 +82,8 @@ class BPETokenizer:
 
 
 def _bytes_to_characters() -> dict[int, str]:
-    """The characters that stand for bytes: themselves if printable, else those from U+0100 on."""
+    """GPT-2's printable characters for all bytes: a printable byte stands for itself, the others
+    are mapped to characters from U+0100 on."""
     themselves = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in themselves]
     return {byte: chr(byte) for byte in themselves} | {
@@ -88,11 +93,12 @@ def _bytes_to_characters() -> dict[int, str]:
 
 ALPHABET = _bytes_to_characters()
 CONTINUE = frozenset(ALPHABET[byte] for byte in range(0x80, 0xC0))
-"""The characters of bytes with which no character of UTF-8 begins."""
+"""The characters that stand for UTF-8 continuation bytes, with which no character begins."""
 
 
 def _library_tokenizer(path: Path) -> Any:
-    """The tokenizer of the library; raises ValueError of one line without it, or for bad files."""
+    """The tokenizer object of the library `tokenizers`; raises a ValueError of one line if the
+    library is missing or the files are bad."""
     try:
         import tokenizers
     except ImportError:
@@ -106,12 +112,12 @@ def _library_tokenizer(path: Path) -> Any:
     if whole_file.is_file():
         with reading(whole_file, REMEDY):
             made = tokenizers.Tokenizer.from_file(str(whole_file))
-        made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack it
+        made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack a decoder
         return made
     missing = [file.name for file in two if not file.is_file()]
     if missing:
-        has = f"a folder without tokenizer.json, and without {' and '.join(missing)}"
-        kind = has if path.is_dir() else "no file and no folder"
+        has = f"a folder without tokenizer.json and without {' and '.join(missing)}"
+        kind = has if path.is_dir() else "neither a file nor a folder"
         raise ValueError(f"tokenizer {shown(path)} is {kind}; {REMEDY}")
     with reading(f"{two[0]}, or {two[1].name},", REMEDY):
         model = tokenizers.models.BPE.from_file(*map(str, two))
@@ -124,9 +130,10 @@ def _library_tokenizer(path: Path) -> Any:
 
 
 def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) -> None:
-    """Raises ValueError unless it is byte-level BPE that divides a text as GPT-2 does.
+    """Raises ValueError unless the tokenizer is byte-level BPE that splits a text into words as
+    GPT-2 does.
 
-    Only then parts of a text have the same tokens as the whole.
+    Only then do parts of a text have the same tokens as the whole text.
     """
     model, words = described["model"], described["pre_tokenizer"] or {}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
@@ -137,9 +144,9 @@ def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) ->
         if described["normalizer"]
         else "",
         *(f"it has {mark} {quoted(model[mark])}" for mark in MARKS if model.get(mark)),
-        "" if byte_level.items() <= words.items() else "it divides texts into other words",
+        "" if byte_level.items() <= words.items() else "it splits texts into words differently",
         *(
-            f"token {quoted(added['content'])} takes the spaces behind it"
+            f"token {quoted(added['content'])} includes the spaces after it"
             for added in described["added_tokens"]
             if added["rstrip"] or re.search(r"\S\s", added["content"])
         ),

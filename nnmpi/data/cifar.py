@@ -1,6 +1,6 @@
 """CIFAR-10 in its binary version: six files of records, in a folder or in the archive.
 
-A record is 3,073 bytes: the label, then 32 x 32 red, green and blue values.
+A record has 3,073 bytes: the label, then 32 x 32 red, green and blue values.
 """
 
 import gzip
@@ -22,7 +22,8 @@ ARCHIVE = "cifar-10-binary.tar.gz"
 
 
 def cifar10(request: DatasetRequest) -> Dataset:
-    """Colour photographs of 32 x 32 pixels: 50,000 for training and 10,000 for testing."""
+    """Loads CIFAR-10: colour photographs of 32 x 32 pixels, 50,000 for training and 10,000 for
+    testing."""
     directory = request.directory / "cifar10"
     folders = [place / sub for place in (directory, request.directory) for sub in (FOLDER, "")]
     archives = [directory / ARCHIVE, request.directory / ARCHIVE]
@@ -39,7 +40,7 @@ def cifar10(request: DatasetRequest) -> Dataset:
         best = min(folders, key=lambda f: len(_missing(f)))
         looked = ", ".join(shown(place) for place in (*folders, *archives))
         raise ValueError(
-            f"cifar10: {', '.join(_missing(best))} not found, nor the archive (looked for "
+            f"cifar10: found neither {', '.join(_missing(best))} nor the archive (looked for "
             f"{looked}; the binary version is needed, not the Python one); give their directory "
             "with --data-dir DIR, or fetch them with --download"
         )
@@ -57,10 +58,10 @@ def _read_file(path: Path) -> np.ndarray:
 
 
 def _read_archive(archive: Path) -> dict[str, np.ndarray]:
-    """The records of the six files, read in one pass; nothing is unpacked to disk.
+    """The records of the six files in the archive, read in one pass without unpacking to disk.
 
-    The checksum of gzip is at the end of its stream, behind the last file, and is compared only
-    when the stream has been read to its end.
+    gzip's checksum is at the end of its stream, after the last file, and is only compared once the
+    stream has been read to its end.
     """
     content: dict[str, np.ndarray] = {}
     with reading(archive), gzip.open(archive) as stream:
@@ -70,7 +71,7 @@ def _read_archive(archive: Path) -> dict[str, np.ndarray]:
                 if name in (*TRAIN, TEST) and (file := tar.extractfile(member)):
                     with reading(archive / name):
                         content[name] = _records(file.read())
-        stream.read()
+        stream.read()  # to the end, where gzip compares its checksum
         missing = [name for name in (*TRAIN, TEST) if name not in content]
         if missing:
             raise ValueError(f"it holds no {', '.join(missing)}")

@@ -1,4 +1,4 @@
-"""Data sets: samples with labels, in a training and a test split; and data sets from arrays."""
+"""Data sets: labelled samples in a training and a test split, and data sets from arrays."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +11,7 @@ from nnmpi.data.inputs import Inputs, described, each, is_index, like, parts
 from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.options.quoting import quoted
 
-BLOCK = 1 << 16  # rows or elements that are copied or compared at a time
+BLOCK = 1 << 16  # elements that are copied or compared at a time
 
 
 class Split(NamedTuple):
@@ -19,8 +19,7 @@ class Split(NamedTuple):
 
     x: (N, ...), or a tuple or dict of such arrays: uint8 or float32, (N, features), (N, C, L),
         (N, C, H, W) and others; or int64, which are indices
-    y: int64, (N,) of samples or (N, ...) of their positions, classes counted from 0; or
-        floating-point numbers, (N, ...)
+    y: int64 classes from 0, (N,) for samples or (N, ...) for their positions; or floats, (N, ...)
     """
 
     x: Inputs
@@ -28,11 +27,11 @@ class Split(NamedTuple):
 
 
 class Language(NamedTuple):
-    """A description of the tokens of a data set of text.
+    """The tokens of a text data set.
 
-    tokenizer: its description, from which `nnmpi.data.tokenizer.tokenizer_of` makes it again
-    unit: what is counted of a text: a character, or a byte
-    tokens_a_unit: of the held-out text
+    tokenizer: its description, from which `nnmpi.data.tokenizer.tokenizer_of` makes the tokenizer
+    unit: the unit in which texts are measured: character or byte
+    tokens_a_unit: tokens per unit in the held-out text
     """
 
     tokenizer: str
@@ -41,11 +40,11 @@ class Language(NamedTuple):
 
 
 class Dataset(NamedTuple):
-    """A training and a test split.
+    """A data set: its training and test splits, and the number of classes.
 
     classes: 0 if y are the targets of a regression
-    note: a sentence for the user about how the data were found or divided, may be empty
-    language: of text
+    note: a sentence for the user about how the data were found or split; may be empty
+    language: the tokens, if the data are text
     """
 
     name: str
@@ -57,13 +56,13 @@ class Dataset(NamedTuple):
 
 
 class DatasetRequest(NamedTuple):
-    """The arguments of the function that loads a data set.
+    """The arguments of a function that loads a data set.
 
-    argument: what the user wrote after the name and a colon (a file, a shape), may be empty
-    directory: of data files, existing and downloaded
-    ignore_index: the label that counts for nothing
-    context: the positions of a window of text
-    tokenizer: that of a text, or its path, if it has one
+    argument: the text after the name and the colon (a file, a shape); may be empty
+    directory: the directory of data files, existing and downloaded
+    ignore_index: the label that a loss ignores
+    context: the number of tokens in a window of text
+    tokenizer: a tokenizer for a text, or its path; None for the default
     """
 
     argument: str
@@ -76,7 +75,8 @@ class DatasetRequest(NamedTuple):
 
 
 class DatasetSize(NamedTuple):
-    """The shape of a sample and its numbers' type, and how many classes and samples there are."""
+    """The shape and dtype of a sample, the number of classes, and the numbers of training and test
+    samples."""
 
     shape: tuple[int, ...]
     classes: int
@@ -86,10 +86,10 @@ class DatasetSize(NamedTuple):
 
 
 class DatasetEntry(NamedTuple):
-    """An entry of DATASETS: the function that loads it, and its form on the command line.
+    """An entry of DATASETS: the function that loads the data set, and its form on the command line.
 
-    may_stand_alone: whether the argument of this form may be left out
-    size: by the argument, of a data set that is known without samples
+    may_stand_alone: True if the argument after the colon is optional
+    size: returns the size for an argument; None if samples must be read to know it
     """
 
     load: Callable[[DatasetRequest], Dataset]
@@ -99,11 +99,12 @@ class DatasetEntry(NamedTuple):
 
 
 def hold_out(
-    x: Inputs, y: np.ndarray, seed: int, name: str, own: bool = False
+    x: Inputs, y: np.ndarray, seed: int, name: str, may_overwrite: bool = False
 ) -> tuple[Split, Split]:
-    """Training and test splits; a pseudo-random fifth of each class is for testing.
+    """Splits samples into training and test sets; a pseudo-random fifth of each class is for
+    testing.
 
-    Arrays that are its `own` are overwritten, and become those for training.
+    With `may_overwrite`, the memory of the arrays is reused for the training set.
 
     Rows are shuffled, then sorted by class, if they have one. Of these n rows, t are taken at even
     distances: row k is taken if (k + 1) t / n passes an integer. So exactly t rows are taken, and
@@ -121,13 +122,18 @@ def hold_out(
     k = np.arange(n)
     taken = np.zeros(n, bool)
     taken[by_class] = (k + 1) * t // n > k * t // n
-    rest = (lambda array: _compressed(array, ~taken)) if own else (lambda array: array[~taken])
+    rest = (
+        (lambda array: _compressed(array, ~taken))
+        if may_overwrite
+        else (lambda array: array[~taken])
+    )
     test = each(lambda array: array[taken], x), y[taken]
     return Split(each(rest, x), rest(y)), Split(*test)
 
 
 def _compressed(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The rows of an array that are kept, moved to its beginning."""
+    """The rows of an array where `kept` is True, moved to its beginning block by block, without a
+    copy of the array."""
     rows = np.flatnonzero(kept)
     step = max(BLOCK * len(array) // max(array.size, 1), 1)
     for start in range(0, len(rows), step):
@@ -137,7 +143,8 @@ def _compressed(array: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def kept_as(dtype: np.dtype[Any], is_label: bool) -> np.dtype[Any]:
-    """The type in which samples or labels of a type are kept; their own if they are no numbers."""
+    """The dtype in which samples or labels of a dtype are stored; the dtype itself if it is not
+    numeric."""
     if is_label and dtype.kind == "f":
         return np.dtype("float64" if dtype.itemsize > 4 else "float32")
     if dtype.kind in "iu":
@@ -153,22 +160,22 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
     ignore_index: int | None = None,
-    own: bool = False,
+    may_overwrite: bool = False,
 ) -> Dataset:
-    """A data set from arrays in memory; without test arrays a fifth of the rows is held out.
+    """A data set made of arrays in memory; without test arrays, a fifth of the rows is held out.
 
-    x: (N, ...), or a tuple or a dict of such arrays, with which the model is called: integers are
-        indices and become int64, but uint8 is kept; floats and booleans become float32
-    y: integers from 0, or `ignore_index`, of samples (N,) or of their positions (N, ...); or the
-        targets of a regression, (N, ...) of floats
-    own: whether the arrays may be overwritten, which saves memory
+    x: (N, ...), or a tuple or a dict of such arrays as the model's arguments: integers are indices
+        and become int64, but uint8 is kept; floats and booleans become float32
+    y: integers from 0, or `ignore_index`, (N,) for samples or (N, ...) for their positions; or the
+        targets of a regression, floats (N, ...)
+    may_overwrite: True if the memory of the arrays may be reused, which saves memory
     """
     everything = _split(x, y, name, "", ignore_index)
     if (x_test is None) != (y_test is None):
         given, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
         raise ValueError(f"{name}: {given} is given but {missing} is not; give both or neither")
     if x_test is None:
-        train, test = hold_out(*everything, seed, name, own)
+        train, test = hold_out(*everything, seed, name, may_overwrite)
     else:
         train, test = everything, _split(x_test, y_test, name, "_test", ignore_index)
         _check_same_kind(train, test, name)
@@ -181,7 +188,7 @@ def from_arrays(
 
 
 def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> Iterator[str]:
-    """Notes for the user about the data."""
+    """Yields notes for the user about how the data were split and understood."""
     if is_held_out:
         yield f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     if labels.size and labels.min() > 0:
@@ -194,18 +201,19 @@ def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> 
 
 
 def samples_like(x: Any, train: Split) -> Inputs:
-    """x as samples of the structure, type and shape of those of a split."""
+    """x as samples for prediction; raises ValueError unless their structure, dtype and shape are
+    those of the split."""
     samples = _inputs(x, "x")
     for name, array in parts(samples):
         if len(array) != len(parts(samples)[0][1]):
             rows = ", ".join(f"{len(other):,}" for _, other in parts(samples))
-            raise ValueError(f"x{name}: the inputs have {rows} rows; give as many of each")
+            raise ValueError(f"x{name}: the inputs have {rows} rows; give the same number of each")
     _check_same_kind(train, Split(samples, train.y), "predict", "samples")
     return samples
 
 
 def _split(x: Any, y: Any, name: str, suffix: str, ignore_index: int | None) -> Split:
-    """A split of these arrays; raises ValueError if they are unusable."""
+    """A split made of these arrays; raises ValueError if they are unusable."""
     samples = _inputs(x, f"{name}: x{suffix}")
     labels = _targets(_array(y, f"{name}: y{suffix}"), f"{name}: y{suffix}", ignore_index)
     for part, array in parts(samples):
@@ -230,7 +238,8 @@ def _array(value: Any, label: str) -> np.ndarray:
 
 
 def _inputs(x: Any, label: str) -> Inputs:
-    """x as an array; a tuple and a dict as one of arrays, with the names of arguments."""
+    """x as one array, or as a tuple or dict of arrays; raises ValueError if they are unusable as
+    inputs."""
     if isinstance(x, tuple | dict) and not x:
         raise ValueError(f"{label} is {described(x)} of 0 arrays; give at least one")
     for name in x if isinstance(x, dict) else ():
@@ -244,7 +253,7 @@ def _inputs(x: Any, label: str) -> Inputs:
 
 
 def _samples(x: np.ndarray, label: str) -> np.ndarray:
-    """x as uint8, int64 or finite float32, with an axis of samples."""
+    """x as uint8, int64 or finite float32, with an axis of samples; raises ValueError otherwise."""
     if x.dtype.kind not in "biuf":
         raise ValueError(f"{label} holds {x.dtype}; samples must be real numbers")
     if x.ndim == 0:
@@ -275,7 +284,7 @@ def _check_finite(rows: np.ndarray, label: str) -> None:
 
 
 def _targets(y: np.ndarray, label: str, ignore_index: int | None) -> np.ndarray:
-    """y as int64 that are not negative, or as finite floats, of samples or of their positions."""
+    """y as non-negative int64 or as finite floats; raises ValueError otherwise."""
     if y.ndim == 0:
         raise ValueError(f"{label} is one number; give one or more for each row, (N, ...)")
     if y.dtype.kind == "f":
@@ -295,7 +304,8 @@ def _targets(y: np.ndarray, label: str, ignore_index: int | None) -> np.ndarray:
 
 
 def _check_same_kind(train: Split, test: Split, name: str, label: str = "x_test") -> None:
-    """Training and test samples have the same shape and type, and so have their targets."""
+    """Raises ValueError unless training and test samples, and their targets, have the same shape
+    and dtype."""
     tests = dict(parts(test.x))
     if tests.keys() != dict(parts(train.x)).keys():
         raise ValueError(

@@ -1,8 +1,9 @@
-"""Data files: downloads, compared with known SHA-256 sums; errors as one line with the remedy.
+"""Data files: downloads that are checked against SHA-256 sums, and one-line errors with a remedy.
 
-A file is written under a temporary name and renamed once its sum is right, so files in the
-directory are complete. Several processes may download at once: the last rename wins. With many
-ranks, let one of them download first."""
+A file is downloaded under a temporary name, and renamed once its checksum is right; so the files in
+the directory are complete. Several processes may download at once: the last rename wins. With many
+ranks, let one of them download first.
+"""
 
 import json
 import os
@@ -20,42 +21,44 @@ from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import check_regular, parsed
 
 REMEDY = "delete it and run again with --download, or put a good copy in its place"
-JSON_BYTES = 16 << 20  # of a file of JSON, at most
+JSON_BYTES = 16 << 20  # size of a JSON file, at most
 
 
 class RefusedError(ValueError):
-    """The error for a file that cannot be used; its message names the file and what is wrong."""
+    """An error for a file that cannot be used; its message names the file and what is wrong."""
 
 
 @contextmanager
 def reading(file: object, remedy: str = REMEDY) -> Iterator[None]:
-    """Raises RefusedError if the file is damaged or cannot be read."""
+    """A context in which errors of reading `file` become a RefusedError of one line, with the
+    remedy."""
     try:
         yield
     except (RefusedError, AttributeError, NameError, AssertionError):
-        raise  # the last three are mistakes of this code, not of the file
+        raise  # the last three are bugs in this code, not faults of the file
     except Exception as error:  # decoders raise all kinds of errors for damaged files
-        is_whole = getattr(error, "errno", None) or type(error) is RuntimeError  # has a password
+        # an OSError, or the RuntimeError of a zip file with a password: the file is intact
+        is_whole = getattr(error, "errno", None) or type(error) is RuntimeError
         fault = "cannot be read" if is_whole else "is damaged"
-        text = getattr(error, "strerror", None) or str(error)  # else the file is named twice
+        text = getattr(error, "strerror", None) or str(error)  # str(OSError) repeats the file name
         reason = shown(" ".join(text.split())) or type(error).__name__
         raise RefusedError(f"{shown(file)} {fault}: {reason}; {remedy}") from None
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """The value in a JSON file; raises RefusedError for another file, or one that is too long."""
+    """The value in a JSON file; raises RefusedError if the file is not JSON or is too long."""
     with reading(path, remedy):
         check_regular(path, JSON_BYTES)
         return parsed(json.loads, path.read_bytes())
 
 
 def check_room(file: object, announced: str, count: int) -> None:
-    """Raises RefusedError if arrays of `count` bytes are larger than the memory."""
+    """Raises RefusedError if arrays of `count` bytes would not fit into memory."""
     memory = memory_size()
     if count > memory:
         raise RefusedError(
-            f"{shown(file)} announces {shown(announced)} {count:,} bytes, but there are "
-            f"{memory:,} bytes of memory; check it, or take fewer samples"
+            f"{shown(file)}: {shown(announced)} {count:,} bytes, but there are only {memory:,} "
+            "bytes of memory; check the file, or take fewer samples"
         )
 
 
@@ -67,7 +70,8 @@ def check_labels(y: np.ndarray, classes: int) -> None:
 
 
 def memory_size() -> int:
-    """The bytes of memory that this process may take: of the machine, or of its control group."""
+    """The bytes of memory that this process may use: those of the machine, or of its control
+    group."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min(machine, memory_limit() or machine)
 
@@ -76,13 +80,14 @@ def memory_size() -> int:
 
 
 CHUNK = 1 << 20
-TIMEOUT = 30.0  # seconds without a byte
+TIMEOUT = 30.0  # seconds without receiving a byte
 
 
 class DownloadSource(NamedTuple):
-    """Where the files of a data set are: URLs that end in /, preferred one first; and their sums.
+    """The URLs and checksums of a data set's files.
 
-    sums: a line a file, its name, its size in bytes and its SHA-256
+    urls: base URLs that end in /, the preferred one first
+    sums: a line for each file: name, size in bytes, SHA-256
     """
 
     urls: tuple[str, ...]
@@ -90,13 +95,13 @@ class DownloadSource(NamedTuple):
 
 
 def default_directory() -> Path:
-    """`nnmpi` in the user's cache: $XDG_CACHE_HOME, or ~/.cache where that is not set."""
+    """The directory `nnmpi` in the user's cache, $XDG_CACHE_HOME or ~/.cache."""
     cache = os.environ.get("XDG_CACHE_HOME", "")
     return Path(cache if os.path.isabs(cache) else os.path.expanduser("~/.cache")) / "nnmpi"
 
 
 def fetch(name: str, directory: Path) -> None:
-    """Download the files of a data set that are not in the directory."""
+    """Downloads the files of a data set that are not yet in the directory."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -111,8 +116,8 @@ def fetch(name: str, directory: Path) -> None:
 
 
 def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory: Path) -> None:
-    """Download one file from the first URL that offers it intact."""
-    from http.client import HTTPException  # takes as long to import as much of nnmpi
+    """Downloads one file from the first URL that offers it intact."""
+    from http.client import HTTPException  # here, because importing it is slow
 
     part = directory / f".{file}.{uuid4().hex}.part"
     failures = []
@@ -133,7 +138,8 @@ def _fetch(urls: tuple[str, ...], file: str, size: int, expected: str, directory
 
 
 def _save(url: str, size: int, expected: str, part: Path) -> None:
-    """Write the content of a URL to `part`; raises ValueError or OSError if it is another one."""
+    """Writes the content of a URL to `part`; raises ValueError if size or checksum are wrong,
+    OSError if it cannot be read."""
     from urllib.request import Request, urlopen
 
     digest, got = sha256(), 0
@@ -167,7 +173,7 @@ t10k-labels-idx1-ubyte.gz 4542 f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defae
     "fashion-mnist": DownloadSource(
         (
             "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",  # it has no https
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",  # offers no https
         ),
         """
 train-images-idx3-ubyte.gz 26421880 3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84

@@ -1,13 +1,12 @@
-"""Inputs: what a model is given of samples: one array, or several by position or by name.
+"""Inputs of a model for a batch of samples: one array, or several by position or by name.
 
     x                  the model is called as
     an array           model(x)
     a tuple of arrays  model(*x)
     a dict of arrays   model(**x)
 
-Each has one row a sample. Integers are indices, for an `nn.Embedding` say, and reach the model as
-they are. Other numbers are standardised: floats, booleans, and uint8, which are the pixels of
-images.
+Each array has one row per sample. Integers are indices, for an `nn.Embedding` say, and reach the
+model unchanged. Other values are standardised: floats, booleans, and uint8, the pixels of images.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,13 +20,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 Structure: TypeAlias = T | tuple[T, ...] | dict[str, T]
-"""One thing, or one for each of several inputs."""
+"""One T for a single input, or a tuple or dict with one T for each of several inputs."""
 
 Inputs: TypeAlias = Structure[np.ndarray]
 
 
 def parts(x: Structure[T]) -> list[tuple[str, T]]:
-    """(name, part) of each input: "" for one alone, ".0", ".1" in a tuple, ".NAME" in a dict."""
+    """The inputs as (name, part) pairs: the name is "" for a single one, ".0", ".1" in a tuple,
+    ".NAME" in a dict."""
     if isinstance(x, dict):
         return [(f".{name}", part) for name, part in x.items()]
     if isinstance(x, tuple):
@@ -36,60 +36,64 @@ def parts(x: Structure[T]) -> list[tuple[str, T]]:
 
 
 def like(x: Structure[Any], values: Sequence[T]) -> Structure[T]:
-    """The structure of x with these values, one for each input."""
+    """The values, one for each input, in the structure of x: a single one, a tuple or a dict."""
     if isinstance(x, dict):
         return dict(zip(x, values, strict=True))
     return tuple(values) if isinstance(x, tuple) else values[0]
 
 
 def aligned(x: Structure[Any], *others: Structure[Any]) -> list[tuple[Any, ...]]:
-    """Each input, and what `others` have under its name; ValueError unless they have the same."""
+    """Tuples of each input of x and its counterparts of the same name in `others`; raises
+    ValueError unless all have the same names."""
     named = [dict(parts(other)) for other in others]
     for known, other in zip(named, others, strict=True):
         if known.keys() != dict(parts(x)).keys():
             raise ValueError(
-                f"the samples are {described(x)}, and {described(other)} is expected: give as "
-                "many arrays under the same names"
+                f"the samples are {described(x)}, but {described(other)} is expected: give the "
+                "same number of arrays, under the same names"
             )
     return [(a, *(known[name] for known in named)) for name, a in parts(x)]
 
 
 def each(function: Callable[..., U], x: Structure[Any], *others: Structure[Any]) -> Structure[U]:
-    """The function of each input, and of what `others` have under its name."""
+    """Applies a function to each input of x and its counterparts in `others`; the results have the
+    structure of x."""
     return like(x, [function(*row) for row in aligned(x, *others)])
 
 
 def described(x: Structure[Any]) -> str:
-    """How many inputs there are, in words."""
+    """The structure of inputs in words, for messages: "one array", "a tuple of 2", "a dict of a,
+    b"."""
     if isinstance(x, dict):
         return f"a dict of {', '.join(map(shown, x))}"
     return f"a tuple of {len(x)}" if isinstance(x, tuple) else "one array"
 
 
 def arrays(x: Inputs) -> list[np.ndarray]:
-    """The array of each input."""
+    """The list of the input arrays."""
     return [array for _, array in parts(x)]
 
 
 def is_index(array: np.ndarray) -> bool:
-    """Whether an array holds indices: integers other than uint8."""
+    """True if an array holds indices: integers other than uint8."""
     return array.dtype.kind in "iu" and array.dtype != np.uint8
 
 
 def is_one_row(array: np.ndarray) -> bool:
-    """Whether all rows are the same memory, of a data set without its samples."""
+    """True if all rows share the same memory, as in a data set without its samples (`blank`)."""
     return array.strides[:1] == (0,)
 
 
 def take(x: Inputs, rows: np.ndarray) -> Inputs:
-    """The inputs of these rows, in new arrays."""
+    """The inputs at the given rows, in new arrays."""
     if isinstance(x, np.ndarray):
         return x.take(rows, axis=0)
     return each(lambda array: array.take(rows, axis=0), x)
 
 
 def zeros(x: Inputs, samples: int, dtype: Any) -> Inputs:
-    """A batch of zeros as a model gets them: indices, and numbers of this type."""
+    """A batch of zeros as a model would get it: integer indices, and `dtype` for all other
+    inputs."""
 
     def of(array: np.ndarray) -> np.ndarray:
         kind = array.dtype if is_index(array) else dtype

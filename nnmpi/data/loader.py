@@ -1,10 +1,10 @@
-"""Batches of a split: the order of rows, gathering and standardising, in advance by a thread.
+"""Batches of a split: row order, gathering and standardising, in advance in a background thread.
 
-With lengths, batches are of samples of similar length: the steps of a recurrent layer are full, and
-few.
+With lengths, a batch has samples of similar length, so a recurrent layer has few steps, all full.
 
 lengths of the samples, sorted    2 2 3 | 3 4 | 5 5 6 | 7 7 9
-batches, in the order drawn       5 5 6,  2 2 3,  7 7 9,  3 4      the smaller one is the last"""
+batches, in the order drawn       5 5 6,  2 2 3,  7 7 9,  3 4      the smaller one is the last
+"""
 
 import sys
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -27,18 +27,18 @@ from nnmpi.options.terms import Augment
 
 T = TypeVar("T")
 
-SMALL = 16 << 20  # bytes up to which a standardised copy of the whole split is kept
+SMALL = 16 << 20  # splits of up to so many bytes are kept as a standardised copy
 
 
 class Batch(NamedTuple):
     """Standardised samples, their labels or targets, and their row numbers in the split.
 
-    x: (B, ...) in the structure of the split: floats of one type, and indices as they are
+    x: (B, ...) in the structure of the split: floats of one dtype, and indices unchanged
     y: (B, ...), as in the split
-    samples: int64, (B,), the key of what is random per sample, such as dropout
-    positions: which positions of sequences x and y have; None: all of them
+    samples: int64, (B,), the row numbers: keys for per-sample randomness such as dropout
+    positions: the positions of the sequences that x and y have; None: all of them
 
-    Of x and y, what was not asked for (see Fields) has length 0.
+    If x or y was not asked for (see Fields), it has length 0.
     """
 
     x: Inputs
@@ -48,8 +48,8 @@ class Batch(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """The parts of a batch to gather: a pipeline needs x on its first rank and y on its last one,
-    and a rank that has some positions of sequences these."""
+    """The parts of a batch to gather: a pipeline needs x on its first rank and y on its last, and a
+    context-parallel rank needs only some positions of the sequences."""
 
     x: bool = True
     y: bool = True
@@ -60,9 +60,9 @@ X_AND_Y = Fields()
 
 
 class Load(NamedTuple):
-    """One step: the rows of the global batch, and the micro-batches that this rank computes.
+    """The work of one step: the rows of the global batch, and this rank's part of each micro-batch.
 
-    divisor: of the loss of the global batch, which each rank sums over its own samples
+    divisor: by which the summed loss is divided: each rank sums over its own samples
     """
 
     rows: np.ndarray
@@ -76,7 +76,7 @@ BatchCut = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 @dataclass(frozen=True)
 class BatchSplit:
-    """Cuts a batch into micro-batches, and each of these over ranks; keeps this rank's parts.
+    """Cuts a batch into micro-batches, and each of them over ranks; returns this rank's parts.
 
     7 rows, 2 micro-batches, 3 ranks     0 1 2 | 3 4 5 6      rank 0  0 | 3
                                                               rank 1  1 | 4
@@ -88,26 +88,26 @@ class BatchSplit:
     rank: int
 
     def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
-        parts, micro_batches = min(self.micro_batches, len(rows)), []  # none is empty
+        parts, micro_batches = min(self.micro_batches, len(rows)), []  # no empty micro-batches
         for m in range(parts):
             micro_batches.append(part_of(part_of(rows, parts, m), self.ranks, self.rank))
         return micro_batches
 
 
 def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
-    """Part i of so many, as equal as they can be."""
+    """Part i of `parts` parts of the rows, as equal in length as possible."""
     return rows[len(rows) * i // parts : len(rows) * (i + 1) // parts]
 
 
 class Loader:
     """The batches of a split, epoch by epoch; the last batch may be smaller.
 
-    A small split is standardised once and then only indexed. For a large one a thread gathers and
+    A small split is standardised once, and then only indexed. For a large one, a thread gathers and
     standardises `prefetch` batches in advance (0: no thread). Both give the same values.
 
-    `divisor` maps the labels of a batch to what the sum of their losses is divided by. With
-    `lengths`, (N,), batches are of samples of similar length. With
-    `augment` images are varied, in each epoch in another way (see nnmpi.data.augment).
+    divisor: maps the labels of a batch to the number by which the sum of their losses is divided
+    lengths: of the samples, (N,): batches are made of samples of similar length
+    augment: how images are varied, differently in each epoch (see nnmpi.data.augment)
     """
 
     def __init__(
@@ -138,10 +138,11 @@ class Loader:
         self.batch_size, self.divisor, self.lengths = batch_size, divisor, lengths
         self.augment = augment
         self.dtype, self.seed, self.shuffle = dtypes.named(dtype), seed, shuffle
+        # indices need no copy: standardising leaves them unchanged
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
         self.standardised: Inputs | None = self.standardiser.apply(x, self.dtype) if small else None
-        self._ready: Callable[[np.ndarray], Inputs] | None = None  # takes rows of the copy
+        self._ready: Callable[[np.ndarray], Inputs] | None = None  # gathers rows of the copy
         if self.standardised is not None:
             rows = (
                 partial(self.standardised.take, axis=0)
@@ -156,7 +157,8 @@ class Loader:
         return (len(self.split.y) + self.batch_size - 1) // self.batch_size
 
     def batches(self, epoch: int) -> Iterator[np.ndarray]:
-        """The row numbers (int64) of each batch; they depend on the seed and the epoch only."""
+        """Yields the row numbers (int64) of each batch; they depend only on the seed and the
+        epoch."""
         n = len(self.split.y)
         key = keyed.key(self.seed, "order", epoch)
         order = keyed.permutation(key, n) if self.shuffle else np.arange(n)
@@ -165,7 +167,7 @@ class Loader:
         return (order[i : i + self.batch_size] for i in range(0, n, self.batch_size))
 
     def gather(self, rows: np.ndarray, want: Fields = X_AND_Y, epoch: int | None = None) -> Batch:
-        """The batch of these rows, in new arrays, as they are or as augmented in an epoch."""
+        """The batch of the given rows, in new arrays; augmented if an epoch is given."""
         wanted = rows if want.x else rows[:0]
         if self._ready is not None:
             x = self._ready(wanted)
@@ -180,14 +182,15 @@ class Loader:
         return Batch(x, y, rows, want.positions)
 
     def epoch(self, epoch: int) -> Generator[Batch, None, None]:
-        """The batches of an epoch; to stop early, close the generator or drop it."""
+        """Yields the batches of an epoch; to stop early, close the generator or drop it."""
         batches = (self.gather(rows, epoch=epoch) for rows in self.batches(epoch))
         return prefetch(batches, self.prefetch) if self.prefetch else batches
 
     def loads(
         self, epoch: int, cut: BatchCut, first: int = 0, want: Fields = X_AND_Y
     ) -> Generator[Load, None, None]:
-        """The batches from `first` on; only the micro-batches chosen by `cut` are gathered."""
+        """Yields the steps of an epoch from `first` on; only the micro-batches that `cut` chooses
+        are gathered."""
         loads = self._loads(epoch, cut, first, want)
         return prefetch(loads, self.prefetch) if self.prefetch else loads
 
@@ -200,8 +203,8 @@ class Loader:
 
 
 def _contiguous(array: np.ndarray) -> np.ndarray:
-    """Rows that are stretches of memory; windows of text are, in memory or in a file, and so are
-    those that all are one row."""
+    """The array with contiguous rows; windows of text have them already, and one repeated row is
+    kept."""
     if not isinstance(array, np.ndarray) or is_one_row(array):
         return array
     return np.ascontiguousarray(array)
@@ -211,19 +214,21 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 
 
 class _EndOfItems(NamedTuple):
-    """The last entry of the queue, with the error that ended the items if there is one."""
+    """The last entry of the queue, with the error that ended the items, if any."""
 
     error: BaseException | None
 
 
 def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
-    """Yield the items, of which a thread computes up to `depth` in advance.
+    """Yields the items, of which a background thread computes up to `depth` in advance.
 
-    An error in the thread is raised here, after the items computed before it. When the consumer
-    stops early, by `break` or by an error, the thread finishes the item in progress and is joined.
-    It is a daemon: the interpreter does not wait for it at exit, as it would for a pool's.
+    An error in the thread is raised in the consumer, after the items that were computed before it.
+    If the consumer stops early, by `break` or by an error, the thread finishes the item in progress
+    and is joined. It is a daemon thread, so the interpreter does not wait for it at exit, as it
+    would for the threads of a pool.
     """
     queue: SimpleQueue[T | _EndOfItems] = SimpleQueue()
+    # depth - 1, because the thread puts an item before it acquires
     free, stop = Semaphore(depth - 1), Event()
 
     def compute() -> None:
@@ -234,11 +239,11 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
                 free.acquire()
                 if stop.is_set():
                     break
-        except BaseException as caught:  # of any kind: the consumer must not wait for ever
+        except BaseException as caught:  # any error at all: the consumer must not wait for ever
             error = caught
         queue.put(_EndOfItems(error))
 
-    target = partial(copy_context().run, compute)
+    target = partial(copy_context().run, compute)  # a new thread has no context variables of ours
     thread = Thread(target=target, name="nnmpi-prefetch", daemon=True)
     thread.start()
     try:
@@ -248,7 +253,7 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
         if item.error is not None:
             raise item.error
     finally:
-        if not sys.is_finalizing():  # at exit the thread is suspended for good
+        if not sys.is_finalizing():  # at exit the thread is frozen: joining it would hang
             stop.set()
             free.release()
             thread.join()
@@ -258,7 +263,8 @@ def prefetch(items: Iterable[T], depth: int) -> Generator[T, None, None]:
 
 
 def lengths_of(x: Inputs, name: str) -> np.ndarray:
-    """The lengths of samples, (N,): the input of that name, which the model takes too."""
+    """The lengths of samples, (N,): the model's input named `lengths`; raises ValueError if there
+    is none."""
     lengths = x.get("lengths") if isinstance(x, dict) else None
     if lengths is None or lengths.ndim != 1 or not is_index(lengths):
         kind = (
@@ -276,9 +282,9 @@ def lengths_of(x: Inputs, name: str) -> np.ndarray:
 def by_length(
     order: np.ndarray, lengths: np.ndarray, batch_size: int, seed: int, epoch: int
 ) -> list[np.ndarray]:
-    """The rows of each batch: samples in this order, those of one length as they come in it.
+    """The rows of each batch: samples sorted by length, those of equal length in the given order.
 
-    The order of batches is drawn, and which lengths the smaller one has.
+    The order of the batches is random, and so is the place of the smaller batch among the lengths.
     """
     rows = order[np.argsort(lengths[order], kind="stable")]
     full_batches, rest = divmod(len(rows), batch_size)
@@ -292,7 +298,7 @@ def by_length(
 
 
 def padding(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:
-    """The share of padding in batches that are as long as their longest sample."""
+    """The share of padding if every batch is padded to its longest sample."""
     counts = [(lengths[rows].max() * len(rows), lengths[rows].sum()) for rows in batches]
     positions, tokens = np.sum(counts, axis=0)
     return float(1 - tokens / max(positions, 1))

@@ -1,6 +1,6 @@
 """MNIST and Fashion-MNIST: four IDX files in one directory, with the same names in both sets.
 
-The IDX format is a magic number, the shape, then bytes; gzipped or not:
+An IDX file is a magic number, the shape, then bytes; it may be gzipped:
 
     0  0  8  d  | side 0 | ... | side d-1 | bytes
     \\_________/   big-endian 32-bit each
@@ -25,15 +25,15 @@ KINDS = {2049: "labels", 2051: "images"}
 
 
 TORCHVISION = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
-"""The folders in which torchvision puts handwritten digits, and articles of clothing."""
+"""The folders in which torchvision stores the files of these data sets."""
 
 
 def load(name: str, request: DatasetRequest) -> Dataset:
-    """Images of 28 x 28 pixels, 60,000 for training and 10,000 for testing: of the four files in
-    the first directory that has all of them, else of the divided test pair.
+    """Loads MNIST or Fashion-MNIST: 60,000 training and 10,000 test images of 28 x 28 pixels.
 
-    Files of several directories are never combined: those of MNIST and Fashion-MNIST have the same
-    names, and only the directory distinguishes them.
+    The four files are taken from the first directory that has all of them. If there is none, the
+    test pair (t10k) is split. Files of several directories are never combined: those of MNIST and
+    Fashion-MNIST have the same names, so only the directory distinguishes them.
     """
     directory_of_set = request.directory / name
     directories = (directory_of_set, request.directory / TORCHVISION[name], request.directory)
@@ -56,7 +56,8 @@ def load(name: str, request: DatasetRequest) -> Dataset:
 
 
 def _find(directory: Path) -> dict[str, Path]:
-    """The files among the four that are in a directory; one without .gz comes first."""
+    """The paths of those of the four files that are in a directory; a file without .gz is
+    preferred."""
     stems = [(stem, stem + suffix) for suffix in (".gz", "") for stem in (*TRAIN, *TEST)]
     return {stem: directory / name for stem, name in stems if (directory / name).is_file()}
 
@@ -73,10 +74,11 @@ def _four(name: str, files: dict[str, Path]) -> Dataset:
 
 
 def _divided(name: str, files: dict[str, Path]) -> Dataset:
-    """The t10k pair only: its first four fifths for training, the rest for testing."""
+    """The data set made of the t10k pair only: the first four fifths for training, the rest for
+    testing."""
     x, y = _read_pair(files, TEST)
     if len(y) < 2:
-        raise ValueError(f"{shown(files[TEST[0]])} has {len(y)} image, too few to divide; {REMEDY}")
+        raise ValueError(f"{shown(files[TEST[0]])} has {len(y)} image, too few to split; {REMEDY}")
     n = max(len(y) * 4 // 5, 1)
     note = (
         f"only the t10k pair found in {shown(files[TEST[0]].parent)}: first {n:,} images for "
@@ -100,7 +102,7 @@ def _read_pair(files: dict[str, Path], stems: tuple[str, str]) -> tuple[np.ndarr
 
 
 def read_idx(path: Path, ndim: int) -> np.ndarray:
-    """The uint8 array of `ndim` dimensions in an IDX file, gzip or not."""
+    """The uint8 array with `ndim` dimensions in an IDX file, gzipped or not."""
     with reading(path):
         data = path.read_bytes()
         if data.startswith(GZIP):

@@ -18,10 +18,10 @@ REMEDY = "write it again with numpy.savez(file, x=..., y=...), plain numbers onl
 
 
 def npz(request: DatasetRequest) -> Dataset:
-    """The arrays x and y of a file, and x_test and y_test if it has them.
+    """Loads a NumPy archive with the arrays x and y, and x_test and y_test if it has them.
 
-    Several inputs are x.0, x.1, ... for a model that is called as model(*x), or x.NAME, ... for
-    one that is called as model(**x).
+    Several inputs are named x.0, x.1, ... for a model that is called as model(*x), or x.NAME, ...
+    for one that is called as model(**x).
 
     Nothing is unpickled, so a file of unknown origin can do no harm.
     """
@@ -36,12 +36,20 @@ def npz(request: DatasetRequest) -> Dataset:
             "numpy.savez(file, x=..., y=...), and x_test=..., y_test=... if there are test data"
         )
     return from_arrays(
-        x, y, x_test, y_test, request.seed, shown(path.name), request.ignore_index, own=True
+        x,
+        y,
+        x_test,
+        y_test,
+        request.seed,
+        shown(path.name),
+        request.ignore_index,
+        may_overwrite=True,
     )
 
 
 def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | None:
-    """The array `key`, or several: those with a number or a name behind it."""
+    """The array `key`, or all arrays named `key`.0, `key`.1, ... as a tuple, or `key`.NAME as a
+    dict."""
     named = {name[len(key) + 1 :]: a for name, a in arrays.items() if name.startswith(f"{key}.")}
     if not named:
         return arrays.get(key)
@@ -57,7 +65,7 @@ def _inputs(arrays: Mapping[str, np.ndarray], key: str, path: Path) -> Inputs | 
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of the file that have one of our names."""
+    """The arrays of the file whose names are known: x, y, x_test and y_test."""
     if not path.is_file():
         raise ValueError(f"{shown(path)} is not a file; give the path of an .npz file to --data")
     with reading(path, REMEDY):
@@ -67,12 +75,12 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as archive:
             names = [n for n in archive.files if n in LABELS or n.partition(".")[0] in SAMPLES]
             sizes = [archive.zip.getinfo(f"{name}.npy").file_size for name in names]
-            check_room(path, "arrays of", sum(sizes))
+            check_room(path, "its arrays have", sum(sizes))
             return {name: _array(archive, name, path) for name in names}
 
 
 def _array(archive: Any, name: str, path: Path) -> np.ndarray:
-    """An array of the archive, in the type in which it is kept."""
+    """An array of the archive, in the dtype in which it will be stored."""
     with reading(f"{path}: {name}.npy", REMEDY), np.errstate(over="ignore"):
-        array = np.asarray(archive[name])  # bytes where it is no array
+        array = np.asarray(archive[name])  # a member that is not an array is returned as bytes
         return array.astype(kept_as(array.dtype, name in LABELS), copy=False)

@@ -3,7 +3,7 @@
     the bytes    I n   t h e   b e g i n n i n g ...
     cuts            |       |                     of byte-level BPE: before white space
 
-`cuts` is a regular expression that matches, without width, the places where bytes may be cut.
+`cuts` is a regular expression that matches the places where bytes may be cut, with width 0.
 """
 
 import re
@@ -22,24 +22,24 @@ BEFORE_SPACE = re.compile(
     rb"(?<=[^\x00-\x20])(?<!\xc2\x85)(?<!\xc2\xa0)(?<!\xe1\x9a\x80)(?<!\xe2\x80[\x80-\x8a\xa8\xa9\xaf])"
     rb"(?<!\xe2\x81\x9f)(?<!\xe3\x80\x80)(?=[ \t\r\n])"
 )
-"""Between a character that is no white space and one that is: no token of byte-level BPE lies
-across, since none of the words into which it divides a text first has white space behind others."""
+"""The places between a character that is not white space and one that is. No token of byte-level
+BPE crosses them: BPE first splits a text into words, and white space can only begin a word."""
 
 PIECE = 1 << 18
 LONGEST = 64 << 20
-BEHIND = 4  # bytes before a place that decide whether it is one: those of a character
+LOOKBEHIND = 4  # bytes before a place that decide if it is a cut: the longest UTF-8 character
 
 
 def pieces(
     stream: IO[bytes], cuts: re.Pattern[bytes], size: int = PIECE, length: int | None = None
 ) -> Iterator[bytes]:
-    """The next `length` bytes of a stream, or all that are left, in pieces of about `size` bytes
-    that end at cuts."""
-    held: list[bytes] = []  # blocks without a cut
+    """Yields the next `length` bytes of a stream (default: the rest) in pieces of about `size`
+    bytes that end at cuts."""
+    held: list[bytes] = []  # blocks since the last cut
     behind, left = b"", sys.maxsize if length is None else length
     while block := stream.read(min(size, left)):
         left -= len(block)
-        known = behind + block
+        known = behind + block  # a cut depends on bytes before it, which the last block may have
         match = _last(cuts).match(known)
         end = match.end() - len(behind) if match else -1
         if end > 0 or (end == 0 and held):
@@ -47,25 +47,27 @@ def pieces(
             held, block = [], block[end:]
             known = block
         held.append(block)
-        behind = known[-BEHIND:]
+        behind = known[-LOOKBEHIND:]
         _check(sum(map(len, held)))
     if any(held):
         yield b"".join(held)
 
 
 def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE) -> int:
-    """The first place from this one on where the bytes of a file may be cut, or its end.
+    """The first place from `place` on where the bytes of a file may be cut, or the end of the file.
 
-    A file that is divided there has parts that begin and end at the same places for all ranks.
+    Each rank calls this for the begin and the end of its part; so parts fit together without
+    communication.
     """
-    start = begin = max(place - BEHIND, 0)
+    start = begin = max(place - LOOKBEHIND, 0)
     stream.seek(start)
     behind = b""
     while block := stream.read(size):
         known = behind + block
+        # not before the place, and not again among bytes that were searched
         if match := cuts.search(known, max(place - begin, len(behind))):
             return begin + match.start() if place else 0
-        behind = known[-BEHIND:]
+        behind = known[-LOOKBEHIND:]
         begin += len(known) - len(behind)
         _check(begin - start)
     return begin + len(behind) if place else 0
@@ -75,13 +77,13 @@ def _check(count: int) -> None:
     if count > LONGEST:
         raise ValueError(
             f"the text has {count:,} bytes without a place where it can be cut, such as a "
-            "space or the end of a line; give a text of words"
+            "space or the end of a line; give a text that consists of words"
         )
 
 
 @lru_cache(maxsize=8)
 def _last(cuts: re.Pattern[bytes]) -> re.Pattern[bytes]:
-    """Matches up to the last cut."""
+    """A pattern that matches a block up to its last cut."""
     return re.compile(rb"(?s:.*)" + cuts.pattern)
 
 
@@ -89,13 +91,13 @@ def _last(cuts: re.Pattern[bytes]) -> re.Pattern[bytes]:
 
 
 def as_text(data: bytes) -> str:
-    """Bytes in UTF-8 as text; raises ValueError, which says where they are none."""
+    """UTF-8 bytes as text; raises ValueError, which names the first byte that is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         preceding = shown(repr(data[max(error.start - 20, 0) : error.start]))
         raise ValueError(
-            f"the text is not UTF-8: byte 0x{data[error.start]:02x} behind {preceding}; convert "
+            f"the text is not UTF-8: byte 0x{data[error.start]:02x} after {preceding}; convert "
             "it, or leave the tokenizer out, so that a token is a byte"
         ) from None
 

@@ -1,4 +1,4 @@
-"""Standardises samples to mean 0 and standard deviation 1 of the training data."""
+"""Standardises samples to the mean 0 and standard deviation 1 of the training data."""
 
 import json
 import math
@@ -26,10 +26,11 @@ BLOCK = 1 << 18  # elements per block, so that a block of float64 stays in cache
 
 
 class Standardiser(NamedTuple):
-    """Mean and standard deviation per channel or feature; indices have none, and stay as they are.
+    """The mean and standard deviation per channel or feature; indices have none, and stay
+    unchanged.
 
-    mean, std: float32, (C, 1, 1) for images, (C, 1) for sequences, (F,) for tables, () for single
-        numbers; None for indices; a tuple or a dict of these for several inputs
+    mean, std: float32, (C, 1, 1) for images, (C, 1) for sequences, (F,) for tables, () for scalars;
+        None for indices; a tuple or a dict of these for several inputs
     """
 
     mean: Structure[Any]
@@ -37,7 +38,8 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def of(cls, split: Split) -> "Standardiser":
-        """The statistics of a split: one pair per channel, or feature of a table.
+        """The statistics of a split: a mean and a standard deviation per channel, or per feature of
+        a table.
 
         A constant channel gets a standard deviation of 1, and so becomes 0.
         """
@@ -45,7 +47,8 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def of_numbers(cls, x: Inputs, mean: float, std: float) -> "Standardiser":
-        """A standardiser of one mean and deviation for all channels or features of such samples.
+        """A standardiser with one mean and one deviation for all channels or features of samples
+        like x.
 
         Raises ValueError unless both are finite float32, and std is above 0.
         """
@@ -57,12 +60,13 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def _of_pairs(cls, like_these: Structure[Any], pairs: Sequence["Pair"]) -> "Standardiser":
-        """The standardiser of inputs with these means and standard deviations."""
+        """A standardiser from one (mean, std) pair per input, in the structure of `like_these`."""
         return cls(*(like(like_these, column) for column in zip(*pairs, strict=True)))
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, str]) -> "Standardiser":
-        """The standardiser that a saved model was trained with, to the same bits."""
+        """The standardiser that a saved model was trained with, bit for bit; ValueError if the
+        metadata have none."""
         if not metadata.keys() >= {"mean", "std"}:
             raise ValueError(
                 "the metadata have no mean and std: the file was not saved by a run of nnmpi; "
@@ -74,25 +78,26 @@ class Standardiser(NamedTuple):
         except (ValueError, TypeError, OverflowError):
             raise ValueError(
                 f"mean {metadata['mean']:.60} and std {metadata['std']:.60} in the metadata are "
-                "not JSON lists of numbers, as many of each, with every std above 0"
+                "not JSON lists of numbers of equal lengths, with every std above 0"
             ) from None
 
     def metadata(self) -> dict[str, str]:
         """Mean and standard deviation as JSON lists, with all digits and in their shapes.
 
-        Those of indices are null; those of several inputs are an object, a tuple's with "0", "1".
+        Indices are null; several inputs are a JSON object, with the keys "0", "1", ... for a tuple.
         """
         return {"mean": json.dumps(_to_json(self.mean)), "std": json.dumps(_to_json(self.std))}
 
     def shaped_for(self, x: Inputs) -> "Standardiser":
-        """A standardiser for samples like these, whatever axes of length 1 there are.
+        """A copy of this standardiser with its arrays shaped for samples like x, whatever axes of
+        length 1 those have.
 
-        Raises ValueError unless it is for such samples.
+        Raises ValueError unless the channels or features are as many as those of x.
         """
         return self._of_pairs(x, [_shaped(*row) for row in aligned(x, self.mean, self.std)])
 
     def apply(self, x: Inputs, dtype: Any = "float32") -> Inputs:
-        """(x - mean) / std in a new array; indices as they are.
+        """(x - mean) / std in a new array; indices unchanged.
 
         The mean is subtracted first, so that values far from zero keep their digits. The result
         for an element does not depend on its batch. float16 is computed in float32.
@@ -101,7 +106,7 @@ class Standardiser(NamedTuple):
 
 
 Pair: TypeAlias = tuple[np.ndarray | None, np.ndarray | None]
-"""The mean and the standard deviation of an input; None of indices."""
+"""The mean and the standard deviation of an input; None for indices."""
 
 
 def _statistics(x: np.ndarray) -> Pair:
@@ -131,27 +136,27 @@ def _standardised(x: np.ndarray, mean: np.ndarray | None, std: Any, dtype: Any) 
 
 
 def _shaped(x: np.ndarray, mean: np.ndarray | None, std: Any) -> Pair:
-    """The pair in the shape for x; raises ValueError if it is not for such samples.
+    """The mean and std reshaped for x; raises ValueError if they do not fit such samples.
 
     Indices have no mean, and all other samples have one.
     """
     if mean is None:
         if not is_index(x):
             raise ValueError(
-                f"the model was trained on indices, and the samples are {x.dtype}; give "
+                f"the model was trained on indices, but the samples are {x.dtype}; give "
                 "x.astype('int64')"
             )
         return None, None
     if is_index(x):
         raise ValueError(
-            f"mean and std are for numbers, and the samples are {x.dtype}, which are indices; give "
+            f"mean and std are for features, but the samples are {x.dtype}, i.e. indices; give "
             "features as x.astype('float32')"
         )
     shape = _shape(x)
     if mean.size != math.prod(shape):
         axes = "channels" if x.ndim > 2 else "features"
         raise ValueError(
-            f"mean and std are for {mean.size} channels or features, and the samples have "
+            f"mean and std are for {mean.size} channels or features, but the samples have "
             f"{math.prod(shape)} {axes}; take samples like those that the model was trained on"
         )
     return mean.reshape(shape), std.reshape(shape)
@@ -163,13 +168,15 @@ def _to_json(values: Structure[np.ndarray | None]) -> Any:
 
 
 def _from_json(values: Any) -> Any:
-    """The lists that `_to_json` has written: an object with keys "0", "1" becomes a tuple again."""
+    """The inverse of `_to_json`: a list, or a dict of lists; the keys "0", "1", ... mean a
+    tuple."""
     is_tuple = isinstance(values, dict) and [*values] == [str(i) for i in range(len(values))]
     return tuple(values.values()) if is_tuple else values
 
 
 def _read(mean: Any, std: Any) -> Pair:
-    """Lists of numbers as arrays; raises ValueError or TypeError unless they are usable."""
+    """Lists of numbers as arrays; raises ValueError or TypeError unless they are a valid mean and
+    std."""
     if mean is None and std is None:
         return None, None
     with np.errstate(over="ignore"):
@@ -180,7 +187,7 @@ def _read(mean: Any, std: Any) -> Pair:
 
 
 def _shape(x: np.ndarray) -> tuple[int, ...]:
-    """The shape of the mean of samples: one number per channel, or feature of a table."""
+    """The shape of the mean of samples x: one value per channel, or per feature of a table."""
     return x.shape[1:2] + (1,) * (x.ndim - 2)
 
 

@@ -16,16 +16,16 @@ AMPLITUDE = 2.0  # noise is uniform in (-2, 2); prototypes have standard deviati
 
 
 def synthetic(request: DatasetRequest) -> Dataset:
-    """SAMPLES samples for training, and a fifth as many (at least one) for testing.
+    """Makes SAMPLES random samples for training, and a fifth as many (at least one) for testing.
 
-    Sample i belongs to class i mod CLASSES. It depends on the seed, the shape and i only, so
-    sample i is the same whatever the number of samples.
+    Sample i belongs to class i mod CLASSES. It depends only on the seed, the shape and i, so sample
+    i is the same whatever the number of samples.
     """
     shape, classes, samples, tests, _ = size_of(request.argument)
     total = samples + tests
     sides = "x".join(map(str, (total, *shape)))
     count = 4 * total * math.prod(shape)
-    check_room(f"synthetic:{request.argument}", f"an array of {sides},", count)
+    check_room(f"synthetic:{request.argument}", f"an array of {sides} has", count)
     x = _draw(math.prod(shape), classes, total, request.seed).reshape(total, *shape)
     y = np.arange(total) % classes
     train, test = Split(x[:samples], y[:samples]), Split(x[samples:], y[samples:])
@@ -33,7 +33,7 @@ def synthetic(request: DatasetRequest) -> Dataset:
 
 
 def size_of(argument: str) -> DatasetSize:
-    """The size that an argument asks for: `1x28x28:10:12800` is a shape, classes and samples."""
+    """The size that an argument such as `1x28x28:10:12800` (shape, classes, samples) asks for."""
     number = r"0{0,17}[1-9]\d{0,17}"
     form = re.fullmatch(r"(N|NxNxN):(N):(N)".replace("N", number), argument, re.ASCII)
     if form is None:
@@ -46,9 +46,9 @@ def size_of(argument: str) -> DatasetSize:
 
 
 def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:
-    """float32, (total, features): prototypes[i mod classes] + noise.
+    """Draws float32 samples (total, features): prototypes[i mod classes] + noise.
 
-    Noise has 256 levels, since four values from each keyed word are fast to draw.
+    The noise has 256 levels, because drawing four values from each keyed word is fast.
     """
     words = np.arange(-(-features // 4))
     noise = keyed.bits(keyed.key(seed, "synthetic", "noise"), words, np.arange(total)[:, None])

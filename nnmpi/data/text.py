@@ -1,4 +1,4 @@
-"""Text in windows of T tokens: a token is a character, a byte, or one of a tokenizer's."""
+"""Text in windows of T tokens; a token is a character, a byte, or one of a tokenizer's."""
 
 import gzip
 import os
@@ -19,12 +19,12 @@ from nnmpi.options.user_files import check_regular
 
 EMBEDDED = "new-testament.txt.gz"
 REMEDY = "give a file of text, as --data text:FILE"
-BYTES_A_BYTE = 8  # in memory while a text is read: of the file, and of its tokens
+MEMORY_PER_BYTE = 8  # bytes of memory per byte of text while it is read: the file and its tokens
 
 
 def text(request: DatasetRequest) -> Dataset:
-    """The text of a file, or the one that comes with the library, in windows one behind the other;
-    the last tenth is held out."""
+    """Loads the text of a file, or the embedded one, as consecutive windows; the last tenth is held
+    out."""
     name = shown(f"text:{request.argument}" if request.argument else "text")
     content = _content(request.argument)
     if isinstance(request.tokenizer, str):
@@ -42,7 +42,7 @@ def text(request: DatasetRequest) -> Dataset:
 
 
 def characters(texts: Iterable[bytes]) -> np.ndarray | None:
-    """The code points that texts have, sorted; None if they are no UTF-8."""
+    """The sorted code points that occur in texts; None if they are not UTF-8."""
     known = np.zeros(0, "<u4")
     try:
         for piece in texts:
@@ -53,19 +53,19 @@ def characters(texts: Iterable[bytes]) -> np.ndarray | None:
 
 
 def tokenizer_of_points(points: np.ndarray | None) -> Tokenizer:
-    """A token for each of these characters; for each byte, where a text is no UTF-8."""
+    """A tokenizer with one token per given code point; without code points, one token per byte."""
     return ByteTokenizer() if points is None else CharTokenizer(list(map(chr, points)))
 
 
 def tokens_of(content: bytes, tokenizer: Tokenizer) -> np.ndarray:
-    """The tokens of a text, in the smallest type that holds them."""
+    """The tokens of a text, in the smallest unsigned dtype that holds them."""
     kind = small_type(tokenizer)
     encoded = [tokenizer.encode(p).astype(kind) for p in pieces(BytesIO(content), tokenizer.cuts)]
     return np.concatenate([np.zeros(0, kind), *encoded])
 
 
 def small_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:
-    """The smallest type of unsigned integers that holds the tokens."""
+    """The smallest unsigned integer dtype that holds a tokenizer's tokens."""
     return np.min_scalar_type(max(tokenizer.size - 1, 0))
 
 
@@ -75,5 +75,5 @@ def _content(argument: str) -> bytes:
     path = Path(os.path.expanduser(argument))
     with reading(path, REMEDY):
         check_regular(path)
-        check_room(path, "with its tokens", path.stat().st_size * BYTES_A_BYTE)
+        check_room(path, "the text and its tokens take", path.stat().st_size * MEMORY_PER_BYTE)
         return path.read_bytes()

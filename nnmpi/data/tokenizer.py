@@ -1,5 +1,7 @@
-"""Tokenizers: between a text and the numbers of its tokens; a token is a character, a byte, or a
-piece of a word (byte-level BPE, as GPT-2 has it, by the library `tokenizers`).
+"""Tokenizers, which map text to token numbers and back.
+
+A token is a character, a byte, or a piece of a word (GPT-2's byte-level BPE, with the library
+`tokenizers`).
 
 `describe` returns a line of JSON from which `tokenizer_of` makes the tokenizer again.
 """
@@ -18,18 +20,18 @@ from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import parsed
 
 IN_FOLDERS = ("tokenizer.json", "vocab.json")
-"""The files by which a folder is known to have a tokenizer."""
+"""The files of which a folder with a tokenizer has at least one."""
 
 NO_POINT = np.uint32(0xFFFFFFFF)  # above all code points
 
 
 class Tokenizer(Protocol):
-    """A vocabulary of `size` tokens.
+    """The interface of tokenizers: a vocabulary of `size` tokens.
 
-    tokens: what its tokens are, as messages say it
-    unit: what is counted of a text: a character, or a byte
+    tokens: the word for its tokens in messages, such as "characters"
+    unit: the unit in which texts are measured: "character" or "byte"
     cuts: where the bytes of a text may be cut, so that its parts have the same tokens as the whole
-    start: the token behind which a text begins: <|endoftext|>, or else the end of a line
+    start: the token put before a text that begins: <|endoftext|>, or else the newline
     """
 
     tokens: str
@@ -38,51 +40,52 @@ class Tokenizer(Protocol):
 
     @property
     def start(self) -> int:
-        """A token."""
+        """The number of the token that stands before the beginning of a text."""
 
     @property
     def size(self) -> int:
-        """The number of tokens."""
+        """The number of tokens in the vocabulary."""
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The tokens of a text, or of its bytes in UTF-8: int64, (T,)."""
+        """The token numbers of a text, or of UTF-8 bytes: int64, (T,)."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of tokens."""
+        """The text of a sequence of token numbers."""
 
     def lengths(self) -> np.ndarray:
-        """How many units each token stands for: int64, (size,); those of a text add up to it."""
+        """The number of units (characters or bytes) that each token stands for: int64, (size,)."""
 
     def describe(self) -> str:
         """A line of JSON from which `tokenizer_of` makes this tokenizer again."""
 
 
 class ByteTokenizer:
-    """A token is a byte: for files that are no UTF-8, and for texts of any language."""
+    """A tokenizer whose tokens are bytes: for files that are not UTF-8, and for texts in any
+    language."""
 
     tokens, unit, cuts, size, start = "bytes", "byte", ANYWHERE, 256, ord("\n")
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The bytes of a text."""
+        """The bytes of a text as token numbers."""
         data = text.encode() if isinstance(text, str) else text
         return np.frombuffer(data, np.uint8).astype("int64")
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of bytes; U+FFFD stands for those that are no UTF-8."""
+        """The text of a sequence of bytes; U+FFFD stands for bytes that are not UTF-8."""
         return bytes(map(int, ids)).decode("utf-8", "replace")
 
     def lengths(self) -> np.ndarray:
-        """A byte each."""
+        """The number of bytes of each token, which is 1."""
         return np.ones(self.size, "int64")
 
     def describe(self) -> str:
-        """{"kind": "bytes"}"""
+        """The JSON {"kind": "bytes"}."""
         return json.dumps({"kind": "bytes"})
 
 
 class CharTokenizer:
-    """A token is one of these characters, in their order; `CharTokenizer.of(text)` has those of a
-    text, sorted."""
+    """A tokenizer whose tokens are the given characters, in their order; `CharTokenizer.of(text)`
+    takes the sorted characters of a text."""
 
     tokens, unit, cuts = "characters", "character", CHARACTERS
 
@@ -95,61 +98,66 @@ class CharTokenizer:
                 f"{len(set(self.characters))} are different; give each once"
             )
         self._order = np.argsort(points)
+        # the last entry, above all others, is found for characters outside the vocabulary
         self._sorted = np.append(points[self._order], NO_POINT)
         self.start = max(self.characters.find("\n"), 0)
 
     @classmethod
     def of(cls, text: str) -> "CharTokenizer":
-        """The tokenizer of the characters that a text has."""
+        """The tokenizer for the characters that occur in a text."""
         return cls("".join(map(chr, np.unique(points_of(text)))))
 
     @property
     def size(self) -> int:
-        """The number of characters."""
+        """The number of characters in the vocabulary."""
         return len(self.characters)
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The numbers of its characters; raises ValueError for others."""
+        """The token numbers of a text's characters; raises ValueError for a character outside the
+        vocabulary."""
         points = points_of(text if isinstance(text, str) else as_text(text))
         places = np.searchsorted(self._sorted, points)
         unknown = np.flatnonzero(self._sorted[places] != points)
         if unknown.size:
             first = int(unknown[0])
             raise ValueError(
-                f"character {chr(points[first])!r} at place {first:,} of the text is none of the "
+                f"character {chr(points[first])!r} at place {first:,} of the text is not among the "
                 f"{self.size} characters of the vocabulary; leave it out"
             )
         return self._order[places].astype("int64", copy=False)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Their characters."""
+        """The text of a sequence of token numbers."""
         return "".join(self.characters[int(i)] for i in ids)
 
     def lengths(self) -> np.ndarray:
-        """A character each."""
+        """The number of characters of each token, which is 1."""
         return np.ones(self.size, "int64")
 
     def describe(self) -> str:
-        """{"kind": "characters", "characters": "..."}"""
+        """The JSON {"kind": "characters", "characters": "..."}."""
         return json.dumps({"kind": "characters", "characters": self.characters})
 
 
 def tokenizer_of(description: str) -> Tokenizer:
-    """The tokenizer that `describe` has described; raises ValueError if it cannot be made."""
+    """Makes a tokenizer from the JSON that its `describe` returned; raises ValueError if that
+    fails."""
     kind, values = _described(description)
     made: Tokenizer = KINDS[kind].make(**values)
     return made
 
 
 def has_tokenizer(folder: str) -> bool:
-    """Whether a folder has the files of a tokenizer."""
+    """True if a folder has the files of a tokenizer."""
     return any(os.path.isfile(os.path.join(folder, name)) for name in IN_FOLDERS)
 
 
 def located(description: str, folder: str) -> str:
-    """A description whose path, if it has one, is taken from the folder of the model.
+    """A tokenizer's description with its path, if it has one, taken relative to the folder of the
+    model.
 
-    Where nothing is at the path, it is the folder itself, if that has the files of a tokenizer.
+    If nothing is at that path, the folder itself is used, provided that it has the files of a
+    tokenizer.
     """
     kind, values = _described(description)
     if "path" not in values:
@@ -161,19 +169,20 @@ def located(description: str, folder: str) -> str:
 
 
 def vocabulary_of(description: str) -> tuple[object, ...]:
-    """A key that is equal if two tokenizers make the same tokens: of a BPE not the path."""
+    """A key that is equal for two tokenizers that make the same tokens: for BPE it leaves out the
+    path."""
     kind, values = _described(description)
     return kind, *(value for name, value in values.items() if name != "path")
 
 
 def in_words(description: str) -> str:
-    """The tokens that `describe` has described, for messages."""
+    """A tokenizer's description in words, for messages."""
     kind, values = _described(description)
     return shown(KINDS[kind].words.format(**values))
 
 
 def _described(description: str) -> tuple[str, dict[str, Any]]:
-    """The kind of a tokenizer, and the values that make it."""
+    """The kind of a tokenizer, and the values that make it, from its JSON description."""
     try:
         fields = parsed(json.loads, description)
         types = KINDS[fields["kind"]].types
@@ -182,7 +191,8 @@ def _described(description: str) -> tuple[str, dict[str, Any]]:
             raise TypeError
     except (ValueError, TypeError, KeyError):
         raise ValueError(
-            f"{shown(description, 80)} describes no tokenizer; give what its describe() returns"
+            f"{shown(description, 80)} is not the description of a tokenizer; give the text that "
+            "its describe() returns"
         ) from None
     return fields["kind"], values
 
@@ -191,19 +201,19 @@ def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
     made = BPETokenizer(path)
     if (made.size, made.sha256) != (size, sha256):
         raise ValueError(
-            f"tokenizer {shown(made.path)} has {made.size:,} tokens (SHA-256 {made.sha256}), and "
-            f"{size:,} ({shown(sha256)}) are expected: it has been replaced; put the one of the "
-            "training in its place"
+            f"tokenizer {shown(made.path)} has {made.size:,} tokens (SHA-256 {made.sha256}), but "
+            f"{size:,} ({shown(sha256)}) are expected: it has been replaced; put back the "
+            "tokenizer that the model was trained with"
         )
     return made
 
 
 class TokenizerKind(NamedTuple):
-    """A kind of tokenizer: the function that makes it, the types of the values of its description,
-    and its tokens in words."""
+    """A kind of tokenizer: its constructor, the types of the values in its description, and a text
+    for messages."""
 
     make: Callable[..., Any]
-    types: Mapping[str, type]  # of the values
+    types: Mapping[str, type]  # by the name of the value
     words: str
 
 

@@ -1,14 +1,14 @@
-"""Windows: rows of T tokens behind one another, and the tokens behind each; files of tokens.
+"""Windows of text: consecutive rows of T tokens, each with the tokens that follow; files of tokens.
 
 tokens    I n   t h e   b e g i n n i n g ...
 x         I n   t | h e   b |  e g i n | ...
 y         n   t h | e   b e |  g i n n | ...        T = 4
 
-Tokens stay as they are stored: one or two bytes each, in memory or in a file, which stays on disk
-while they are trained. python -m nnmpi.tokenize writes such a file:
+Tokens stay as they are stored, one or two bytes each, in memory or in a file that is read from disk
+during training. python -m nnmpi.tokenize writes such a file:
 
 header, tokens   a NumPy array in one dimension, as numpy.save writes it
-a line of JSON   behind it, where NumPy does not look: what the tokens are
+a line of JSON   after the array, where NumPy does not look: the description of the tokens
 """
 
 import json
@@ -25,13 +25,14 @@ from nnmpi.data.tokenizer import Tokenizer
 from nnmpi.options.quoting import shown
 from nnmpi.options.user_files import check_regular
 
-HELD_OUT = 10
+HELD_OUT = 10  # one token in ten
 
 
 class TokenWindows:
-    """Rows (N, T) of indices; what is taken of them is int64, in new arrays.
+    """Windows (N, T) of stored tokens, with the few methods of an array that loaders use; rows are
+    read as new int64 arrays.
 
-    stored: (N, T), of any type of integers, in memory or in a file
+    stored: (N, T), of any integer dtype, in memory or mapped from a file
     """
 
     dtype, ndim = np.dtype("int64"), 2
@@ -48,18 +49,18 @@ class TokenWindows:
         return self.take(rows.ravel()).reshape(*rows.shape, self.shape[1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        """All rows, in memory."""
+        """All rows as an array in memory."""
         return self[:] if dtype is None else self[:].astype(dtype)
 
     def take(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
-        """The rows at these places, as a new array."""
+        """The rows at the given indices, as a new int64 array."""
         return np.asarray(self.stored.take(rows, axis)).astype("int64")
 
 
 class TokenInfo(NamedTuple):
-    """The kind of tokens, as JSON behind those of a file.
+    """The description of a file's tokens, stored as a line of JSON after them.
 
-    held_out_units: for how many characters, or bytes, the last tenth stands
+    held_out_units: how many characters, or bytes, the last tenth of the tokens stands for
     """
 
     tokenizer: str
@@ -70,34 +71,35 @@ class TokenInfo(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, held_out_units: int) -> "TokenInfo":
-        """The kind of tokens that a tokenizer makes."""
+        """The description of the tokens that a tokenizer makes."""
         words = tokenizer.tokens, tokenizer.unit
         return cls(tokenizer.describe(), tokenizer.size, *words, held_out_units)
 
     def line(self) -> bytes:
-        """A line of JSON."""
+        """The description as a line of JSON."""
         return b"\n" + json.dumps(self._asdict()).encode() + b"\n"
 
     @classmethod
     def read(cls, line: bytes) -> "TokenInfo":
-        """The kind of tokens in a line that `line` has made; raises ValueError for other bytes."""
+        """The description in a line that `line` has made; raises ValueError for other bytes."""
         try:
             return cls(**json.loads(line))
         except (ValueError, TypeError):
             raise ValueError(
-                f"the {len(line):,} bytes behind its tokens do not say what they are"
+                f"the {len(line):,} bytes after its tokens do not describe them"
             ) from None
 
 
 def windows(tokens: Any, T: int) -> Split:
-    """The tokens in rows of T, and those behind them; what does not fill a row is left out."""
+    """The tokens in rows of T as x, and the same rows one token later as y; an incomplete last row
+    is left out."""
     n = (len(tokens) - 1) // T
     x, y = (TokenWindows(tokens[i : n * T + i].reshape(n, T)) for i in (0, 1))
-    return Split(cast(np.ndarray, x), cast(np.ndarray, y))  # they have what is used of arrays
+    return Split(cast(np.ndarray, x), cast(np.ndarray, y))  # they have the methods that are used
 
 
 def in_windows(name: str, tokens: Any, T: int, about: TokenInfo) -> Dataset:
-    """The data set of tokens, whose last tenth is held out."""
+    """The data set of windows of the tokens, with the last tenth of the tokens held out."""
     n, taken = len(tokens), held_out(len(tokens))
     kept = len(range(n)[taken])
     if kept <= T:
@@ -115,7 +117,7 @@ def in_windows(name: str, tokens: Any, T: int, about: TokenInfo) -> Dataset:
 
 
 def held_out(n: int) -> slice:
-    """The last tenth of n tokens, which is for testing."""
+    """The slice with the last tenth of n tokens, which is for testing."""
     return slice(n - n // HELD_OUT, n)
 
 
@@ -123,11 +125,11 @@ def held_out(n: int) -> slice:
 
 
 REMEDY = "write it again with python -m nnmpi.tokenize TEXT --out FILE.npy"
-LONGEST = 64 << 20  # bytes of the line: a vocabulary of characters may be in it
+LONGEST = 64 << 20  # bytes of the line, which may contain a vocabulary of characters
 
 
 def tokens(request: DatasetRequest) -> Dataset:
-    """The tokens of a file in windows one behind the other; the last tenth is held out."""
+    """Loads a file of tokens as consecutive windows; the last tenth is held out."""
     path = Path(os.path.expanduser(request.argument))
     with reading(path, REMEDY):
         check_regular(path)
@@ -136,11 +138,11 @@ def tokens(request: DatasetRequest) -> Dataset:
 
 
 def stored(path: Path) -> tuple[np.ndarray, TokenInfo]:
-    """The tokens of a file, which is mapped into memory, and what they are."""
+    """The tokens of a file, mapped into memory, and their description."""
     mapped = npy.open_memmap(path, "r")
     if mapped.dtype.kind != "u" or mapped.ndim != 1:
         raise RefusedError(
-            f"{shown(path)} holds {mapped.dtype} of shape {mapped.shape}, and tokens are unsigned "
+            f"{shown(path)} holds {mapped.dtype} of shape {mapped.shape}, but tokens are unsigned "
             f"integers in one dimension; {REMEDY}"
         )
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
 """Input and output: the files that a run reads and writes, and what it shows of itself.
 
-Here: files of models (`files`), checkpoints, the log, text and plots (`output`), loggers, the
-page of a run (`page`) and traces.
-Not here: when something is written (`run`), and files of samples (`data`).
+Here: files of models (`files`), checkpoints, the log, text and plots (`output`), loggers, the HTML
+page of a run (`page`) and traces. Elsewhere: when something is written (`run`), and files of
+samples (`data`).
 """

@@ -1,8 +1,8 @@
-"""Layers, losses and models, under the names and shapes of PyTorch.
+"""Layers, losses and models, with PyTorch's names and shapes.
 
-Here: `Module` and `Parameter`, layers and models, the place and the store of a parameter, keyed
-initial values, and the graph of a model, which is recorded on arrays without numbers.
-Not here: optimizers (`optim`), and what ranks do with a graph (`parallel`).
+This package has `Module` and `Parameter`, layers and models, the place and the store of a
+parameter, keyed initial values, and the graph of a model, which is recorded on arrays without data.
+It does not have optimizers (`optim`), or the execution of a graph on several ranks (`parallel`).
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

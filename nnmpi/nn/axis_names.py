@@ -25,7 +25,7 @@ LAST: Mapping[type[Module], str] = {
     SelfAttention: "heads",
     Router: "experts",
 }
-"""The name of the last axis of the output; others are those of the input."""
+"""The name of the last axis of the output, by layer; the other names are those of the input."""
 
 
 def with_names(graph: Graph) -> Graph:
@@ -39,7 +39,7 @@ def with_names(graph: Graph) -> Graph:
         for e in node.outputs:
             names_of[e] = _output_names(node, [names_of[i] for i in node.inputs], graph.edges[e])
     for node in graph.nodes:
-        if node.layer is SelfAttention:  # of its heads are the query, the key and the value
+        if node.layer is SelfAttention:  # its input has the query, key and value of each head
             names_of[node.inputs[0]] = (*names_of[node.inputs[0]][:-1], "heads")
     _name_scores(graph, names_of)
     edges = (_named(edge, names_of.get(e, ())) for e, edge in enumerate(graph.edges))

@@ -51,6 +51,7 @@ class NumberedLayers(_Numbered):
                 f"{type(self).__name__}: layer {len(self)} is a {type(layer).__name__}, not a "
                 "Module; layers are given as in Sequential(*layers) or ModuleList(layers)"
             )
+        # after a deletion the next number may be taken
         names = (str(i) for i in range(len(self), 2 * len(self) + 1))
         setattr(self, next(n for n in names if n not in self._modules), layer)
         return self
@@ -75,7 +76,7 @@ class ModuleList(NumberedLayers):
 class ModuleDict(Module, MutableMapping[str, Module]):
     """A dictionary of modules that is part of the model, in the order of insertion."""
 
-    __eq__, __hash__ = Module.__eq__, Module.__hash__  # those of a module, not of a dictionary
+    __eq__, __hash__ = Module.__eq__, Module.__hash__  # a Mapping's would not be hashable
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:
         self.update(modules)

@@ -34,7 +34,7 @@ class ElementLoss(Loss):
         if target.shape != prediction.shape:
             raise ValueError(
                 f"{type(self).__name__}: prediction of shape {prediction.shape}, "
-                f"target of {target.shape}: give both one shape; y[:, None] adds an axis"
+                f"target of {target.shape}: give both the same shape; y[:, None] adds an axis"
             )
         losses = self.losses(prediction, target)
         if self.weight is not None:
@@ -98,11 +98,11 @@ class BCELoss(ElementLoss):
         self.weight = weights(type(self).__name__, "weight", weight)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
-        p = prediction.data
+        p = prediction.data  # checked on the host only: a device would have to be waited for
         if isinstance(p, np.ndarray) and p.size and (p.min() < 0 or p.max() > 1):
             raise ValueError(
-                f"BCELoss: predictions from {p.min():g} to {p.max():g} are no probabilities, which "
-                "are 0 to 1: put a Sigmoid before it, or use BCEWithLogitsLoss"
+                f"BCELoss: predictions from {p.min():g} to {p.max():g} are not probabilities, "
+                "which are 0 to 1: put a Sigmoid before it, or use BCEWithLogitsLoss"
             )
         return apply(ops.bce, prediction, target)
 

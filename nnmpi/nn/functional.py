@@ -177,6 +177,7 @@ def _convolution(op: Callable[..., Result]) -> Callable[..., Tensor]:
     ) -> Tensor:
         given = {"stride": stride, "padding": padding, "dilation": dilation}
         sizes = {k: v[0] if len(v) == 1 else v for k, v in given.items() if isinstance(v, Sequence)}
+        # the op keeps arrays for a backward pass only if operations are recorded
         options = {**given, **sizes, "groups": groups, "keep": bool(recording.get())}
         return apply(op, *as_tensors(input, weight), _optional(bias), **options)
 
@@ -283,7 +284,7 @@ def one_hot(tensor: Any, num_classes: int = -1) -> Tensor:
     if index.dtype.kind not in "iu" or index.min(initial=0) < 0 or highest >= classes:
         raise ValueError(
             f"one_hot: {index.dtype} labels from {index.min(initial=0)} to {highest} for {classes} "
-            "classes: they must be integers from 0 on, below the number of classes"
+            "classes: they must be integers of at least 0, below the number of classes"
         )
     return functional.tensor(np.eye(classes, dtype="int64")[index], on=backend.of(labels.data))
 

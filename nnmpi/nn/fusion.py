@@ -30,7 +30,7 @@ FUSED = (
     (BatchNorm2d, ReLU),
     (BatchNorm1d, ReLU),
 )
-"""Neighbours that run as one op; MaxPool2d only with a window of 2x2."""
+"""Layers that run as one op if they are neighbours; MaxPool2d only with adjacent 2x2 windows."""
 
 
 def groups(layers: Sequence[Module]) -> Iterator[Sequence[Module]]:
@@ -85,7 +85,8 @@ def _step_of(group: Sequence[Module]) -> FusedStep:
 
 
 SMALL = 1 << 14
-"""Linear layers with so many weights together run as one op: calls take longer than products."""
+"""Linear layers in a row with at most this many weights run as one op: calling separate ops takes
+longer than small products."""
 
 
 def _steps_of_linears(run: Sequence[Sequence[Any]]) -> Iterator[FusedStep]:
@@ -110,6 +111,7 @@ def _mlp(run: Sequence[Sequence[Any]], steps: Sequence[FusedStep]) -> FusedStep:
     linears, relus = [group[0] for group in run], tuple(len(group) == 2 for group in run)
 
     def step(x: Tensor) -> Tensor:
+        # a recorder, which is not a bool, has to see each op
         if getattr(x, "ndim", 0) != 2 or not isinstance(recording.get(), bool):
             return _in_turn(steps, x)
         for m in layers:

@@ -43,18 +43,18 @@ EXPECTED = {
     "tie_word_embeddings": True,
 }
 EQUAL = {"activation_function": ("gelu_pytorch_tanh",)}
-"""Other names of what is expected."""
+"""Other values that mean the same as the expected ones."""
 
-REMEDY = "take that of the weights"
+REMEDY = "take the file that belongs to the weights"
 
 TYPE_OF_WEIGHTS = ("torch_dtype", "dtype")
-"""Keys of config.json for the type of the numbers, which may be another when they are written."""
+"""Keys of config.json for the type of the weights; not saved, since the type may have changed."""
 
 BEGIN, END = "bos_token_id", "eos_token_id"
-"""Keys of both files of JSON for the tokens behind which a text begins, and at which it ends."""
+"""Keys, in both JSON files, of the tokens that begin and end a text."""
 
 METADATA = {"format": "pt"}
-"""The metadata that transformers expects in the file of weights."""
+"""The metadata that transformers expects in the file with the weights."""
 
 
 class Sizes(NamedTuple):
@@ -73,10 +73,10 @@ class Sizes(NamedTuple):
 
 
 KEYS = ("n_layer", "n_head", "n_embd", "vocab_size", "n_positions")
-"""The names of these numbers in config.json."""
+"""The names of the fields of `Sizes` in config.json."""
 
 GPT2 = Sizes(12, 12, 768, 50_257, 1024)
-"""The smallest of the published models, of 124 million parameters."""
+"""The sizes of the smallest published model, with 124 million parameters."""
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,17 @@ def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
         for path, value in model.state_dict().items()
         if (name := form.name(path))
     }
+    # in the folder or beside it, so that os.replace does not cross file systems
     path.parent.mkdir(parents=True, exist_ok=True)
-    near = path if path.is_dir() else path.parent
-    with tempfile.TemporaryDirectory(prefix=".nnmpi-", dir=near) as other:
-        made = Path(other)
+    parent = path if path.is_dir() else path.parent
+    with tempfile.TemporaryDirectory(prefix=".nnmpi-", dir=parent) as temporary:
+        new = Path(temporary)
         for file, text in texts.items():
-            (made / file).write_text(text, encoding="utf-8")
-        save_file(state, made / WEIGHTS, METADATA)
+            (new / file).write_text(text, encoding="utf-8")
+        save_file(state, new / WEIGHTS, METADATA)
         path.mkdir(exist_ok=True)
         for file in (WEIGHTS, *texts):
-            os.replace(made / file, path / file)
+            os.replace(new / file, path / file)
 
 
 def sizes_of(model: GPT) -> Sizes:
@@ -203,7 +204,7 @@ def json_texts(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
     describe the weights now.
     """
     end = GPT2.vocabulary - 1 if sizes.vocabulary == GPT2.vocabulary else None
-    start = {BEGIN: end, END: end}  # of <|endoftext|>
+    start = {BEGIN: end, END: end}  # the token <|endoftext|>
     config = {**EXPECTED, **published.get(CONFIG, start), **dict(zip(KEYS, sizes, strict=True))}
     config = {key: value for key, value in config.items() if key not in TYPE_OF_WEIGHTS}
     config |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
@@ -237,10 +238,10 @@ def check_sources(file: object, sizes: Sizes, sources: Mapping[str, StoredTensor
         check_state((), sources, [Place.of_whole(*place) for place in places])
         if layers != sizes.layers:
             raise ValueError(
-                f"its number of layers is {sizes.layers:,}, and that of the weights {layers:,}"
+                f"its number of layers is {sizes.layers:,}, but the weights have {layers:,}"
             )
     except ValueError as error:
-        remedy = "take sizes and weights of one model"
+        remedy = "take config.json and the weights of the same model"
         raise ValueError(f"{shown(file)}: {shown(error)}; {remedy}") from None
 
 
@@ -248,9 +249,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     config = read_json(path, REMEDY)
     if not isinstance(config, dict) or not config.keys() >= {*KEYS}:
         raise ValueError(
-            f"{shown(path)} is no configuration of GPT-2, with the numbers {', '.join(KEYS)}"
+            f"{shown(path)} is not a configuration of GPT-2, which has the keys {', '.join(KEYS)}"
         )
     missing = [key for key in KEYS if type(config[key]) is not int]
+    # a setting that the file leaves out has its default in transformers, the expected value
     others = [
         key
         for key, value in EXPECTED.items()

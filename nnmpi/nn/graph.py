@@ -116,7 +116,7 @@ class Variable(NamedTuple):
 
 
 Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
-"""Positional and named arguments, in which tensors are Value and Use."""
+"""Positional and keyword arguments, with TensorRef and VariableRef in place of tensors."""
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,9 @@ from nnmpi.nn.graph import (
 from nnmpi.nn.module import Module
 from nnmpi.nn.sequential import only_runs_layers
 
-STEPS = "its forward depends on the step or on which samples there are"
-READS = "its forward reads numbers of a tensor"
-MAKES = "its forward uses a tensor or an array that is no attribute of a module"
+STEPS = "its forward depends on the step or on the indices of the samples"
+READS = "its forward reads elements of a tensor"
+MAKES = "its forward uses a tensor or an array that is not an attribute of a module"
 WRITES = "its forward writes to a tensor in place"
 NO_GRAD = "its forward uses no_grad"
 DETACHES = "its forward detaches a tensor"
@@ -69,7 +69,7 @@ class TracedTensor(Tensor):
         super().mark_written()
 
 
-TracedTensor.__name__ = Tensor.__name__  # as messages to users call it
+TracedTensor.__name__ = Tensor.__name__  # error messages show it
 
 
 class ConflictError(Exception):
@@ -82,8 +82,8 @@ class ConflictError(Exception):
 class GraphRecorder:
     """Records the layers and ops of one pass: the structure of a model, not what a rank does.
 
-    `notes` lists the modules to record as one unit, by path, with the reasons. `grown` is called
-    with the bytes that the pass holds so far, whenever a node is added.
+    `notes` lists the modules to record as one unit, by path, with the reasons. `on_growth` is
+    called with the bytes that the pass holds so far, whenever a node is added.
 
     edges  the edges for the samples of the pass; available after `free`
     fused  neighbours that run as one op
@@ -91,18 +91,19 @@ class GraphRecorder:
     """
 
     def __init__(
-        self, model: Module, notes: Mapping[str, str], grown: Callable[[int], object]
+        self, model: Module, notes: Mapping[str, str], on_growth: Callable[[int], object]
     ) -> None:
-        self._notes, self._grown, self.held = notes, grown, 0
+        self._notes, self._on_growth, self.held = notes, on_growth, 0
+        # reversed, so that a module with several names has its first one
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = variables_of(model)
         self._known = {id(value): value for m in model.modules() for value in vars(m).values()}
         self.nodes, self.edges, self.order = list[Node](), list[Edge](), list[int]()
         self.calls, self.shapes, self.fused = list[Call](), set[int](), list[range]()
         self._tensors, self._edges = list[Tensor](), dict[int, int]()
-        self._memory: dict[int, Array] = {}  # of edges, by its id
-        self._within: list[str] = []  # the paths of the modules that are looked into
-        self._unit: dict[int, None] | None = None  # the variables that a unit has used so far
+        self._memory: dict[int, Array] = {}  # that edges lie in, by id
+        self._within: list[str] = []  # the modules being traced into, the innermost last
+        self._unit: dict[int, None] | None = None  # used by the module recorded as one node
 
     def run(self, model: Module, inputs: Arguments) -> None:
         """Calls the model and records its arguments and outputs."""
@@ -113,7 +114,7 @@ class GraphRecorder:
 
     def free(self) -> None:
         """Frees the arrays of the pass, and describes them in `edges`."""
-        owners: dict[int, int] = {}  # of memory: the first edge that lies in it
+        owners: dict[int, int] = {}  # by memory: the first edge in it
         for e, t in enumerate(self._tensors):
             axes, order = tuple(map(Axis, t.operand.shape)), order_of(t.operand)
             owner = owners.setdefault(id(meta.owner(t.operand)), e)
@@ -141,7 +142,7 @@ class GraphRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
     ) -> None:
-        """Records one op; called for each op of the pass (see `nnmpi.autograd.recording`)."""
+        """Records one op, its arguments and its result (see `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y.requires_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)
@@ -159,22 +160,23 @@ class GraphRecorder:
         """Runs a module and records it; called in place of each `forward` (see
         `nnmpi.nn.passes.Pass`)."""
         in_sequence = only_runs_layers(module) and _is_of_class(module, forward)
-        path = self._paths.get(id(module))  # None: `forward` of another one has made it
+        path = self._paths.get(id(module))  # None: made inside another forward
         if path is None or self._unit is not None or (in_sequence and not module._modules):
             return forward(*args, **named)
         if not module._modules or module._buffers or module._hooks or path in self._notes:
             return self._layer(module, path, forward, args, named)
         self._within.append(path)
-        if in_sequence:  # which would run some of them as one op
+        if in_sequence:  # its own forward would fuse some of them
             result = self._in_sequence([*module._modules.values()], *args, **named)
         else:
             start, attributes = len(self.nodes), _plain(module)
             result = forward(*args, **named)
+            # the next pass would depend on it, and a graph has no place for it
             if attributes | _plain(module) != attributes:
                 self.refuse(CHANGES)
-            returned = self._templates(result)  # raises if the module has made it itself
+            returned = self._templates(result)  # raises if forward has made the array
             nodes = range(start, len(self.nodes))
-            with suppress(ConflictError, ValueError):  # if it is given what is not in the graph
+            with suppress(ConflictError, ValueError):  # unless arguments are outside the graph
                 given = self._templates((args, named))
                 kind = type(module) if _is_of_class(module, forward) else Module
                 call = Call(nodes, path, None, given, returned, kind)
@@ -201,6 +203,7 @@ class GraphRecorder:
     ) -> Any:
         """Runs a module as one unit and records it as one node."""
         arguments = self._templates((args, named))
+        # while it is set, ops make no nodes, and note the variables that they use
         self._unit = dict.fromkeys(
             self._numbers[id(t)] for _, t in module.tensors() if id(t) in self._numbers
         )
@@ -218,12 +221,12 @@ class GraphRecorder:
         """Adds a node and returns its results, each tensor of which becomes an edge."""
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         self.nodes.append(replace(node, result=self._templates(returned)))
-        self._grown(self.held)
+        self._on_growth(self.held)
         return returned
 
     def _edge(self, t: Tensor) -> Tensor:
         """Makes a tensor a new edge and returns it, or a copy if it already is an edge."""
-        if id(t) in self._edges or type(t) is not Tensor:  # a parameter or a lookup
+        if id(t) in self._edges or type(t) is not Tensor:  # known, a parameter or a Lookup
             t = Tensor(t.operand, t.requires_grad)
         t.__class__ = TracedTensor
         self._edges[id(t)] = len(self._tensors)
@@ -255,9 +258,9 @@ class GraphRecorder:
         model."""
         if t.requires_grad and id(t) not in self._numbers:
             raise ValueError(
-                f"the model uses a tensor of shape {t.shape} that requires a gradient and is none "
-                "of its parameters, so it would be neither trained nor saved: make it an attribute "
-                "of a module, as nn.Parameter"
+                f"the model uses a tensor of shape {t.shape} that requires a gradient but is not "
+                "one of its parameters, so it would be neither trained nor saved: make it an "
+                "attribute of a module, as nn.Parameter"
             )
 
 

@@ -25,8 +25,8 @@ class HookHandle:
 
     def remove(self) -> None:
         """Removes the hook; a second call does nothing."""
-        kept = tuple(hook for hook in self._module._hooks if hook is not self._hook)
-        object.__setattr__(self._module, "_hooks", kept)
+        others = tuple(hook for hook in self._module._hooks if hook is not self._hook)
+        object.__setattr__(self._module, "_hooks", others)
 
     def __enter__(self) -> Self:
         return self
@@ -41,7 +41,7 @@ def refused_hook(name: str) -> Callable[..., NoReturn]:
 
     def method(self: Any, *args: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(
-            f"{name}: nnmpi has forward hooks of modules, and no others; write what it would do "
+            f"{name}: nnmpi has forward hooks of modules, and no others; write what the hook does "
             'into forward, or around the call (docs/modules.md, "What stays out")'
         )
 

@@ -57,6 +57,7 @@ class normal:  # noqa: N801
     def __call__(self, key: Key, index: np.ndarray) -> np.ndarray:
         values, left, row = np.zeros(index.shape), np.ones(index.shape, bool), _ROW
         while left.any():
+            # a new row of the key for each attempt: no element depends on how others are drawn
             values[left] = keyed.normal(key, index[left], row) * self.std + self.mean
             left, row = (values < self.low) | (values > self.high), row + 1
         return values
@@ -175,7 +176,7 @@ GAINS = {
     "relu": math.sqrt(2),
     "selu": 3 / 4,
 }
-"""The gains of nonlinearities that have no parameter."""
+"""The gains of nonlinearities without a parameter."""
 
 
 def fans(name: str, tensor: Tensor) -> tuple[int, int]:

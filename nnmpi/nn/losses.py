@@ -62,7 +62,7 @@ def weights(name: str, label: str, weight: Any) -> np.ndarray | None:
     values = on_host(weight)
     is_number = values.dtype.kind in "biu" or is_float(values.dtype)
     if not is_number or not np.isfinite(values).all():
-        raise ValueError(f"{name}: {label} {weight!r:.60} holds other than finite numbers")
+        raise ValueError(f"{name}: {label} {weight!r:.60} must hold finite numbers only")
     return values.astype("float64")
 
 
@@ -86,7 +86,7 @@ class ClassLoss(Loss):
         self.weight = weights(name, "weight", weight)
         if self.weight is not None and self.weight.ndim != 1:
             raise ValueError(
-                f"{name}: weight of shape {self.weight.shape}: it has one number a class, (C,); "
+                f"{name}: weight of shape {self.weight.shape}: give one weight per class, (C,); "
                 f"predictions go into the call of the loss, {name}()(scores, labels)"
             )
         self.ignore_index = ignore_index
@@ -94,10 +94,10 @@ class ClassLoss(Loss):
     def divisor(self, target: Any) -> float:
         """Returns the sum of the weights of the labels that are not ignored."""
         labels = on_host(target)
-        kept = labels != self.ignore_index
+        valid = labels != self.ignore_index
         if self.weight is None:
-            return float(np.count_nonzero(kept))
-        return float(self.weight[labels[kept]].sum())
+            return float(np.count_nonzero(valid))
+        return float(self.weight[labels[valid]].sum())
 
     def evaluate(self, scores: Any, labels: Any) -> tuple[float, int, int]:
         """Returns the loss, the number of labels with the largest score (the first, of equal
@@ -108,14 +108,14 @@ class ClassLoss(Loss):
         scores = as_tensor(scores)
         labels, may_ignore = self.checked(scores.shape, labels)
         on, loss = backend.of(scores.data), self.loss_of(scores, labels, may_ignore)
-        here = on.asarray(labels)
-        kept = here != self.ignore_index
-        correct = (on.xp.argmax(sortable(scores.data), axis=1) == here) & kept
+        device_labels = on.asarray(labels)
+        valid = device_labels != self.ignore_index
+        correct = (on.xp.argmax(sortable(scores.data), axis=1) == device_labels) & valid
         row = [
-            on.xp.asarray(n, "float64").reshape(1) for n in (loss.data, correct.sum(), kept.sum())
+            on.xp.asarray(n, "float64").reshape(1) for n in (loss.data, correct.sum(), valid.sum())
         ]
-        total, right, of = backend.to_host(on.xp.concatenate(row)).tolist()
-        return total, int(right), int(of)
+        total, hits, count = backend.to_host(on.xp.concatenate(row)).tolist()
+        return total, int(hits), int(count)
 
     def forward(self, scores: Any, labels: Any) -> Tensor:
         scores = as_tensor(scores)
@@ -152,18 +152,18 @@ class ClassLoss(Loss):
         classes = shape[1]
         if self.weight is not None and len(self.weight) != classes:
             raise ValueError(
-                f"{name}: weights of {len(self.weight)} classes, and scores of {classes}: "
+                f"{name}: weights of {len(self.weight)} classes, but scores of {classes}: "
                 "give a weight for each class"
             )
         if not isinstance(labels, np.ndarray):
             return labels, True
-        # as unsigned a negative label is huge, so one comparison finds both kinds of mistake
+        # as an unsigned integer a negative label is huge, so one comparison finds both mistakes
         if not labels.size or np.maximum.reduce(labels.astype(np.uint64), None) < classes:
             return labels, 0 <= self.ignore_index < classes
-        kept = labels[labels != self.ignore_index]
-        if kept.astype(np.uint64).max(initial=0) >= classes:
+        valid = labels[labels != self.ignore_index]
+        if valid.astype(np.uint64).max(initial=0) >= classes:
             raise ValueError(
-                f"{name}: labels from {kept.min()} to {kept.max()} for {classes} classes: they "
+                f"{name}: labels from {valid.min()} to {valid.max()} for {classes} classes: they "
                 f"must be 0 to {classes - 1}, or {self.ignore_index}, which is ignored"
             )
         return labels, True
@@ -175,7 +175,7 @@ class ClassLoss(Loss):
         return array_on(backend.of(scores.data), self.weight, scores.dtype)
 
     def options(self, scores: Tensor) -> dict[str, Any]:
-        """Returns the options that the op of these scores takes."""
+        """Returns the keyword arguments with which the op is called for these scores."""
         options = {"ignore_index": self.ignore_index, "reduction": self.reduction}
         return {"weight": self.weight_like(scores), **options}
 

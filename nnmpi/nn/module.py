@@ -69,6 +69,7 @@ class Module(Hooked, Registries):
             if current.around is not None:
                 forward = partial(current.around, self, forward)
             if self.training and not current.counted:
+                # not reset behind this module: the outermost call reads it, and counts the pass
                 current_pass.set(current._replace(counted=True))
             if self._combine and self.training and current.batch_stats is not UNTRACKED:
                 with combined_buffers(self, self._combine, current):

@@ -135,7 +135,7 @@ class Parameter(Tensor):
         self._place, self._shape, self.init = place, place.local_shape, init
         self.memory_axes = tuple(range(len(self._shape))) if memory_axes is None else memory_axes
         self.room = place.size
-        self._parent: Any = None  # the module, whose file imports this one
+        self._parent: Any = None  # a Module, whose file imports this one
         self._name, self.index, self.has_grad = "", 0, False
         self.seed: int | None = None
         self.store: Store | None = None
@@ -210,11 +210,11 @@ class Parameter(Tensor):
         return seed, self.init(key, place.indices()).reshape(self._shape)
 
     def redraw(self, init: Init) -> None:
-        """Replaces the initial values: they are drawn when needed, or at once if the old ones are
-        in use.
+        """Replaces the initial values: the new ones are drawn when needed, or at once if the old
+        ones are in use.
 
-        Values are in use if they are in a flat store, which every optimizer makes, or have a
-        gradient.
+        Values are in use if they have a gradient or are in a flat store, into which an optimizer
+        moves them.
         """
         self.init, store = init, self.store
         if self._parent is None:
@@ -253,9 +253,9 @@ class Parameter(Tensor):
     @data.setter
     def data(self, value: Array) -> None:
         """Overwrites the values in place."""
-        given = self._fitting("data", value)  # first: it may be of another parameter
+        given = self._fitting("data", value)  # first: to read another parameter may move memory
         array = self.operand
-        if given is not array:  # it is after `p.data *= 2`
+        if given is not array:  # they are one array after `p.data *= 2`
             array[...] = given
             self.seed = None
         self._drawn_store().written(self.index)
@@ -322,7 +322,7 @@ class Parameter(Tensor):
         if self.has_grad:
             precision.add_to(target, vjp(g, None))
             return
-        new = vjp(g, target)
+        new = vjp(g, target)  # many vjps write into `target`, and return it
         if new is not target:
             target[...] = new
         self.has_grad = True

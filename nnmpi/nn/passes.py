@@ -108,10 +108,10 @@ class Pass(NamedTuple):
 
 
 Combine = Literal["mean", "sum"]
-"""How the parts of a batch change a buffer (see `Module.register_buffer`).
+"""How a buffer changes if parts of a batch run separately (see `Module.register_buffer`).
 
-mean  to the mean of what the parts make of it, weighted by their samples
-sum   by the sum of the changes that the parts make
+mean  it becomes the mean of the results of the parts, weighted by their samples
+sum   it changes by the sum of the changes of the parts
 """
 
 
@@ -156,6 +156,7 @@ def combined_buffers(
         xp = backend.xp_of(array)
         row = xp.asarray(after[name] - old[name] if sums else after[name], "float64").reshape(-1)
 
+        # defaults, since `track` may be called after the loop, when all parts of the batch have run
         def track(moments: Moments, array: Array = array, sums: bool = sums) -> None:
             new = moments.mean.reshape(array.shape)
             new = array + new * moments.n if sums else new
@@ -165,5 +166,5 @@ def combined_buffers(
 
 
 current_pass: ContextVar[Pass | None] = ContextVar("nnmpi_pass", default=None)
-"""The current pass. Without a trainer, `Module.__call__` sets it, and counts the passes in which
+"""The pass under way. Without a trainer, `Module.__call__` sets it, and counts the passes in which
 any module is in training mode."""

@@ -46,7 +46,7 @@ def random(
     if current.samples is not None and (not shape or len(current.samples) != shape[0]):
         raise ValueError(
             f"random numbers of shape {shape} in a batch of {len(current.samples)}: the first axis "
-            "must be that of the samples"
+            "must be the samples"
         )
     rows: Any = on.xp.arange(shape[0]) if current.samples is None else on.asarray(current.samples)
     columns = on.xp.arange(int(np.prod(shape[1:])), dtype="uint32")
@@ -69,8 +69,7 @@ def _key(name: str) -> keyed.Key:
     if current is not None and current.samples is not None:
         raise ValueError(
             f"{name} in `forward` of a Trainer would depend on how ranks share the samples: write "
-            "nnmpi.random(self, shape, like=x), with normal=True for randn, whose rows belong to "
-            "the samples"
+            "nnmpi.random(self, shape, like=x), whose rows belong to samples; normal=True is randn"
         )
     drawn = next_draw()
     return keyed.key(drawn.seed, "tensor", drawn.draws)
@@ -138,12 +137,12 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tens
     limit = num_samples if replacement else possible.min(initial=n)
     if weights.ndim > 2 or not (possible.all() and ((weights >= 0) & (weights < np.inf)).all()):
         raise ValueError(
-            "multinomial: weights must be a row or a matrix of finite numbers, in each row none "
-            "below 0 and one above 0"
+            "multinomial: weights must be a row or a matrix of finite numbers, with none below 0 "
+            "and at least one above 0 in each row"
         )
     if num_samples > limit:
         raise ValueError(
-            f"multinomial: {num_samples} different ones of {limit} with a weight above 0: draw "
+            f"multinomial: {num_samples} different indices of {limit} with a weight above 0: draw "
             "fewer, or with replacement=True"
         )
     if replacement:
@@ -154,7 +153,7 @@ def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Tens
     else:
         u = keyed.uniform(*_draw("multinomial", rows, n)).reshape(weights.shape)
         with np.errstate(divide="ignore"):
-            waits = -np.log(u) / weights
+            waits = -np.log(u) / weights  # the first arrivals are a draw without replacement
         index = np.argsort(waits, axis=1, kind="stable")[:, :num_samples]
     shape = (*np.shape(array_of(input))[:-1], num_samples)
     return tensor(index.reshape(shape).astype("int64"), on=of(array_of(input)))

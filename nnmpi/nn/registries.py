@@ -48,7 +48,7 @@ class Registries:
         return self
 
     _parameters: dict[str, Parameter]
-    _buffers: dict[str, Place | None]  # by name; None where the whole array is here
+    _buffers: dict[str, Place | None]  # None: this rank has the whole array
     _modules: dict[str, Any]
     _parent: Any
     _name: str
@@ -58,14 +58,15 @@ class Registries:
     def __setattr__(self, name: str, value: Any) -> None:
         registry = self._registry(name, value)
         for other in (self._parameters, self._buffers, self._modules):
-            if other is not registry:
+            if other is not registry:  # the name may have had a value of another kind
                 other.pop(name, None)
         if registry is self._buffers:
             value = buffer_array(f"{type(self).__name__}.{name}", value)
         elif registry is not None:
-            registry[name] = value  # a replacement keeps the position of what was there
+            registry[name] = value  # a replacement keeps the position of the old value
         if isinstance(value, Parameter | Registries):
             parent = value._parent
+            # a shared part keeps its first parent, and its path, as long as that one has it
             if parent is None or vars(parent).get(value._name) is not value:
                 self._adopt(name, value)
         object.__setattr__(self, name, value)
@@ -82,6 +83,7 @@ class Registries:
             return self._parameters
         owner = type(self).__name__
         if isinstance(value, Registries):
+            # in a circle of modules, paths and the search for the root would have no end
             if value._has(self) or value in self._upwards():
                 raise ValueError(
                     f"{owner}.{name}: a module cannot contain itself, or a {type(value).__name__} "
@@ -159,12 +161,12 @@ class Registries:
         owner, noun = type(self).__name__, "Parameter" if kind is Parameter else "Module"
         if value is not None and not isinstance(value, kind):
             raise ValueError(
-                f"{owner}[{name!r}]: a {type(value).__name__} is no {noun}; give a {noun.lower()}"
+                f"{owner}[{name!r}]: a {type(value).__name__} is not a {noun}: give one"
             )
         alike = self._parameters if kind is Parameter else self._modules
         taken = hasattr(self, name) and name not in alike
         if not name or "." in name or taken:
-            why = "is another attribute of it" if taken else "is empty or has a dot"
+            why = "is taken by another attribute" if taken else "is empty or has a dot"
             raise ValueError(f"{owner}: the name {name!r} {why}; choose another one")
         setattr(self, name, value)
 
@@ -199,7 +201,7 @@ class Registries:
         first = next((p.data for p in parameters if p.is_drawn), None)
         kind = kind or (np.float32 if first is None else first.dtype)
         where = where or (CPU if first is None else backend.of(first))
-        if parameters:
+        if parameters:  # a store takes its parameters over
             FlatStore(parameters, kind, where)
         self.convert_buffers(kind, where)
         return self
@@ -272,6 +274,6 @@ def check_buffer(name: str, array: Array, place: Place) -> None:
     place._replace(path=name).check()
     if place.local_shape != tuple(array.shape):
         raise ValueError(
-            f"{name}: the buffer has shape {tuple(array.shape)}, and its place the part "
-            f"{place.local_shape}; give equal ones"
+            f"{name}: the buffer has shape {tuple(array.shape)}, but its place describes a part of "
+            f"shape {place.local_shape}; make them equal"
         )

@@ -21,6 +21,7 @@ from nnmpi.nn.parameter import Parameter
 def saved_memory(results: Iterable[Tensor], until: Iterable[Tensor] = ()) -> dict[int, Array]:
     """Returns the blocks of memory, by id, that `results` keep for a backward pass down to the
     tensors `until`; the memory of parameters is left out."""
+    # nodes of `until` count as seen, so the walk ends there
     seen, memory_of, weights = {id(t.node) for t in until}, dict[int, Array](), set[int]()
     nodes = [t.node for t in results if t.node is not None]
     while nodes:
@@ -55,7 +56,7 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
             yield thing
         elif isinstance(thing, Tensor):
             yield thing.operand
-        elif isinstance(thing, FunctionType):  # not its globals
+        elif isinstance(thing, FunctionType):  # not by get_referents, which has its globals
             yield from _arrays([thing.__closure__, thing.__defaults__, thing.__kwdefaults__], seen)
         elif isinstance(thing, HOLDERS) or type(thing).__module__.startswith(KERNELS):
             yield from _arrays(gc.get_referents(thing), seen)
@@ -63,4 +64,4 @@ def _arrays(things: Iterable[Any], seen: set[int]) -> Iterator[Array]:
 
 KERNELS = "nnmpi.arrays.kernels"
 HOLDERS = (CellType, MethodType, partial, tuple, list, set, dict)
-"""Types that hold what Python's garbage collector finds in them."""
+"""Types whose contents `gc.get_referents` lists."""

@@ -10,14 +10,14 @@ class SeedState(NamedTuple):
     """The seed and the counters from which the next module or random tensor draws its values."""
 
     seed: int = 0
-    number: int = 0  # of modules constructed, and tensors that `nn.init` has filled, before
-    draws: int = 0  # of random tensors before
+    number: int = 0  # modules constructed, and tensors filled by `nn.init`, so far
+    draws: int = 0  # random tensors drawn so far
 
 
 FIRST = SeedState()
 
 seed_state: ContextVar[SeedState] = ContextVar("nnmpi_construction", default=FIRST)
-"""The next construction in this thread; ranks may be threads, and each of them counts its own."""
+"""The seed state of this thread: ranks may be threads, and each of them counts its own modules."""
 
 
 @contextmanager

@@ -35,18 +35,19 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
     """
     modules, runs = dict(model.named_modules()), chains(graph, nodes, graph.calls)
     called = [_callable_for(run, modules) for run in runs]
-    first, last, made = runs[0][0], runs[-1][-1], called[0]
+    first, last, module = runs[0][0], runs[-1][-1], called[0]
     is_alone = len(runs) == 1 and _outputs_of(graph, nodes) == edges_of(last.result)
     if not (is_alone and first.is_plain and _inputs_of(graph, nodes) == first.arguments):
-        made = Segment(graph, nodes, runs, called, modules)
-    assert isinstance(made, Module)
+        module = Segment(graph, nodes, runs, called, modules)
+    assert isinstance(module, Module)
+    # ops use variables of modules that are cut, so the segment itself has to register them
     ops = (k for run in runs for call in run if call.op for k in call.nodes)
     used = [v for k in ops for v in graph.nodes[k].variables]
     for v in dict.fromkeys([*used, *holds]):
         owner, name = _owner(graph, v, modules)
         if isinstance(getattr(owner, name), Parameter):
-            setattr(made, f"variable_{v}", getattr(owner, name))
-    return made
+            setattr(module, f"variable_{v}", getattr(owner, name))
+    return module
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:
@@ -65,8 +66,9 @@ def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[lis
         node = graph.nodes[k]
         path = node.name if node.layer else None
         single = Call(range(k, k + 1), path, node.op, node.arguments, node.result)
-        here = (call for call in inside if call.nodes.start == k)
-        call = max(here, key=lambda call: call.nodes.stop, default=single)
+        starting = (call for call in inside if call.nodes.start == k)
+        # the largest module that starts at this node and ends within the segment
+        call = max(starting, key=lambda call: call.nodes.stop, default=single)
         last = runs[-1][-1] if runs else None
         follows = (
             last is not None
@@ -134,7 +136,7 @@ class Segment(Module):
                 setattr(self, f"part_{i}", call)
         self._arguments, self._returned = _inputs_of(graph, nodes), _outputs_of(graph, nodes)
         takes = edges_of(self._arguments)
-        self._counted = [  # edges, axes and how much longer they are than the number of samples
+        self._counted = [  # (edge, axis, its length per sample): tells the number of samples
             (e, k, a.size)
             for e in takes
             for k, a in enumerate(graph.edges[e].axes)
@@ -144,7 +146,7 @@ class Segment(Module):
         self._owners = {v: _owner(graph, v, modules) for v in used}
         last = {e: i for i, run in enumerate(runs) for e in run[0].inputs}
         kept = {*self._returned}
-        self._steps = [  # the last ones are the edges that nothing needs behind it
+        self._steps = [  # (call, arguments, result, edges that no later step needs)
             (
                 call,
                 run[0].arguments,
@@ -171,7 +173,7 @@ class Segment(Module):
             ordered = [mapped(resolved, part) for part in positional]
             by_name = {name: mapped(resolved, part) for name, part in keywords.items()}
             _matched(values, result, call(*ordered, **by_name))
-            for e in done:
+            for e in done:  # frees their memory
                 del values[e]
             progress()
         outputs = tuple(values[e] for e in self._returned)
@@ -182,7 +184,7 @@ def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any
     """Returns `values` with, for each TensorRef in `template`, the part of `given` at the same
     position."""
 
-    if type(template) is TensorRef:  # the result of most calls
+    if type(template) is TensorRef:  # most calls return one tensor
         values[template.edge] = given
         return values
 

@@ -28,7 +28,7 @@ class Sequential(NumberedLayers):
     """
 
     _steps: tuple[Callable[..., Tensor], list[FusedStep]] | None = None
-    """The functions to call: the first takes what the Sequential is called with."""
+    """The functions to call: the first takes the arguments of the Sequential."""
 
     def __init__(self, *layers: Module) -> None:
         super().__init__(layers)
@@ -48,6 +48,7 @@ class Sequential(NumberedLayers):
         steps = self._steps
         if steps is None:
             current, layers = current_pass.get(), list(self)
+            # while a graph is recorded no layers are fused: each is a node
             one_by_one = current is not None and current.around is not None
             first, *others = [*(layers if one_by_one else steps_of(layers))] or [lambda x: x]
             steps = first, others

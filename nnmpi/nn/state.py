@@ -118,8 +118,9 @@ def load_into(
     try:
         values = checked_arrays(state, [place for place, _ in targets])
     except ValueError as error:
-        remedy = "" if strict else "; strict=False is for names: leave these out of the state"
+        remedy = "" if strict else "; strict=False ignores names only: leave these out of the state"
         raise ValueError(f"{error}{remedy}") from None
+    # after all checks, so that a state that does not fit changes nothing
     for place, target in targets:
         assign(target, values[place.path][place.slices])
     return LoadedKeys(missing, unexpected)
@@ -159,4 +160,4 @@ def assign(target: Any, value: np.ndarray) -> None:
     if isinstance(target, Tensor):
         target.mark_written()
     if isinstance(target, Parameter):
-        target.seed = None  # no longer the values that were drawn
+        target.seed = None  # no longer the initial values

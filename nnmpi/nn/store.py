@@ -89,7 +89,7 @@ class FlatStore(Store):
     """
 
     _is_between_runs = False
-    """Whether no step is to come, and this rank updates a part of the values only."""
+    """True between two runs if this rank updates only a part of the values."""
 
     def __init__(
         self, parameters: Sequence[Parameter], dtype: Any, on: Backend, reserved: int = 0
@@ -101,7 +101,7 @@ class FlatStore(Store):
         self.shards = shards_of([(0, self.length)])
         self.allocate()
         for i, p in enumerate(self.parameters):
-            if not p.is_drawn:
+            if not p.is_drawn:  # `take` would have them drawn as float32 on the CPU
                 p.draw(self.dtype, self.on)
             self.take(i, p)
             p.move(self, i)
@@ -175,8 +175,8 @@ class FlatStore(Store):
         return [self.parameters[i].place.range()]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
-        """Returns values lo..hi-1 of parameter i, in the order of its memory; they must be
-        readable."""
+        """Returns values lo..hi-1 of parameter i, in the order of its memory, from its `readable`
+        ranges."""
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
     def reading(self) -> AbstractContextManager[None]:
@@ -266,6 +266,7 @@ def shards_of(stretches: Iterable[tuple[int, int]]) -> list[Shard]:
 
 def within(shards: Sequence[Shard], start: int, end: int) -> Iterator[Shard]:
     """Yields the parts of the shards, in the order of memory, that lie in elements start..end-1."""
+    # shards do not overlap, so their ends are sorted too
     first = bisect_right(shards, start, key=attrgetter("stop"))
     for a, b, at in islice(shards, first, None):
         if a >= end:
@@ -295,7 +296,7 @@ def flatten(parameters: Sequence[Parameter]) -> None:
     if len(dtypes) > 1:
         raise ValueError(
             f"parameters of different types ({', '.join(sorted(dtypes))}) in one optimizer: "
-            "give each type an optimizer of its own, or use model.to(dtype=...)"
+            "give each type its own optimizer, or use model.to(dtype=...)"
         )
     loose = [p for p in parameters if not isinstance(p.store, FlatStore)]
     if loose:

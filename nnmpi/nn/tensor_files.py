@@ -46,10 +46,10 @@ READ = {kind: name for name, kind in TYPES.items()} | {"C64": "complex64"}
 """The NumPy type of each name that is read."""
 
 INDEX = ".safetensors.index.json"
-"""The end of the name of an index."""
+"""The suffix of the name of an index."""
 
 REMEDY = "take an intact copy of the index and of its shards"
-BLOCK = 1 << 20  # numbers that are compared at once
+BLOCK = 1 << 20  # elements that are compared at once
 
 
 class RawTensor(NamedTuple):
@@ -87,12 +87,12 @@ class RawTensor(NamedTuple):
             return words.view(dtype)
         return np.asarray(np.left_shift(words, 16, dtype="uint32").view("float32"))
 
-    def _numbers(self, kept: np.dtype[Any], part: tuple[slice, ...]) -> np.ndarray:
+    def _numbers(self, dtype: np.dtype[Any], part: tuple[slice, ...]) -> np.ndarray:
         """Reads a part of the file as elements of this type."""
-        if 0 in self.shape:
-            return np.zeros(self.shape, kept)[part]
-        file = np.memmap(self.file, kept.newbyteorder("<"), "r", self.begin, self.shape)
-        return np.array(file[part], kept, order="C")
+        if 0 in self.shape:  # memory of length 0 cannot be mapped
+            return np.zeros(self.shape, dtype)[part]
+        file = np.memmap(self.file, dtype.newbyteorder("<"), "r", self.begin, self.shape)
+        return np.array(file[part], dtype, order="C")
 
 
 class StoredTensor(NamedTuple):
@@ -130,7 +130,7 @@ class Contents(NamedTuple):
 def contents(file: Path) -> Contents:
     """Reads the header of a file; raises ValueError unless it is a complete safetensors file."""
     with refused(file):
-        with safe_open(file, framework="numpy"):
+        with safe_open(file, framework="numpy"):  # checks the header
             pass
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
@@ -176,8 +176,7 @@ _CONVERT = (
     'python -c "import torch, safetensors.torch as s; s.save_file({{k: v.contiguous().clone() for '
     "k, v in torch.load('{0}', map_location='cpu').items()}}, '{1}')\""
 )
-"""The command that writes the tensors of a file of PyTorch to another, each with memory of its
-own."""
+"""The command that converts a file of PyTorch; it copies, as safetensors refuses shared memory."""
 
 
 def _is_pickle(file: Path) -> bool:
@@ -213,8 +212,8 @@ def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
     """Returns the tensors of a file, or of the shards of an index, by their paths in the model."""
     stored, order = stored_in(path), form.order
     return {
-        path_here: StoredTensor(stored[name], order(path_here))
-        for path_here, name in form.names_by_path(stored).items()
+        tensor_path: StoredTensor(stored[name], order(tensor_path))
+        for tensor_path, name in form.names_by_path(stored).items()
     }
 
 

@@ -63,7 +63,8 @@ class ModelSource(NamedTuple):
 
 
 FEW, MORE = 2, 3
-"""The samples of the passes, in evaluation and in training; one is in memory at a time."""
+"""The numbers of samples of the passes, in evaluation and in training mode; only the arrays of one
+pass are in memory at a time."""
 
 DIFFERS = "its forward does not do the same for any number of samples, in training and evaluation"
 
@@ -93,12 +94,12 @@ def trace(
             more = run(MORE)
             source = ModelSource(_model_factory(model, build), zeros, labels, objective, {})
             return merged(few, more, notes)._replace(source=source)
-        except ConflictError as found:
-            notes[found.path] = found.note
+        except ConflictError as conflict:
+            notes[conflict.path] = conflict.note  # and record again, with that module as one node
         except NumbersReadError:
             if on is not META:
                 raise
-            on = CPU
+            on = CPU  # a module that is one node reads elements: on zeros it can
 
 
 def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callable[[], Module]:
@@ -106,7 +107,7 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
     instance has its own `forward`, which may be bound to that module."""
     if build and any("forward" in vars(m) for m in model.modules()):
         return build
-    return partial(blank, blank(model))
+    return partial(undrawn_copy, undrawn_copy(model))
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
@@ -131,17 +132,17 @@ def _pass(
     notes: Mapping[str, str],
     on: Backend,
     n: int,
-    grown: Callable[[int], object] = lambda held: None,
+    on_growth: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
 ) -> GraphRecorder:
     """Records one pass over the model with n samples, in training mode if n is MORE."""
     arguments = mapped(_without_numbers, zeros(n)) if on is META else zeros(n)
-    with unchanged(model), np.errstate(all="ignore"):
+    with unchanged(model), np.errstate(all="ignore"):  # 0 / 0 is of no interest
         for p in model.parameters():
             p.move(PlaceholderStore(p, dtype, on), 0)
         model.train(n == MORE)
-        recorder = GraphRecorder(model, notes, grown)
-        forget_steps(model)
+        recorder = GraphRecorder(model, notes, on_growth)
+        forget_steps(model)  # cached steps would bypass the recorder
         watched = _TracedPass(0, None, UNTRACKED, around=recorder.forward)
         tokens = recording.set(recorder), current_pass.set(watched)
         try:
@@ -184,11 +185,12 @@ def _without_numbers(value: Any) -> Any:
 # ---- a model that is tried out
 
 
-def blank(model: Module) -> Module:
+def undrawn_copy(model: Module) -> Module:
     """Returns a copy of a tree of modules whose parameters are not drawn; buffers and other
     attributes are shared with the model."""
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}
     twins |= {p: p.undrawn() for p in dict.fromkeys(model.parameters())}
+    # children and parents become the copies, so that no copy leads back to the model
     for part, twin in twins.items():
         parent = twins.get(part._parent)
         object.__setattr__(twin, "_parent", parent)
@@ -220,7 +222,7 @@ def unchanged(module: Module) -> Iterator[None]:
         yield
     finally:
         for p, store, index, has_grad in parameters:
-            if store is None:
+            if store is None:  # it was not drawn
                 p.discard()
             else:
                 p.move(store, index)
@@ -238,6 +240,7 @@ def merged(few: GraphRecorder, more: GraphRecorder, notes: Mapping[str, str]) ->
 
     `notes` has the modules that are recorded as one node already.
     """
+    # the same calls in the same order, or else nodes and edges could not be paired
     if _calls(few.nodes, "") != _calls(more.nodes, ""):
         raise ConflictError(_differing(few.nodes, more.nodes), DIFFERS)
     nodes = (

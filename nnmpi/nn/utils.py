@@ -41,12 +41,13 @@ def clip_grad_norm_(
     if norm_type == 2:
         norm = xp.sqrt(sum((g * g).sum() for g in wider))
     elif math.isinf(norm_type):
-        zero = xp.zeros((), grads[0].dtype)  # of gradients without numbers
+        zero = xp.zeros((), grads[0].dtype)  # if all gradients are empty
         norm = xp.stack([zero, *(xp.absolute(g).max() for g in grads if g.size)]).max()
     else:
         norm = sum((xp.absolute(g) ** norm_type).sum() for g in wider) ** (1 / norm_type)
     if error_if_nonfinite and not np.isfinite(backend.to_host(norm)):
-        raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm}, no number")
+        raise RuntimeError(f"clip_grad_norm_: the norm of the gradients is {norm}, not finite")
+    # applied even if it is 1, since a comparison on the host would wait for the device
     factor = xp.minimum(max_norm / (norm + 1e-6), 1.0)
     for g in grads:
         g *= factor

@@ -1,8 +1,8 @@
 """Optimizers on flat buffers, learning-rate schedules and gradient clipping.
 
-Here: the rules of `OPTIMIZERS`, parameter groups, running sums and their state, loss scaling, and
-schedulers under PyTorch's names.
-Not here: the loops over arrays (`arrays.kernels.steps`), when a rank updates (`parallel.step`).
+In this room: the optimizers of `OPTIMIZERS`, parameter groups, optimizer state, loss scaling, and
+schedulers under PyTorch's names. The loops over arrays are in `arrays.kernels.steps`; when a rank
+updates is decided in `parallel.step`.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ from nnmpi.options.config import Config
 
 
 def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:
-    """The optimizer that the options of a run ask for, of parameters with their paths."""
+    """Makes the optimizer that the options of a run ask for, over parameters given with their
+    paths."""
     lr, decay = config.lr, config.weight_decay
     trained = DECAYS[config.weight_decay_of](p for _, p in named)
     if config.optimizer == "sgd":

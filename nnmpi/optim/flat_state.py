@@ -1,9 +1,8 @@
-"""FlatState: what an optimizer adds up over steps, of the numbers that one rank updates.
+"""FlatState: the optimizer state of the elements that one rank updates, in flat arrays.
 
 parameter      [ a b c d e f g | padding ]
-stretches        (1, 3)  (5, 7)                this rank updates b, c, f and g
-running sum    [ b c f g padding ]             of one parameter after the other
-
+slices           (1, 3)  (5, 7)                this rank updates b, c, f and g
+state array    [ b c f g padding ]             the parameters follow each other
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,61 +15,65 @@ from nnmpi.nn.store import FlatStore
 
 
 class FlatState:
-    """Running sums of parameters, in the order of the memory of each.
+    """The state arrays of an optimizer, each element in the memory order of its parameter.
 
-    arrays   each running sum, by name
-    starts   where the numbers of each parameter begin in an array, and the length of an array
+    arrays   the state arrays by name, such as "momentum_buffer"
+    starts   where the elements of each parameter begin in an array, and the length of an array
     """
 
     def __init__(self, names: Sequence[str], parameters: Sequence[Parameter]) -> None:
-        self._parameters, self._stretches = parameters, _own_stretches(parameters)
-        lengths = (sum(stop - start for start, stop in stretches) for stretches in self._stretches)
+        self._parameters, self._slices = parameters, _owned_slices(parameters)
+        lengths = (sum(stop - start for start, stop in slices) for slices in self._slices)
         self.starts = list(accumulate(lengths, initial=0))
         zeros, dtype = store_of(parameters).on.xp.zeros, store_of(parameters).updated_dtype
         self.arrays = {name: zeros(self.starts[-1], dtype) for name in names}
 
     @property
     def fits(self) -> bool:
-        """Whether this rank still updates these numbers."""
-        return self._stretches == _own_stretches(self._parameters)
+        """True if this rank still updates the same slices of the parameters as when the state was
+        made."""
+        return self._slices == _owned_slices(self._parameters)
 
-    def numbers(self, name: str, i: int, lo: int, hi: int) -> Array:
-        """The memory of the running sum of numbers lo to hi - 1 of parameter i, which are here."""
-        at, stretches = self.starts[i], self._stretches[i]  # without a `Range`, which takes longer
-        for start, stop in stretches:
+    def elements(self, name: str, i: int, lo: int, hi: int) -> Array:
+        """Returns the memory of a state array for elements lo..hi-1 of parameter i, which this rank
+        updates."""
+        at, slices = self.starts[i], self._slices[i]  # no `Range` objects: they take longer
+        for start, stop in slices:
             if start <= lo < stop:
                 break
             at += stop - start
         return self.arrays[name][at + lo - start : at + hi - start]
 
     def convert(self) -> None:
-        """Moves them to the type and the device of what is updated."""
-        like = store_of(self._parameters)
-        for name, sums in self.arrays.items():
-            self.arrays[name] = like.on.asarray(sums, like.updated_dtype)
+        """Moves the state arrays to the dtype and the device of the values that are updated."""
+        store = store_of(self._parameters)
+        for name, array in self.arrays.items():
+            self.arrays[name] = store.on.asarray(array, store.updated_dtype)
 
     def ranges(self, i: int) -> Iterator[tuple[Range, int]]:
-        """The ranges of parameter i that are here, and where each begins in an array."""
+        """Yields the ranges of parameter i that this rank updates, and where each begins in an
+        array."""
         at, place = self.starts[i], self._parameters[i].place
-        for lo, stop in self._stretches[i]:
-            if lo < min(stop, place.size):
-                yield place.range(lo, min(stop, place.size)), at
-            at += stop - lo
+        for lo, hi in self._slices[i]:
+            if lo < min(hi, place.size):
+                yield place.range(lo, min(hi, place.size)), at
+            at += hi - lo
 
 
 def store_of(parameters: Sequence[Parameter]) -> FlatStore:
-    """The store of the first parameter: all have one type and one device."""
+    """Returns the store of the first parameter; all parameters have one dtype and one device."""
     store = parameters[0].store
     assert isinstance(store, FlatStore)
     return store
 
 
-def _own_stretches(parameters: Sequence[Parameter]) -> list[list[tuple[int, int]]]:
-    """(start, stop) of what this rank updates of each parameter, with padding."""
-    of_parameters = []
+def _owned_slices(parameters: Sequence[Parameter]) -> list[list[tuple[int, int]]]:
+    """Returns, for each parameter, the (start, stop) of the slices that this rank updates, with
+    padding."""
+    owned = []
     for p in parameters:
         assert isinstance(p.store, FlatStore)
         start, end = p.store.spans[p.index]
         shards = p.store.own_shards(start, end)
-        of_parameters.append([(shard.start - start, shard.stop - start) for shard in shards])
-    return of_parameters
+        owned.append([(shard.start - start, shard.stop - start) for shard in shards])
+    return owned

@@ -14,9 +14,9 @@ Parameters: TypeAlias = Iterable[Parameter] | Iterable[Mapping[str, Any]]
 
 
 def matrices_decay(parameters: Iterable[Parameter]) -> list[Group]:
-    """A group of the parameters with two axes or more, and one of the others, which do not decay.
+    """Makes two groups: parameters with two axes or more, and the others, with weight decay 0.
 
-    Layers that are sharded keep the number of axes: the groups are the same on any ranks.
+    Sharded layers keep the number of axes, so the groups are the same on any number of ranks.
     """
     listed = list(parameters)
     return [
@@ -26,7 +26,7 @@ def matrices_decay(parameters: Iterable[Parameter]) -> list[Group]:
 
 
 def all_decay(parameters: Iterable[Parameter]) -> list[Group]:
-    """One group."""
+    """Makes one group of all parameters."""
     return [{"params": list(parameters)}]
 
 
@@ -34,11 +34,12 @@ DECAYS: dict[str, Callable[[Iterable[Parameter]], list[Group]]] = {
     "all": all_decay,
     "matrices": matrices_decay,
 }
-"""Groups by what decays, as --weight-decay-of names them."""
+"""How parameters are grouped by weight decay, under the names of --weight-decay-of."""
 
 
 class Option:
-    """An option of every group: reading gives the value they share, writing sets it in all."""
+    """An option of all groups: reading it gives the value they share, writing it sets it in all of
+    them."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -59,14 +60,18 @@ class Option:
             group[self._name] = value
 
 
-def grouped(given: Parameters, options: Mapping[str, Any]) -> list[Group]:
-    """A group for each one given, or one of all parameters; `options` where a group has none."""
-    if not isinstance(given, Iterable) or isinstance(given, Parameter | Mapping):
+def grouped(parameters: Parameters, options: Mapping[str, Any]) -> list[Group]:
+    """Makes the groups of an optimizer from parameters or groups; `options` fill in missing
+    options.
+
+    Raises ValueError if an entry is no group or has an option that the optimizer does not have.
+    """
+    if not isinstance(parameters, Iterable) or isinstance(parameters, Parameter | Mapping):
         raise ValueError(
-            f"an optimizer takes a list of parameters, not a {type(given).__name__}: give "
+            f"an optimizer takes a list of parameters, not a {type(parameters).__name__}: give "
             "model.parameters(), [layer.weight], or groups like [{'params': [...], 'lr': 0.01}]"
         )
-    entries: list[Any] = list(given)
+    entries: list[Any] = list(parameters)
     if not any(isinstance(entry, Mapping) for entry in entries):
         entries = [{"params": entries}]
     groups = []

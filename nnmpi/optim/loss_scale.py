@@ -1,20 +1,20 @@
-"""LossScale: what losses are multiplied by, so that float16 holds small gradients.
+"""LossScale: the factor that losses are multiplied by, so that float16 can hold small gradients.
 
-    a gradient was not finite       scale / 2, and the step is skipped
-    2,000 steps in a row were       scale * 2
+    a gradient was not finite            scale / 2, and the step is skipped
+    2,000 steps in a row were finite     scale * 2
 
-The numbers are those of PyTorch's GradScaler. A value: ranks that agree on whether a step was
-skipped have the same scale without a message.
+The constants are those of PyTorch's GradScaler. A loss scale is a value: ranks that agree on
+whether a step was skipped compute the same next scale without a message.
 """
 
 from typing import NamedTuple, Self
 
 GROWTH_INTERVAL = 2000
-"""After so many good steps the scale is doubled."""
+"""The scale is doubled after this many good steps in a row."""
 
 
 class LossScale(NamedTuple):
-    """The scale, and how many steps in a row were good; one that is not dynamic never changes."""
+    """The loss scale, and the number of good steps in a row; it changes only if `is_dynamic`."""
 
     scale: float = 1.0
     good_steps: int = 0
@@ -22,11 +22,15 @@ class LossScale(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str) -> Self | None:
-        """The scale of the first step in 16 bits: 1 for bfloat16, with the range of float32."""
+        """Returns the loss scale of the first step for a 16-bit dtype, None for other dtypes.
+
+        It is 1 and constant for bfloat16, which has the range of float32.
+        """
         return {"float16": cls(2.0**16, is_dynamic=True), "bfloat16": cls()}.get(dtype)
 
     def after(self, updated: bool) -> "LossScale":
-        """The loss scale of the next step, after one that was updated, or skipped."""
+        """Returns the loss scale of the next step, given whether this step was updated or
+        skipped."""
         if not self.is_dynamic:
             return self
         if not updated:
@@ -37,7 +41,8 @@ class LossScale(NamedTuple):
 
 
 class Scaler:
-    """The loss scale of a run: the loss reads it in a step, the update changes it at its end."""
+    """The current loss scale of a run: the loss reads it in a step, the update replaces it at the
+    end."""
 
     def __init__(self, initial: LossScale) -> None:
         self.current = initial

@@ -1,7 +1,8 @@
-"""PyTorch's schedulers of the rate, for loops of one's own: `step()` sets the rates of all groups.
+"""PyTorch's learning-rate schedulers, for training loops of your own: `step()` sets all groups'
+rates.
 
-All are a LambdaLR, whose functions get the number of steps. A Trainer takes no scheduler, but
-`lr_schedule`.
+All are a LambdaLR, whose functions get the number of steps. A Trainer takes no scheduler, but the
+option `lr_schedule`.
 """
 
 import math
@@ -14,7 +15,10 @@ from nnmpi.optim.schedule import LRSchedule, step_decay
 
 
 class LambdaLR:
-    """The rate of each group is its first one times lr_lambda(steps): one function, or one each."""
+    """Sets the rate of each group to its first rate times lr_lambda(steps).
+
+    `lr_lambda` is one function for all groups, or a list with one function for each.
+    """
 
     def __init__(self, optimizer: Optimizer, lr_lambda: LRSchedule | Sequence[LRSchedule]) -> None:
         groups = optimizer.param_groups
@@ -29,27 +33,29 @@ class LambdaLR:
         self.step()
 
     def step(self) -> None:
-        """Count a step, and set the rates."""
+        """Counts a step, and sets the learning rates of all groups."""
         self.last_epoch += 1
-        each = zip(self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=False)
-        for group, base, factor in each:
+        rows = zip(self.optimizer.param_groups, self.base_lrs, self.lr_lambdas, strict=False)
+        for group, base, factor in rows:
             group["lr"] = base * factor(self.last_epoch)
 
     def get_last_lr(self) -> list[float]:
-        """The rate of each group."""
+        """Returns the current rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of steps, and the first rates."""
+        """Returns the number of steps and the first rates."""
         return {"last_epoch": self.last_epoch, "base_lrs": self.base_lrs}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; the rates are those that the optimizer has."""
+        """Loads the number of steps and the first rates; the optimizer keeps its current rates
+        until `step`."""
         self.last_epoch, self.base_lrs = state["last_epoch"], [*state["base_lrs"]]
 
 
 def _of(factor: Callable[..., LRSchedule]) -> Callable[..., LambdaLR]:
-    """A scheduler by a function from the first rate and its options to the factor of the rate."""
+    """Makes a scheduler class of a function from the first rate and options to the factor of the
+    rate."""
 
     def scheduler(optimizer: Optimizer, *args: Any, **options: Any) -> LambdaLR:
         rates = [group["lr"] for group in optimizer.param_groups]
@@ -71,8 +77,8 @@ def _cosine(lr: float, T_max: int, eta_min: float = 0.0) -> LRSchedule:
 
 
 def _milestones(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> LRSchedule:
-    at = sorted(milestones)
-    return lambda t: gamma ** bisect_right(at, t)
+    steps = sorted(milestones)
+    return lambda t: gamma ** bisect_right(steps, t)
 
 
 StepLR = _of(lambda lr, step_size, gamma=0.1: step_decay(step_size, gamma))

@@ -1,4 +1,5 @@
-"""Operands of one update, in the pieces that an `_update` takes which knows no 16 bits."""
+"""Splits the operands of an update into blocks for optimizers that know nothing of 16-bit
+training."""
 
 from collections.abc import Iterator
 
@@ -8,15 +9,20 @@ from nnmpi.nn.store import Operands
 
 
 def in_blocks(x: Operands) -> Iterator[Operands]:
-    """The update of masters as one of float32 alone, a block at a time, or all of x where it is
-    that already. Values are merged before, and rounded when the next block is asked for."""
+    """Yields the operands of an update as float32 blocks with unscaled gradients, for a plain
+    `_update`.
+
+    Where nothing has 16 bits, that is x itself. Else 16-bit values are merged into the masters
+    before a block is yielded, and the new masters are rounded to them when the next block is asked
+    for.
+    """
     if x.grads.dtype == x.values.dtype and x.mixed.is_empty:
         yield x
         return
     n = len(x.values)
-    most = min(n, backend.of(x.values).chunk_bytes // 64)
-    for i in range(0, n, most):
-        block = x.part(slice(i, min(i + most, n)))
+    block_size = min(n, backend.of(x.values).chunk_bytes // 64)
+    for i in range(0, n, block_size):
+        block = x.part(slice(i, min(i + block_size, n)))
         grads, values = cast(block.grads, block.values.dtype), block.mixed.values
         if block.mixed.factor != 1:
             grads = grads * block.mixed.factor

@@ -1,4 +1,4 @@
-"""SGD, Adam, AdamW and RMSprop."""
+"""The optimizers SGD, Adam, AdamW and RMSprop."""
 
 from collections.abc import Callable
 
@@ -47,8 +47,8 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015); weight decay is added to the gradient.
 
-    The running sums are PyTorch's exp_avg / (1 - beta1), exp_avg_sq / (1 - beta2) and
-    max_exp_avg_sq / (1 - beta2), which take two passes over memory less (see `kernels.steps`).
+    The state arrays are PyTorch's exp_avg / (1 - beta1), exp_avg_sq / (1 - beta2) and
+    max_exp_avg_sq / (1 - beta2), which saves two passes over memory (see `kernels.steps`).
     """
 
     takes_mixed, decoupled = True, False
@@ -78,20 +78,21 @@ class Adam(Optimizer):
         non_negative("weight_decay", group["weight_decay"])
 
     def _sums(self, group: Group) -> tuple[str, ...]:
-        largest = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
-        return ("gradient_sum", "squared_gradient_sum", *largest)
+        amsgrad_state = ("largest_squared_gradient_sum",) if group["amsgrad"] else ()
+        return ("gradient_sum", "squared_gradient_sum", *amsgrad_state)
 
     def _convert_state(self) -> None:
-        """Sums have a factor of 1 / (1 - beta): new betas scale them."""
-        end, starts = 0, self._running.starts
+        """Rescales state arrays, which have a factor of 1 / (1 - beta), after the betas have
+        changed."""
+        end, starts = 0, self._flat_state.starts
         for k, group in enumerate(self.param_groups):
             start, end = end, end + self._groups.count(k)
             if not self._changed(k):
                 continue
-            flatten(self.parameters)  # copied parameters are not in a flat store
-            for name, sums in self.state.items():
-                row = sums[starts[start] : starts[end]]
-                store_of(self.parameters).scale(row, self._ratio(name, k))
+            flatten(self.parameters)  # a copied model has parameters of their own
+            for name, array in self.state.items():
+                group_state = array[starts[start] : starts[end]]
+                store_of(self.parameters).scale(group_state, self._ratio(name, k))
             self._betas[k] = tuple(group["betas"])
 
     def _converted(self, name: str, i: int, numbers: Array) -> Array:
@@ -99,7 +100,7 @@ class Adam(Optimizer):
         return numbers * self._ratio(name, k) if self._changed(k) else numbers
 
     def _changed(self, k: int) -> bool:
-        """Whether running sums of group k are expressed by other betas than those of now."""
+        """True if the betas of group k have changed since its state was last converted."""
         group = self.param_groups[k]
         if tuple(group["betas"]) == self._betas[k]:
             return False
@@ -107,7 +108,7 @@ class Adam(Optimizer):
         return True
 
     def _ratio(self, name: str, k: int) -> float:
-        """The factor that converts a running sum of group k to the betas of now."""
+        """Returns the factor that converts a state array of group k to its current betas."""
         i = 0 if name == "gradient_sum" else 1
         new: float = self.param_groups[k]["betas"][i]
         return (1 - self._betas[k][i]) / (1 - new)
@@ -140,9 +141,10 @@ class AdamW(Adam):
 
 
 class RMSprop(Optimizer):
-    """RMSprop (Hinton, 2012): the gradient over the root of a running mean of its square.
+    """RMSprop (Hinton, 2012): divides the gradient by the root of a running mean of its square.
 
-    `centered` subtracts the square of a running mean of the gradient; weight decay is added to it.
+    `centered` subtracts the square of a running mean of the gradient. Weight decay is added to the
+    gradient.
     """
 
     takes_mixed = True

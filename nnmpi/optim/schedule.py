@@ -9,12 +9,13 @@ LRSchedule = Callable[[int], float]
 
 
 def constant() -> LRSchedule:
-    """A constant rate."""
+    """Makes a schedule with a constant rate."""
     return lambda t: 1.0
 
 
 def step_decay(every: int, factor: float = 0.1) -> LRSchedule:
-    """The rate times `factor` after each `every` steps; inf on overflow."""
+    """Makes a schedule that multiplies the rate by `factor` after each `every` steps; inf on
+    overflow."""
     if every < 1 or not 0 < factor < math.inf:
         raise ValueError(
             f"step_decay: every={every} must be 1 or more, factor={factor} a number above 0"
@@ -30,22 +31,24 @@ def step_decay(every: int, factor: float = 0.1) -> LRSchedule:
 
 
 def cosine(total: int, floor: float = 0.0) -> LRSchedule:
-    """Half a cosine from 1 down to `floor` over `total` steps, then `floor`."""
+    """Makes a schedule: half a cosine from 1 down to `floor` over `total` steps, then `floor`."""
     if total < 1:
         raise ValueError(f"cosine: total={total} steps must be 1 or more")
     return lambda t: floor + (1 - floor) * (1 + math.cos(math.pi * min(t / total, 1.0))) / 2
 
 
 def warm_up(steps: int, then: LRSchedule | None = None) -> LRSchedule:
-    """A linear rise over `steps` steps, starting at 1/steps, and `then` from there on."""
+    """Makes a schedule that rises linearly over `steps` steps, from 1/steps, and then follows
+    `then`."""
     if steps < 0:
         raise ValueError(f"warm_up: steps={steps} must not be negative")
-    after = then or constant()
-    return lambda t: (t + 1) / steps if t < steps else after(t - steps)
+    rest = then or constant()
+    return lambda t: (t + 1) / steps if t < steps else rest(t - steps)
 
 
 def parse(spec: str, total: int) -> LRSchedule:
-    """The schedule of `--lr-schedule SPEC` (see `options.terms`); cosine ends at step `total`."""
+    """Makes the schedule of `--lr-schedule SPEC` (see `options.terms`); cosine ends at step
+    `total`."""
     rate = terms.rate(spec)
     then = BY_NAME[rate.name](rate, max(total - rate.warmup, 1))
     return warm_up(rate.warmup, then) if rate.warmup else then

@@ -1,4 +1,4 @@
-"""The state of an optimizer by name: running sums in the shapes of parameters, and step counts."""
+"""The state of an optimizer by name: state arrays in the shapes of parameters, and step counts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,12 +12,14 @@ STEP = "step"
 
 
 def name_of(place: Place, name: str) -> str:
-    """The name in a state of a number or a tensor that belongs to the parameter at a place."""
+    """Returns the name in a state dict of the state array or step count of the parameter at
+    `place`."""
     return f"{place.path}.{name}" if place.path else name
 
 
 def state_places(places: Iterable[Place], sums: Sequence[str]) -> list[Place]:
-    """The name and the shape of everything in the state of the parameters at these places."""
+    """Returns the name and the shape of each entry in the state dict of the parameters at these
+    places."""
     return [
         entry
         for place in places
@@ -43,7 +45,8 @@ def check_paths(places: Sequence[Place]) -> None:
 def checked(
     state: Mapping[str, Any], places: Sequence[Place], sums: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """The arrays of a state on the host; raises ValueError unless they fit these parameters."""
+    """Returns the arrays of a state dict on the host; raises ValueError unless they fit the
+    parameters."""
     check_paths(places)
     values = checked_arrays(state, state_places(places, sums), "optimizer")
     for name in (name_of(place, STEP) for place in places):

@@ -1,4 +1,4 @@
-"""Shared by the commands of nnmpi: options from flags and files, and errors of one line."""
+"""Functions that all commands share: options from flags and files, and errors of one line."""
 
 import argparse
 import json
@@ -18,8 +18,8 @@ from nnmpi.options.quoting import nearest, quoted, shown
 from nnmpi.options.terms import check_text
 from nnmpi.options.user_files import content, parsed
 
-MOST, MOST_OF_WORD = 4000, 400  # characters of a line on stderr, and of a word in it
-LONGEST_FILE = 1_000_000  # bytes of a file of options
+MOST, MOST_OF_WORD = 4000, 400  # characters in a line on stderr, and in a word of it
+LONGEST_FILE = 1_000_000  # bytes in a file of options
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,9 +39,10 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see {self.prog} --help" if lacks else message)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """All arguments have to be known; a misspelt option gets the nearest one as a hint.
+        """Parses the arguments, and raises ValueError for unknown ones, with the nearest option as
+        a hint.
 
-        A parser of a subcommand is asked for this method too, and knows its own options.
+        argparse calls this method for the parser of a subcommand too, which knows its own options.
         """
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -52,13 +53,14 @@ class Parser(argparse.ArgumentParser):
 
 
 def called(program: str) -> str:
-    """How a command was called: `nnmpi train`, or `python -m nnmpi.train`, for its usage."""
+    """The way a command was called, `nnmpi train` or `python -m nnmpi.train`, for its usage
+    text."""
     by_name = "nnmpi" in [Path(word).name for word in sys.orig_argv[1:3]]  # -m nnmpi, or bin/nnmpi
     return program.replace(".", " ") if by_name else f"python -m {program}"
 
 
 def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
-    """Adds a flag for each option of these groups."""
+    """Adds a flag for each option of the given groups."""
     for group in groups:
         made = p.add_argument_group(group)
         for option in options((group,)):
@@ -66,18 +68,19 @@ def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> Non
 
 
 def add_flag(p: Any, o: "Field[Any]") -> None:
-    """Adds the flag of one option."""
+    """Adds the flag for one option."""
     m = o.metadata
     flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
     is_shown = o.default is not None and o.default is not False and "default" not in m["help"]
     text = m["help"] + (f" (default {o.default})" if is_shown else "")
     if m["custom"] and "package.module" not in text:
         text += f": {', '.join(m['choices'])} or package.module:NAME"
-    text = text.replace("%", "%%")
+    text = text.replace("%", "%%")  # argparse formats help texts with %
     if kind_of(o) is bool:
         p.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text)
         return
     choices = None if m["custom"] else m["choices"] or None
+    # argparse shows choices as {a,b}, which choices with commas would garble
     listed = choices and not any("," in str(choice) for choice in choices)
     metavar = None if listed else o.name.split("_")[-1].upper()
     how: dict[str, Any] = {"choices": choices, "metavar": metavar, "help": text}
@@ -87,19 +90,20 @@ def add_flag(p: Any, o: "Field[Any]") -> None:
 
 
 def from_toml(path: str) -> Config:
-    """The Config of a TOML file; its tables, if it has any, are the groups of options."""
+    """The Config in a TOML file; its tables, if it has any, are groups of options."""
     return _of_file("config", path, lambda table: Config(**with_layout(_by_name(table))))
 
 
 LAYOUT_GROUPS = ("layout", "pipeline", "reduce")
-"""The groups of options that say how ranks share a step."""
+"""The groups of options that determine how ranks share a step."""
 
 LAYOUT = tuple(o.name for o in options(LAYOUT_GROUPS))
-"""The options that a file of --layout may have."""
+"""The options that a --layout file may contain."""
 
 
 def with_layout(given: dict[str, Any]) -> dict[str, Any]:
-    """Options by name; if --layout names a file, with what that has below them."""
+    """The given options, and below them in priority those of the file that --layout names, if it
+    names one."""
     path = given.get("layout")
     if not isinstance(path, str) or not path.endswith(".toml"):
         return given
@@ -108,24 +112,26 @@ def with_layout(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def from_layout(path: str) -> dict[str, Any]:
-    """The options of a file of --layout, by name, as Config takes them."""
+    """The options in a --layout file by name, as arguments of Config."""
 
     def made(table: dict[str, Any]) -> dict[str, Any]:
         ways = table.pop("ways", {})
         options = _by_name(table)
         for name in options:
             if name not in LAYOUT or name == "layout":
-                raise ValueError(f"{name} is no option of a layout; give it as a flag")
+                raise ValueError(f"{name} is not an option of layouts; give it as a flag")
         if not isinstance(ways, dict):
-            raise ValueError("ways is a table: write [ways], and below it layers with their ways")
+            raise ValueError("ways must be a table: write [ways], and below it LAYER = WAY")
         for layer, how in ways.items():
             if not isinstance(how, str):
                 raise ValueError(
-                    f"ways of {shown(layer)}: {quoted(how)} is no text; put paths with dots in "
-                    'quotes, as "features.0" = "samples"'
+                    f"ways of {shown(layer)}: {quoted(how)} is not a string; put paths with dots "
+                    'in quotes, as "features.0" = "samples"'
                 )
             if ":" in layer:
-                raise ValueError(f"ways: {shown(layer)} is no path of a layer; give it by --layout")
+                raise ValueError(
+                    f"ways: {shown(layer)} is not the path of a layer; give it with --layout"
+                )
         if ways:
             options["layout"] = ",".join(f"{path}={how}" for path, how in ways.items())
             terms.layout(options["layout"])
@@ -135,7 +141,8 @@ def from_layout(path: str) -> dict[str, Any]:
 
 
 def layout_file(config: Config, ways: Mapping[str, str]) -> str:
-    """A file of --layout: what a config says of the layout, and ways of layers by their paths."""
+    """The text of a --layout file for the layout options of a config and the ways of layers, by
+    path."""
     plain, lines = Config(), list[str]()
     for name in LAYOUT:
         value = getattr(config, name)
@@ -149,7 +156,8 @@ T = TypeVar("T")
 
 
 def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
-    """The result of `made` for the TOML file that an option names."""
+    """Parses the TOML file that an option names, and returns the result of `made` for its table;
+    errors name the file."""
     check_text(option, path)
     file = f"{option} {shown(path)}"
     readable = "name a TOML file that can be read"
@@ -163,7 +171,8 @@ def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:
 
 
 def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
-    """Raises ValueError if a file of options names code, in an option that no flag has given."""
+    """Raises ValueError if a file of options names code to import, unless a flag gave the same
+    option."""
     for option in options():
         name, value = option.name, getattr(of_file, option.name)
         if option.metadata["custom"] and name not in given and user_code.is_named(value):
@@ -174,12 +183,13 @@ def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
 
 
 def _by_name(table: dict[str, Any]) -> dict[str, Any]:
-    """The values of a TOML table by the names of the fields."""
+    """The values of a TOML table by the names of Config's fields; raises ValueError for unknown or
+    repeated options."""
     names = {o.name: o.name for o in options()}
     names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
     values: dict[str, Any] = {}
     spelt: dict[str, str] = {}
-    tables = (  # one named after a group holds options, and another key is one
+    tables = (  # a table named after a group holds options; any other key is an option itself
         value.items() if key in GROUPS and isinstance(value, dict) else [(key, value)]
         for key, value in table.items()
     )
@@ -195,7 +205,7 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
 
 
 SMALLER = "take fewer ranks, or a smaller model or batch"
-"""The remedy where memory is too small."""
+"""The remedy for a run that does not fit into memory."""
 
 
 def main(
@@ -204,20 +214,22 @@ def main(
     arguments: Sequence[str] | None,
     memory: str = SMALLER,
 ) -> int:
-    """The exit status of a command with these arguments, by default those of the process."""
+    """Parses the arguments (by default those of the process), runs a command, and returns its exit
+    status."""
     return run(p.program, lambda: command(p.parse_args(arguments)), memory)
 
 
 def run(program: str, command: Callable[[], int], memory: str = SMALLER) -> int:
-    """The exit status of a command; what ends it early becomes a line on stderr.
+    """Runs a command and returns its exit status; an exception that ends it becomes one line on
+    stderr.
 
-    memory: what to do where it is too small
+    memory: the remedy to print if it runs out of memory
     """
     try:
         return command()
     except ValueError as error:
         return fail(program, error, 2)
-    except BrokenPipeError:  # the reader has closed it early (`| head`)
+    except BrokenPipeError:  # the reader of stdout has gone (`| head`)
         return 1
     except OSError as error:
         return fail(program, f"cannot write {error.filename or 'output'}: {error.strerror}", 1)
@@ -230,14 +242,15 @@ def run(program: str, command: Callable[[], int], memory: str = SMALLER) -> int:
 
 
 def fail(program: str, message: object, status: int) -> int:
-    """Print the message as one line on stderr, with what users wrote cut; returns the status."""
+    """Prints a message as one line on stderr, with long words cut; returns the status."""
     line = " ".join(shown(word, MOST_OF_WORD) for word in str(message).split())
     print(f"{program}:", shown(line, MOST), file=sys.stderr)
     return status
 
 
 def settle() -> None:
-    """Discard output that a closed stdout refuses, else the interpreter reports it at exit."""
+    """Discards output that a closed stdout refuses; otherwise the interpreter would report it at
+    exit."""
     try:
         if sys.stdout:
             sys.stdout.flush()

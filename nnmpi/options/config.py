@@ -30,7 +30,7 @@ SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
 SYNCS = ("bsp", "ssp", "asp")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 EPOCHS, LEAST_STEPS = 10, 300
-"""A run that names no number of epochs has so many, or more where batches are few."""
+"""The default number of epochs, and the number of steps below which a run gets more epochs."""
 
 _model = partial(option, "model")
 _data = partial(option, "data")
@@ -51,74 +51,88 @@ class Config:
 
     model: str = _model(
         "digits-cnn",
-        "iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, "
-        "mlp:784-1024-10 (flattens images), gpt2, gpt:4x4x128 (layers, heads, width) "
-        "or package.module:function; with a folder of --load: what is there",
+        "model to train: iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, mlp:784-1024-10 (flattens "
+        "images), gpt2, gpt:4x4x128 (layers, heads, width) or package.module:function; with a "
+        "folder given to --load, the model in the folder",
         custom=True,
     )
     dropout: float = _model(
-        0.0, "probability of dropout in gpt models; GPT-2 was trained with 0.1", FROM_0_BELOW_1
+        0.0, "dropout probability in gpt models; GPT-2 was trained with 0.1", FROM_0_BELOW_1
     )
     data: str = _data(
         "digits",
-        "iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, tokens:FILE.npy, FILE.npz "
-        "or synthetic:1x28x28:10:12800 (shape, classes, samples)",
+        "data set to train on: iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, "
+        "tokens:FILE.npy, FILE.npz or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
-    data_dir: str | None = _data(None, "directory of the data set's files")
+    data_dir: str | None = _data(
+        None, "directory in which the data set's files are, or to which they are downloaded"
+    )
     standardise: str = _data(
         "auto",
-        "mean and deviation by which samples become numbers around 0: auto (of the training data, "
-        "or of the file of --load), none, or MEAN,STD for all of them, as --standardise=0.13,0.31",
+        "mean and standard deviation by which samples are standardised: auto (those of the "
+        "training data, or of the file given to --load), none, or MEAN,STD for all samples, as "
+        "--standardise=0.13,0.31",
     )
-    context: int = _data(128, "tokens in a window of text", FROM_1)
+    context: int = _data(128, "number of tokens in a window of text", FROM_1)
     tokenizer: str | None = _data(
         None,
-        "tokens of a text: a folder with vocab.json and merges.txt (byte-level BPE), or a "
-        "tokenizer.json; default: characters, or bytes of what is no UTF-8",
+        "tokenizer for a text: a folder with vocab.json and merges.txt (byte-level BPE), or a "
+        "tokenizer.json; default: a token per character, or per byte if the text is not UTF-8",
     )
-    download: bool = _data(False, "download missing files of the data set")
+    download: bool = _data(False, "download the data set's files if they are missing")
     epochs: int | None = _training(
         None,
-        f"passes over the training data; default: {EPOCHS}, or as many as make {LEAST_STEPS} steps",
+        f"number of passes over the training data; default: {EPOCHS}, or more if that would be "
+        f"less than {LEAST_STEPS} steps",
         FROM_1,
     )
     steps: int | None = _training(None, "stop after this many steps", FROM_1)
-    batch_size: int = _training(64, "samples in a batch, over all ranks", FROM_1)
+    batch_size: int = _training(64, "number of samples in a batch, over all ranks", FROM_1)
     bucket_by_length: bool = _training(
-        False, "make batches of samples of similar length, which their input `lengths` says"
+        False,
+        "make batches of samples of similar length; the model's input `lengths` gives the lengths",
     )
     lr: float = _training(3e-3, "learning rate", ABOVE_0)
-    optimizer: str = _training("adam", "update rule", choices=OPTIMIZERS)
+    optimizer: str = _training("adam", "rule that updates the parameters", choices=OPTIMIZERS)
     momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)
     weight_decay: float = _training(
-        0.0, "weight decay: decoupled in adamw, an L2 penalty in the others", NUMBER_FROM_0
+        0.0,
+        "weight decay: decoupled with adamw, an L2 penalty with the other optimizers",
+        NUMBER_FROM_0,
     )
     weight_decay_of: str = _training(
-        "all", "what decays: all parameters, or those with two axes or more", choices=DECAYS
+        "all",
+        "parameters to which weight decay applies: all, or only those with two or more axes "
+        "(matrices)",
+        choices=DECAYS,
     )
     lr_schedule: str = _training(
         "cosine",
-        "constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ followed by one of these",
+        "how the learning rate changes: constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+"
+        " followed by one of these",
         form=terms.rate,
     )
     augment: str | None = _training(
         None,
-        "crop:PIXELS, flip or both, as crop:4+flip: training images are moved by up to so many "
-        "pixels, and mirrored, in another way in each epoch",
+        "vary training images in each epoch: crop:PIXELS shifts them by up to this many pixels,"
+        " flip mirrors them at random, and crop:4+flip does both",
         form=terms.augment,
     )
     clip_norm: float | None = _training(
-        None, "scale the gradient down to this norm if it is larger", ABOVE_0
+        None, "scale the gradient down to this norm if its norm is larger", ABOVE_0
     )
-    seed: int = _training(0, "seed of weights, batch order, dropout and held-out data", FROM_0)
+    seed: int = _training(
+        0, "seed of initial weights, batch order, dropout and held-out data", FROM_0
+    )
     dtype: str = _training(
         "float32",
-        "type of parameters and samples; with one of 16 bits the optimizer updates float32 copies",
+        "type of parameters and samples; with a 16-bit type, the optimizer updates float32 "
+        "copies of the parameters",
         choices=DTYPES,
     )
-    device: str = _training("cpu", "where to compute", choices=DEVICES)
+    device: str = _training("cpu", "device to compute on", choices=DEVICES)
     tf32: bool = _training(
-        False, "on a GPU: round factors of float32 products to 11 bits, which is faster"
+        False, "on a GPU: round the factors of float32 products to 11 bits (TF32), which is faster"
     )
     convolution: str = _training(
         "auto",
@@ -127,54 +141,70 @@ class Config:
     )
     dp: int | None = _layout(
         None,
-        "data-parallel groups of ranks, which share each batch; default: as many as there are",
+        "number of data-parallel groups of ranks; each computes a part of every batch; default:"
+        " as many as the ranks allow",
         FROM_1,
     )
-    pp: int = _layout(1, "pipeline-parallel ranks: each has some layers of the model", FROM_1)
-    tp: int = _layout(1, "tensor-parallel ranks: each has some channels of every layer", FROM_1)
+    pp: int = _layout(
+        1, "number of pipeline-parallel ranks; each holds some layers of the model", FROM_1
+    )
+    tp: int = _layout(
+        1, "number of tensor-parallel ranks; each holds some channels of every layer", FROM_1
+    )
     cp: int = _layout(
-        1, "context-parallel ranks: each has some positions of every sequence", FROM_1
+        1, "number of context-parallel ranks; each holds some positions of every sequence", FROM_1
     )
     sequence_parallel: bool = _layout(
-        False, "with --tp: between sharded layers, each rank has some positions of every sample"
+        False,
+        "with --tp: between sharded layers, each rank holds only some positions of every sample",
     )
     layout: str | None = _layout(
         None,
-        "which axes of activations are cut along which axis of the mesh (batch:dp,channels:tp), "
-        "and how ranks along tp share layers (features.*=samples); or a FILE.toml of both",
+        "axes of activations and the mesh axes along which they are cut (batch:dp,channels:tp),"
+        " and how ranks along tp share layers (features.*=samples); or a FILE.toml with both",
         form=terms.layout,
     )
     order: str = _layout(
         "tp,dp,pp",
-        "tp, dp and pp from the fastest axis to the slowest: ranks along the first one are "
-        "consecutive, and so mostly on one node; cp comes before dp",
+        "tp, dp and pp from the fastest mesh axis to the slowest: ranks along the first axis "
+        "are consecutive, and so mostly on one node; cp comes just before dp",
         choices=ORDERS,
     )
     zero: int = _layout(
         0,
-        "what ranks along dp have a part of only: optimizer state (1), gradients too (2), "
-        "parameters too (3)",
+        "state that is sharded along dp instead of replicated: optimizer state (1), also "
+        "gradients (2), also parameters (3)",
         choices=(0, 1, 2, 3),
     )
     plan: str | None = _layout(
         None,
-        "train with the fastest layout, by what is measured at the start (auto) or in a FILE.json",
+        "train with the fastest layout, according to measurements made at the start (auto) or "
+        "those in a FILE.json",
     )
     micro_batches: int = _pipeline(
-        1, "parts of a batch, computed one after the other; their gradients are accumulated", FROM_1
+        1,
+        "number of parts of a batch that are computed one after another; their gradients are "
+        "accumulated",
+        FROM_1,
     )
-    schedule: str = _pipeline("1f1b", "order of passes", choices=SCHEDULES, custom=True)
-    virtual_stages: int = _pipeline(2, "stages on each rank, with --schedule interleaved", FROM_1)
+    schedule: str = _pipeline(
+        "1f1b", "order of forward and backward passes in a pipeline", choices=SCHEDULES, custom=True
+    )
+    virtual_stages: int = _pipeline(
+        2, "number of stages on each rank, with --schedule interleaved", FROM_1
+    )
     cut: str | None = _pipeline(
-        None, "layers at which the second and later stages begin, such as 3,7; default: measured"
+        None,
+        "layers at which the second and later pipeline stages begin, such as 3,7; default: "
+        "balanced by measured times",
     )
     recompute: bool = _pipeline(
         False,
-        "keep the input of a stage only, and run its forward pass again for the backward pass",
+        "keep only the input of each stage, and repeat its forward pass before its backward pass",
     )
     vertical_sync: bool = _pipeline(
         False,
-        "with --schedule pipedream: all stages use the version of the weights that the first had",
+        "with --schedule pipedream: all stages use the weight version that the first stage used",
     )
     allreduce: str = _reduce(
         "auto",
@@ -184,114 +214,146 @@ class Config:
     )
     reduce_dtype: str = _reduce(
         "float32",
-        "with --dtype of 16 bits: type of partial sums of gradients and activations over ranks, "
+        "with a 16-bit --dtype: type of partial sums of gradients and activations over ranks, "
         "float32 or that of --dtype, which is rounded after each addition and sends fewer bytes",
         choices=("float32", *dtypes.HALVES),
     )
     bucket_mb: float | None = _reduce(
-        None, "gradients in one all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0
+        None,
+        "megabytes of gradients in one all-reduce; default: 1, or all of them within one node",
+        ABOVE_0,
     )
-    overlap: bool = _reduce(True, "start all-reduces during the backward pass, not after it")
+    overlap: bool = _reduce(
+        True, "start all-reduces during the backward pass, rather than after it"
+    )
     progress: str = _reduce(
         "auto",
-        "what advances messages during the backward pass: polling between layers, or a thread; "
-        "auto: a thread if cores are idle",
+        "how messages advance during the backward pass: by polling between layers, or by a "
+        "thread; auto uses a thread if there are idle cores",
         choices=PROGRESS,
     )
     sync: str = _sync(
         "bsp",
-        "which ranks a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
-        "none (asp)",
+        "ranks that a step waits for: all (bsp), those more than --staleness steps behind "
+        "(ssp), or none (asp)",
         choices=SYNCS,
     )
-    staleness: int = _sync(0, "steps that a rank may be ahead of the slowest with ssp", FROM_0)
+    staleness: int = _sync(
+        0, "number of steps that a rank may be ahead of the slowest, with --sync ssp", FROM_0
+    )
     servers: int = _sync(
         0,
-        "ranks that are parameter servers, the last ones; default: 1 for ssp and asp, 0 for bsp",
+        "number of parameter servers, which are the last ranks; default: 1 with ssp and asp, 0 "
+        "with bsp",
         FROM_0,
     )
     slow_rank: str | None = _sync(
-        None, "R:FACTOR[,R:FACTOR]: slow these ranks down, for experiments"
+        None, "R:FACTOR[,R:FACTOR]: slow down rank R by this factor, for experiments"
     )
     jitter: str | None = _sync(
-        None, "P:FACTOR: slow each rank down in a random fraction P of its steps"
+        None, "P:FACTOR: slow down each rank in a random fraction P of its steps, for experiments"
     )
-    verify: bool = _equality(False, "also train on one rank, and compare after each step")
-    reproducible: bool = _equality(False, "the same bits on any number of ranks up to --slices")
+    verify: bool = _equality(
+        False, "also train on one rank, and compare the results after each step"
+    )
+    reproducible: bool = _equality(
+        False, "compute the same bits on any number of ranks up to --slices"
+    )
     check_copies: int = _equality(
         1000,
-        "steps after which ranks compare their copies of parameters and buffers, as at the end of "
-        "a run; 0: never",
+        "check every so many steps that ranks hold equal copies of parameters, and at the end "
+        "of a run also of buffers; 0: never",
         FROM_0,
     )
     slices: int = _equality(
-        8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
+        8,
+        "number of parts of a batch that --reproducible computes one by one",
+        FROM_1,
+        alias="shards",
     )
     save: str | None = _files(
-        None, "write the trained model: a safetensors file, or FOLDER/ in GPT-2's form"
+        None, "write the trained model to a safetensors file, or to FOLDER/ in the format of GPT-2"
     )
-    load: str | None = _files(None, "start from a model: a safetensors file, or a folder of GPT-2")
+    load: str | None = _files(
+        None, "start from a trained model: a safetensors file, or a folder in the format of GPT-2"
+    )
     load_partial: bool = _files(
-        False, "with --load: take tensors whose names and shapes fit; others keep initial values"
+        False,
+        "with --load: take the tensors whose names and shapes fit, and keep initial values for "
+        "the rest",
     )
-    log: str | None = _files(None, "write events to this file, one JSON a line")
-    append: bool = _files(False, "add to the --log of another run, below what it has")
-    trace: str | None = _files(None, "write what ranks do when to a file, for Chrome/Perfetto")
-    report: str | None = _files(None, "at the end write a page of the run, for browsers: run.html")
+    log: str | None = _files(None, "write events to this file, one JSON object per line")
+    append: bool = _files(
+        False, "append to a --log that has another run already, instead of refusing it"
+    )
+    trace: str | None = _files(
+        None, "write a timeline of what each rank does to this file, for Chrome or Perfetto"
+    )
+    report: str | None = _files(
+        None, "at the end, write a page about the run to this HTML file, such as run.html"
+    )
     logger: str | None = _files(
         None,
-        "write numbers and pictures for tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
+        "send metrics and pictures to tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
         "trackio:PROJECT",
         form=terms.logger,
     )
-    checkpoint_dir: str | None = _checkpoints(None, "directory of checkpoints of all ranks")
+    checkpoint_dir: str | None = _checkpoints(None, "directory for the checkpoints of all ranks")
     save_every: str | None = _checkpoints(
         None,
         "write a checkpoint every N steps (100), seconds (600s) or epochs ('2 epochs'), while "
-        "training goes on",
+        "training continues",
         form=terms.interval,
     )
-    keep: int = _checkpoints(2, "checkpoints that are kept, the newest ones", FROM_1)
+    keep: int = _checkpoints(2, "number of checkpoints to keep, the newest ones", FROM_1)
     keep_best: str | None = _checkpoints(
         None,
-        "also keep the checkpoint of the epoch in which this was best",
+        "also keep the checkpoint of the epoch in which this measure was best",
         choices=("test_loss", "accuracy"),
     )
     resume: bool = _checkpoints(
-        False, "go on from the newest checkpoint of --checkpoint-dir that is whole, on any ranks"
+        False,
+        "continue from the newest complete checkpoint in --checkpoint-dir, on any number of ranks",
     )
     time_limit: str | None = _checkpoints(
         None,
-        "end before the run has lasted so long (90s, 30m, 2h), with a checkpoint and status 75",
+        "end before the run has lasted this long (90s, 30m, 2h), with a checkpoint and exit "
+        "status 75",
         form=terms.duration,
     )
     elastic: bool = _checkpoints(
         False,
-        "fit the layout to the ranks that there are, and go on from a checkpoint if there is one",
+        "fit the layout to the number of ranks, and continue from a checkpoint if there is one",
     )
     backup: int | None = _checkpoints(
         None,
-        "with mpirun --with-ft ulfm: every N steps, a copy in the memory of another node of what "
-        "one rank alone has; without N, as often as its cost and --mtbf suggest",
+        "with mpirun --with-ft ulfm: every N steps, copy what only one rank holds to the memory"
+        " of another node; without N, as often as the cost and --mtbf suggest",
         FROM_0,
         bare=0,
     )
     mtbf: str = _checkpoints(
-        "24h", "mean time between failures of the job, for --backup", form=terms.duration
+        "24h",
+        "mean time between failures of the job, from which --backup computes its interval",
+        form=terms.duration,
     )
     memory: str | None = _other(
         None,
-        "of a rank, such as 2GB: what is more is swapped to a file in TMPDIR, or computed again",
+        "memory limit of a rank, such as 2GB: activations beyond it are swapped to a file in "
+        "TMPDIR, or computed again",
         form=terms.size,
     )
-    dry_run: bool = _other(False, "print the layout, memory, messages and steps without training")
-    ranks: int | None = _other(None, "with --dry-run: as if there were so many ranks", FROM_1)
-    sample_every: int | None = _other(None, "show text of the model every so many steps", FROM_1)
+    dry_run: bool = _other(False, "print the layout, memory, messages and steps, without training")
+    ranks: int | None = _other(None, "with --dry-run: assume this number of ranks", FROM_1)
+    sample_every: int | None = _other(
+        None, "print text that the model generates every so many steps", FROM_1
+    )
     prompt: str | None = _other(
         None,
-        "with --sample-every: its beginning; default: what follows <|endoftext|> or a line's end",
+        "with --sample-every: how the text begins; default: after <|endoftext|>, or after the "
+        "end of a line",
     )
-    json: bool = _other(False, "print events as JSON, one object a line, not as text")
+    json: bool = _other(False, "print events as JSON, one object per line, instead of text")
     quiet: bool = _other(False, "print only the result")
 
     def __new__(cls, *_: Any, **given: Any) -> Self:
@@ -308,7 +370,7 @@ class Config:
 
     @property
     def cuts_positions(self) -> bool:
-        """True where ranks along tp cut positions, by --sequence-parallel or by --layout."""
+        """True if ranks along tp divide positions, because of --sequence-parallel or --layout."""
         along_tp = terms.layout(self.layout).along("tp") if self.layout else ()
         return self.sequence_parallel or "length" in along_tp
 
@@ -317,15 +379,15 @@ GROUPS: tuple[str, ...] = tuple(dict.fromkeys(o.metadata["group"] for o in field
 """The groups of options, in the order of --help."""
 
 TRAINED = ("model", "data", "training")
-"""The groups that say what is trained, whatever the layout."""
+"""The groups of options that determine what is trained, whatever the layout."""
 
 
 def options(groups: Collection[str] = GROUPS) -> "tuple[Field[Any], ...]":
-    """The options of these groups, in the order of --help."""
+    """The options of the given groups, in the order of --help."""
     return tuple(entry for entry in fields(Config) if entry.metadata["group"] in groups)
 
 
 def not_an_option(name: str) -> str:
-    """The message for a name that no option has."""
+    """The error message for a name that is not an option, with the nearest name as a hint."""
     known = [entry.name for entry in options()]
     return f"{shown(name)} is not an option{nearest(name.replace('-', '_'), known)}"

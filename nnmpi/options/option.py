@@ -10,8 +10,8 @@ from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 from nnmpi.options.terms import Allowed, check_text
 
-LARGEST = 2**63 - 1  # integer; larger ones fit no counter
-_NUMBERS: dict[type, type] = {int: Integral, float: Real}  # accepted types: NumPy's too
+LARGEST = 2**63 - 1  # the largest integer that counters can hold
+_NUMBERS: dict[type, type] = {int: Integral, float: Real}  # so that NumPy's types are accepted
 
 
 def option(
@@ -25,10 +25,11 @@ def option(
     form: Callable[[str], object] | None = None,
     bare: Any = None,
 ) -> Any:
-    """A field with its metadata.
+    """A dataclass field for an option, with its help text and its checks as metadata.
 
-    `alias` is a second name. With `custom`, package.module:NAME is a choice too, which is imported.
-    `form` raises ValueError for a text of another form. `bare` is the value of a flag without one.
+    `alias` is a second name. With `custom`, the value may also be package.module:NAME, which is
+    imported. `form` raises ValueError for a text that it cannot parse. `bare` is the value of a
+    flag that is given without a value.
     """
     metadata = {"group": group, "help": text, "choices": choices, "custom": custom, "form": form}
     more = {"within": within, "alias": alias, "bare": bare}
@@ -36,23 +37,25 @@ def option(
 
 
 def kind_of(option: "Field[Any]") -> type:
-    """The type of an option: int for int and for int | None."""
+    """The type of an option's values: int for both int and int | None."""
     kinds: tuple[type, ...] = get_args(option.type) or (option.type,)
     return kinds[0]
 
 
 def checked(option: "Field[Any]", value: Any) -> Any:
-    """The value, as a number of Python; raises ValueError for another type, form or range."""
+    """The value converted to a Python type; raises ValueError if its type, form or range is
+    wrong."""
     name, m = option.name, option.metadata
     kind, known = kind_of(option), m["choices"]
     if value is None and option.default is None:
         return None
+    # a bool is an int in Python, but `epochs = true` in a file is a mistake
     if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
         try:
             value = kind(value)
         except OverflowError:
             raise ValueError(
-                f"{name} is larger than {sys.float_info.max:g}, the largest float"
+                f"{name} is larger than the largest float, {sys.float_info.max:g}"
             ) from None
     elif type(value) is not kind:
         raise ValueError(f"{name} {quoted(value)} is not of type {kind.__name__}")

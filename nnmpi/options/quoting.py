@@ -1,4 +1,4 @@
-"""Text from users, as messages show it: cut where it is long, and without control characters.
+"""Texts from users as messages show them: shortened, and without control characters.
 
 An escape code in a file name or a TOML value would otherwise reach the terminal.
 """
@@ -6,21 +6,23 @@ An escape code in a file name or a TOML value would otherwise reach the terminal
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MOST = 300  # characters of one text
+MOST = 300  # characters of a text in a message
 
 
 def printable(text: str) -> str:
-    """The text with every character that does not print as its escape: ESC becomes \\x1b."""
+    """The text with every unprintable character escaped: ESC becomes \\x1b."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def shown(text: object, most: int = MOST) -> str:
-    """A path, a name or a message without quotes, of about `most` characters."""
+    """A path, a name or a message for use in a message, unquoted, shortened to about `most`
+    characters."""
     return printable(_cut(str(text), most))
 
 
 def quoted(value: object) -> str:
-    """The repr of a value, which for a list or a table may be endless: of those only the type."""
+    """The repr of a value for use in a message; for lists and tables, which may be endless, only
+    the type."""
     if isinstance(value, str):
         return repr(_cut(value, MOST))
     if isinstance(value, list | dict):
@@ -29,7 +31,7 @@ def quoted(value: object) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """The beginning and the end of a long text."""
+    """The text, with its middle left out if it is longer than `most` characters."""
     if len(text) <= most:
         return text
     head, tail = most * 3 // 5, most // 5
@@ -37,8 +39,11 @@ def _cut(text: str, most: int) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint at the known name that is nearest to a misspelt one, or made of its initials, as lr of
-    learning_rate; may be empty."""
+    """The hint "; did you mean NAME?" with the known name nearest to a misspelt one; empty if none
+    is near.
+
+    A word of initials, such as lr for learning_rate, counts as near.
+    """
     names = [*known]
     initials = "".join(part[0] for part in word.strip("-").replace("-", "_").split("_") if part)
     short = [name for name in names if name.strip("-") == initials]

@@ -1,4 +1,4 @@
-"""Values that options may have: ranges of numbers, texts, and texts of several terms."""
+"""Values that options may take: ranges of numbers, texts, and texts made of several terms."""
 
 import math
 import os
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 from nnmpi.options.quoting import quoted
 
-LONGEST = 4096  # characters of a text, as of a path
+LONGEST = 4096  # characters of a text, like those of a path
 NUMBERS = {"constant": (0,), "cosine": (0,), "step": (1, 2)}
-"""How many numbers a schedule may have behind its name."""
+"""How many numbers may follow the name of a schedule."""
 
 
 class Allowed(NamedTuple):
-    """Numbers that an option may have, in words and as a function."""
+    """A range of numbers, in words and as a function that tests a number."""
 
     words: str
     has: Callable[[float], bool]
@@ -28,9 +28,9 @@ FROM_0_BELOW_1 = Allowed("a number of at least 0 and less than 1", lambda x: 0 <
 
 
 class Rate(NamedTuple):
-    """A schedule of the learning rate, after so many steps of warm-up.
+    """A learning-rate schedule with its warm-up steps.
 
-    every, factor: those of "step"
+    every, factor: of the schedule "step"
     """
 
     name: str
@@ -40,8 +40,8 @@ class Rate(NamedTuple):
 
 
 def rate(spec: str) -> Rate:
-    """The value of `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after
-    `warmup:STEPS+`; `warmup:STEPS` alone is followed by a constant rate."""
+    """Parses `constant`, `cosine` or `step:EVERY[:FACTOR]`, each optionally after `warmup:STEPS+`;
+    `warmup:STEPS` alone is followed by a constant rate."""
     head, plus, tail = spec.partition("+")
     name, _, steps = head.partition(":")
     try:
@@ -50,13 +50,13 @@ def rate(spec: str) -> Rate:
         return _term(spec)
     except ValueError:
         raise ValueError(
-            f"{quoted(spec)} is none of constant, cosine, step:EVERY[:FACTOR], "
-            "and warmup:STEPS+ one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
+            f"{quoted(spec)} must be constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ and "
+            "one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
         ) from None
 
 
 def _term(spec: str) -> Rate:
-    """One term; raises ValueError for what is none."""
+    """Parses a schedule without warm-up; raises ValueError if it is not one."""
     name, *numbers = spec.split(":")
     if len(numbers) not in NUMBERS.get(name, ()):
         raise ValueError(spec)
@@ -77,26 +77,26 @@ CUTS = {
     "rows": ("tp",),
     "columns": (),
 }
-"""Along which axes of the mesh each axis of activations may be cut."""
+"""The axes of the mesh along which each axis of activations may be cut."""
 
 
 class LayoutTerms(NamedTuple):
     """The terms of --layout.
 
-    cuts  (axis of activations, axis of the mesh) for each `channels:tp`
-    ways  the name of a way by the path of a layer, or by a pattern of paths, for each `0=column`
+    cuts  (axis of activations, axis of the mesh) for each term such as `channels:tp`
+    ways  the name of a way, by the path of a layer or a pattern of paths, for each `0=column`
     """
 
     cuts: tuple[tuple[str, str], ...] = ()
     ways: Mapping[str, str] = {}
 
     def along(self, mesh_axis: str) -> frozenset[str]:
-        """The axes of activations that are cut along an axis of the mesh."""
+        """The axes of activations that are cut along the given axis of the mesh."""
         return frozenset(name for name, along in self.cuts if along == mesh_axis)
 
 
 def layout(spec: str) -> LayoutTerms:
-    """The value of terms such as `batch:dp, channels:tp` and `0=samples, *.fc=column`."""
+    """Parses terms such as `batch:dp, channels:tp` and `0=samples, *.fc=column`."""
     cuts, ways = list[tuple[str, str]](), dict[str, str]()
     for term in spec.split(","):
         path, equals, how = (word.strip() for word in term.partition("="))
@@ -112,31 +112,30 @@ def layout(spec: str) -> LayoutTerms:
 
 def _why_no_term(term: str, name: str, along: str) -> str:
     if term.endswith(".toml"):
-        return "a Config has what is in the file: Config(**nnmpi.cli.from_layout(FILE))"
+        return "in Python, read the file first: Config(**nnmpi.cli.from_layout(FILE))"
     if along and name in CUTS:
-        can = f", but along {' or '.join(CUTS[name])}" * bool(CUTS[name])
-        return f"no way of a layer cuts {name} along {quoted(along)}{can}"
+        can = f", only along {' or '.join(CUTS[name])}" * bool(CUTS[name])
+        return f"{name} cannot be cut along {quoted(along)}{can}"
     known = ", ".join(name for name, can in CUTS.items() if can)
     return (
-        f"{quoted(term)} is neither AXIS:dp, AXIS:cp or AXIS:tp, of the axes {known}, nor "
-        "LAYER=WAY, with each layer once, such as *.fc=column; or name a FILE.toml"
+        f"{quoted(term)} is neither AXIS:dp, AXIS:cp or AXIS:tp with one of the axes {known}, nor "
+        "LAYER=WAY, such as *.fc=column, with each layer only once; or give a FILE.toml"
     )
 
 
 class Interval(NamedTuple):
-    """How often something is done: every `number` steps, seconds or epochs."""
+    """The interval between repetitions: every `number` steps, seconds or epochs."""
 
     number: float
     unit: str
 
 
 def interval(spec: str) -> Interval:
-    """The value of `N` or `N steps`, `Ns`, or `N epochs`."""
+    """Parses `N` or `N steps`, `Ns`, or `N epochs`."""
     match = re.fullmatch(r"(\d+)(s| ?steps?| ?epochs?)?", spec)
     if match is None or not int(match[1]):
         raise ValueError(
-            f"{quoted(spec)} is none of N (steps), Ns (seconds) and 'N epochs', with N "
-            "of at least 1"
+            f"{quoted(spec)} must be N (steps), Ns (seconds) or 'N epochs', with N of at least 1"
         )
     unit = (match[2] or "steps").strip()
     return Interval(int(match[1]), "seconds" if unit == "s" else unit.rstrip("s") + "s")
@@ -146,13 +145,13 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(spec: str) -> float:
-    """The seconds of `90`, `90s`, `30m`, `1.5h` or `2d`."""
+    """Parses `90`, `90s`, `30m`, `1.5h` or `2d`; returns seconds."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", spec)
     seconds = float(match[1]) * SECONDS[match[2] or "s"] if match else 0.0
     if not 0 < seconds < math.inf:
         raise ValueError(
-            f"{quoted(spec)} is no duration above 0: give seconds, or a number with s, m, h or d, "
-            "such as 90s or 1.5h"
+            f"{quoted(spec)} is not a duration above 0: give seconds, or a number with s, m, h or "
+            "d, such as 90s or 1.5h"
         )
     return seconds
 
@@ -161,13 +160,13 @@ BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def size(spec: str) -> float:
-    """The bytes of `8GB`, `512 MB` or `1.5GB`, in decimal units."""
+    """Parses `8GB`, `512 MB` or `1.5GB`, in decimal units; returns bytes."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(k?B|[MGT]B)", spec)
     nbytes = float(match[1]) * BYTES[match[2]] if match else 0.0
     if not 0 < nbytes < math.inf:
         raise ValueError(
-            f"{quoted(spec)} is no size above 0: give a number with B, kB, MB, GB or TB, such as "
-            "8GB"
+            f"{quoted(spec)} is not a size above 0: give a number with B, kB, MB, GB or TB, such "
+            "as 8GB"
         )
     return nbytes
 
@@ -176,25 +175,25 @@ LOGGERS = ("tensorboard", "mlflow", "wandb", "trackio")
 
 
 def logger(spec: str) -> tuple[str, str]:
-    """The name and the place of `tensorboard:FOLDER`, or of another of LOGGERS."""
+    """Parses `tensorboard:FOLDER` or another of LOGGERS; returns its name and place."""
     name, _, where = spec.partition(":")
     if name not in LOGGERS or not where:
         raise ValueError(
-            f"{quoted(spec)} is no logger: give tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
-            "trackio:PROJECT"
+            f"{quoted(spec)} is not a logger: give tensorboard:FOLDER, mlflow:URI, wandb:PROJECT "
+            "or trackio:PROJECT"
         )
     return name, where
 
 
 class Augment(NamedTuple):
-    """How images are varied: moved by up to so many pixels, and mirrored left to right."""
+    """The augmentation of images: shifts by up to `crop` pixels, and mirroring left to right."""
 
     crop: int = 0
     flip: bool = False
 
 
 def augment(spec: str) -> Augment:
-    """The value of `crop:PIXELS`, `flip` or both, as `crop:4+flip`."""
+    """Parses `crop:PIXELS`, `flip` or both, as `crop:4+flip`."""
     value = Augment()
     for term in spec.split("+"):
         name, _, pixels = term.partition(":")
@@ -204,14 +203,14 @@ def augment(spec: str) -> Augment:
             value = value._replace(crop=int(pixels))
         else:
             raise ValueError(
-                f"{quoted(spec)} is none of crop:PIXELS, flip and crop:PIXELS+flip; "
-                "PIXELS are 1 to 999"
+                f"{quoted(spec)} must be crop:PIXELS, flip or crop:PIXELS+flip, with PIXELS from "
+                "1 to 999"
             )
     return value
 
 
 def check_text(name: str, value: str) -> None:
-    """Raises ValueError for text that is no name of anything, of a file neither."""
+    """Raises ValueError for text that cannot be a name, not even of a file."""
     if not value:
         raise ValueError(f"{name} is empty; give it a value or leave it out")
     if "\0" in value:

@@ -8,13 +8,13 @@ from nnmpi.options.quoting import quoted, shown
 
 
 def is_named(spec: str) -> bool:
-    """Whether a text has the form package.module:NAME."""
+    """True if a text has the form package.module:NAME."""
     module, _, name = spec.partition(":")
     return all(part.isidentifier() for part in (*module.split("."), name))
 
 
 def imported(spec: str, option: str) -> Any:
-    """The object that `package.module:NAME` names; raises ValueError if there is no such thing."""
+    """Imports the object that `package.module:NAME` names; raises ValueError if that fails."""
     module_name, _, name = spec.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -23,7 +23,7 @@ def imported(spec: str, option: str) -> Any:
             f"{option} {quoted(spec)}: no module named {quoted(error.name)}; "
             "run in its directory or set PYTHONPATH"
         ) from None
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # code of users may do anything when imported
         raise ValueError(
             f"{option} {quoted(spec)}: cannot import {shown(module_name)}: {reason_of(error)}"
         ) from error
@@ -35,9 +35,9 @@ def imported(spec: str, option: str) -> Any:
 
 
 def reason_of(error: BaseException) -> str:
-    """The error in one line, and the line of code below that of the caller which raised it."""
+    """The error in one line, with the file and line of user code that raised it."""
     reason = f"{type(error).__name__}: {error}"
     frames = traceback.extract_tb(error.__traceback__)[1:]
-    if isinstance(error, SyntaxError) or not frames:  # the text of a SyntaxError has the place
+    if isinstance(error, SyntaxError) or not frames:  # a SyntaxError's text names the line itself
         return reason
     return f"{reason} ({frames[-1].filename}, line {frames[-1].lineno})"

@@ -1,4 +1,4 @@
-"""Files from users, up to so many bytes, and JSON and TOML, however deeply nested."""
+"""Reads users' files: up to a maximal size, and JSON and TOML however deeply nested."""
 
 import errno
 import math
@@ -12,13 +12,13 @@ from typing import Any
 def content(
     path: str | os.PathLike[str], label: str, most: int, remedy: str, shorter: str = ""
 ) -> bytes:
-    """The bytes of a file; raises ValueError if it cannot be read, or has more than `most`, and for
-    a pipe that nobody writes into.
+    """The bytes of a file; raises ValueError if it cannot be read, has more than `most` bytes, or
+    is a pipe that no process writes to.
 
-    remedy, shorter: what to do then
+    remedy, shorter: the advice if it cannot be read, and if it is too long
     """
 
-    def at_once(name: str, flags: int) -> int:  # does not wait until a process writes into a pipe
+    def at_once(name: str, flags: int) -> int:  # a plain open would wait for a pipe's writer
         return os.open(name, flags | os.O_NONBLOCK)
 
     try:
@@ -26,7 +26,7 @@ def content(
             os.set_blocking(file.fileno(), True)
             data = file.read(most + 1)
             if not data and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-                raise OSError(errno.EPIPE, "a pipe that nobody writes into")
+                raise OSError(errno.EPIPE, "a pipe that no process writes to")
     except OSError as error:
         raise ValueError(f"cannot read {label}: {error.strerror or error}; {remedy}") from None
     if len(data) > most:
@@ -35,7 +35,7 @@ def content(
 
 
 def parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
-    """The result of `parse` for a text; raises ValueError where it is nested too deeply."""
+    """The result of `parse` for a text; raises ValueError if the text is nested too deeply."""
     try:
         return parse(text)
     except RecursionError:
@@ -43,8 +43,8 @@ def parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
 
 
 def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:
-    """Raises OSError for a pipe, which would wait for who writes into it, for a device, and for a
-    file of more than `most` bytes."""
+    """Raises OSError for a pipe (reading it could wait for ever), for a device, and for a file of
+    more than `most` bytes."""
     facts = os.stat(path)
     if not stat.S_ISREG(facts.st_mode):
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
@@ -55,7 +55,8 @@ def check_regular(path: str | os.PathLike[str], most: float = math.inf) -> None:
 
 @contextmanager
 def refusing_others(label: str, remedy: str) -> Iterator[None]:
-    """Has ValueError raised where what was parsed has not the form that nnmpi writes."""
+    """A context in which errors caused by parsed data of another form than nnmpi writes become a
+    ValueError."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -1,4 +1,5 @@
-"""Agreement between ranks: exchange of any objects, and going on only if all succeed."""
+"""Agreement between ranks: exchange of arbitrary objects, and errors that all ranks raise
+together."""
 
 import pickle
 from collections.abc import Callable
@@ -12,9 +13,10 @@ T = TypeVar("T")
 
 
 def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
-    """Calls f on every rank; if it fails on one rank, it fails on all.
+    """Calls f on every rank and returns its result; if f fails on one rank, all ranks raise an
+    error.
 
-    What f has agreed on is not another error of the ranks that have heard of it.
+    An OtherRankError from f is not reported to the others again: they have raised theirs already.
     """
     error: Exception | None = None
     try:
@@ -28,7 +30,7 @@ def all_or_none(comm: Comm, f: Callable[[], T]) -> T:
 
 
 def gather_objects(comm: Comm, item: T) -> list[T]:
-    """The items that the ranks pass, in the order of ranks; every rank calls it."""
+    """Returns the items that the ranks pass, in the order of ranks; every rank calls it."""
     data = np.frombuffer(pickle.dumps(item), np.uint8)
     counts = np.zeros(comm.size, np.int64)
     counts[comm.rank] = len(data)
@@ -41,14 +43,14 @@ def gather_objects(comm: Comm, item: T) -> list[T]:
 
 
 def send_object(comm: Comm, item: object, to: int) -> None:
-    """Sends what the other rank gets by `receive_object`."""
+    """Sends an object to rank `to`, which gets it with `receive_object`."""
     data = np.frombuffer(pickle.dumps(item), np.uint8)
     comm.isend(np.array([data.size]), to).wait()
     comm.isend(data, to).wait()
 
 
 def receive_object(comm: Comm, source: int) -> Any:
-    """The object that rank `source` sends by `send_object`."""
+    """Returns the object that rank `source` sends with `send_object`."""
     size = np.zeros(1, int)
     comm.irecv(size, source).wait()
     data = np.empty(size[0], np.uint8)

@@ -1,4 +1,4 @@
-"""Backups: what a rank alone has, also in the memory of a neighbour, of every N-th version.
+"""Backups: state that only one rank has is copied to the memory of a neighbour every N versions.
 
     step            k           k + 1                        k + N
     after UPDATE    copy of own parts (memory)
@@ -6,9 +6,10 @@
                                                     agree
     may go back to  before      before                k      k
 
-What is sent is the copy, so a step may change the model meanwhile: whatever polls or waits on this
-rank moves the messages. One step later ranks agree that all have got what they keep, and from then
-on this version counts. Until then it is the one before: there is memory for two.
+The message is sent from a copy, so the step may change the model meanwhile: any poll or wait on
+this rank moves the messages. One step later, ranks agree that all have received what they keep, and
+from then on recovery may go back to this version. Until then it goes back to the one before, so
+there is memory for two.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,8 +43,8 @@ from nnmpi.parallel.model.snapshot import SavedRange, StateRange, bytes_of, dtyp
 
 
 class HeldVersion(NamedTuple):
-    """The parts of a model that this rank has of one version: those that it owned then, and those
-    that others have sent it to keep. `about` is the object passed with the version."""
+    """The parts of a model that this rank has of one version: its own, and those that it keeps for
+    others; `about` is the object passed with the version."""
 
     version: int
     ranges: Sequence[SavedRange]
@@ -51,24 +52,26 @@ class HeldVersion(NamedTuple):
 
 
 def packed_bytes(form: StateRange[str]) -> int:
-    """The bytes of a range in memory, as [steps | values | sum | sum ...]."""
+    """Returns the bytes of a range in memory, as [steps | values | state | state ...]."""
     return COUNT + bytes_of(form)
 
 
 def rows_of(
     form: StateRange[str], memory: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Views of a range in the bytes of a backup: its step count, its values, and its optimizer
-    state by name, of the same type as the values."""
+    """Returns views of a range in the bytes of a backup: its step count, its values, and its
+    optimizer state by name, which has the dtype of the values."""
     numbers = memory[COUNT:].view(named(form.values))
     values, *state = numbers.reshape(1 + len(form.sums), -1)
     return memory[:COUNT].view(np.int64), values, dict(zip(form.sums, state, strict=True))
 
 
 class PackedRanges:
-    """Memory for ranges, which `forms` describe, one behind the other, and whether they are in it.
+    """Memory for consecutive ranges, described by `forms`, and a flag for whether it has been
+    filled.
 
-    As `copies` of the work that receives it, it notes that it has arrived.
+    It is also the `copies` argument of the receive into it, so that it notes when the receive
+    completes.
     """
 
     def __init__(self, forms: Sequence[StateRange[str]]) -> None:
@@ -79,7 +82,7 @@ class PackedRanges:
         self._rows = [rows_of(form, self.memory[start:stop]) for form, (start, stop) in ends]
 
     def fill(self, ranges: Iterable[SavedRange]) -> None:
-        """Copies ranges of its forms, in their order."""
+        """Copies these ranges, which must match the forms in order."""
         for (steps, values, state), saved in zip(self._rows, ranges, strict=True):
             here = slice(0, saved.hi - saved.lo)
             steps[0], values[...] = saved.steps, saved.values[here]
@@ -88,16 +91,16 @@ class PackedRanges:
         self.complete()
 
     def ranges(self) -> list[SavedRange]:
-        """The ranges in this memory, as views; none if it is not filled."""
+        """Returns the ranges in this memory, as views; none if it is not filled."""
         pairs = zip(self._forms, self._rows, strict=True) if self.is_filled else ()
         return [StateRange(*form[:6], int(row[0][0]), *row[1:]) for form, row in pairs]
 
     def ready(self) -> bool:
-        """A message may come at any time."""
+        """Returns True: a message may arrive at any time."""
         return True
 
     def complete(self) -> None:
-        """All ranges are in it."""
+        """Notes that the memory is filled."""
         self.is_filled = True
 
 
@@ -114,25 +117,25 @@ class VersionMemory:
     def of(
         cls, owned: Sequence[StateRange[str]], kept: Mapping[int, Sequence[StateRange[str]]]
     ) -> Self:
-        """Memory for these ranges."""
+        """Returns memory for ranges of these forms."""
         return cls(PackedRanges(owned), {r: PackedRanges(forms) for r, forms in kept.items()})
 
     @property
     def ranges(self) -> list[SavedRange]:
-        """All that is there."""
+        """All ranges that are filled."""
         return [saved for packed in (self.own, *self.kept.values()) for saved in packed.ranges()]
 
     def clear(self) -> None:
-        """It is to take another version."""
+        """Drops the version in it, so that another one can take its place."""
         self.version = -1
         for packed in (self.own, *self.kept.values()):
             packed.is_filled = False
 
 
 class Backups:
-    """The backups of one rank. Every rank of `comm`, on which the arrangement is, makes it.
+    """The backups of one rank; every rank of `comm`, the Comm of the arrangement, constructs one.
 
-    every   steps from one backup to the next; 0: as their cost and the time between failures say
+    every   steps between backups; 0: chosen from the cost of a backup and the time between failures
     """
 
     def __init__(
@@ -151,36 +154,37 @@ class Backups:
         forms = [dtypes_of(held) for held in self._owned()]
         message = [form for form in forms if form.path in self._sent]
         self._length = sum(map(packed_bytes, message))  # the first bytes of all that is owned
-        keepers, told = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
+        keepers, asked = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
         self._keeper = keepers[rank]
-        kept = {r: told[r] for r, keeper in enumerate(keepers) if keeper == rank and told[r]}
+        kept = {r: asked[r] for r, keeper in enumerate(keepers) if keeper == rank and asked[r]}
         self._memories = [VersionMemory.of(forms, kept) for _ in range(VERSIONS_KEPT)]
         self._comm, self._works, self._is_under_way = duplicate(comm), list[Work](), False
-        self._now, self._due, self._cost, self._left = -1, 0, 0.0, clock()
+        self._latest, self._due, self._cost, self._returned = -1, 0, 0.0, clock()
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
 
     def after_step(self, version: int, about: Any) -> None:
-        """Makes a backup if one is due, and before that completes the one that began a step before.
+        """Makes a backup if one is due, after completing the one that began a step before.
 
-        Every rank calls it before the first step and after each one, with the steps made so far and
-        with what else is to be known of this version, such as counters.
+        Every rank calls it before the first step and after each one, with the number of steps made
+        so far, and with anything else that belongs to this version, such as counters.
         """
         began = self._clock()
-        self._steps, self._seconds = self._steps + 1, self._seconds + began - self._left
+        self._steps, self._seconds = self._steps + 1, self._seconds + began - self._returned
         if self._is_under_way:
             self._finish(began)
         if version >= self._due:
-            is_first = self._now < 0
+            is_first = self._latest < 0
             self._start(version, about)
             if is_first:  # there is none to go back to until it is complete
                 self._finish(self._clock())
                 self._due = version + (self.every or 1)  # which shows what one costs
-        self._left = self._clock()
+        self._returned = self._clock()
 
     def renew(self, version: int, about: Any) -> None:
-        """Makes the backup of this version again, if there is one: values may have been written
-        since. Every rank calls it before the steps of an epoch; the version before is kept."""
-        if self._now != version:
+        """Makes the backup of this version again, if there is one, because values may have been
+        written since. Every rank calls it before the steps of an epoch; the version before is
+        kept."""
+        if self._latest != version:
             return
         if self._is_under_way:
             self._finish(self._clock())
@@ -189,32 +193,32 @@ class Backups:
         next(memory for memory in self._memories if memory.version == version).clear()
         self._start(version, about)
         self._finish(self._clock())
-        self._due, self._left = due, self._clock()
+        self._due, self._returned = due, self._clock()
 
     def held(self) -> list[HeldVersion]:
-        """The earlier versions of which this rank has parts, the latest first, as views.
+        """Returns the earlier versions of which this rank has parts, the latest first, as views.
 
-        If the backup of a version is not complete, it may have its own parts alone.
+        If the backup of a version is incomplete, this rank may have only its own parts of it.
         """
         versions = [HeldVersion(m.version, m.ranges, m.about) for m in self._memories]
         filled = (held for held in versions if held.version >= 0)
         return sorted(filled, key=attrgetter("version"), reverse=True)
 
     def close(self) -> None:
-        """Gives its Comm back, when all messages are there; every rank calls it."""
+        """Waits for all messages, then frees its Comm; every rank calls it."""
         if self._is_under_way:
             self._finish(self._clock())
         self._comm.free()
 
     def _owned(self) -> list[SavedRange]:
-        """The ranges that this rank owns; those that it sends come first."""
+        """Returns the ranges that this rank owns; those that it sends come first."""
         ranges = owned(self._part, self._optimizer)
         return sorted(ranges, key=lambda saved: saved.path not in self._sent)
 
     def _start(self, version: int, about: Any) -> None:
-        """Copies what this rank owns, and starts the messages; the older version is lost."""
+        """Copies what this rank owns over the older version, and starts the messages."""
         began = self._clock()
-        older, self._now = min(self._memories, key=attrgetter("version")), version
+        older, self._latest = min(self._memories, key=attrgetter("version")), version
         older.clear()
         older.own.fill(self._owned())
         older.version, older.about = version, about
@@ -227,18 +231,19 @@ class Backups:
         self._steps, self._seconds, self._cost = 0, 0.0, self._clock() - began
 
     def _finish(self, began: float) -> None:
-        """All ranks have what they keep, and agree on when the next backup is due."""
+        """Completes a backup: waits for its messages, and agrees with all ranks on when the next
+        one is due."""
         for work in self._works:
             work.wait()
         cost = self._cost + self._clock() - began
         row = np.array([cost, self._seconds / max(self._steps, 1)])
         self._comm.all_reduce(row, "doubling")
         self._is_under_way, (cost, step) = False, (row / self._comm.size).tolist()
-        self._due = self._now + (self.every or steps_between(cost, step, self._mtbf))
+        self._due = self._latest + (self.every or steps_between(cost, step, self._mtbf))
 
 
 def check_backup(config: Config, comm: Comm) -> None:
-    """Raises ValueError if backups would be made that nobody could use."""
+    """Raises ValueError if backups are asked for but no rank would survive to use them."""
     if config.backup is not None and not (comm.fault_tolerant or config.dry_run):
         raise ValueError(
             "backup: this job ends when a rank is lost, so nobody would need what backups keep; "
@@ -249,7 +254,7 @@ def check_backup(config: Config, comm: Comm) -> None:
 def backups(
     arrangement: Arrangement, part: ModelPart, optimizer: Optimizer, comm: Comm
 ) -> Backups | None:
-    """The backups that the options ask for, if some rank has anything that would be lost with it;
-    every rank calls it."""
+    """Returns the backups that the options ask for; None if nothing would be lost with any one
+    rank. Every rank calls it."""
     is_needed = needs_backups(arrangement)
     return Backups(arrangement, part, optimizer, comm) if is_needed else None

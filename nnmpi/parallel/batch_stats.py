@@ -1,4 +1,5 @@
-"""Statistics of a batch that is cut over ranks: BatchNorm sees it as one."""
+"""BatchNorm statistics of a batch that is divided among ranks: they are those of the whole
+batch."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -18,22 +19,23 @@ GATHER, SUM = "halving", "doubling"  # log2 p rounds, and equal bits on all rank
 
 
 class Synced:
-    """`nnmpi.nn.passes.BatchStats` of ranks that each have some samples of a batch, or none.
+    """The `nnmpi.nn.passes.BatchStats` of ranks that each have some samples of a batch, or none.
 
-    Each method is one collective, so every rank calls them in the same order. It does: all ranks
-    run the same model, forward in the order of its layers and backward in the order of the tape.
+    Each method is one collective, so all ranks must call them in the same order. They do: all run
+    the same model, forward in the order of its layers and backward in the order of the tape.
 
-    wire_for   gives the wire of the Comm for an array
+    wire_for   returns the wire of the Comm for an array
     """
 
     def __init__(self, comm: Comm, wire_for: WireFor = wire_for) -> None:
         self._comm, self._wire_for = comm, wire_for
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """The moments of the whole batch, tracked at once; the same bits on every rank.
+        """Returns the moments of the whole batch, which it passes to `track` as well; all ranks get
+        equal bits.
 
-        All ranks' (n, mean, M2) travel in float64 and are joined in the order of ranks, or summed
-        by a wire for whose calls nobody waits.
+        (n, mean, M2) of all ranks travel in float64 and are joined in the order of ranks. A wire
+        whose calls the host never waits for, such as NCCL, sums them instead.
         """
         with waiting("statistics"):
             wire = self._wire_for(self._comm, local.mean)
@@ -49,7 +51,8 @@ class Synced:
         return joined([unpacked(row) for row in rows])
 
     def _summed(self, local: Moments) -> Moments:
-        """The mean first, and then M2 + n (local mean - mean)^2: nobody waits for a device."""
+        """Returns the moments by two sums: the mean, then M2 + n (local mean - mean)^2; the host
+        waits for neither."""
         count = np.array([local.n])
         self._comm.all_reduce(count, SUM)
         n, local_mean = int(count[0]), local.mean.astype("float64")
@@ -58,7 +61,7 @@ class Synced:
         return Moments(n, mean, self.sum(local_mean * local_mean * local.n + local.m2))
 
     def sum(self, sums: Array) -> Array:
-        """The sum over all ranks of a 1-D array, in an array of its own."""
+        """Returns the sum of a 1-D array over all ranks, in a new array."""
         total = sums.copy()
         with waiting("statistics"):
             self._wire_for(self._comm, sums).all_reduce(total, SUM)
@@ -66,18 +69,18 @@ class Synced:
 
 
 def packed(m: Moments) -> np.ndarray:
-    """(n, mean, M2) of all channels in one row, float64 and on the host."""
+    """Returns (n, mean, M2) of all channels as one row of float64 on the host."""
     on = backend.of(m.mean)
     pair = backend.to_list(on.xp.concatenate((m.mean, m.m2)))
     return np.concatenate(([m.n], pair), dtype=np.float64)
 
 
 def unpacked(row: np.ndarray) -> Moments:
-    """The inverse of `packed`, still in float64."""
+    """Returns the moments in a row made by `packed`, still in float64."""
     return Moments(int(row[0]), *np.split(row[1:], 2))
 
 
 def like(local: Moments, m: Moments) -> Moments:
-    """m on the backend and in the type of `local`."""
+    """Returns moments m with the backend and dtype of `local`."""
     on = backend.of(local.mean)
     return Moments(m.n, *(on.asarray(a, local.mean.dtype) for a in (m.mean, m.m2)))

@@ -1,7 +1,8 @@
-"""Layout: which ranks do what, and a communicator for each group of them that works together.
+"""Layout: the communicators of a rank, one for each group of ranks that works together.
 
     all              every rank of the job
-    axis["dp"]       the ranks that differ from this one along dp only, and so for each axis of AXES
+    axis["dp"]       the ranks that differ from this one along dp only; likewise for each axis of
+                     AXES
     batch            those that share a batch: along dp
     replicas         those that have the same parameters, and sum gradients: along dp and cp
     model            the ranks that hold one copy of the model together: all other axes
@@ -23,7 +24,8 @@ from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS, Mesh
 
 
 class Layout(NamedTuple):
-    """Built once by every rank, and passed to everything that communicates."""
+    """The mesh and the Comms of a rank; every rank builds one and passes it to everything that
+    communicates."""
 
     mesh: Mesh  # of the ranks that compute
     servers: int
@@ -37,13 +39,13 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, config: Config, comm: Comm) -> Self:
-        """The layout that the config asks for; every rank calls it."""
+        """Returns the layout that the config asks for; every rank calls it."""
         narrow = config.reduce_dtype in HALVES
         return cls.on(mesh_of(config, comm.size), comm, server_count(config), narrow)
 
     @classmethod
     def on(cls, mesh: Mesh, comm: Comm, servers: int = 0, narrow_sums: bool = False) -> Self:
-        """The layout of a mesh, and of servers after its ranks; every rank calls it."""
+        """Returns the layout of a mesh, with servers after its ranks; every rank calls it."""
 
         def group(*axes: str) -> Comm:
             return _group(mesh, comm, axes, narrow_sums)
@@ -60,29 +62,31 @@ class Layout(NamedTuple):
 
     @classmethod
     def of_one_rank(cls) -> Self:
-        """This rank alone."""
+        """Returns a layout in which this rank is alone."""
         return cls.of(Config(), comm_self())
 
     @property
     def workers(self) -> int:
-        """How many ranks compute: the first ones."""
+        """The number of ranks that compute: the first ones."""
         return self.mesh.size
 
     @property
     def serves(self) -> bool:
-        """Whether this rank is a server."""
+        """True if this rank is a server."""
         return self.all.rank >= self.workers
 
     @property
     def counts_loss(self) -> bool:
-        """Whether this rank counts its loss in a sum over one model: tp ranks have the same one."""
+        """True if this rank counts its loss in a sum over one model; of tp ranks, which all have
+        the same loss, only one does."""
         at = self.mesh.coordinates(self.all.rank)
         return not any(at[axis.name] for axis in AXES if axis.same_loss)
 
     def free(self) -> None:
-        """Gives the communicators back that were split off; every rank calls it.
+        """Frees the communicators that were split off; every rank calls it.
 
-        A group of one rank is `comm_self()`, which holds nothing: one rank may still evaluate.
+        A group of one rank is `comm_self()`, which holds nothing, so a single rank may still
+        evaluate.
         """
         groups = *self.axis.values(), self.batch, self.replicas, self.model, self.server_group
         for group in dict.fromkeys(groups):
@@ -91,26 +95,28 @@ class Layout(NamedTuple):
 
 
 def mesh_of(config: Config, ranks: int) -> Mesh:
-    """The mesh of those ranks that compute."""
+    """Returns the mesh of the ranks that compute."""
     workers = ranks - server_count(config)
     sizes = {axis.name: getattr(config, axis.name) for axis in AXES}
     return Mesh.filled(workers, sizes, config.order)
 
 
 def duplicate(comm: Comm) -> Comm:
-    """A Comm of these ranks whose messages do not meet those of `comm`; every rank calls it."""
+    """Returns a Comm of the same ranks whose messages cannot match those of `comm`; every rank
+    calls it."""
     copy = comm.split(0)
     assert copy is not None
     return copy
 
 
 def server_count(config: Config) -> int:
-    """How many ranks the config wants to serve: bsp needs none, ssp and asp need one."""
+    """Returns how many ranks are servers: by default none with bsp, and one with ssp and asp."""
     return config.servers or int(config.sync != "bsp")
 
 
 def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Comm:
-    """The ranks that differ from this one along these axes; of a server, itself alone."""
+    """Returns the Comm of the ranks that differ from this one along these axes; for a server, of
+    itself alone."""
     if mesh.count(*axes) == 1:
         return comm_self()
     color = mesh.group(comm.rank, *axes)[0] if comm.rank < mesh.size else None

@@ -1,4 +1,4 @@
-"""Mesh: the ranks of a job as a grid with a named axis for each way of being parallel.
+"""Mesh: the ranks of a job as a grid with a named axis for each kind of parallelism.
 
 Mesh({"pp": 2, "dp": 3})          dp ─►
                               pp   0  1  2       group(4, "dp") = (3, 4, 5)
@@ -14,14 +14,14 @@ import numpy as np
 
 
 class MeshAxis(NamedTuple):
-    """A way of being parallel: a row of `AXES`.
+    """An axis of the mesh, for one kind of parallelism: a row of `AXES`.
 
-    name        also of the option that says how many ranks there are along it
-    replicas    whether these have copies of the same parameters, and sum their gradients
-    batch       whether they share each batch, with samples of their own
-    same_loss   whether all compute the same loss, so that one of them counts it
-    before      the axis that it comes before in any order; "": --order names it
-    cuts        what of a model or its data is cut for them, in the first lines of a run
+    name        also that of the option with the number of ranks along it
+    replicas    whether its ranks have copies of the same parameters, and sum their gradients
+    batch       whether its ranks share each batch, with different samples
+    same_loss   whether its ranks compute the same loss, so that one of them counts it
+    before      the axis that it precedes in any order; "": --order names it
+    cuts        what of a model or its data is cut for it, in the first lines of a run
     """
 
     name: str
@@ -38,21 +38,21 @@ AXES = (
     MeshAxis("pp"),
     MeshAxis("tp", same_loss=True, cuts="layers"),
 )
-"""Names by which tables say what ranks along an axis do: how a model is cut for them
+"""The axes, by whose names other tables say what their ranks do: how a model is cut for them
 (`run/setup/cutting.py`), which part of an activation they have (`LOCAL_SHAPES`, in
-`parallel/arrangement/arrangement.py`) and what they tell each other (`paper/log.py`)."""
+`parallel/arrangement/arrangement.py`) and what they send to each other (`paper/log.py`)."""
 
 REPLICAS = tuple(axis.name for axis in AXES if axis.replicas)
-"""The axes of ranks that have copies of the same parameters."""
+"""The axes whose ranks have copies of the same parameters."""
 MODEL = tuple(axis.name for axis in AXES if not axis.replicas)
-"""The axes of ranks that hold one model together."""
+"""The axes whose ranks hold one model together."""
 BATCH = tuple(axis.name for axis in AXES if axis.batch)
-"""The axes of ranks that share each batch."""
+"""The axes whose ranks share each batch."""
 CUTS = {axis.name: axis.cuts for axis in reversed(AXES) if axis.cuts}
 
 
 class Mesh:
-    """`axes` are the lengths of the grid by name; ranks along the last axis are consecutive."""
+    """A grid of ranks with sizes `axes` by name; ranks along the last axis are consecutive."""
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.axes = dict(axes)
@@ -61,9 +61,11 @@ class Mesh:
 
     @classmethod
     def filled(cls, ranks: int, sizes: Mapping[str, int | None], order: str = "tp,dp,pp") -> Self:
-        """A mesh with these axis sizes, 1 by default; dp, unless given, takes the others.
+        """A mesh with the given axis sizes (1 by default); dp, unless given, takes the ranks that
+        are left.
 
-        `order` names the axes: along the first one ranks are consecutive.
+        `order` names the axes, the one along which ranks are consecutive first. Raises ValueError
+        if the sizes do not fit the number of ranks.
         """
         dp, sizes_of = sizes.get("dp"), {axis.name: sizes.get(axis.name) or 1 for axis in AXES}
         copy_ranks = (
@@ -91,27 +93,28 @@ class Mesh:
         return self._grid.size
 
     def count(self, *axes: str) -> int:
-        """How many ranks differ along these axes only; an axis that is not there has one."""
+        """Returns the number of ranks in a group along these axes; an axis that the mesh lacks
+        counts 1."""
         return math.prod(self.axes.get(axis, 1) for axis in axes)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """The position of a rank along each axis."""
+        """Returns the coordinate of a rank along each axis."""
         by_axis = {}
         for axis, n in reversed(self.axes.items()):
             rank, by_axis[axis] = divmod(rank, n)
         return {axis: by_axis[axis] for axis in self.axes}
 
     def rank(self, at: Mapping[str, int]) -> int:
-        """The rank at a position along each axis."""
+        """Returns the rank at these coordinates."""
         return int(self._grid[tuple(at[axis] for axis in self.axes)])
 
     def coordinates_of_all(self) -> dict[str, np.ndarray]:
-        """The positions of all ranks along each axis."""
+        """Returns an array for each axis with the coordinates of all ranks along it."""
         places = np.indices(self._grid.shape).reshape(len(self.axes), -1)
         return dict(zip(self.axes, places, strict=True))
 
     def groups(self, *axes: str) -> list[tuple[int, ...]]:
-        """All groups of ranks along these axes, each once."""
+        """Returns all groups of ranks that differ along these axes only, each once."""
         rest = [i for i, axis in enumerate(self.axes) if axis not in axes]
         along = [i for i, axis in enumerate(self.axes) if axis in axes]
         length = math.prod(self._grid.shape[i] for i in along)
@@ -119,7 +122,7 @@ class Mesh:
         return [tuple(row) for row in rows.tolist()]
 
     def group(self, rank: int, *axes: str) -> tuple[int, ...]:
-        """The ranks that differ from this one along these axes only, itself included."""
+        """Returns the ranks that differ from `rank` along these axes only, itself included."""
         at = self.coordinates(rank)
         key = axes, *(i for axis, i in at.items() if axis not in axes)
         if key not in self._groups:

@@ -4,14 +4,14 @@
     axis tp   one communicator ─┴─ one stream of a rank: calls in one order on all ranks
     BatchNorm one communicator ─── a stream of its own: sums of gradients begin when they can
 
-Terms of 16 bits are added up as float32, and a complete sum is rounded, unless sums are narrow:
+16-bit terms are added up in float32, and the complete sum is rounded, unless sums are narrow:
 
     kernels' stream   row ──┐                                               ┌── kernels that read it
     NCCL's stream           └── float32 copy ── all-reduce ── round to row ─┘
 
-Ranks along an axis make the same calls in the order of their program, so none waits for a call that
-another rank has put behind one that waits for this rank. Messages, and gathers that a rank starts
-when it finds the time, go through memory of the host as without NCCL.
+Ranks along an axis make the same calls in the order of their program. So no call waits behind a
+call that, on another rank, waits for this one. Messages, and gathers that a rank starts whenever it
+has time, go through host memory as they do without NCCL.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,8 @@ NCCL = "nccl"
 
 
 def connect(layout: Layout, on: Backend, algorithm: str) -> None:
-    """Make NCCL the wire of each axis if it sums the gradients; every rank calls this function."""
+    """Makes NCCL the wire of the replicas and of the tp axis if it sums the gradients; every rank
+    calls it."""
     if algorithm != NCCL:
         return
     if layout.replicas.fault_tolerant:
@@ -48,30 +49,30 @@ def connect(layout: Layout, on: Backend, algorithm: str) -> None:
 
 
 def wire_beside(comm: Comm, array: Array) -> Wire:
-    """The wire of a Comm whose calls come between those of other Comms, so it has a stream of its
-    own."""
+    """Returns a wire with a stream of its own, for a Comm whose calls come between those of other
+    Comms."""
     return wire_of(comm, backend.of(array), NcclComm)
 
 
 class Launched:
-    """Calls of NCCL that have been put on a stream."""
+    """NCCL calls that have been put on a stream; a `Transfer`."""
 
     def __init__(self, comm: Comm, stream: SideStream) -> None:
         self._comm, self._stream, self._event = comm, stream, stream.event()
 
     @property
     def done(self) -> bool:
-        """Tell whether the device has completed the calls."""
+        """True if the device has completed the calls."""
         return bool(self._event.done)
 
     def poll(self) -> bool:
-        """Move this rank's works on the host, and tell whether the calls are complete, without
-        blocking."""
+        """Progresses this rank's operations on the host, and returns True if the calls are
+        complete; it does not block."""
         self._comm.poll()
         return self.done
 
     def wait(self) -> None:
-        """Put all later kernels behind the calls, without a wait of the host."""
+        """Makes all later kernels wait for the calls; the host does not wait."""
         self._comm.poll()
         self._stream.lead(self._event)
 
@@ -137,8 +138,8 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
-        """The row that NCCL adds up: the given row, or a float32 copy, a part of which is rounded
-        back."""
+        """Yields the row that NCCL adds up: the given row, or a float32 copy, of which `part` is
+        rounded back at the end."""
         if self._narrow or not types_of(row.dtype).is_mixed:
             yield row
             return
@@ -151,7 +152,8 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _call(self, row: Array) -> Iterator[tuple[int, int]]:
-        """A group of calls, which NCCL carries out together: their type and their stream."""
+        """A context that groups calls, which NCCL carries out together; yields their NCCL dtype and
+        stream."""
         self._stream.follow()
         self._nccl.groupStart()
         try:
@@ -160,9 +162,9 @@ class NcclComm(StagedComm):
             self._nccl.groupEnd()
 
     def _places(self, row: Array, ends: Sequence[int]) -> list[tuple[int, int]]:
-        """The address and the length of each rank's part."""
+        """Returns the address and length of each rank's part."""
         return [(row.data.ptr + lo * row.itemsize, hi - lo) for lo, hi in pairwise(ends)]
 
     def _equal(self, places: list[tuple[int, int]]) -> tuple[int, int] | None:
-        """The address and the length of this rank's part, or None where parts differ in length."""
+        """Returns the address and length of this rank's part; None if parts differ in length."""
         return places[self._comm.rank] if len({n for _, n in places}) == 1 else None

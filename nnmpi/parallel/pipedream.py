@@ -3,16 +3,16 @@
     stage 0 of 3   F0 F1 F2 B0 UPDATE0 F3 B1 UPDATE1 F4 ...
     stage 2 of 3   F0 B0 UPDATE0 F1 B1 UPDATE1 F2 ...
 
-A batch is one micro-batch and one step: it has a learning rate, a number and an UPDATE of its own,
-and several are under way. The pipeline is empty at the end of an epoch, or when all stages know
-that one of them wants to stop: what the first stage has started by then is completed.
+A batch is one micro-batch and one step: it has its own learning rate, number and UPDATE, and
+several batches are in flight. The pipeline runs empty at the end of an epoch, or once all stages
+know that one of them wants to stop: batches that the first stage has started by then are completed.
 
 The forward and the backward pass of a batch use one version of the weights of a stage (weight
-stashing), from which other batches may have moved on (`VersionStore`): p-1-s updates on stage s of
-p. With vertical sync all stages use the version that the first one used, p-1 updates behind.
+stashing), while other batches may have moved on (`VersionStore`): p-1-s updates on stage s of p.
+With vertical sync all stages use the version that the first one used, p-1 updates behind.
 
-    Harlap et al. 2018, Narayanan et al. 2019; the order of ops is
-    that of `stream` in `schedules/lowering.py`.
+Harlap et al. 2018, Narayanan et al. 2019. The order of ops is that of `stream` in
+`schedules/lowering.py`.
 """
 
 import math
@@ -66,7 +66,7 @@ def check(config: Config, ranks: int) -> None:
 
 
 def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
-    """The strategy of PipeDream, where each rank is one stage; every rank calls it."""
+    """Returns the strategy of PipeDream, in which each rank is one stage; every rank calls it."""
     for p, ranks in spec.part.tied:  # on all ranks
         raise ValueError(
             f"schedule pipedream updates each stage by itself, and {p.place.path} is in stages on "
@@ -87,7 +87,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
-    """The steps of one stage over batches that are all alike: the first one fills the pipeline."""
+    """Returns the steps of one stage over equal batches; the first call fills the pipeline."""
     store, optimizer, stage = _stage(layout, spec)
     under_way = list[Generator[StepResult, None, None]]()
 
@@ -107,7 +107,8 @@ def _stage(layout: Layout, spec: TrainSpec) -> tuple[VersionStore, Optimizer, "O
 
 
 class InFlight(Sequence[Batch]):
-    """The batches of an epoch, of which those are in memory that a stage has begun and not done."""
+    """The batches of an epoch as a sequence; only those that a stage has begun and not finished are
+    in memory."""
 
     def __init__(self, loads: Iterable[Load], count: int) -> None:
         self._loads, self._count = iter(loads), count
@@ -121,11 +122,12 @@ class InFlight(Sequence[Batch]):
         return batch
 
     def done(self, i: int) -> None:
-        """Batch i is not needed any more."""
+        """Frees batch i."""
         del self._in_memory[i]
 
     def load(self, i: int) -> Load:
-        """Batch i as a step; its ports find the others too, whose messages may be on their way."""
+        """Returns batch i as the load of a step; its ports can reach other batches too, whose
+        messages may be on their way."""
         return self._at(i)._replace(micro=self)
 
     def _at(self, i: int) -> Load:
@@ -136,25 +138,27 @@ class InFlight(Sequence[Batch]):
 
 
 class StageReport(NamedTuple):
-    """The loss of a micro-batch and the wish to stop, as the last stage knows them."""
+    """The report of the last stage on a micro-batch: its loss, and whether some stage wants to
+    stop."""
 
     loss: float
     stop: bool  # whether some stage wants to end the run
 
 
 WISH, REPORT = 1, 2
-"""Signals beside the arrays of a micro-batch: how many numbers they have, and their tags."""
+"""The signals beside the arrays of a micro-batch; each constant is both the tag and the number of
+values."""
 
 
 class SignalChannels(Channels):
-    """Channels that bring signals too; each rank of `comm` is a stage.
+    """Channels that carry signals too; each rank of `comm` is a stage.
 
         stage s     wish     F ──────────────────► F     stage s + 1
                     report   B ◄────────────────── B
 
-    A wish to stop rides forward, so the last stage knows who wants to stop when it computes the
-    loss. Both come back in the report, before the gradient, so all stages learn the same from the
-    same micro-batch.
+    A wish to stop travels forward, so the last stage knows of it when it computes the loss. Loss
+    and wish come back in the report, before the gradient, so all stages learn the same at the same
+    micro-batch.
     """
 
     def __init__(self, boundaries: Sequence[Boundary], comm: Comm, on: Backend) -> None:
@@ -163,7 +167,7 @@ class SignalChannels(Channels):
         self._signals: dict[int, deque[tuple[Work, np.ndarray]]] = {WISH: deque(), REPORT: deque()}
 
     def start(self, op: Op) -> None:
-        """The receive of a signal starts before that of an array."""
+        """Starts the receive of a signal, then that of the array of `op`."""
         if op.kind in (Kind.RECV_F, Kind.RECV_B):
             signal = WISH if op.kind is Kind.RECV_F else REPORT
             array = np.empty(signal)
@@ -172,7 +176,8 @@ class SignalChannels(Channels):
         super().start(op)
 
     def wish(self, wishes: bool, micro: int) -> bool:
-        """Whether this stage or one before it wants to stop; in the forward pass."""
+        """Returns True if this stage or one before it wants to stop, and passes that on; called in
+        the forward pass."""
         rank = self._comm.rank
         earlier = rank > 0 and self._next(WISH, micro)[0] > 0
         wish = wishes or earlier
@@ -181,7 +186,8 @@ class SignalChannels(Channels):
         return wish
 
     def report(self, report: StageReport | None, micro: int) -> StageReport:
-        """The report of the last stage, which passes it; called in the backward pass."""
+        """Returns the report of the last stage, and passes it on; called in the backward pass. The
+        last stage gives its own."""
         known = report
         if known is None:
             loss, stop = self._next(REPORT, micro)
@@ -194,7 +200,7 @@ class SignalChannels(Channels):
         return 2 * self._comm.size + signal  # behind those of the arrays
 
     def _next(self, signal: int, micro: int) -> list[float]:
-        """Waits for the next one."""
+        """Waits for the next signal, and returns its values."""
         work, array = self._signals[signal].popleft()
         with waiting("signal", micro, self._comm.rank):
             work.wait()
@@ -207,10 +213,8 @@ class SignalChannels(Channels):
 
 
 class OverlappingSteps:
-    """The epochs of one stage; with --vertical-sync all use the version that the first one had.
-
-    Parameters are in a VersionStore.
-    """
+    """The steps of one stage of PipeDream, whose parameters are in a VersionStore; with
+    --vertical-sync all stages compute a batch with the version that the first stage used."""
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: VersionStore, optimizer: Optimizer
@@ -228,7 +232,8 @@ class OverlappingSteps:
     def steps(
         self, loads: Iterable[Load], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """The steps from `start` to the end of an epoch of so many batches, or of the run."""
+        """Yields the results of the steps from `start` to the end of an epoch of `batches` batches,
+        or of the run."""
         self._check_empty()
         count = min(batches - start.batch, self._control.steps() - start.step)
         self._last, self._first_step, self._stops = count - 1, start.step, False
@@ -247,12 +252,13 @@ class OverlappingSteps:
             micro += 1
 
     def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
-        """Forward passes over batches, between two epochs."""
+        """Makes forward passes over batches, between two epochs."""
         self._check_empty()
         self._executor.evaluate(loads, step, outputs)
 
     def _check_empty(self) -> None:
-        """Raises ValueError if an epoch was left while batches were under way between stages."""
+        """Raises ValueError if an epoch was left early, while batches were in flight between
+        stages."""
         if not self._is_empty:
             raise ValueError(
                 "the steps of an epoch were left early, with batches under way between stages: "
@@ -283,7 +289,7 @@ class OverlappingSteps:
         self._store.release(micro)
 
     def _next_version(self, step: int) -> Outcome:
-        """Makes the next version of the weights, by the gradient of one micro-batch."""
+        """Makes the next version of the weights, from the gradient of one micro-batch."""
         store, micro = self._store, step - self._first_step
         fill_unused(store.parameters)
         squares = to_float(store.squares(store.shards, [(0, len(store.flat_grad))]))
@@ -296,7 +302,8 @@ class OverlappingSteps:
         return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)
 
     def _check_finite(self, quantity: str, value: float, step: int) -> None:
-        """Raises NotFiniteError: other stages go on, so none of them could skip this step too."""
+        """Raises NotFiniteError if a value is not finite: other stages go on, so they could not
+        skip this step too."""
         if not math.isfinite(value):
             rate = self._optimizer.param_groups[0]["lr"] * self._control.lr_factor(step)
             raise NotFiniteError(

@@ -1,6 +1,6 @@
-"""Recorder: what a rank does in a step, one entry after the other; by default nothing is kept.
+"""Recorder: takes the events of a rank's step, one after the other; the default one keeps nothing.
 
-An operation of a program is an entry, and so is each wait within one. Who keeps them:
+An operation of a program is an event, and so is each wait within it. Recorders that keep events:
 
     StepLog    of a step on paper, without times: the exchanges of each operation (paper/log.py)
     Recording  of --trace, with times: operations, waits, and works of the Comms (io/trace/)
@@ -15,46 +15,46 @@ from typing import TypeAlias
 from nnmpi.schedules.op import Op
 
 Do: TypeAlias = Callable[[Op], None]
-"""Carries out an operation of a step."""
+"""A function that carries out an operation of a step."""
 
 
 class Recorder:
     """Takes events: what was done, since when, and for which micro-batch of which stage.
 
-    A wait within an operation is added before that operation, since it ends first.
+    A wait within an operation is added before that operation, because it ends first.
     """
 
     now: Callable[[], float] = staticmethod(time.perf_counter)
-    """The time, in seconds."""
+    """Returns the time in seconds."""
 
     def begin(self, step: int) -> None:
-        """The events from here on are of this step."""
+        """Assigns the following events to this step."""
 
     def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        """An event that ends now."""
+        """Adds an event that ends now."""
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """A context whose events are part of no step."""
+        """Returns a context whose events belong to no step."""
         return nullcontext()
 
     def recorded(self, name: str, do: Do) -> Do:
-        """A function that does the same, and adds an event at its end."""
+        """Returns `do`, wrapped so that it adds an event at its end."""
         return do
 
     def waits(self, name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-        """A context in which a rank waits for others; it may be entered in each step."""
+        """Returns a reusable context for a wait for other ranks, which adds an event."""
         return UNRECORDED if self is NO_RECORDER else Timed(self, name, micro, stage)
 
 
 NO_RECORDER = Recorder()
 
 current_recorder: ContextVar[Recorder] = ContextVar("nnmpi_recorder", default=NO_RECORDER)
-"""The recorder of the step or the evaluation under way. A context variable, since ranks may be
+"""The recorder of the step or evaluation in progress; a context variable, because ranks may be
 threads."""
 
 
 class Timed:
-    """A context that is an event of a recorder, unless it raises."""
+    """A context that adds an event to a recorder, unless it raises."""
 
     __slots__ = ("_began", "_name", "_recorder", "_where")
 
@@ -73,5 +73,5 @@ UNRECORDED = nullcontext()
 
 
 def waiting(name: str, micro: int = -1, stage: int = -1) -> AbstractContextManager[None]:
-    """`Recorder.waits` of the step under way."""
+    """Returns `Recorder.waits` of the current recorder."""
     return current_recorder.get().waits(name, micro, stage)

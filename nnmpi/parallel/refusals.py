@@ -1,6 +1,6 @@
 """Options that cannot be combined, each pair with the reason: rows of one table.
 
-The command line reads the table before anything is made; the tests try every row;
+The command line checks the table before anything is built; the tests try every row;
 docs/combinations.md shows it to users.
 """
 
@@ -16,10 +16,10 @@ from nnmpi.parallel.layout import server_count
 from nnmpi.parallel.mesh import AXES
 
 PLAIN = Config()
-"""All options at their defaults."""
+"""A config with all options at their defaults."""
 
 BARE = {o.name: o.metadata["bare"] for o in options() if o.metadata["bare"] is not None}
-"""The values of options that may be given without one."""
+"""The values that options have when given without one."""
 
 AXES_BESIDE_DP = tuple(axis.name for axis in AXES if axis.name != "dp")
 PLANNED = (
@@ -40,7 +40,7 @@ SLOWING = "slowing works on ranks of data parallelism"
 
 
 class Refusal(NamedTuple):
-    """`option` is refused beside `beside`. Each is the name of an option, or one of `SPECIAL`."""
+    """`option` is refused beside `beside`; each is the name of an option, or one of `SPECIAL`."""
 
     option: str
     beside: str
@@ -49,7 +49,7 @@ class Refusal(NamedTuple):
 
 
 class Requires(NamedTuple):
-    """`option` means something only beside `other`."""
+    """`option` has a meaning only beside `other`."""
 
     option: str
     other: str
@@ -182,7 +182,7 @@ NEEDS = (
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError for the first row that the config and the number of ranks meet."""
+    """Raises ValueError for the first row that applies to the config and the number of ranks."""
     for option, beside, reason, remedy in REFUSALS:
         first, second = _asked(option, config, ranks), _asked(beside, config, ranks)
         if first and second:
@@ -196,15 +196,15 @@ def check(config: Config, ranks: int) -> None:
 
 
 def why_not(option: str, config: Config, ranks: int) -> str:
-    """Why an option cannot be added to those of a config; empty if it can."""
+    """Returns the reason why an option cannot be added to a config; "" if it can."""
     rows = (row for row in REFUSALS if row.option == option)
     asked_rows = ((_asked(row.beside, config, ranks), row.reason) for row in rows)
     return next((f"{asked}: {reason}" for asked, reason in asked_rows if asked), "")
 
 
 def pointless(config: Config, ranks: int) -> list[str]:
-    """The options of a config that mean nothing on so many ranks: they lack what they need, or
-    need several ranks."""
+    """Returns the options of a config that have no meaning on this many ranks, because they lack
+    another option or need several ranks."""
     alone = (row.option for row in REFUSALS if row.beside == "one rank" and ranks == 1)
     unmet = (need.option for need in NEEDS if not _is_met(need.other, config, ranks))
     asked = (name for name in (*alone, *unmet) if _asked(name, config, ranks))
@@ -212,13 +212,14 @@ def pointless(config: Config, ranks: int) -> list[str]:
 
 
 def _is_met(other: str, config: Config, ranks: int) -> bool:
-    """Whether a config asks for what another option needs: an option, or one of its values."""
+    """Returns True if a config has what another option requires: an option, or one of its
+    values."""
     name, _, value = other.partition(" ")
     return str(getattr(config, name)) == value if value else bool(_asked(name, config, ranks))
 
 
 def _asked(name: str, config: Config, ranks: int) -> str:
-    """The option as the config sets it, in words; empty if it is the default."""
+    """Returns an option with its value as text; "" if it has its default."""
     if name in SPECIAL:
         return SPECIAL[name](config, ranks)
     value = getattr(config, name)
@@ -247,7 +248,7 @@ def _in_memory(config: Config, ranks: int) -> str:
 
 
 def _layout(config: Config, along: str) -> str:
-    """The layout, if it says something of an axis of the mesh."""
+    """Returns --layout as text if it names the mesh axis `along`; "" otherwise."""
     given = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
     says = given.along(along) or (along == "tp" and given.ways)
     return f"layout {shown(config.layout)}" if says else ""
@@ -279,4 +280,5 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
         f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
     ),
 }
-"""Names of the table that are no options: what the config asks for under them, in words."""
+"""The names in the table that are no options; each function returns as text what the config asks
+for under that name, or ""."""

@@ -1,19 +1,19 @@
-r"""SequenceCut: where sequences are cut along cp, and which keys the queries of a rank see.
+r"""SequenceCut: how sequences are divided along cp, and which keys the queries of a rank attend to.
 
-With a causal mask later queries see more keys, so a rank has two stretches: one from the front,
-and its mirror from the back (zigzag). T positions on 3 ranks:
+With a causal mask later queries see more keys, so a rank has two chunks: one from the front, and
+its mirror from the back (zigzag). T positions on 3 ranks:
 
-    stretch   0   1   2   3   4   5
+    chunk     0   1   2   3   4   5
     rank      0   1   2   2   1   0
 
     queries of rank 1      keys of rank 0    keys of rank 1    keys of rank 2
-                           stretch 0   5     stretch 1   4     stretch 2   3
-    stretch 1                      #   .             \   .             .   .
-    stretch 4                      #   .             #   \             #   #
+                           chunk 0     5     chunk 1     4     chunk 2     3
+    chunk 1                        #   .             \   .             .   .
+    chunk 4                        #   .             #   \             #   #
 
     #  all of them      \  those up to the query      .  none
 
-Each rank has as much to compute, in each round of the ring: half of all pairs with another rank.
+Each rank computes equally much in each round of the ring: half of all pairs with another rank.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,8 @@ ALL = slice(None)
 
 
 class AttendedSlices(NamedTuple):
-    """Which of a rank's queries see which of another's keys; causal: those up to their own."""
+    """The slices of one rank's queries and of another rank's keys that attend to each other; if
+    `causal`, a query attends to keys up to its own position only."""
 
     queries: slice
     keys: slice
@@ -35,10 +36,10 @@ class AttendedSlices(NamedTuple):
 
 
 class SequenceCut(NamedTuple):
-    """Sequences of `length` positions on `ranks` ranks.
+    """The division of sequences of `length` positions among `ranks` ranks.
 
     axes   the axis of positions of each edge of the graph that has one
-    rings  the nodes of attention: those that send keys and values
+    rings  the nodes of attention, in which ranks send keys and values
     """
 
     ranks: int = 1
@@ -46,8 +47,8 @@ class SequenceCut(NamedTuple):
     axes: Mapping[int, int] = {}
     rings: tuple[int, ...] = ()
 
-    def stretches(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The first position, and the one behind the last, of both stretches of a rank."""
+    def chunks(self, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Returns (start, stop) of both chunks of a rank."""
         last = 2 * self.ranks - 1 - rank
         a, b, c, d = (
             chunk_start(self.length, 2 * self.ranks, i) for i in (rank, rank + 1, last, last + 1)
@@ -55,23 +56,25 @@ class SequenceCut(NamedTuple):
         return (a, b), (c, d)
 
     def of(self, rank: int) -> np.ndarray:
-        """The positions of a rank, which rise."""
-        return np.concatenate([np.arange(*ends) for ends in self.stretches(rank)])
+        """Returns the positions of a rank, in increasing order."""
+        return np.concatenate([np.arange(*ends) for ends in self.chunks(rank)])
 
     def here(self, rank: int) -> np.ndarray | None:
-        """The positions of a rank; None if it has all."""
+        """Returns the positions of a rank; None if it has all."""
         return None if self.ranks == 1 else self.of(rank)
 
     def count(self, rank: int) -> int:
-        """How many positions a rank has."""
-        return sum(stop - start for start, stop in self.stretches(rank))
+        """Returns the number of positions of a rank."""
+        return sum(stop - start for start, stop in self.chunks(rank))
 
     def share(self, numbers: int, rank: int) -> int:
-        """How many of these numbers of a whole sequence, as many for each position, a rank has."""
+        """Returns how many of `numbers` elements of a whole sequence a rank has; each position has
+        equally many."""
         return numbers * self.count(rank) // self.length if self.length else numbers
 
     def seen(self, queries: int, keys: int, causal: bool) -> AttendedSlices:
-        """The slices of one rank's queries and of another one's keys that attend to each other."""
+        """Returns the slices of rank `queries`' queries and of rank `keys`' keys that attend to
+        each other."""
         if queries == keys or not causal:
             return AttendedSlices(ALL, ALL, causal)
         if keys < queries:
@@ -79,12 +82,13 @@ class SequenceCut(NamedTuple):
         return AttendedSlices(slice(self._front(queries), None), ALL, False)
 
     def _front(self, rank: int) -> int:
-        """How many positions the first stretch of a rank has."""
-        (start, stop), _ = self.stretches(rank)
+        """Returns the number of positions in the first chunk of a rank."""
+        (start, stop), _ = self.chunks(rank)
         return stop - start
 
     def keys_seen(self, queries: int, keys: int, causal: bool) -> int:
-        """How many keys of one rank the queries of another one see, some or all of these."""
+        """Returns how many keys of rank `keys` the queries of rank `queries` attend to, all or some
+        of them."""
         return len(range(self.count(keys))[self.seen(queries, keys, causal).keys])
 
 

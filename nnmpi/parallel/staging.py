@@ -1,11 +1,11 @@
-"""Staging: a piece of an array of a device on its way through memory of the host.
+"""Staging: a piece of a device's array on its way through host memory.
 
     piece      [ a b c d ]                         [ A b c d ]
                    └──── comes ────┐    ┌── goes ────┘
     host                       [ a b c d ] ── work ──► [ A . . . ]
 
-Works begin in the order in which they were started: messages and MPI's own sums are matched by it.
-This file alone waits for a device before a message.
+Works begin in the order in which they were started, because messages and MPI's own sums are matched
+by that order. Only this file waits for a device before a message.
 """
 
 import numpy as np
@@ -15,20 +15,20 @@ from nnmpi.arrays.devices import CopyStream
 
 
 class StagingMemory:
-    """Pinned buffers of one length, which are used again."""
+    """A pool of pinned buffers of one length."""
 
     def __init__(self, copies: CopyStream, nbytes: int) -> None:
         self._copies, self._nbytes = copies, nbytes
         self._free: list[np.ndarray] = []
 
     def take(self) -> np.ndarray:
-        """A buffer of this length, which copies that were started earlier may still use."""
+        """Returns a buffer; copies that were started earlier may still use it."""
         if self._free:
             return self._free.pop()
         return self._copies.pinned(max(self._nbytes, 1))[: self._nbytes]
 
     def give_back(self, memory: np.ndarray) -> None:
-        """Keep a buffer that the host no longer uses for another piece."""
+        """Returns a buffer to the pool once the host no longer uses it."""
         self._free.append(memory)
 
 
@@ -36,11 +36,11 @@ ALL, NOTHING = slice(None), slice(0, 0)
 
 
 class Staging:
-    """A piece of an array, whose slice `comes` is copied to the host, and `goes` back to the
+    """A piece of an array, whose slice `comes` is copied to the host, and slice `goes` back to the
     device.
 
-    It is the DeviceCopies of a work, which begins when the copies are done that were started
-    before, and when the work of `before` has begun.
+    It is the DeviceCopies of a work, which may begin when all copies started before it are done,
+    and when the work of `before` has begun.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Staging:
         self._event, self._is_ready = copies.event(), False
 
     def wait(self) -> None:
-        """Wait until the device has copied the piece to the host."""
+        """Waits until the device has copied the piece to the host."""
         self._event.synchronize()
 
     def ready(self) -> bool:

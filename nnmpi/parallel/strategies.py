@@ -1,4 +1,4 @@
-"""From an arrangement to what each rank runs: the one place that knows every strategy.
+"""Builds what each rank runs from an arrangement: the one file that knows every strategy.
 
 `run/` takes all of it from here.
 """
@@ -38,7 +38,7 @@ PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
     "pipeline": pipelined,
     "replicas": replicas,
 }
-"""Functions that make the parts of strategies whose ranks make every step together."""
+"""The functions that make the parts of strategies whose ranks make every step together."""
 
 
 def _rank_step(
@@ -52,7 +52,7 @@ RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
     "pipedream": pipedream.rank_step,
     **{name: partial(_rank_step, make) for name, make in PARTS.items()},
 }
-"""Functions that make the steps of one rank; they ask no other rank."""
+"""The functions that make the steps of one rank without asking other ranks."""
 
 
 # ---- strategies of a run
@@ -61,7 +61,8 @@ RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
 def _synchronous(
     make: Callable[[Layout, TrainSpec], StrategyParts], layout: Layout, spec: TrainSpec
 ) -> Strategy:
-    """The strategy of ranks that make every step together, at the pace of the slowest one."""
+    """Returns the strategy of ranks that make every step together, at the pace of the slowest
+    one."""
     swapper = swapper_of(layout, spec)
     with swapper.allocating_model() if swapper else nullcontext():
         parts = make(layout, spec)
@@ -75,11 +76,11 @@ STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "pipedream": pipedream.pipedream,
     **{name: partial(_synchronous, make) for name, make in PARTS.items()},
 }
-"""By the names that arrangements give them."""
+"""The functions that build strategies, by the names of `StrategyKind`."""
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError for what cannot be, before anything is made."""
+    """Raises ValueError for options that cannot be combined, before anything is made."""
     refusals.check(config, ranks)
     reproducible.check(config, ranks)
     server.check(config, ranks)
@@ -88,7 +89,8 @@ def check(config: Config, ranks: int) -> None:
 
 
 def build(layout: Layout, spec: TrainSpec) -> Strategy:
-    """The strategy of the arrangement. Every rank calls it; what fails, fails on all."""
+    """Returns the strategy of the arrangement. Every rank calls it; an error on one rank is raised
+    on all."""
     nccl.connect(layout, spec.task.on, spec.arrangement.algorithm)
     strategy = STRATEGIES[spec.arrangement.strategy.name](layout, spec)
     if spec.twin is None:

@@ -1,17 +1,18 @@
-"""Strategy: what a session knows of a way of being parallel; ExecutorStrategy: that of ranks that
-all compute, from parts that differ.
+"""Strategy: the interface of a way of training in parallel; ExecutorStrategy: its form for ranks
+that all compute, from parts that differ.
 
 Rules:
 
-- Every rank calls the methods of its strategy in the same order. What one rank alone knows may not
-  decide whether a method is called, nor how often a generator of steps is asked for the next one.
-- What differs between strategies is a field of StrategyParts, filled by those that `strategies.py`
-  lists. Nothing here has an `if` about it: a new store or sync changes neither this file nor the
-  executor.
+- Every rank calls the methods of its strategy in the same order. Facts that only one rank knows
+  must not decide whether a method is called, or how often a generator of steps is resumed.
+- Differences between strategies are fields of StrategyParts, filled by the functions that
+  `strategies.py` lists. Nothing here has an `if` about them: a new store or sync changes neither
+  this file nor the executor.
 - An error that all ranks find in the same step is an AgreedError, and all leave alike. Any other
-  error ends the job from the rank that raises it, since the others may be in the midst of a call.
-- `close` goes from what uses a Comm to the Comm: the store moves its parameters out of memory that
-  ranks share, which all of them call, before Comms are freed.
+  error ends the job from the rank that raises it, because the others may be in the middle of a
+  call.
+- `close` frees what uses a Comm before the Comm: first the store moves its parameters out of shared
+  memory, which all ranks do together, then Comms are freed.
 """
 
 import math
@@ -29,7 +30,7 @@ from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrangement import Arrangement, counted
+from nnmpi.parallel.arrangement.arrangement import Arrangement, counting_flags
 from nnmpi.parallel.arrangement.program import forward_ops, ops
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.full_state import FullState
@@ -62,7 +63,8 @@ Named: TypeAlias = Sequence[tuple[str, Parameter]]
 
 
 class WorkerPosition(NamedTuple):
-    """Where a worker is in its data, if each has a pace of its own: which step it makes next."""
+    """The position of a worker in its data, if each worker has its own pace: the step that it makes
+    next."""
 
     worker: int
     workers: int
@@ -70,7 +72,7 @@ class WorkerPosition(NamedTuple):
 
 
 class TrainSpec(NamedTuple):
-    """A task and a model to be trained, before any of it is spread over ranks."""
+    """A task and a model to be trained, before they are spread over ranks."""
 
     task: Task
     part: ModelPart  # what this rank has of it
@@ -85,14 +87,14 @@ class TrainSpec(NamedTuple):
     def optimizer(
         self, updated: Sequence[Parameter], copied: Sequence[Parameter] | None = None
     ) -> Optimizer:
-        """The optimizer of a rank's own parameters, which may be copies of others; every rank
-        calls it."""
+        """Returns the optimizer of a rank's own parameters, which may be copies of those in
+        `copied`; every rank calls it."""
         paths = (p.place.path for p in copied or updated)
         return self.make_optimizer([*zip(paths, updated, strict=True)])
 
 
 class AgreedError(ArithmeticError):
-    """Ends a run on all ranks alike, with the same message, between the same two steps."""
+    """Ends a run on all ranks, with the same message and between the same two steps."""
 
 
 class NotFiniteError(ArithmeticError):
@@ -100,7 +102,8 @@ class NotFiniteError(ArithmeticError):
 
 
 class Strategy(Protocol):
-    """A layout at work; every rank of the job has one, and calls its methods in the same order."""
+    """A way of training in parallel, built for one layout; every rank has one, and all call its
+    methods in the same order."""
 
     layout: Layout
     optimizer: Optimizer
@@ -110,40 +113,45 @@ class Strategy(Protocol):
 
     @property
     def position(self) -> WorkerPosition | None:
-        """Where this rank is in its data, if not where all ranks are."""
+        """The position of this rank in its data, if it differs between ranks; else None."""
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """The steps of an epoch from `start` on; close the generator to stop early."""
+        """Yields the results of the steps of an epoch, from `start` on; close the generator to stop
+        early."""
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Forward passes over a split, with the model as it is; `outputs` adds up those of all
-        ranks."""
+        """Makes forward passes over a split with the current model; `outputs` sums the results of
+        all ranks."""
 
     def describe(self) -> dict[str, Any]:
-        """The entries of the start event that describe the layout."""
+        """Returns the entries of the start event that describe the layout."""
 
     def finish(self) -> dict[str, Any]:
-        """Ends the epochs of a run: ranks that have copies of the model have the same ones.
+        """Ends the epochs of a run, so that all copies of the model are equal, and returns entries
+        for the last event.
 
-        Returns what the last event says of it. Every rank calls it; other epochs may follow.
+        Every rank calls it; further epochs may follow.
         """
 
     def close(self) -> None:
-        """Frees what ranks share; parameters move to memory of each rank. Every rank calls it."""
+        """Frees what ranks share, and moves parameters to memory of each rank; every rank calls
+        it."""
 
     def leave(self) -> None:
-        """Ends what this rank has alone, where another one is lost."""
+        """Ends what belongs to this rank alone, after another rank was lost."""
 
 
 MakeSteps: TypeAlias = Callable[[Iterable[Load], StepState, int], Generator[StepResult, None, None]]
-"""A step for each batch from a state on, of an epoch of so many; see `Executor.steps`."""
+"""A function that makes a step for each batch, from a state on, in an epoch of so many batches; see
+`Executor.steps`."""
 
 Evaluate: TypeAlias = Callable[[Generator[Load, None, None], int, Outputs], None]
-"""Forward passes over batches; see `Executor.evaluate`."""
+"""A function that makes forward passes over batches; see `Executor.evaluate`."""
 
 
 class Evaluation(NamedTuple):
-    """Which samples of a test batch this rank evaluates, and the ranks that add up their sums."""
+    """The samples of a test batch that this rank evaluates, and the ranks that add up their
+    sums."""
 
     cut: BatchCut
     comm: Comm
@@ -151,13 +159,15 @@ class Evaluation(NamedTuple):
 
     @classmethod
     def of_stages(cls, config: Config, layout: Layout) -> Self:
-        """Forward passes of a pipeline over a test batch, cut as a training batch is."""
+        """Returns the evaluation of a pipeline, in which a test batch is cut as a training batch
+        is."""
         cut = BatchSplit(config.micro_batches, layout.batch.size, layout.batch.rank)
         return cls(cut, layout.all, layout.counts_loss)
 
 
 class StrategyParts(NamedTuple):
-    """In what strategies differ; `sync` and `batch_stats` are those of steps made together."""
+    """The parts in which strategies differ; `sync` and `batch_stats` are for steps that ranks make
+    together."""
 
     store: LocalStore
     cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
@@ -172,7 +182,7 @@ class StrategyParts(NamedTuple):
 
 
 class ExecutorStrategy:
-    """Every rank runs an executor on its part of each batch."""
+    """A strategy in which every rank runs an executor on its part of each batch."""
 
     position = None
 
@@ -235,7 +245,7 @@ class ExecutorStrategy:
 def synchronous(
     parts: StrategyParts, layout: Layout, spec: TrainSpec, swapper: Swapper | None
 ) -> ExecutorStrategy:
-    """The strategy of ranks that make every step together."""
+    """Returns the strategy of ranks that make every step together."""
     part = spec.part
     if swapper:
         swapper.take(parts.store, [[*stage.parameters()] for stage in part.stages.values()])
@@ -243,27 +253,27 @@ def synchronous(
         optimizer = spec.optimizer(parts.store.parameters)
     update = update_of(parts.store, optimizer, layout, spec)
     last = LastStep(update, part.model) if layout.all.fault_tolerant else None
-    late, clip_norm = None, spec.arrangement.config.clip_norm
+    deferred, clip_norm = None, spec.arrangement.config.clip_norm
     if not (swapper or last) and can_defer(spec.arrangement, parts.store, optimizer):
-        late = DeferredSteps(parts.store, optimizer, clip_norm, update.apply, spec.control)
+        deferred = DeferredSteps(parts.store, optimizer, clip_norm, update.apply, spec.control)
     executor = executor_of(
         layout,
         spec,
         parts.sync,
-        late.apply if late else update.apply,
+        deferred.apply if deferred else update.apply,
         parts.batch_stats,
         swapper.channels if swapper else None,
-        swapper.op_hooks if swapper else late.op_hooks if late else (),
+        swapper.op_hooks if swapper else deferred.op_hooks if deferred else (),
     )
-    run = partial(late.steps, executor) if late else executor.steps, executor.evaluate
+    run = partial(deferred.steps, executor) if deferred else executor.steps, executor.evaluate
     close = swapper.close if swapper else None
     return ExecutorStrategy(parts, *run, optimizer, layout, spec, last, close)
 
 
 class RankStep(NamedTuple):
-    """The objects with which a rank makes steps, without those of other ranks or the disk.
+    """The objects with which a rank makes steps, without those that need other ranks or the disk.
 
-    run   makes the step of a batch, in an epoch of so many
+    run   makes the step of a batch, given the state and the number of batches in the epoch
     """
 
     store: LocalStore
@@ -272,7 +282,7 @@ class RankStep(NamedTuple):
 
 
 def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep:
-    """The step of a rank that makes every step with the others."""
+    """Returns the step of a rank that makes every step together with the others."""
     optimizer = spec.optimizer(parts.store.parameters)
     apply = update_of(parts.store, optimizer, layout, spec).apply
     channels, op_hooks = on_one_rank(spec)
@@ -281,7 +291,8 @@ def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep
 
 
 def on_one_rank(spec: TrainSpec) -> tuple[Channels | None, OpHooks]:
-    """The channels and op hooks of a rank that has all stages itself; (None, ()) elsewhere."""
+    """Returns the channels and op hooks of a rank that has all stages itself; (None, ())
+    elsewhere."""
     if (plan := spec.arrangement.residences) is None:
         return None, ()
     channels = LocalChannels(stage_boundaries(plan, _takes(spec)))
@@ -289,20 +300,20 @@ def on_one_rank(spec: TrainSpec) -> tuple[Channels | None, OpHooks]:
 
 
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
-    """The update of a rank that makes every step with the others."""
+    """Returns the update of a rank that makes every step together with the others."""
     return Update(
         store,
         optimizer,
         spec.arrangement.config.clip_norm,
         spec.control.lr_factor,
         layout,
-        counted(spec.arrangement, layout.all.rank),
+        counting_flags(spec.arrangement, layout.all.rank),
         [p for p, _ in spec.part.tied],
     )
 
 
 def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
-    """The swapper of activations; None if the arrangement swaps nothing."""
+    """Returns the swapper of activations; None if the arrangement swaps nothing."""
     a = spec.arrangement
     if a.residences is None:
         return None
@@ -311,7 +322,8 @@ def swapper_of(layout: Layout, spec: TrainSpec) -> Swapper | None:
 
 
 def _takes(spec: TrainSpec) -> list[bool]:
-    """Whether what crosses each border of stages on one rank requires a gradient."""
+    """Returns, for each border between stages on one rank, whether the tensor that crosses it
+    requires a gradient."""
     return [edge.requires_grad for (edge,) in spec.part.boundaries]
 
 
@@ -324,7 +336,7 @@ def executor_of(
     channels: Channels | None = None,
     op_hooks: OpHooks = (),
 ) -> Executor:
-    """The executor of the arrangement's programs on this rank."""
+    """Returns the executor of the arrangement's programs on this rank."""
     a, part, rank = spec.arrangement, spec.part, layout.all.rank
     end = part.stages, layout.axis["pp"], spec.task.on
     channels = channels or Channels(part.boundaries, *end)

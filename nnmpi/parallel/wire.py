@@ -1,14 +1,14 @@
 """Wires: collectives and messages on arrays of any backend.
 
-On the host the wire of a Comm is the Comm itself. Arrays of a device go through memory of the host
-that is pinned, in pieces, so that copies and messages of several pieces go on at the same time:
+On the host, the wire of a Comm is the Comm itself. Arrays of a device go through pinned host memory
+in pieces, so that copies and messages of several pieces overlap:
 
     device     piece 0  piece 1  piece 2                              0        1        2
     copies         └─fetch─┐└─fetch─┐└─fetch─┐                      ┌─put─┘┌─put─┘┌─put─┘
     Comm                   └── ring ─┘── ring ─┘── ring ────────────┘
 
-A piece is a work of the Comm, which begins when its copy has arrived (`Staging`): whoever polls or
-waits for one work moves all of them. Only calls that return a result wait for the device.
+A piece is a work of the Comm, which begins when its copy has arrived (`Staging`): a poll of, or a
+wait for, one work progresses all of them. Only calls that return a result wait for the device.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,32 +23,33 @@ from nnmpi.comm import Comm, NoRoomError, Parts, Work
 from nnmpi.parallel.staging import ALL, NOTHING, Staging, StagingMemory
 
 PIECE = 1 << 22
-"""Bytes of a piece: a copy of that size takes much longer than to start it."""
+"""The bytes of a piece: copying that much takes much longer than starting the copy."""
 
 MOST_BUFFERS = 1024
-"""The number of staging buffers that are kept."""
+"""The most staging buffers that are kept."""
 
 
 class Transfer(Protocol):
-    """An operation that was started: a Work, or several."""
+    """An operation in progress: a Work, or several."""
 
     @property
     def done(self) -> bool:
-        """Tell whether the operation is complete."""
+        """True if the operation is complete."""
 
     def poll(self) -> bool:
-        """Move this rank's works, and tell whether the operation is complete, without blocking."""
+        """Progresses this rank's operations, and returns True if this one is complete; it does not
+        block."""
 
     def wait(self) -> None:
-        """Return when the operation is complete, or when all later kernels come behind it."""
+        """Returns when the operation is complete, or when all later kernels will run after it."""
 
 
 WIRE = "wire"
-"""The attribute of a Comm that is its wire to a device."""
+"""The attribute of a Comm that holds its wire to a device."""
 
 
 def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> "Wire":
-    """The wire of a Comm for arrays of a backend, made at the first call and kept."""
+    """Returns the wire of a Comm for arrays of a backend; it is made in the first call and kept."""
     if on.is_host:
         return comm
     if WIRE not in comm.attributes:
@@ -58,12 +59,12 @@ def wire_of(comm: Comm, on: Backend, make: "type[StagedComm] | None" = None) -> 
 
 
 def wire_for(comm: Comm, array: Array) -> "Wire":
-    """The wire of a Comm for arrays like this one."""
+    """Returns the wire of a Comm for arrays like this one."""
     return wire_of(comm, backend.of(array))
 
 
 class Transfers(tuple[Work, ...]):
-    """The works of several pieces."""
+    """The works of several pieces, as one Transfer."""
 
     @property
     def done(self) -> bool:
@@ -78,7 +79,7 @@ class Transfers(tuple[Work, ...]):
 
 
 Start: TypeAlias = Callable[[Staging, slice], Work]
-"""Starts the work of a piece: numbers `span` of an array."""
+"""A function that starts the work of a piece: elements `span` of an array."""
 
 
 class Piece(NamedTuple):
@@ -89,12 +90,13 @@ class Piece(NamedTuple):
 
 
 class StagedComm:
-    """The wire of a Comm to a device, through pinned memory of the host.
+    """The wire of a Comm to a device, through pinned host memory.
 
-    Memory of collectives that are started belongs to the array, so that it is always the same for
-    arrays that stay where they are.
+    Collectives that are started keep a buffer for each array, so an array that stays where it is
+    always uses the same buffer.
 
-    in_order   whether all_reduce and all_gather are in order on the device, so that nobody waits
+    in_order   whether all_reduce and all_gather are in order on the device, so that the host never
+               waits
     """
 
     in_order = False
@@ -106,7 +108,8 @@ class StagedComm:
         self._last: Staging | None = None
 
     def chunk(self, n: int) -> slice:
-        """The slice of n elements that is this rank's in `reduce_scatter` and `all_gather`."""
+        """Returns the slice of n elements that is this rank's in `reduce_scatter` and
+        `all_gather`."""
         return self._comm.chunk(n)
 
     # ---- what returns with the result
@@ -118,7 +121,7 @@ class StagedComm:
         self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Fills the array, of which every rank contributes its part, with the parts of all."""
+        """Fills the array, of which each rank has its part, with the parts of all ranks."""
         self._in_place(
             array, lambda row: self._wait(self._gathered(row, algorithm, parts, is_kept=False))
         )
@@ -138,14 +141,14 @@ class StagedComm:
     # ---- what is started
 
     def start(self, array: Array, algorithm: str = "auto") -> Transfer:
-        """Starts an all-reduce. The array must not be touched until it is complete."""
+        """Starts an all-reduce; the array must not be touched until it is complete."""
         return _one(self._summed(one_row(array, "start"), algorithm))
 
     def start_reduce_scatter(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
-        """Starts a reduce-scatter. When it is complete, this rank's part of the array is the sum,
-        and the rest is as it was."""
+        """Starts a reduce-scatter; when it is complete, this rank's part of the array is the sum,
+        and the rest is unchanged."""
         row = one_row(array, "start_reduce_scatter")
         ends = self._ends(parts, row.size)
         part_here = slice(ends[self.rank], ends[self.rank + 1])
@@ -159,11 +162,11 @@ class StagedComm:
     def start_all_gather(
         self, array: Array, algorithm: str = "ring", parts: Parts = None
     ) -> Transfer:
-        """Starts an all-gather. The array must not be touched until it is complete."""
+        """Starts an all-gather; the array must not be touched until it is complete."""
         return _one(self._gathered(one_row(array, "start_all_gather"), algorithm, parts))
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Transfer:
-        """Starts to send. The array must not change until it is complete."""
+        """Starts to send an array, which must not change until the send is complete."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         pieces = self._started(
             row,
@@ -235,14 +238,15 @@ class StagedComm:
         _one(pieces).wait()
 
     def _in_place(self, array: Array, carry_out: Callable[[Array], object]) -> None:
-        """Carries out a call on the array, which may have gaps, as a row."""
+        """Calls `carry_out` with the array as a contiguous row, and copies the result back if the
+        array has gaps."""
         row = self._xp.ascontiguousarray(array).reshape(-1)
         carry_out(row)
         if not array.flags.c_contiguous:
             array[...] = row.reshape(array.shape)
 
     def _ends(self, parts: Parts, n: int) -> Sequence[int]:
-        """The index at which each rank's part of n numbers begins, and n."""
+        """Returns the index at which each rank's part of n elements begins, and n."""
         return bounds(n, self.size) if parts is None else [*accumulate(parts, initial=0)]
 
 
@@ -256,26 +260,27 @@ def _one(pieces: list[Piece]) -> Transfer:
 
 
 def one_row(array: Array, call: str) -> Array:
-    """The array as one row of its own memory."""
+    """Returns a view of the array as one row; raises ValueError if it is not contiguous."""
     if not array.flags.c_contiguous:
         raise ValueError(f"{call} takes a device's array in C order: use ascontiguousarray")
     return array.reshape(-1)
 
 
 def _spans(row: Array) -> Iterator[slice]:
-    """The slices of a row's pieces; an empty row has one, since other ranks wait for it."""
+    """Yields the slices of a row's pieces; an empty row has one piece, because other ranks wait for
+    it."""
     numbers = PIECE // row.itemsize
     for lo in range(0, max(row.size, 1), numbers):
         yield slice(lo, min(lo + numbers, row.size))
 
 
 def _within(part: slice, span: slice) -> slice:
-    """The slice of a piece that belongs to a part."""
+    """Returns the slice of a piece that belongs to a part."""
     lo, hi = max(part.start, span.start), min(part.stop, span.stop)
     return slice(lo - span.start, max(lo, hi) - span.start)
 
 
 def _parts_within(ends: Sequence[int], span: slice) -> list[int]:
-    """The length of each rank's part within a piece."""
+    """Returns the length of each rank's part within a piece."""
     parts = (_within(slice(*part), span) for part in pairwise(ends))
     return [part.stop - part.start for part in parts]

@@ -1,7 +1,8 @@
-"""Paper: the arrangements of one model on one cluster; what layouts have in common is found once.
+"""Arranger: the arrangements of one model on one cluster; what layouts have in common is computed
+once.
 
 sharding   of (tp, sequence parallelism, ways of layers), and of cp
-division   of (stages, pp, whether these are on several nodes)
+division   of (stages, pp, whether stages are on several nodes)
 """
 
 from collections.abc import Callable
@@ -29,15 +30,17 @@ K = TypeVar("K")
 T = TypeVar("T")
 
 UNMEASURED = {"allreduce": "ring"}
-"""The all-reduce that stands for the fastest one where nothing is measured."""
+"""The all-reduce that takes the place of `auto` in arrangements for which nothing was measured."""
 
 
 FULL = 8
-"""Micro-batches of the pipelines that models are cut for, or one a stage: cuts differ little."""
+"""Micro-batches (or one per stage, if that is more) of the pipelines for which models are cut: the
+best cut hardly depends on their number, so layouts can share it."""
 
 
 class Arranger:
-    """Each method raises ValueError for what cannot be, each time that it is asked."""
+    """Arranges one model on one cluster in any layout; a method raises ValueError, on every call,
+    for a layout that is impossible."""
 
     def __init__(
         self,
@@ -60,13 +63,14 @@ class Arranger:
         return replace(self.plain, **candidate.options)
 
     def sharding(self, candidate: Candidate) -> Sharding:
-        """How layers and sequences are cut, which are found apart."""
+        """How a layout shards layers along tp and sequences along cp, which are computed
+        separately."""
         in_parts, ways = candidate.sequence_parallel, candidate.layout or None
         layers = self._cut(tp=candidate.tp, sequence_parallel=in_parts, layout=ways)
         return layers._replace(sequences=self._cut(cp=candidate.cp).sequences)
 
     def _cut(self, **options: Any) -> Sharding:
-        """How they are cut by some options."""
+        """How layers or sequences are sharded with these options, computed once."""
 
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)
@@ -74,16 +78,16 @@ class Arranger:
         return _once(self._shardings, tuple(options.items()), made)
 
     def fastest_ways(self, candidate: Candidate, price: WayPrice) -> Sharding:
-        """How layers are cut in the least time."""
+        """Shards each layer in the way that takes the least time, by a price for each way."""
         return self._sharding_of(self.config(candidate), price)
 
     def division(self, candidate: Candidate) -> Division:
-        """The stages."""
+        """The stages of a layout."""
         key = self.division_key(candidate)
         return _once(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
     def division_key(self, candidate: Candidate) -> tuple[int, int, bool]:
-        """A key that is the same for layouts that are cut into the same stages."""
+        """A key that is equal for layouts that divide the model into the same stages."""
         virtual = proof.find(candidate.schedule).virtual
         if (candidate.shape, virtual) not in self._division_keys:
             stages = candidate.pp * (self.plain.virtual_stages if virtual else 1)
@@ -106,7 +110,8 @@ class Arranger:
         return division_on_paper(self._model, full_pipeline, link)
 
     def refusal(self, candidate: Candidate) -> str:
-        """Why all layouts cannot be whose model is cut in this way; "" if they can."""
+        """The reason why every layout is impossible that divides the model as this one does; "" if
+        there is none."""
         try:
             self.sharding(candidate)
             self.division(candidate)
@@ -121,7 +126,7 @@ class Arranger:
         return self._arrange(config, self.sharding(candidate), self.division(candidate))
 
     def arranged_by(self, config: Config) -> Arrangement:
-        """The arrangement of a config, whichever options it has."""
+        """The arrangement of any config."""
         self._check(config, self.cluster.size)
         return self._arrange(config, self._sharding_of(config, None), self._divided(config))
 
@@ -129,7 +134,8 @@ class Arranger:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)
 
     def without_parameters(self, candidate: Candidate) -> Arrangement:
-        """The arrangement of a layout without its parameters, for passes of the last rank alone."""
+        """The arrangement of a layout in which only the last rank is described, without parameters:
+        enough for the exchanges within its passes."""
         config, sharding, division = (
             self.config(candidate),
             self.sharding(candidate),
@@ -144,7 +150,8 @@ class Arranger:
 
 
 def _once(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
-    """The value of a key, which is made once; raises ValueError, each time, if it cannot be."""
+    """The value of a key, which is made once. If that raised ValueError, raises ValueError every
+    time."""
     if key not in known:
         try:
             known[key] = make()

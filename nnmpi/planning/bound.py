@@ -1,14 +1,14 @@
-"""Bound: seconds, and bytes, that a layout takes at least, without arranging it.
+"""Lower bounds: the seconds and bytes that a layout takes at least, without arranging it.
 
-    rank r along pp         its first pass starts after those of the stages before it, forward;
-                            all of its passes follow, and those of the stages before it, backward:
-                            of ZB-H1 gradients of inputs alone, and all of the first stage
+    rank r along pp         its first forward pass starts after those of the stages before it, and
+                            its last backward pass is followed by theirs; in ZB-H1 only gradients
+                            of inputs count for these, and all of backward for the first stage
     sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
-    update                  each number is updated by one rank, or by several
+    update                  each element is updated by one rank, or by several
 
-Left out are what no formula says before ranks are arranged: latency, waiting, sums on a node. With
-its `messages`, the exchanges within passes count, too: about as many in each stage. There is no log
-yet that `step_time` could fold: `test_bounds_rise_to_what_a_layout_takes` holds bounds to it.
+Left out is what no formula gives before ranks are arranged: latency, waiting, sums on a node.
+`with_messages` also counts exchanges within passes, taking them as equal in all stages. There is no
+log yet that `step_time` could fold; `test_bounds_rise_to_what_a_layout_takes` compares the two.
 """
 
 from collections import Counter
@@ -29,20 +29,20 @@ from nnmpi.planning.step_time import CostModel, passes_of_stages
 from nnmpi.schedules.op import Kind
 
 ROUNDING = 1 - 1e-9
-"""Sums of the same numbers in another order may differ."""
+"""Lowers each bound: sums of equal terms in another order may differ by rounding."""
 
 
 def _ways(candidate: Candidate) -> tuple[bool, str]:
-    """The options of a layout that decide how ranks along tp cut layers."""
+    """The options of a layout that decide how layers are sharded along tp."""
     return candidate.sequence_parallel, candidate.layout
 
 
 class _RankEnds(NamedTuple):
-    """The least work of each rank along pp.
+    """The least work of each rank along pp, in seconds.
 
-    busy  seconds until its last backward pass ends
-    end   seconds until those of the ranks before it end, too
-    last  of these, its last backward passes, one of each of its stages
+    busy  until its last backward pass ends
+    end   until the backward passes of the ranks before it have ended too
+    last  of its last backward passes, one for each of its stages
     """
 
     busy: np.ndarray
@@ -51,11 +51,11 @@ class _RankEnds(NamedTuple):
 
 
 class _RankNumbers(NamedTuple):
-    """The trained numbers of a rank along pp, of all ranks along tp together.
+    """Counts of the trained elements of a rank along pp, of all ranks along tp together.
 
-    all      of them together
+    all      in total
     modules  of each module, the largest first
-    last     of the parameter whose gradient is final last; 0 where other stages have it too
+    last     of the parameter whose gradient is final last; 0 if other stages share it
     """
 
     all: int
@@ -64,8 +64,8 @@ class _RankNumbers(NamedTuple):
 
 
 class LowerBounds:
-    """The bounds of layouts of one model on one cluster; all raise ValueError where the model
-    cannot be cut in this way."""
+    """Lower bounds for the layouts of one model on one cluster; methods raise ValueError if the
+    model cannot be divided so."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
@@ -77,25 +77,26 @@ class LowerBounds:
         self._messages = dict[tuple[Any, ...], float]()
 
     def seconds(self, candidate: Candidate) -> float:
-        """The least time of a step, by what ranks compute."""
+        """The least time of a step, from computing alone."""
         key = candidate._replace(zero=0)
         if key not in self._ends:
             self._ends[key] = float(self._of_ranks(candidate).end.max())
         return ROUNDING * (self._ends[key] + self._besides(candidate))
 
     def with_sums(self, candidate: Candidate) -> float:
-        """The least time of a step, by what ranks compute and sums of gradients between nodes."""
+        """The least time of a step, from computing and sums of gradients between nodes."""
         return ROUNDING * (self._until_updated(candidate, 0.0) + self._besides(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
-        """The least time of a step, by what ranks compute, sums of gradients between nodes, and
-        exchanges within passes, of which stages have about as many."""
+        """The least time of a step, from computing, sums of gradients between nodes, and exchanges
+        within passes, of which every stage is taken to have equally many."""
         computed = float(self._stages(candidate)[:, :2].sum())
         mean = self._count(candidate) * (computed + self._in_passes(candidate)) / candidate.pp
         return ROUNDING * (self._until_updated(candidate, mean) + self._besides(candidate))
 
     def _until_updated(self, candidate: Candidate, least: float) -> float:
-        """The seconds of passes and sums; a rank computes and exchanges for `least` or longer."""
+        """The least seconds of passes and sums, if some rank computes and exchanges for `least`
+        seconds or more."""
         count, mesh = self._count(candidate), self._arranger.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
         ends, exposed, gathers = list[float](), list[float](), [0.0]
@@ -121,7 +122,7 @@ class LowerBounds:
         return max(*ends, least + min(exposed)) + max(gathers)
 
     def nbytes(self, candidate: Candidate) -> float:
-        """The least memory of the rank that has most: values, gradients and optimizer state."""
+        """The least memory of the rank that holds most: values, gradients and optimizer state."""
         k, parts = state_array_count(self._arranger.plain), candidate.replicas
         most = self._most_numbers(candidate) * self._itemsize
         copies = (2, 2, 1, 0)[candidate.zero]
@@ -130,16 +131,18 @@ class LowerBounds:
     # ---- what it is made of
 
     def _count(self, candidate: Candidate) -> int:
+        """The number of micro-batches in a step."""
         return min(candidate.micro_batches, self._arranger.plain.batch_size)
 
     def _sizes(self, candidate: Candidate) -> tuple[int, int]:
-        """Samples of the smallest and the largest micro-batch, of the rank along dp with most."""
+        """The samples of the smallest and of the largest micro-batch, on the rank along dp that
+        gets most."""
         batch, count = self._arranger.plain.batch_size, self._count(candidate)
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
     def _besides(self, candidate: Candidate) -> float:
-        """The optimizer, and what no unit and no exchange takes. Replicas share its work where they
-        divide parameters, or have them in the memory of one node."""
+        """The seconds of the optimizer, and of what belongs to no unit and no exchange. Replicas
+        share the update if ZeRO divides parameters, or if they share the memory of one node."""
         machine, parts = (
             self._costs.machine,
             candidate.replicas if candidate.zero or self._is_near(candidate) else 1,
@@ -149,11 +152,11 @@ class LowerBounds:
         return update + machine.step + self._count(candidate) * machine.micro_batch / candidate.pp
 
     def _most_numbers(self, candidate: Candidate) -> float:
-        """The trained numbers of the rank that has most."""
+        """The number of trained elements of the rank that has most."""
         return max(held.all for held in self._modules_of(candidate)) / candidate.tp
 
     def _is_near(self, candidate: Candidate) -> bool:
-        """Whether the replicas of the last rank are on one node."""
+        """True if the replicas of the last rank are on one node."""
         if candidate.shape not in self._on_one_node:
             mesh = self._arranger.mesh(candidate)
             group = mesh.group(mesh.size - 1, *REPLICAS)
@@ -161,7 +164,8 @@ class LowerBounds:
         return self._on_one_node[candidate.shape]
 
     def _stages(self, candidate: Candidate) -> np.ndarray:
-        """The seconds of the passes of each stage, without exchanges: F, B and I."""
+        """The seconds of the passes F, B and I of each stage, without exchanges: shape (stages,
+        3)."""
         model, (_, samples) = self._costs.model, self._sizes(candidate)
         key = (
             *self._arranger.division_key(candidate),
@@ -182,16 +186,18 @@ class LowerBounds:
         stages, count = self._stages(candidate).reshape(-1, candidate.pp, 3), self._count(candidate)
         forward, backward, _ = stages.sum(axis=0).T
         f, b, i = stages[0].T  # of the first stage of each rank
+        # a rank starts after one forward pass of each stage before it; when it has ended, each of
+        # them has a backward pass left. ZB-H1 sends I first: only stage 0 waits for a whole B
         preceding, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
         busy = preceding + count * (forward + backward)
         if candidate.schedule != "zb-h1":
             return _RankEnds(busy, busy + behind, backward)
-        owed = preceding + count * (f + i) + gradients + b[0]
-        owed[0] = 0.0
-        return _RankEnds(busy, np.maximum(busy, owed), backward)
+        zero_bubble = preceding + count * (f + i) + gradients + b[0]
+        zero_bubble[0] = 0.0
+        return _RankEnds(busy, np.maximum(busy, zero_bubble), backward)
 
     def _modules_of(self, candidate: Candidate) -> list[_RankNumbers]:
-        """The trained numbers of each rank along pp."""
+        """The counts of trained elements of each rank along pp."""
         division, graph = self._arranger.division(candidate), self._arranger.graph
         key = self._arranger.division_key(candidate)
         if key not in self._modules:
@@ -207,8 +213,8 @@ class LowerBounds:
         return self._modules[key]
 
     def _in_passes(self, candidate: Candidate) -> float:
-        """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0
-        where ranks along these axes are elsewhere if there is one stage, as `order` may have it."""
+        """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0 if
+        `--order` may put those ranks elsewhere than a layout with one stage has them."""
         if candidate.tp * candidate.cp == 1 or not self._arranger.plain.order.startswith("tp"):
             return 0.0
         return min(self._of_samples(candidate, samples) for samples in {*self._sizes(candidate)})
@@ -226,12 +232,13 @@ class LowerBounds:
         return self._messages[key]
 
     def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float], by_ring: bool) -> float:
-        """The seconds to scatter, or to gather, parameters between nodes: each of these sends all
-        of them but its own, and each bucket in as many rounds as a ring has, or as few as any
-        all-reduce.
+        """The least seconds to scatter, or to gather, the parameters of these modules between
+        nodes.
 
-        A bucket ends with the module by which it gets as long as buckets are: so it is shorter
-        than that and the longest modules.
+        Each node sends everything except its own part. Each bucket takes as many rounds as a ring
+        has or, unless `by_ring`, as few as any all-reduce. A bucket ends with the module that fills
+        it, so it is shorter than the bucket size plus its longest module; that bounds the number of
+        buckets.
         """
         links, config = self._costs.exchanges.links(group), self._arranger.plain
         others, numbers = links.node_count - 1, sum(modules)

@@ -1,4 +1,4 @@
-"""Candidate: a layout that a search may look at, as the options that ask for it."""
+"""Candidate: a layout that a search may look at, as the options that select it."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -10,13 +10,13 @@ from nnmpi.parallel.mesh import AXES
 
 MOST_MICRO_BATCHES = 64
 SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"
-"""The schedules that no other is faster than: a step has one update, and the same bits."""
+"""The schedules to choose from: of those with one update per step, the others are never faster."""
 
 
 class Candidate(NamedTuple):
     """The options of a layout, by their names in Config.
 
-    layout  ways of layers along tp; none: those that --tp finds
+    layout  ways to shard layers along tp, as --layout takes them; "" for those that --tp finds
     """
 
     dp: int = 1
@@ -32,22 +32,22 @@ class Candidate(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """As a Config has them."""
+        """The options as a Config has them."""
         return {**self._asdict(), "layout": self.layout or None}
 
     @property
     def replicas(self) -> int:
-        """Ranks that have the same parameters."""
+        """The number of ranks that have the same parameters."""
         return self.dp * self.cp
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Ranks along each axis."""
+        """The number of ranks along dp, cp, pp and tp."""
         return self.dp, self.cp, self.pp, self.tp
 
     @property
     def flags(self) -> str:
-        """The options as a command takes them, those that are not by default."""
+        """The options that differ from their defaults, as command-line flags."""
         plain, words = Candidate(), list[str]()
         for name, value in self._asdict().items():
             if value != getattr(plain, name):
@@ -57,7 +57,8 @@ class Candidate(NamedTuple):
 
     @property
     def pure(self) -> str:
-        """The way of being parallel that it uses alone, in a word or two; "" if it uses several."""
+        """The name of the one strategy that the layout uses, such as "dp" or "zero 3"; "" if it
+        uses several."""
         names = (axis.name for axis in AXES)
         used = [name for name in names if getattr(self, name) > 1]
         is_plain = not self.sequence_parallel and not self.layout
@@ -67,7 +68,7 @@ class Candidate(NamedTuple):
 
 
 def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
-    """All (dp, cp, pp, tp) of so many ranks."""
+    """Yields all (dp, cp, pp, tp) whose product is `ranks`."""
     small = [k for k in range(1, int(ranks**0.5) + 1) if not ranks % k]
     divisors = sorted({*small, *(ranks // k for k in small)})
     for cp, pp, tp in product(divisors, repeat=3):
@@ -76,7 +77,8 @@ def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Candidate]:
-    """The layouts of a shape that may be fastest; with recomputation none is, it saves memory."""
+    """Yields the layouts of a shape that may be fastest; none has recomputation, which only saves
+    memory."""
     dp, cp, pp, tp = shape
     samples = config.batch_size // dp
     counts = [1 << k for k in range(7) if 1 << k <= min(samples, MOST_MICRO_BATCHES)]
@@ -90,8 +92,8 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
 
 
 def recomputed(candidate: Candidate) -> Candidate | None:
-    """The layout with recomputation: less memory, more time; None where nothing is recomputed: a
-    backward pass whose forward pass came just before has its activations still."""
+    """The layout with recomputation, which takes less memory and more time; None if nothing would
+    be recomputed, since each backward pass directly follows its forward pass."""
     if candidate.recompute or candidate.pp == 1 or candidate.micro_batches == 1:
         return None
     return candidate._replace(recompute=True)

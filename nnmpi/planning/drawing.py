@@ -1,4 +1,4 @@
-"""The layouts that a search has looked at, drawn: a point each, its time against its memory."""
+"""Draws the layouts that a search has priced: a point for each, its time against its memory."""
 
 from collections.abc import Iterator
 from html import escape
@@ -28,7 +28,7 @@ class LogAxis:
         return self._start + part * (self._stop - self._start)
 
     def ticks(self) -> Iterator[float]:
-        """Round values within it."""
+        """Yields the round values (1, 2, 5 times powers of ten) on the axis."""
         for power in range(floor(self._low), ceil(self._high) + 1):
             for value in (n * 10.0**power for n in TICKS):
                 if self._low <= log10(value) <= self._high:
@@ -36,7 +36,7 @@ class LogAxis:
 
 
 def as_svg(search: SearchResult, title: str, memory: float | None = None) -> str:
-    """The picture; `memory` is drawn as a line that no layout may be above."""
+    """The picture as SVG; `memory` is drawn as a line that no layout may be above."""
     points = search.looked
     nbytes = [*(float(planned.nbytes) for planned in points), *([memory] if memory else [])]
     x = LogAxis([planned.time.seconds for planned in points], LEFT, LEFT + WIDTH)
@@ -54,28 +54,28 @@ def as_svg(search: SearchResult, title: str, memory: float | None = None) -> str
 
 
 def _point(planned: PricedLayout, x: LogAxis, y: LogAxis, colour: str) -> str:
-    told = f"{planned.flags}: {duration(planned.time.seconds)}, {amount(planned.nbytes)}"
+    label = f"{planned.flags}: {duration(planned.time.seconds)}, {amount(planned.nbytes)}"
     at = f'cx="{x.at(planned.time.seconds):.1f}" cy="{y.at(planned.nbytes):.1f}" r="{RADIUS:g}"'
-    return f'<circle {at} fill="{colour}"><title>{escape(told)}</title></circle>'
+    return f'<circle {at} fill="{colour}"><title>{escape(label)}</title></circle>'
 
 
 def _labels(search: SearchResult, x: LogAxis, y: LogAxis) -> Iterator[str]:
-    """The names of the best layout and of pure ones, none on another; a line leads to a point that
-    is further away."""
+    """Yields the labels of the best layout and the pure ones, moved up where they would overlap,
+    with a line to points that are further away."""
     named = {planned.layout: (planned, name) for name, planned in search.pure.items()}
     for planned in search.best[:1]:
         named[planned.layout] = planned, planned.flags
     taken = list[tuple[float, float]]()
     for planned, name in named.values():
-        across, point = x.at(planned.time.seconds), y.at(planned.nbytes) - RADIUS
-        down = point + RADIUS - LINE
-        while any(abs(across - a) < 90 and abs(down - d) < LINE for a, d in taken):
-            down -= LINE
-        taken.append((across, down))
-        if point - down > LINE:
-            yield f'<path d="M{across:.1f} {point:.1f}V{down + LINE / 2:.1f}" stroke="{QUIET}"/>'
-        ends = "end" if across > LEFT + WIDTH / 2 else "start"
-        yield text(across, down, name, 12, INK, ends)
+        x_at, top = x.at(planned.time.seconds), y.at(planned.nbytes) - RADIUS
+        y_at = top + RADIUS - LINE
+        while any(abs(x_at - a) < 90 and abs(y_at - d) < LINE for a, d in taken):
+            y_at -= LINE
+        taken.append((x_at, y_at))
+        if top - y_at > LINE:
+            yield f'<path d="M{x_at:.1f} {top:.1f}V{y_at + LINE / 2:.1f}" stroke="{QUIET}"/>'
+        ends = "end" if x_at > LEFT + WIDTH / 2 else "start"
+        yield text(x_at, y_at, name, 12, INK, ends)
 
 
 def _axes(x: LogAxis, y: LogAxis) -> Iterator[str]:
@@ -92,9 +92,8 @@ def _axes(x: LogAxis, y: LogAxis) -> Iterator[str]:
 
 
 def _legend() -> Iterator[str]:
-    """The legend of the colours."""
-    across, down = LEFT, TOP + HEIGHT + 64
+    x_at, y_at = LEFT, TOP + HEIGHT + 64
     for colour, words in ((BEST, "best ten"), (FITS, "others that fit"), (TOO_LARGE, "too large")):
-        yield f'<circle cx="{across:g}" cy="{down:g}" r="{RADIUS:g}" fill="{colour}"/>'
-        yield text(across + 12, down, words, 13)
-        across += 40 + 7.2 * len(words)
+        yield f'<circle cx="{x_at:g}" cy="{y_at:g}" r="{RADIUS:g}" fill="{colour}"/>'
+        yield text(x_at + 12, y_at, words, 13)
+        x_at += 40 + 7.2 * len(words)

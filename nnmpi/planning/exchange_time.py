@@ -1,4 +1,5 @@
-"""How long an exchange takes: from a measured curve on one node, else by simulation on its links.
+"""Predicts how long an exchange takes: by a measured curve on one node, otherwise by simulating its
+links.
 
 All groups along an axis exchange at the same time. So the ranks of a node share its link to others:
 
@@ -22,22 +23,23 @@ from nnmpi.planning.machine import Machine
 from nnmpi.schedules.op import Kind
 
 THROUGH_MEMORY = "shared", "hierarchical"
-"""All-reduces that add up on each node first, and then among one rank of each."""
+"""All-reduces that sum on each node first, and then among one rank of each node."""
 
 IN_PLACE = "shared in place"
-"""The sum of gradients that lie in memory of a node, as a machine calls it: nothing is copied."""
+"""The name, in a machine file, of sums of gradients in shared memory, which copy nothing."""
 
 HALVES = {Collective.ALL_REDUCE: 2, Collective.REDUCE_SCATTER: 1, Collective.ALL_GATHER: 1}
-"""How often a ring goes around."""
+"""How often the data go around a ring."""
 
 
 def curve_name(operation: Collective, algorithm: str, ranks: int) -> str:
-    """The key, in `Machine.sums`, of a collective among this many ranks of a node."""
+    """The key in `Machine.sums` of a collective among this many ranks of a node."""
     return f"{operation.name.lower()} {algorithm} {ranks}"
 
 
 class ExchangeTimes:
-    """The seconds of exchanges on a cluster of such machines; each is found once."""
+    """The seconds of exchanges on a cluster of one kind of machine; each distinct exchange is
+    priced once."""
 
     def __init__(self, machine: Machine, cluster: Cluster) -> None:
         self._machine, self._cluster = machine, cluster
@@ -46,7 +48,7 @@ class ExchangeTimes:
         self._found = dict[tuple[Collective, str, bytes, int, int, int], float]()
 
     def seconds(self, exchange: Exchange) -> float:
-        """The seconds of one exchange, all its times together."""
+        """The seconds of an exchange, multiplied by how often it happens."""
         if len(exchange.group) == 1 or not exchange.times:
             return 0.0
         links = self.links(exchange.group)
@@ -71,8 +73,8 @@ class ExchangeTimes:
         if group not in self._links:
             places = [self._cluster.nodes[r] for r in group]
             numbers = {node: k for k, node in enumerate(dict.fromkeys(places))}
-            node, here = Counter(places).most_common(1)[0]
-            sharing = max(self._on_node[node] // here, 1)
+            node, on_node = Counter(places).most_common(1)[0]
+            sharing = max(self._on_node[node] // on_node, 1)
             nodes = np.array([numbers[node] for node in places])
             machine = self._machine
             self._links[group] = Network(
@@ -81,15 +83,16 @@ class ExchangeTimes:
         return self._links[group]
 
     def is_between_nodes(self, exchange: Exchange) -> bool:
-        """Whether some of its ranks share no memory."""
+        """True if the ranks of an exchange are on several nodes."""
         return self.links(exchange.group).node_count > 1
 
     def between_nodes(self, exchange: Exchange) -> float:
-        """The seconds of an exchange on links between nodes: all of it, or none."""
+        """The seconds for which an exchange uses links between nodes: all of its seconds, or 0."""
         return self.is_between_nodes(exchange) * self.seconds(exchange)
 
     def _once(self, exchange: Exchange, links: Network) -> float:
-        """The seconds of an exchange that happens once."""
+        """The seconds of an exchange that happens once, by a measured curve or by simulating its
+        links."""
         p, nbytes = len(links.nodes), exchange.travelling
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.node_count == 1:
@@ -109,7 +112,7 @@ class ExchangeTimes:
 
 
 def _measured_as(exchange: Exchange) -> str:
-    """The name under which a machine has the times of an exchange's algorithm."""
+    """The name under which a machine file has the times of an exchange's algorithm."""
     of_gradients = exchange.during is Kind.REDUCE and exchange.algorithm == "shared"
     return IN_PLACE if of_gradients else exchange.algorithm
 
@@ -122,7 +125,8 @@ def _to_each(links: Network, nbytes: float) -> float:
 
 
 def _through_memory(links: Network, nbytes: int, travelling: int) -> float:
-    """The seconds of an all-reduce of nodes: each adds up, then one rank of each sums by a ring."""
+    """The seconds of a two-level all-reduce: each node sums in its memory, then one rank per node
+    takes part in a ring."""
     near, q = links.inner, int(np.bincount(links.nodes).max())
     assert near is not None
     inside = 2 * near.alpha + nbytes * (2 * near.beta + links.gamma * (q - 1)) if q > 1 else 0.0
@@ -143,13 +147,13 @@ def _around(links: Network, nbytes: int, operation: Collective) -> float:
 
 
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")
-"""The all-reduces to choose from; ps and p2p are never faster: they send as many bytes or more.
-Those by nodes, and NCCL's, are taken where `auto` takes them."""
+"""The all-reduces to choose from. ps and p2p are never faster: they send as many bytes or more. The
+algorithms through memory of a node, and NCCL's, are used only where `auto` takes them."""
 
 
 def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
-    """The arrangement with that all-reduce; as it is where sums are no all-reduces by messages, or
-    nothing else is faster."""
+    """The arrangement with the fastest all-reduce for its gradients; the same arrangement where
+    gradients are not summed by messages, or `auto` is not asked for."""
     if a.config.allreduce != "auto" or a.algorithm in ("shared", "nccl") or a.tied:
         return a
     ranks = a.mesh.group(a.mesh.size - 1, "pp")

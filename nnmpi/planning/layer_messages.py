@@ -1,9 +1,8 @@
-"""Exchanges of sharded layers before ranks are arranged: a bound for the search, and the price of
-a way of cutting a layer.
+"""Exchanges of sharded layers before ranks are arranged: for a bound in the search, and for the
+price of a way to shard a layer.
 
-What an arranged rank exchanges is in the log of its step on paper; of that these are a part:
-statistics, the loss and tokens of experts are left out. The tests of the search hold the bound to
-the time of that step.
+The log of a step on paper has all exchanges of a rank; here batch statistics, the loss and tokens
+of experts are left out. Tests of the search compare the bound with the time of that step.
 """
 
 from collections import Counter
@@ -21,12 +20,12 @@ from nnmpi.parallel.tensor.ways import HALO, LayerMessage
 from nnmpi.schedules.op import Kind
 
 PASS_OF = {Kind.F: Kind.F, Kind.I: Kind.B, Kind.W: Kind.B}
-"""The pass in which a message is sent, where backward passes are not in two halves."""
+"""The pass that sends a message, if backward passes are not in two halves."""
 
 
 def in_passes(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
-    """Exchanges of a rank that has all layers, in a forward and a backward pass over so many
-    samples."""
+    """Yields the exchanges of a rank that has all layers, in a forward and a backward pass over
+    `samples` samples."""
     for layer in a.sharding.layers if len(a.mesh.group(rank, "tp")) > 1 else ():
         for message in layer.sends if a.runs(layer.node, rank) else ():
             for _ in passes_of(message):
@@ -35,27 +34,27 @@ def in_passes(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
 
 
 def passes_of(message: LayerMessage) -> set[Kind]:
-    """The passes in which a message is sent, F or B."""
+    """The passes in which a message is sent: F, B or both."""
     return {PASS_OF[kind] for kind in message.passes}
 
 
 def of_layer(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterable[Exchange]:
-    """The exchanges of a message in a pass."""
+    """The exchanges for one message of a layer in a pass."""
     make = EXCHANGES.get(message.row.by)
     return () if make is None else make(a, rank, layer, message, samples)
 
 
 def summed(a: Arrangement, group: tuple[int, ...], n: int) -> Exchange:
-    """A sum of n activations of ranks along tp."""
+    """The all-reduce of n activations among ranks along tp."""
     name = "doubling" if n * a.dtype.itemsize <= SHORT else a.sums_by(group)
     how = "activations", Collective.ALL_REDUCE, name, group, n, a.dtype, Kind.F
     return Exchange(*how, sums=a.sums_dtype)
 
 
 def _numbers(a: Arrangement, rank: int, message: LayerMessage, samples: int) -> int:
-    """How many numbers a message carries, of all ranks along tp together."""
+    """The number of elements in a message, of all ranks along tp together."""
     cp = a.mesh.coordinates(rank)["cp"]
     return a.sharding.sequences.share(message.numbers, cp) * samples
 
@@ -69,7 +68,8 @@ def _by_sum(
 def _by_ring(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Half an all-reduce, whose chunks are the parts of the ranks: channels, positions, samples."""
+    """Yields half an all-reduce by a ring, whose chunks are the parts of the ranks: channels,
+    positions or samples."""
     numbers, group = _numbers(a, rank, message, samples), a.mesh.group(rank, "tp")
     bounds = message.bounds or parts_of(samples, len(group))
     edges = tuple(numbers * b // max(bounds[-1], 1) for b in bounds)
@@ -81,7 +81,8 @@ def _by_ring(
 def _of_halo(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Rows that others need of this rank, or gradients of those that it needs of others."""
+    """Yields the messages of image rows that neighbours need of this rank, or of gradients of the
+    rows that it has received."""
     ends, row = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
     height = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].sample[1]
     at = a.mesh.coordinates(rank)["tp"]
@@ -97,11 +98,12 @@ EXCHANGES: Mapping[Collective, Callable[..., Iterator[Exchange]]] = {
     Collective.REDUCE_SCATTER: _by_ring,
     Collective.MESSAGE: _of_halo,
 }
-"""The exchanges of a rank for a message of a layer in a pass."""
+"""Functions that yield the exchanges of a layer's message in a pass, by its collective."""
 
 
 def _along_cp(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
-    """Keys and values around the ring, forward and back, and their gradients to their owners."""
+    """Yields the exchanges of ring attention: keys and values around the ring, forward and
+    backward, and their gradients to their owners."""
     at, cut = a.mesh.coordinates(rank), a.sharding.sequences
     ends = a.mesh.group(rank, "cp")[:2]
     parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype

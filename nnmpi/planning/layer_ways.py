@@ -1,9 +1,9 @@
-"""The ways of layers along tp that take the least time, such as convolutions by samples.
+"""Finds the fastest way to shard each layer along tp, such as convolutions by samples.
 
-seconds of a way    passes of the part that a rank has, a micro-batch that is the whole batch
-                    what ranks send for it within these
-                    sums over dp, and the update, of parameters that a rank has
-                    sums along tp of those that are whole on all ranks
+seconds of a way    passes of this rank's part, with the whole batch as one micro-batch
+                    messages within these passes
+                    gradient sums over dp, and the update, of parameters that a rank has
+                    gradient sums along tp of parameters that all ranks have
 """
 
 import re
@@ -30,20 +30,23 @@ from nnmpi.planning.layer_messages import of_layer, passes_of, summed
 from nnmpi.planning.step_time import CostModel
 
 NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
-"""The number of a block, or of a layer of a Sequential, in the path of a layer."""
+"""Matches a number in the path of a layer: of a block, or of a layer in a Sequential."""
 
 
 class LayerWays:
-    """Finds ways of layers once for each (dp, tp)."""
+    """Finds the fastest way to shard each layer along tp, once for each (dp, tp)."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
         self._found = dict[tuple[int, int], str]()
 
     def of(self, candidate: Candidate) -> str:
-        """The ways as --layout takes them; "" where they are those of --tp alone, or all of
-        them those of dp, or the layout has more axes than dp and tp. A model that has positions is
-        cut along these between its layers, which sends as much."""
+        """The fastest ways to shard layers, as --layout takes them; "" if they are what --tp alone
+        does, or just data parallelism, or if the layout has other axes than dp and tp.
+
+        Models with positions get "" too: they are cut along positions between layers, which sends
+        as much.
+        """
         if candidate.tp == 1 or candidate.cp * candidate.pp > 1 or candidate.sequence_parallel:
             return ""
         key = candidate.dp, candidate.tp
@@ -74,7 +77,7 @@ class LayerWays:
 
 
 class _Prices:
-    """The seconds of ways of the layers of a model, for a layout along dp and tp."""
+    """The seconds of each way to shard a layer, for a layout along dp and tp."""
 
     def __init__(self, a: Arrangement, costs: CostModel, plain: Candidate) -> None:
         self._a, self._exchanges, model = a, costs.exchanges, costs.model
@@ -91,7 +94,7 @@ class _Prices:
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:
-        """The seconds of a unit, divided among its nodes by their multiplications."""
+        """The seconds of each node: those of its unit, divided by multiplications."""
         graph = self._a.graph
         seconds = [0.0] * len(graph.nodes)
         for unit, of_unit in zip(units, times.sum(axis=1).tolist(), strict=True):
@@ -101,7 +104,7 @@ class _Prices:
         return seconds
 
     def seconds(self, k: int, choice: NodeChoice) -> float:
-        """The seconds of a node in a step."""
+        """The seconds of node k in a step, if it is sharded by `choice`."""
         return self._passes(k, choice) + self._sends(k, choice) + self._of_parameters(choice)
 
     def _passes(self, k: int, choice: NodeChoice) -> float:
@@ -115,7 +118,7 @@ class _Prices:
         return self._parts[k] if is_cut else self._whole[k]
 
     def _sends(self, k: int, choice: NodeChoice) -> float:
-        """The seconds of the messages that ranks send in the passes of a node."""
+        """The seconds of the messages in the passes of node k."""
         if not choice.way.pattern.sends and not choice.gathers:
             return 0.0
         a, seconds = self._a, 0.0
@@ -136,7 +139,8 @@ class _Prices:
 
 
 def has_positions(graph: Graph) -> bool:
-    """Whether some layer leaves its output, of (positions, channels), cut along positions."""
+    """True if some layer can leave its output, of shape (positions, channels), cut along
+    positions."""
     made = (
         graph.edges[node.outputs[0]].sample
         for node in graph.nodes
@@ -147,13 +151,13 @@ def has_positions(graph: Graph) -> bool:
 
 
 def _largest_part(bounds: Bounds) -> float:
-    """How much of a tensor the rank has that has most."""
+    """The largest share of a tensor that a rank has, from 0 to 1."""
     return max(b - a for a, b in pairwise(bounds)) / bounds[-1] if bounds else 1.0
 
 
 def as_layout(ways: Mapping[str, str]) -> str:
-    """Ways of layers as --layout takes them; layers whose paths differ in numbers are named
-    together if all of them have one way."""
+    """The ways to shard layers, by path, as a text that --layout takes; layers whose paths differ
+    only in numbers become one pattern if they are all sharded in the same way."""
     by_pattern = dict[str, str]()
     for path, how in ways.items():
         pattern = NUMBER.sub("*", path)

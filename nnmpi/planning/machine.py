@@ -1,4 +1,5 @@
-"""Machine: what was measured of a node, and of the links between nodes; the file it is in."""
+"""Machine: what was measured on a node and on the links between nodes, and the file that holds
+it."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +16,11 @@ from nnmpi.options.user_files import content, parsed
 FORMAT = 2
 LONGEST = 100_000_000  # bytes of a file
 ONCE = "adding", "step", "micro_batch", "spread", "load"
-"""Fields that are a number from 0 on."""
+"""Fields that hold one number, which may be 0 but not negative."""
 
 
 class Curve(NamedTuple):
-    """Seconds by a size: straight between sizes that were measured, and on beyond them.
+    """Seconds as a function of a size: linear between measured sizes, and extrapolated beyond them.
 
     points  (size, seconds), sizes ascending
     """
@@ -27,7 +28,7 @@ class Curve(NamedTuple):
     points: tuple[tuple[float, float], ...]
 
     def at(self, size: float) -> float:
-        """The seconds of a size; no less than 0."""
+        """The seconds for a size; never negative."""
         if len(self.points) == 1:
             return self.points[0][1]
         pieces = [*pairwise(self.points)]
@@ -36,7 +37,8 @@ class Curve(NamedTuple):
 
 
 class UnitTimes(NamedTuple):
-    """Seconds of a unit: of its forward pass, of the gradients of its input, of its parameters."""
+    """The seconds of a unit: its forward pass, the gradient of its input, and those of its
+    parameters."""
 
     forward: float
     input_gradient: float
@@ -44,14 +46,14 @@ class UnitTimes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of all three together."""
+        """The seconds of the unit: forward pass and both kinds of gradients together."""
         return sum(self)
 
 
 class MeasuredModel(NamedTuple):
-    """The units of a model whose layers are divided among ranks along tp.
+    """The measured units of a model whose layers are divided among `tp` ranks.
 
-    units  by samples in a micro-batch, one entry a unit
+    units  by samples in a micro-batch, one entry per unit
     """
 
     graph: str
@@ -63,18 +65,18 @@ class MeasuredModel(NamedTuple):
 class Machine(NamedTuple):
     """The speed of a node of a machine, with all of its ranks busy.
 
-    cpu          the processor, by name
-    ranks        that were measured together, on one node
-    near, far    a message within a node, and between nodes
+    cpu          the name of the processor
+    ranks        how many were measured together, on one node
+    near, far    the cost of a message within a node, and between nodes
     adding       seconds to add a byte to another one
     sums         seconds of collectives on a node by bytes: "all_reduce shared 2" of two ranks
-    updates      seconds a number, by optimizer
-    step         seconds that a step takes besides units, exchanges and the update
-    micro_batch  seconds that each micro-batch takes besides these
-    speed        multiplications and additions a second in large layers
-    models       of which units were measured
+    updates      seconds per element, by optimizer
+    step         seconds of a step besides units, exchanges and the update
+    micro_batch  seconds of each micro-batch besides these
+    speed        multiply-adds per second in large layers
+    models       the models whose units were measured
     spread       by how much two measurements differ: the mean ratio of sums or of units, less 1
-    load         average number of processes that wanted a core, just before
+    load         the load average just before: processes that wanted a core
     """
 
     cpu: str
@@ -95,12 +97,12 @@ class Machine(NamedTuple):
     def doubt(self) -> str:
         """The spread and the load in words."""
         return (
-            f"measured twice: times differ by {self.spread:.0%} on average; the load was "
+            f"measured twice: times differ by {self.spread:.0%} on average; the load average was "
             f"{self.load:.1f} before"
         )
 
     def averaged(self, again: "Machine") -> "Machine":
-        """The geometric mean of each figure of two measurements, and their spread."""
+        """The geometric mean of each figure of two measurements, with their spread."""
         fields, spread = list[Any](), {}
         for name, a, b in zip(self._fields, self, again, strict=True):
             ratios = list[float]()
@@ -109,8 +111,8 @@ class Machine(NamedTuple):
         return Machine(*fields)._replace(spread=max(spread["sums"], spread["models"]))
 
     def joined(self, known: "Machine") -> "Machine":
-        """With the models and optimizers that were measured of it before, and the links between
-        nodes if this time there was one."""
+        """This measurement, with the models and optimizers of an earlier one that it lacks, and
+        with its links between nodes if none were measured now."""
         new = {(m.graph, m.tp, m.dtype) for m in self.models}
         others = (m for m in known.models if (m.graph, m.tp, m.dtype) not in new)
         return self._replace(
@@ -120,7 +122,7 @@ class Machine(NamedTuple):
         )
 
     def as_json(self) -> str:
-        """The text of its file."""
+        """The text of the machine file."""
         fields = {
             **self._asdict(),
             "sums": {name: curve.points for name, curve in self.sums.items()},
@@ -133,7 +135,8 @@ class Machine(NamedTuple):
 
     @classmethod
     def from_fields(cls, f: Mapping[str, Any]) -> Self:
-        """From the fields of its file; those of earlier versions have no spread."""
+        """The machine with the fields of a machine file; files of earlier versions lack `spread`
+        and `load`."""
         f = {**cls._field_defaults, **f}
         models = tuple(
             MeasuredModel(
@@ -150,18 +153,18 @@ class Machine(NamedTuple):
         return machine
 
     def check(self) -> None:
-        """Raises ValueError for numbers that no machine has."""
+        """Raises ValueError for figures that no machine has, such as negative seconds."""
         for name, least, numbers in self._numbers():
             for x in numbers:
                 if isinstance(x, bool) or not isinstance(x, int | float) or not least <= x < inf:
                     text = shown(str(x))
-                    raise ValueError(f"{name} has {text}, which is no number from {least} on")
+                    raise ValueError(f"{name} has {text}, which is not a number of {least} or more")
         sizes = [[x for x, _ in curve.points] for curve in self.sums.values()]
         if not self.updates or not all(row and row == sorted({*row}) for row in sizes):
-            raise ValueError("updates, or the sizes of a sum, are missing or not ascending")
+            raise ValueError("updates is empty, or the sizes of a sum are missing or not ascending")
 
     def _numbers(self) -> Iterator[tuple[str, int, Iterable[Any]]]:
-        """The name of a field, the least that it may be, and its numbers."""
+        """Yields the name of each field, its least allowed value, and its figures."""
         yield from (("near", 0, self.near), ("far", 0, self.far))
         yield from ((name, 0, [getattr(self, name)]) for name in ONCE)
         yield from ((name, 1, [getattr(self, name)]) for name in ("ranks", "speed"))
@@ -174,8 +177,8 @@ class Machine(NamedTuple):
 
 
 def _mean(a: Any, b: Any, ratios: list[float]) -> Any:
-    """The geometric mean of numbers at any depth, as far as both have them, whose ratios are noted;
-    all else is the same in both."""
+    """The geometric mean of numbers at any depth of two equal structures, as far as both have them;
+    appends their ratios to `ratios`."""
     if isinstance(a, Mapping):
         return {key: _mean(a[key], b[key], ratios) for key in a if key in b}
     if isinstance(a, tuple | list):
@@ -189,9 +192,9 @@ def _mean(a: Any, b: Any, ratios: list[float]) -> Any:
 
 
 def read_machine(path: str | PathLike[str]) -> Machine:
-    """The machine of a file; raises ValueError for one that is none."""
+    """Reads a machine file; raises ValueError if it is not one."""
     file = f"machine file {shown(path)}"
-    text = content(path, file, LONGEST, "make one by python -m nnmpi.measure")
+    text = content(path, file, LONGEST, "make one with python -m nnmpi.measure")
     try:
         fields = parsed(json.loads, text)
         if fields["format"] != FORMAT:
@@ -200,7 +203,7 @@ def read_machine(path: str | PathLike[str]) -> Machine:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
-            f"{shown(path)} is no machine file: {problem}; make one by python -m nnmpi.measure"
+            f"{shown(path)} is not a machine file: {problem}; make one with python -m nnmpi.measure"
         ) from None
 
 
@@ -216,4 +219,4 @@ TYPICAL = Machine(
     micro_batch=1e-4,
     speed=3e10,
 )
-"""Where nothing was measured: one core a rank, 10 Gbit/s between nodes."""
+"""Typical figures, for where nothing was measured: one core per rank, 10 Gbit/s between nodes."""

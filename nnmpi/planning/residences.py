@@ -1,4 +1,5 @@
-"""Within a limit of memory: measures units and the disk, and chooses where activations are."""
+"""Fits a step into --memory: measures units and the disk, and chooses where activations are
+kept."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -40,12 +41,19 @@ from nnmpi.planning.paper.rank import memory
 from nnmpi.sim.drawing.tables import amount, plural
 
 PART = 4
-"""Units are measured on one sample in so many, which takes less memory than a step."""
+"""Units are measured on one of this many samples, which takes less memory than a step."""
 
 
 class StepBytes(NamedTuple):
-    """The bytes of a rank in a step: between steps, of them optimizer state that may be on disk,
-    and what else of the model, of samples, of each unit and of its input."""
+    """The bytes that a rank needs in a step.
+
+    fixed    held between steps
+    state    of these, optimizer state that may be on disk
+    samples  of the input
+    units    for each unit, what it keeps and of it its input
+    model    what can be on disk if the model is, or None
+    values   trained parameters that each unit uses
+    """
 
     fixed: int
     state: int
@@ -58,9 +66,11 @@ class StepBytes(NamedTuple):
 def within_memory(
     a: Arrangement, comm: Comm, model: Module, gather: Callable[[int], Inputs], on: Backend
 ) -> Arrangement:
-    """The arrangement with activations within --memory; every rank calls it.
+    """The arrangement with activations placed so that a step fits into --memory; every rank calls
+    it.
 
-    `gather(n)` returns n samples. Where all ranks have enough memory it is the one given.
+    `gather(n)` returns n samples. If all ranks have enough memory, the given arrangement is
+    returned.
     """
     if a.config.memory is None:
         return a
@@ -68,6 +78,7 @@ def within_memory(
     needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
     if max(gather_objects(comm, needed)) <= limit:
         return a
+    # every rank has to choose the same placement, so it is made for the rank that needs most
     units = joined(a.graph, partition.units(a.graph))
     needs = all_or_none(comm, lambda: _needs(a, rank, units))
     of_all = gather_objects(comm, needs)
@@ -83,8 +94,8 @@ def within_memory(
     def check() -> None:
         if least > limit:
             raise ValueError(
-                f"memory {a.config.memory} is not enough: a step needs {amount(needed)} a rank, "
-                f"and {amount(least)} with all on disk that can be there: use --memory "
+                f"memory {a.config.memory} is not enough: a step needs {amount(needed)} per rank, "
+                f"or {amount(least)} with everything on disk that can be there: use --memory "
                 f"{_rounded(least)} or more, or more --micro-batches"
             )
         arena.check()
@@ -120,7 +131,8 @@ def _choices(
     disk: Disk,
     state: float,
 ) -> Iterator[Residences]:
-    """The best choices with optimizer state in memory, and with it on disk between updates."""
+    """Yields the best placements of activations: with the optimizer state in memory, and with it on
+    disk between updates."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
@@ -136,7 +148,7 @@ def _with_model(
     disk: Disk,
     needs: StepBytes,
 ) -> Iterator[Residences]:
-    """The best choices with the model on disk, if it can be there."""
+    """Yields the best placement of activations with the whole model on disk, if it can be there."""
     if (model := needs.model) is None:
         return
     moving = tuple(
@@ -151,7 +163,7 @@ def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> StepBytes:
     samples = max(micro_batches(a, rank, a.config.batch_size))
     kept = kept_by_units(a, units, samples, rank)
     held = memory(a, rank, a.config.batch_size)
-    # otherwise they are with masters, or with other ranks
+    # with masters, or where ranks may be lost, optimizer state must stay in memory
     may_move = not (a.is_mixed or a.cluster.survives)
     values = _values(a, rank, units)
     return StepBytes(
@@ -176,12 +188,12 @@ def _values(a: Arrangement, rank: int, units: Sequence[Unit]) -> tuple[float, ..
 def _model(
     a: Arrangement, rank: int, held: Memory, values: tuple[float, ...]
 ) -> ModelOnDisk | None:
-    """The bytes of the model that can be on disk; gradients, if no other rank adds to them."""
+    """The bytes of the model that can be on disk; gradients only if no other rank adds to them."""
     alone = len(a.replicas(rank)) == 1
     size = sum(variable.size for variable in a.model_on(rank).trained) * a.dtype.itemsize
     gradients = size * alone
-    here = [v * (1 + alone) for v in values]  # of two neighbours, one is on its way
-    passes = max(map(sum, pairwise(here)), default=sum(here))
+    in_memory = [v * (1 + alone) for v in values]  # while one unit computes, the next is being read
+    passes = max(map(sum, pairwise(in_memory)), default=sum(in_memory))
     rows = 2 + state_array_count(a.config)
     update = min(PIECES_AT_A_TIME * PIECE * a.dtype.itemsize, size) * rows
     return ModelOnDisk(size, gradients, held.optimizer, max(passes, update))
@@ -196,8 +208,8 @@ def _measured(
     units: Sequence[Unit],
     nbytes: Sequence[tuple[float, float]],
 ) -> tuple[tuple[UnitLoad, ...], Disk]:
-    """The loads of units and the speed of the disk, measured on all ranks at a time: the slowest
-    counts."""
+    """The loads of units and the speed of the disk, measured on all ranks at the same time; the
+    slowest rank counts."""
     samples = max(micro_batches(a, comm.rank, a.config.batch_size))
     few = max(samples // PART, 1)
 
@@ -219,8 +231,8 @@ def _measured(
 
 
 def _longest_file(a: Arrangement) -> float:
-    """The bytes for which the disk has room, for each rank of a node; of ranks on paper the disk is
-    not here."""
+    """The bytes that the disk has free for each rank of a node; infinite for ranks on paper, whose
+    disk cannot be asked."""
     return math.inf if a.config.ranks is not None else arena.free_disk() / _ranks_of_node(a)
 
 
@@ -229,7 +241,7 @@ def _ranks_of_node(a: Arrangement) -> int:
 
 
 def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
-    """Raises ValueError if a file has to be longer."""
+    """Raises ValueError if a swap file of `nbytes` would be longer than the disk has room for."""
     if nbytes > longest:
         ranks = _ranks_of_node(a)
         raise ValueError(
@@ -240,5 +252,5 @@ def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
 
 
 def _rounded(nbytes: float) -> str:
-    """At least so many bytes, as an option says it."""
+    """A number of bytes as --memory takes it, rounded up to MB."""
     return f"{-(-nbytes // 10**6):.0f}MB"

@@ -1,9 +1,10 @@
-"""The fastest layout that fits: candidates in the order of a bound, until no other can be better.
+"""Finds the fastest layouts that fit: candidates in the order of a lower bound, until no other can
+be better.
 
     candidates ─► bound ─► closer bound ─► arranged: memory ─► time of a step ─► best
                     └───────── larger than the worst of the best: pruned
 
-A layout that does not fit comes again with recomputation, which is never faster.
+A layout that does not fit is tried again with recomputation, which is never faster.
 """
 
 import heapq
@@ -23,9 +24,9 @@ from nnmpi.planning.step_time import CostModel, StepTime, step_time
 
 
 class PricedLayout(NamedTuple):
-    """A layout with what it takes: seconds of a step, and bytes on the rank that has most.
+    """A layout with its price: the seconds of a step, and the bytes on the rank that holds most.
 
-    The fastest all-reduce and the best cut follow from the layout.
+    The all-reduce is the fastest one for the layout, and the cut is the best one.
     """
 
     layout: Candidate
@@ -36,19 +37,19 @@ class PricedLayout(NamedTuple):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of a Config that ask for it."""
+        """The options of a Config that select this layout."""
         return {**self.layout.options, "allreduce": self.allreduce, "cut": self.cut}
 
     @property
     def flags(self) -> str:
-        """The command-line flags that ask for this layout, without the cut."""
+        """The command-line flags that select this layout, without the cut."""
         sums = "" if self.allreduce == "auto" else f" --allreduce {self.allreduce}"
         return self.layout.flags + sums
 
 
 class SearchCounts(NamedTuple):
-    """How many layouts there were: those whose time is known, those that cannot be among the best
-    by their bound, those that cannot be, and those that are too large."""
+    """How many layouts were priced, pruned (by their bound they cannot be among the best), refused
+    (the model cannot be divided so), and too large for the memory."""
 
     looked: int
     pruned: int
@@ -60,10 +61,10 @@ class SearchResult(NamedTuple):
     """The result of a search.
 
     best     layouts that fit, the fastest first
-    pure     the fastest of each way of being parallel alone, by its name, even if it is too large
+    pure     the fastest layout of each strategy alone, by its name, even if it is too large
     looked   all layouts whose time and memory were computed
-    refused  how many layouts cannot be, by the reason
-    least    the layout that takes the least memory, where none fits
+    refused  how many layouts are impossible, by the reason
+    least    the layout that takes the least memory, if none fits
     """
 
     best: list[PricedLayout]
@@ -75,7 +76,7 @@ class SearchResult(NamedTuple):
 
 
 def largest(a: Arrangement) -> int:
-    """The bytes of the rank that has most: of the first ranks of replicas, or of the last ones."""
+    """The peak bytes of the rank that needs most, found among the first and the last replica."""
     batch = a.config.batch_size
     axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
     ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
@@ -83,7 +84,7 @@ def largest(a: Arrangement) -> int:
 
 
 class Searcher:
-    """Looks at layouts, each once."""
+    """Searches the layouts of one model on one cluster, and remembers the price of each."""
 
     def __init__(
         self, arranger: Arranger, costs: CostModel, most_bytes: float, prunes: bool = True
@@ -99,7 +100,7 @@ class Searcher:
 
     @gc_paused()
     def search(self, keep: int = 10) -> SearchResult:
-        """The layouts that take the least time."""
+        """Finds the `keep` fastest layouts that fit in memory."""
         layouts = [*self._candidates()]
         possible = [candidate for candidate in layouts if not self._is_refused(candidate)]
         best = self._fastest(possible, keep, self._most)
@@ -107,9 +108,9 @@ class Searcher:
         for candidate in possible:
             if candidate.pure:
                 ways.setdefault(candidate.pure, []).append(candidate)
-        for name, several in ways.items():
-            fit = self._fastest(several, 1, self._most)
-            for planned in fit or self._fastest(several, 1, float("inf")):
+        for name, layouts_of_way in ways.items():
+            fit = self._fastest(layouts_of_way, 1, self._most)
+            for planned in fit or self._fastest(layouts_of_way, 1, float("inf")):
                 pure[name] = planned
         least = None if best or not possible else self._least(possible)
         refused = {why: len(those) for why, those in self._refused.items()}
@@ -121,7 +122,8 @@ class Searcher:
         return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """All layouts; those along dp and tp also with the fastest ways of layers."""
+        """Yields all layouts; those along dp and tp also with each layer sharded in its fastest
+        way."""
         for shape in shapes(self._arranger.cluster.size):
             for candidate in candidates(self._arranger.plain, shape):
                 yield candidate
@@ -129,15 +131,15 @@ class Searcher:
                     yield candidate._replace(layout=ways)
 
     def _is_refused(self, candidate: Candidate) -> bool:
-        """Whether the model cannot be cut in this way."""
+        """True if the model cannot be divided as this layout does; notes the reason."""
         if why := self._arranger.refusal(candidate):
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
 
     def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[PricedLayout]:
-        """The fastest that fit, the fastest first.
+        """The `keep` fastest layouts that take at most `most` bytes, the fastest first.
 
-        The queue has (bound, how close it is, order, layout).
+        The queue has (bound, how close the bound is, order, layout).
         """
         closer = self._bounds.with_sums, self._bounds.with_messages
         order, best = count(), list[PricedLayout]()
@@ -150,7 +152,7 @@ class Searcher:
             is_full = self._prunes and len(best) == keep
             if is_full and bound >= best[-1].time.seconds:
                 break
-            if level < len(closer):
+            if level < len(closer):  # closer bounds cost more: compute them only for the front
                 bound = max(closer[level](candidate), bound)
                 heapq.heappush(queue, (bound, level + 1, next(order), candidate))
                 continue
@@ -183,7 +185,7 @@ class Searcher:
     # ---- what is known of one layout
 
     def _arranged(self, candidate: Candidate) -> Arrangement | None:
-        """A layout; None if it cannot be. The last one is kept."""
+        """The arrangement of a layout, or None if it is impossible; only the last one is kept."""
         if candidate not in self._last:
             self._last.clear()
             try:
@@ -198,21 +200,21 @@ class Searcher:
         return self._last.get(candidate)
 
     def _time(self, candidate: Candidate) -> StepTime | None:
-        """The seconds of its step; None if it cannot be."""
+        """The seconds of a step of a layout; None if the layout is impossible."""
         if candidate not in self._times:
             a = self._arranged(candidate)
             self._times[candidate] = None if a is None else step_time(a, self._costs)
         return self._times[candidate]
 
     def _sized(self, candidate: Candidate) -> int | None:
-        """The bytes of its largest rank; None if it cannot be."""
+        """The bytes of the largest rank of a layout; None if the layout is impossible."""
         if candidate not in self._nbytes:
             a = self._arranged(candidate)
             self._nbytes[candidate] = None if a is None else largest(a)
         return self._nbytes[candidate]
 
     def _planned(self, candidate: Candidate) -> PricedLayout:
-        """The layout, known to be possible, with its time and memory."""
+        """A layout that is known to be possible, with its time and memory."""
         if candidate not in self._found:
             time, nbytes, a = (
                 self._time(candidate),

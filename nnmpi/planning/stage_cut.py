@@ -1,4 +1,4 @@
-"""Where a model is cut into stages: by what its units take, as measured or estimated."""
+"""Where a model is cut into stages, from the measured or estimated cost of its units."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
@@ -37,7 +37,8 @@ from nnmpi.sim import pipeline as sim
 
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.near) -> Division:
-    """The stages of the config's cut, or of the best one; `link` is between ranks along pp."""
+    """Divides a model into stages without measuring it: by the config's cut, or by the best one for
+    these times of units; `link` connects ranks along pp."""
     graph, count, units = times.graph, stages_of(config), times.units
     cut: SplitPoints | None = None
     if config.cut is not None:
@@ -52,7 +53,8 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.ne
 
 
 def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
-    """The costs of units for a micro-batch of so many samples, of which they keep their outputs."""
+    """The costs of units for a micro-batch of `samples` samples, if they keep exactly their
+    outputs."""
     graph, itemsize = times.graph, np.dtype(dtype).itemsize
     parameters = (sum(graph.variables[v].size for v in unit.variables) for unit in times.units)
     made = ([e for k in unit.nodes for e in graph.nodes[k].outputs] for unit in times.units)
@@ -63,20 +65,23 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def copies(config: Config) -> int:
-    """How many numbers a rank holds for each parameter: its value, gradient and optimizer state."""
+    """The number of values that a rank holds per parameter element: value, gradient and optimizer
+    state."""
     return 2 + state_array_count(config)
 
 
 def border_seconds(link: Link, nbytes: float) -> float:
-    """The seconds to send activations, and their gradient, of a micro-batch between two stages."""
+    """The seconds to send the activations of a micro-batch between two stages, and their gradient
+    back."""
     return 2 * (link.alpha + nbytes * link.beta)
 
 
 def live(config: Config) -> list[int]:
-    """How many micro-batches each stage has between their forward and backward passes at most."""
+    """For each stage, the largest number of micro-batches that are between forward and backward at
+    once."""
     most, count = [0] * stages_of(config), [0] * stages_of(config)
     virtual = len(most) // config.pp
-    full = min(config.micro_batches, 2 * config.pp)  # with more, 1F1B has no more at once
+    full = min(config.micro_batches, 2 * config.pp)  # 1F1B keeps no more at once with more
     schedule = proof.find(config.schedule)
     for op in chain.from_iterable(schedule.compute(config.pp, full, virtual)):
         count[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
@@ -85,17 +90,17 @@ def live(config: Config) -> list[int]:
 
 
 CUT, UNIT_COSTS = "cut", "unit_costs"
-"""The names of what is measured here."""
+"""Keys of what is measured to cut a model."""
 
 LONG = 256
-"""Batches of an epoch that are simulated: more would change little."""
+"""At most this many batches of an epoch are simulated: more would change little."""
 
 
 class MeasuredStages(NamedTuple):
-    """The stages of a model.
+    """The stages of a model, with what was measured to cut it.
 
     facts      what the start event says of them
-    measured   the cut and the costs of units, if there are several
+    measured   the cut and the costs of units, if there are several stages
     """
 
     division: Division
@@ -113,14 +118,14 @@ def measured_stages(
     batches: int,
     known: Mapping[str, Any],
 ) -> MeasuredStages:
-    """The stages of a model; every rank calls it.
+    """The stages of a model, cut by the units that ranks measure unless the cut is given; every
+    rank calls it.
 
-    `gather(n)` returns n samples; an epoch has so many batches; `known` was measured before.
-
-    The first rank measures the units, by which the model is cut unless the cut is given.
+    `gather(n)` returns n samples; `batches` is the number of batches in an epoch; `known` holds
+    what was measured before. Ranks that divide the layers of a unit measure it together.
     """
     count, text = stages_of(config), known.get(CUT, config.cut)
-    # what is wrong with a cut that is given is said before measuring
+    # a given cut is checked first: measuring takes long
     model_units, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
     if count == 1:
         return MeasuredStages(divide(graph, model_units, (), 1))
@@ -129,12 +134,12 @@ def measured_stages(
         tuple(u.first for u in model_units),
     )
 
-    def measure() -> UnitCosts:  # on the first rank, and on those it divides layers with
+    def measure() -> UnitCosts:  # on rank 0, and on the ranks that divide layers with it
         if layout.batch.rank or layout.axis["pp"].rank:
             return UnitCosts(samples, begins, ())
         x, together = gather(samples), (layout.axis["tp"], layout.axis["cp"])
         costs = profile(model, graph, model_units, x, on, Timing(together=together), config.dtype)
-        layout.axis["tp"].free_sums()  # of the layers of other stages, too
+        layout.axis["tp"].free_sums()  # also for layers of stages that this rank will not have
         return UnitCosts(samples, begins, (*costs,))
 
     units = known[UNIT_COSTS].scaled(samples) if UNIT_COSTS in known else None
@@ -181,16 +186,16 @@ def _facts(
     costs: Sequence[UnitCost],
     batches: int,
 ) -> dict[str, Any]:
-    """The fields of the start event on the cut, with what the simulator predicts for it."""
+    """The fields of the start event about the cut, with what the simulator predicts for it."""
     stages, schedule = stage_costs(costs, cut), proof.find(config.schedule)
     seconds = sum(cost.seconds for cost in stages)
-    # from an empty pipeline to an empty one: a step, or an epoch of steps that follow each other
+    # the bubble counts from an empty pipeline to an empty one: a step, or with PipeDream an epoch
     steps = min(batches, LONG) if schedule.update_each else 1
     micro_batches = min(config.micro_batches, config.batch_size) * steps  # none is empty
     virtual = len(stages) // config.pp
     simulated = sim.simulate(
         programs(schedule, config.pp, micro_batches, virtual, config.recompute),
-        sim.Costs([sim.stage_times(f, i, w) for f, i, w, *_ in stages]),  # no messages
+        sim.Costs([sim.stage_times(f, i, w) for f, i, w, *_ in stages]),  # messages take no time
         [cost.activation_bytes for cost in stages],
         inputs=[cost.input_bytes for cost in stages],
     )

@@ -1,12 +1,13 @@
-"""How long a step takes on a machine: the programs of the schedule, on a clock for each stage.
+"""Predicts how long a step takes on a machine, by running the programs of the schedule on a clock
+per stage.
 
-compute    units of the rank along pp that is busy longest, each pass of each micro-batch
-tensor     its exchanges within these passes: along tp and cp, statistics
-bubble     what passes take longer than that, on the rank whose gradients are summed last
-sums       of gradients, and parameters that ZeRO 3 gathers, as far as no pass hides them
-update     the optimizer, what ranks agree on, and parameters that are gathered behind it
-other      what no unit and no exchange takes: batches, losses, Python; of what a micro-batch takes,
-           a rank along pp has as large a share as of its units
+compute    units of the rank along pp that is busy longest, in all passes of all micro-batches
+tensor     exchanges of that rank within these passes: along tp and cp, batch statistics
+bubble     idle time of the rank whose gradients are summed last
+sums       of gradients, and ZeRO 3's gathers of parameters, as far as passes do not hide them
+update     the optimizer, agreement of ranks, and gathers of parameters behind it
+other      batches, losses, Python; a rank along pp takes as large a share of the time per
+           micro-batch as it has of the units
 """
 
 from bisect import bisect_left
@@ -32,7 +33,7 @@ PHASES = {Kind.REDUCE: "sums", Kind.UPDATE: "update"}
 
 
 class StepTime(NamedTuple):
-    """Seconds of a step, term by term."""
+    """The predicted seconds of a step, term by term."""
 
     compute: float
     tensor: float
@@ -43,12 +44,13 @@ class StepTime(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """The seconds of the whole step."""
         return sum(self)
 
 
 class CostModel(NamedTuple):
-    """The costs of a step that are known before ranks are arranged."""
+    """The costs that are known before ranks are arranged: of the machine, the model's units and
+    exchanges."""
 
     machine: Machine
     model: ModelTimes
@@ -56,16 +58,16 @@ class CostModel(NamedTuple):
 
 
 class RankStep(NamedTuple):
-    """The step of one rank: its program, the seconds that its units compute, and its log.
+    """The step of one rank: its program, the seconds of its units, and its logged exchanges.
 
     compute    seconds of each pass of a micro-batch, by stage
-    exchanges  that are logged, by what hides them:
+    exchanges  by what can hide them:
                    messages   to other stages
                    tensor     within a pass
                    gathers    parameters of ZeRO 3, and gradients that each pass scatters
                    sums       of gradients, in the order in which they begin
                    update     around the update
-    numbers    that it updates
+    numbers    how many elements it updates
     """
 
     program: Sequence[Op]
@@ -76,7 +78,7 @@ class RankStep(NamedTuple):
     def within_passes(
         self, seconds: Callable[[Exchange], float]
     ) -> Mapping[tuple[int, Kind], float]:
-        """The seconds of exchanges within a pass of a micro-batch, by stage and kind."""
+        """The seconds of exchanges within a pass of a micro-batch, by stage and kind of pass."""
         counts = Counter((op.stage, op.kind) for op in self.program if op.micro >= 0)
         by_pass = defaultdict[tuple[int, Kind], float](float)
         for exchange in self.exchanges["tensor"]:
@@ -85,18 +87,17 @@ class RankStep(NamedTuple):
         return by_pass
 
     def update(self, a: Arrangement, costs: CostModel) -> float:
-        """The seconds of the optimizer, and of exchanges around it."""
+        """The seconds of the optimizer, and of the exchanges around it."""
         seconds = self.numbers * costs.machine.updates[a.config.optimizer]
         return seconds + costs.exchanges.total(self.exchanges["update"])
 
 
 class StepModel(NamedTuple):
-    """The time of a step, and what it was made of.
+    """The predicted time of a step, and what it was computed from.
 
-    ranks     along pp; of those along dp, cp and tp the last ones have most: it is they that the
-              others wait for
+    ranks     along pp, the last ones along dp, cp and tp: they have most, so others wait for them
     micro     samples of each of their micro-batches
-    busiest   of these, the one that computes longest
+    busiest   of these ranks, the one that computes longest
     last      the one whose gradients are summed last
     updated   the one whose update takes longest
     """
@@ -115,7 +116,7 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
 
 
 def step_model(a: Arrangement, costs: CostModel) -> StepModel:
-    """The time of a step, and what it is made of."""
+    """The predicted time of a step over one batch of the config, with what it was computed from."""
     times, on_paper = costs.exchanges, a.mesh.group(a.mesh.size - 1, "pp")
     micro = micro_batches(a, on_paper[0], a.config.batch_size)
     of_units = costs.model.of(a.sharding, a.config, max(micro))
@@ -141,6 +142,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     busy = all_busy[busiest]
     computed = (op for op in ranks[busiest].program if op.micro >= 0)
     compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
+    # the terms have to add up, so the bubble is what the last rank takes longer than the busiest
     passed = max(ends[last], busy)
     all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
     share = compute / all_units if len(ranks) > 1 and all_units else 1.0
@@ -157,8 +159,8 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
 
 
 def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
-    """The seconds of the passes of a stage with these units. Of the first one, all of a backward
-    pass in two halves is done in the second one."""
+    """The seconds of the passes of a stage with these units. In the first stage the second half of
+    a backward pass does all of it."""
     f, i, w = units.sum(axis=0).tolist()
     return stage_times(f, 0.0, i + w) if is_first else stage_times(f, i, w)
 
@@ -166,7 +168,7 @@ def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
 def passes_of_stages(
     model: ModelTimes, of_units: np.ndarray, begins: Sequence[int]
 ) -> list[Mapping[Kind, float]]:
-    """The seconds of the passes of the stages that begin at these nodes."""
+    """The seconds of the passes of each stage; a stage begins at each node of `begins`."""
     starts = [unit.nodes.start for unit in model.units]
     firsts = [bisect_left(starts, begin) for begin in begins]
     parts = (of_units[a:b] for a, b in pairwise([*firsts, len(starts)]))
@@ -176,7 +178,7 @@ def passes_of_stages(
 def _rank_step(
     a: Arrangement, rank: int, micro: int, compute_of: Sequence[Mapping[Kind, float]]
 ) -> RankStep:
-    """The step of a rank: the seconds of its units, and its log on paper."""
+    """The step of a rank: its program, the seconds of its units, and its log on paper."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
     for exchange in chain.from_iterable(exchanges(a, rank, a.config.batch_size).values()):
@@ -190,11 +192,11 @@ def _rank_step(
 def _exposed(
     step: RankStep, within: Mapping[tuple[int, Kind], float], busy: float, times: ExchangeTimes
 ) -> float:
-    """The seconds of sums and gathers that no pass hides.
+    """The seconds of gradient sums and gathers that no pass hides.
 
-    Between nodes messages travel while a rank computes, and while no exchange within a pass is on
-    the same link: those of the first bucket begin when its part of the last backward pass has
-    ended. On a node the ranks move them themselves.
+    Between nodes, messages travel while a rank computes, unless an exchange within a pass uses the
+    same link; the first bucket starts when its part of the last backward pass has ended. On a node
+    the ranks move bytes themselves, so nothing is hidden.
     """
     sums, gathers = step.exchanges["sums"], times.total(step.exchanges["gathers"])
     on_link = step.within_passes(times.between_nodes)

@@ -1,4 +1,5 @@
-"""How long the units of a model take on a rank: measured, or from their multiplications."""
+"""How long the units of a model take on a rank: measured, or estimated from their
+multiplications."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from nnmpi.planning.machine import Curve, Machine, MeasuredModel
 
 
 def signature(graph: Graph) -> str:
-    """A hash that is the same for graphs whose units take the same time."""
+    """A hash of a graph that is equal for graphs whose units take the same time."""
     rows = [
         (node.kind, sorted(map(str, node.settings.items())), [graph.edges[e].sample for e in ends])
         for node in graph.nodes
@@ -32,12 +33,12 @@ def signature(graph: Graph) -> str:
 
 
 CutKey: TypeAlias = tuple[int, int, bool, str]
-"""Ranks along tp and cp, sequence parallelism, ways of layers: how units are cut."""
+"""How units are sharded: ranks along tp, ranks along cp, sequence parallelism, ways of layers."""
 
 
 class UnitShares(NamedTuple):
-    """How much of the multiplications of each unit the rank does that does most of them, and
-    whether it does them on some of the samples, or on some rows of the images."""
+    """The share of each unit's multiplications that the busiest rank does, and whether it does them
+    on some of the samples, or on some rows of the images."""
 
     share: np.ndarray
     by_samples: np.ndarray
@@ -45,8 +46,8 @@ class UnitShares(NamedTuple):
 
 
 class ModelTimes:
-    """The seconds of the units of a model on a machine, as rows with the columns of `UnitTimes`;
-    each table is found once.
+    """The seconds of the units of a model on a machine: arrays with a row per unit and the columns
+    of `UnitTimes`, each computed once.
 
     units  of the graph, in their order
     """
@@ -62,20 +63,20 @@ class ModelTimes:
 
     @property
     def is_measured(self) -> bool:
-        """Whether its units were measured; else their times are estimated."""
+        """True if the units were measured; otherwise their times are estimated."""
         return 1 in self._measured
 
     @cached_property
     def crossing(self) -> list[int]:
-        """How many numbers of a sample stages exchange if one begins with each unit."""
+        """For each unit, how many elements per sample stages would exchange if one began there."""
         firsts = (self.graph.crossing(unit.nodes.start) for unit in self.units)
         return [sum(self.graph.edges[e].numbers for e in edges) for edges in firsts]
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """The times of units for a micro-batch of so many samples, on the slowest rank along tp
+        """The times of units for a micro-batch of `samples` samples, on the slowest rank along tp
         and cp.
 
-        `sharding` is how these options cut the model.
+        `sharding` is how the options `by` divide the model.
         """
         way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
@@ -85,7 +86,8 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """The times of parts of units: as measured, of fewer samples, or a share of the whole."""
+        """The times of units of which a rank computes a part: as measured, or of fewer samples, or
+        as a share of the undivided unit."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared
@@ -98,7 +100,8 @@ class ModelTimes:
         return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
 
     def whole(self, samples: int) -> np.ndarray:
-        """On a rank that computes all of each unit."""
+        """The times of all units on a rank that computes them undivided, for a micro-batch of
+        `samples` samples."""
         if samples not in self._whole:
             measured = self._measured.get(1)
             estimated = samples * self._works / self.machine.speed
@@ -107,7 +110,8 @@ class ModelTimes:
 
     @cached_property
     def _works(self) -> np.ndarray:
-        """Multiplications for a sample: as many in each half of a backward pass as forward."""
+        """Multiplications per sample, shape (units, 3): each half of a backward pass takes as many
+        as forward."""
         graph = self.graph
         works = [float(sum(work(graph, graph.nodes[k]) for k in unit.nodes)) for unit in self.units]
         passes = [(1, _needs_gradient(graph, unit), unit.is_trained) for unit in self.units]
@@ -116,12 +120,13 @@ class ModelTimes:
 
 
 def _needs_gradient(graph: Graph, unit: Unit) -> bool:
-    """Whether the input of a unit requires a gradient."""
+    """True if the input of a unit requires a gradient."""
     return any(graph.edges[e].requires_grad for e in graph.nodes[unit.nodes.start].inputs)
 
 
 def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
-    """Between the numbers of samples that were measured."""
+    """The measured times of units, interpolated between the numbers of samples that were
+    measured."""
     sizes = sorted(model.units)
     rows = zip(*(model.units[n] for n in sizes), strict=True)
     return np.array(
@@ -139,7 +144,7 @@ def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
 
 
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
-    """The part of each unit that a rank computes."""
+    """How much of each unit the busiest rank computes, if a model is divided by `sharding`."""
     ranks, branches, rows = range(sharding.ranks), sharding.branches, list[tuple[Any, ...]]()
     positions = sharding.sequences
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
@@ -150,20 +155,20 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
             (k, work(graph, node), _part(sharding, ways, node, of_positions))
             for k, node in zip(unit.nodes, nodes, strict=True)
         ]
-        total = sum(all_of_it for _, all_of_it, _ in parts)
-        here = max(
+        total = sum(of_node for _, of_node, _ in parts)
+        most = max(
             sum(part * of for k, of, part in parts if branches.runs(k, rank))
             for rank in (ranks if branches.nodes else ranks[:1])
         )
         by_samples = all(_is_sampled(sharding, ways, node) for node in nodes)
         by_rows = all(_is_by_rows(graph, sharding, ways, node) for node in nodes)
-        rows.append((here / total if total else 1.0, by_samples, by_rows))
+        rows.append((most / total if total else 1.0, by_samples, by_rows))
     return UnitShares(*map(np.array, zip(*rows, strict=True)))
 
 
 def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:
-    """The largest part of a node that a rank computes: of its weight, or of its output if it has
-    none, and of the positions of a sequence."""
+    """The largest part of a node that a rank computes: of its weight, or of its output if it has no
+    weight, times its part of the positions of a sequence."""
     cut = _cut_of(sharding, ways, node)
     part = 1.0 if cut is None else max(b - a for a, b in pairwise(cut)) / cut[-1]
     if node.outputs and node.outputs[0] in sharding.sequences.axes:
@@ -172,7 +177,7 @@ def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions:
 
 
 def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence[int] | None:
-    """The bounds of the parts of a node along tp."""
+    """The bounds of the parts of a node along tp; None if the node is not cut."""
     if _is_sampled(sharding, ways, node):
         return range(sharding.ranks + 1)
     if ways.get(node.name) == SPATIAL.how:
@@ -183,14 +188,14 @@ def _cut_of(sharding: Sharding, ways: Mapping[str, str], node: Node) -> Sequence
 
 
 def _is_sampled(sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """Whether each rank along tp computes a node on some of the samples."""
+    """True if each rank along tp computes a node on some of the samples."""
     if node.name in ways:
         return ways[node.name] == "samples"
     return OF_SAMPLES in [sharding.edges.get(e) for e in node.outputs[:1]]
 
 
 def _is_by_rows(graph: Graph, sharding: Sharding, ways: Mapping[str, str], node: Node) -> bool:
-    """Whether each rank along tp computes a node on some rows of the images."""
+    """True if each rank along tp computes a node on some rows of the images."""
     if node.name in ways:
         return ways[node.name] == SPATIAL.how
     cuts = ((sharding.edges.get(e), graph.edges[e]) for e in node.outputs[:1])

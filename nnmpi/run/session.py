@@ -29,7 +29,7 @@ from nnmpi.optim.loss_scale import LossScale, Scaler
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.arrange import alone
+from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.backup import HeldVersion, backups
 from nnmpi.parallel.layout import Layout
@@ -37,7 +37,7 @@ from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned, saved
 from nnmpi.parallel.recorder import Recorder
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.parallel.step.outputs import AllScores, Measured, Outputs
+from nnmpi.parallel.step.outputs import AllScores, LossAndMetrics, Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.planning.paper.rank_kinds import rank_kinds
@@ -177,7 +177,7 @@ class Session:
             initialise(self._initial, part, self.setup.on)
             return part
 
-        single = all_or_none(self.comm, lambda: alone(arrangement))
+        single = all_or_none(self.comm, lambda: single_rank(arrangement))
         return self._spec(all_or_none(self.comm, another), single, Layout.of_one_rank())
 
     # ---- between two steps
@@ -197,7 +197,7 @@ class Session:
 
     def evaluate(self) -> Sums:
         """The loss and metrics on the test split."""
-        measured = Measured(self.task.objective)
+        measured = LossAndMetrics(self.task.objective)
         self._evaluate(self.setup.test, measured)
         return measured.sums
 
@@ -243,7 +243,7 @@ class Session:
     @property
     def first_has_all(self) -> bool:
         """True if rank 0 has the whole model, so that it can write it without a message."""
-        has_all = self.arrangement.store.is_whole or self.is_unsharded
+        has_all = self.arrangement.store.is_readable or self.is_unsharded
         return has_all and self.strategy.full_state.writer_has_all
 
     @property

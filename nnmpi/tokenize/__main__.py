@@ -1,14 +1,14 @@
-"""The command `python -m nnmpi.tokenize`: writes the tokens of a text to a file, for training.
+"""The command `python -m nnmpi.tokenize`: writes the tokens of a text to a file for training.
 
-Under mpirun each rank tokenizes its part; the file is the same for any number of ranks:
+With mpirun, each rank makes the tokens of its part; the file is the same for any number of ranks:
 
 the text    rank 0      | rank 1      | rank 2         cut where the tokens stay the same
-spools      0 0 0 0     1 1 1     2 2 2 2 2            their lengths are known afterwards
-the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its part in its place
+spools      0 0 0 0     1 1 1     2 2 2 2 2            the number of tokens is known only afterwards
+the file    header 0 0 0 0 1 1 1 2 2 2 2 2 line        each rank writes its place
 
-The folder has no `__init__.py`, so that `import tokenize` finds the module of the standard library
-where Python is started in `nnmpi/`, too. Exit status: 0 written, 1 failed, 2 unusable arguments,
-130 stopped by Ctrl-C.
+The folder has no `__init__.py`, so that `import tokenize` finds the standard library's module even
+if Python starts in `nnmpi/`.
+Exit status: 0 written, 1 failed, 2 unusable arguments, 130 stopped by Ctrl-C.
 """
 
 import argparse
@@ -50,18 +50,18 @@ REMEDY = "give a file of text"
 
 
 def parser() -> cli.Parser:
-    """The parser of the command line."""
+    """The parser of the command's options."""
     about = "Write the tokens of a text to a file, for --data tokens:FILE.npy."
     p = cli.Parser("nnmpi.tokenize", description=about)
-    p.add_argument("text", metavar="FILE", help="a file of text")
-    p.add_argument("--out", required=True, metavar="FILE.npy", help="where the tokens go")
+    p.add_argument("text", metavar="FILE", help="the text file to read")
+    p.add_argument("--out", required=True, metavar="FILE.npy", help="the file to write")
     p.add_argument(
         "--tokenizer",
         metavar="PATH",
         help="a folder with vocab.json and merges.txt (byte-level BPE), or a tokenizer.json; "
-        "default: characters, or bytes of what is no UTF-8",
+        "default: a token per character, or per byte if the text is not UTF-8",
     )
-    p.add_argument("--json", action="store_true", help="print JSON, not text")
+    p.add_argument("--json", action="store_true", help="print the result as JSON, not as text")
     return p
 
 
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:
-    """Writes the file, and prints what is in it; every rank calls it."""
+    """Checks the options, writes the file, and prints what is in it; every rank calls it."""
 
     def check() -> None:
         for name in ("text", "out", "tokenizer"):
@@ -90,7 +90,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def as_text(e: Event) -> str:
-    """The event of a tokenized file as a line of text."""
+    """The event as a line of text."""
     return (
         f"{shown(e['file'])} ({e['bytes']:,} bytes): {e['tokens']:,} {e['of']} "
         f"of a vocabulary of {e['vocabulary']:,}, as {e['dtype']} in {shown(e['out'])}, in "
@@ -102,11 +102,13 @@ def as_text(e: Event) -> str:
 
 
 def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event:
-    """Writes the tokens of a text to a file, completely or not at all; returns an event that
-    describes the file. Every rank calls it.
+    """Writes the tokens of a text to a file, completely or not at all, and returns the event that
+    describes it; every rank calls it.
 
-    A rank has a piece of the text in memory, and its tokens in an unnamed file beside `out`.
+    A rank holds one piece of the text in memory, and its tokens in an unnamed temporary file beside
+    `out`.
     """
+    # every step that can fail on one rank alone is followed by an agreement, so that none hangs
     all_or_none(comm, lambda: check_target(out, "write"))
     consistency.check_given(comm, {"tokenizer": tokenizer})
     consistency.check_files(comm, f"the text {shown(text)}", lambda: [text], REMEDY)
@@ -143,8 +145,8 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
 
 
 def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
-    """The tokenizer of a path; without one, a tokenizer of the characters that occur in the
-    text."""
+    """The tokenizer at a path; without a path, a tokenizer for the characters that occur anywhere
+    in the text."""
     if path is not None:
         return all_or_none(comm, lambda: BPETokenizer(path))
     points_here = all_or_none(comm, lambda: characters(_texts(text, CHARACTERS, comm)))
@@ -156,7 +158,7 @@ def _tokenizer(text: Path, path: str | None, comm: Comm) -> Tokenizer:
 
 
 def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
-    """This rank's part of the text, in pieces."""
+    """Yields this rank's part of the text in pieces."""
     try:
         check_regular(text)
         with text.open("rb") as file:
@@ -166,7 +168,7 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
             file.seek(begin)
             yield from pieces(file, cuts, length=end - begin)
             if file.tell() < end:
-                raise RefusedError(f"{shown(text)} was truncated while it was read; {REMEDY}")
+                raise RefusedError(f"{shown(text)} became shorter while it was read; {REMEDY}")
     except OSError as error:
         raise RefusedError(f"{shown(text)} cannot be read: {error.strerror}; {REMEDY}") from None
 
@@ -174,20 +176,21 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
 def _spool(
     text: Path, tokenizer: Tokenizer, kind: np.dtype[Any], comm: Comm, spool: IO[bytes]
 ) -> Iterator[int]:
-    """Writes the tokens of this rank's part, and yields the number of tokens of each piece."""
+    """Writes the tokens of this rank's part to its spool, and yields the number of tokens in each
+    piece."""
     try:
         for piece in _texts(text, tokenizer.cuts, comm):
             encoded = tokenizer.encode(piece)
             spool.write(encoded.astype(kind).tobytes())
             yield len(encoded)
-    except RefusedError:  # which names the file
+    except RefusedError:  # its message names the file already
         raise
     except ValueError as error:
         raise ValueError(f"{shown(text)}: {error}") from None
 
 
 def _units(spool: IO[bytes], lengths: np.ndarray, kind: np.dtype[Any], first: int) -> int:
-    """The number of characters, or bytes, that the spooled tokens from number `first` on stand
+    """The number of characters, or bytes, that the spooled tokens from the first one on stand
     for."""
     spool.seek(max(first, 0) * kind.itemsize)
     blocks = iter(lambda: spool.read(BLOCK), b"")
@@ -202,7 +205,7 @@ def _header(kind: np.dtype[Any], n: int) -> bytes:
 
 
 def _write(out: Path, header: bytes, begin: int, spool: IO[bytes], line: bytes, comm: Comm) -> None:
-    """Writes the file: rank 0 creates it, and each rank writes its tokens in their place."""
+    """Writes the file: rank 0 makes it, and each rank writes its part in its place."""
     with ExitStack() as stack:
 
         def made() -> IO[bytes]:
@@ -225,6 +228,8 @@ def _write(out: Path, header: bytes, begin: int, spool: IO[bytes], line: bytes, 
                 file.write(line)
             stack.close()
 
+        # each phase ends in an agreement, so no rank writes to a file that rank 0 could not make,
+        # and rank 0 renames it (as `stack` closes) only after all parts are on disk
         file = all_or_none(comm, lambda: made() if comm.rank == 0 else None)
         part = gather_objects(comm, str(file.name) if file else "")[0]
         all_or_none(comm, placed)

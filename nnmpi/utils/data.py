@@ -1,7 +1,7 @@
 """PyTorch's `utils.data`: data sets of single samples, and a loader that makes batches of them.
 
-Orders are those of `nnmpi.randperm`, so they depend on the seed of `nnmpi.manual_seed` and are the
-same on all ranks. A Trainer, which shares batches among ranks, takes arrays instead.
+Random orders come from `nnmpi.randperm`, so they depend on the seed of `nnmpi.manual_seed` and are
+the same on all ranks. A Trainer, which divides batches among ranks, takes arrays instead.
 """
 
 import math
@@ -18,17 +18,18 @@ T = TypeVar("T")
 
 
 class Dataset(Generic[T]):
-    """Samples by number: subclass it, and define `__getitem__` and `__len__`."""
+    """A base class for data sets of numbered samples: subclass it, and define `__getitem__` and
+    `__len__`."""
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
-    """Samples that are the rows of tensors, or of arrays: (a[i], b[i], ...)."""
+    """A data set whose sample i is the i-th row of each tensor or array: (a[i], b[i], ...)."""
 
     def __init__(self, *tensors: Any) -> None:
         self.tensors = tuple(as_tensors(*tensors))
         if len({len(t) for t in self.tensors}) != 1:
             shapes = [t.shape for t in self.tensors]
-            raise ValueError(f"TensorDataset: {shapes}: give one or more tensors with as many rows")
+            raise ValueError(f"TensorDataset: {shapes}: give tensors with the same number of rows")
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
         return tuple(t[index] for t in self.tensors)
@@ -38,7 +39,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
 
 class Subset(Dataset[Any]):
-    """The samples of a data set that have these numbers."""
+    """A data set of the samples of another one that have the given indices."""
 
     def __init__(self, dataset: Any, indices: Sequence[int] | np.ndarray) -> None:
         self.dataset, self.indices = dataset, np.asarray(indices, "int64")
@@ -51,14 +52,15 @@ class Subset(Dataset[Any]):
 
 
 def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:
-    """The samples in random order, cut into parts of these lengths, or of these shares of all."""
+    """Splits a data set at random into parts of the given lengths, or of the given shares if they
+    add up to 1."""
     n, factor = len(dataset), len(dataset) if math.isclose(sum(lengths), 1) else 1
     sizes = [int(factor * length) for length in lengths]
     for i in range(n - sum(sizes) if factor > 1 else 0):
         sizes[i % len(sizes)] += 1
     if sum(sizes) != n or min(sizes) < 0:
         raise ValueError(
-            f"random_split: parts of {lengths} of {n} samples: give lengths that add up to {n}, or "
+            f"random_split: parts {lengths} of {n} samples: give lengths that add up to {n}, or "
             "shares that add up to 1"
         )
     parts = np.split(randperm(n).numpy(), np.cumsum(sizes)[:-1])
@@ -66,8 +68,8 @@ def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:
 
 
 def default_collate(samples: Sequence[Any]) -> Any:
-    """Samples as a batch: tensors, arrays and numbers with a new first axis, in the structure that
-    each sample has."""
+    """Joins samples into a batch: tensors, arrays and numbers get a new first axis, and tuples,
+    lists and dicts keep their structure."""
     first = samples[0]
     if isinstance(first, Tensor):
         return stack(samples)
@@ -80,10 +82,10 @@ def default_collate(samples: Sequence[Any]) -> Any:
 
 
 class DataLoader:
-    """The batches of a data set, in another order each time it is iterated if `shuffle`.
+    """Iterates over the batches of a data set, in a new order each time if `shuffle`.
 
-    `num_workers` and `pin_memory` change nothing: a rank makes a batch when it is asked for, since
-    processes beside it would not go with MPI.
+    `num_workers` and `pin_memory` change nothing: a rank makes a batch when it is asked for,
+    because worker processes do not go well with MPI.
     """
 
     def __init__(
@@ -119,14 +121,14 @@ class DataLoader:
         if self.collate_fn:
             return self.collate_fn([self.dataset[i] for i in rows.tolist()])
         dataset = self.dataset
-        while type(dataset) is Subset:  # a subclass may have samples of its own
+        while type(dataset) is Subset:  # not of a subclass, which may override __getitem__
             dataset, rows = dataset.dataset, dataset.indices[rows]
         if type(dataset) is TensorDataset:
             return [*dataset[rows]]
         return default_collate([dataset[i] for i in rows.tolist()])
 
 
-if not TYPE_CHECKING:  # so that type checkers still know which names there are
+if not TYPE_CHECKING:  # type checkers still report names that do not exist
 
     def __getattr__(name: str) -> NoReturn:
         raise AttributeError(replacements.no_name("nnmpi.utils.data", name, "data"))

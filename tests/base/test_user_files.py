@@ -59,5 +59,5 @@ def test_a_pipe_is_read_while_another_process_writes_into_it() -> None:
 
 def test_a_pipe_that_nobody_writes_into_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with refused("cannot read the pipe: a pipe that nobody writes into; name a file"):
+    with refused("cannot read the pipe: a pipe that no process writes to; name a file"):
         content(tmp_path / "pipe", "the pipe", 100, "name a file")

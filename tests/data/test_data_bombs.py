@@ -15,9 +15,9 @@ def test_an_array_larger_than_the_memory_is_refused_before_it_is_made(
 ) -> None:
     monkeypatch.setattr(files, "memory_size", lambda: 150)
     np.savez(tmp_path / "a.npz", x=np.zeros((10, 2)), y=np.arange(10))
-    with refused("a.npz announces arrays of 496 bytes", "150 bytes of memory"):
+    with refused("a.npz: its arrays have 496 bytes", "150 bytes of memory"):
         data.load(str(tmp_path / "a.npz"))
-    with refused("synthetic:10:2:5", "6x10, 240 bytes", "150 bytes of memory"):
+    with refused("synthetic:10:2:5", "an array of 6x10 has 240 bytes", "150 bytes of memory"):
         data.load("synthetic:10:2:5")
 
 

@@ -123,7 +123,7 @@ def test_bad_splits_are_refused() -> None:
     for part, words in (
         (empty, "0 samples"),
         (Split(split.x, split.y[:7]), "53 samples and 7 labels"),
-        (pictures(), "for 6 channels or features, and the samples have 3 channels"),
+        (pictures(), "for 6 channels or features, but the samples have 3 channels"),
     ):
         with pytest.raises(ValueError, match=words) as caught:
             Loader(part, 8, standardiser=standardiser)

@@ -38,7 +38,7 @@ def test_characters() -> None:
     assert again.size == made.size == 11
     in_any_order = CharTokenizer("cab")
     assert in_any_order.encode("abc").tolist() == [1, 2, 0]
-    with refused("'x' at place 2", "none of the 3 characters"):
+    with refused("'x' at place 2", "not among the 3 characters"):
         in_any_order.encode("abx")
     with refused("has 3 characters, of which only 2 are different"):
         CharTokenizer("aba")
@@ -111,7 +111,7 @@ def test_a_text_is_cut_behind_no_white_space_of_unicode() -> None:
 
 def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
     remedy = "give a folder with vocab.json and merges.txt, or a tokenizer.json"
-    with refused("nowhere is no file and no folder", remedy):
+    with refused("nowhere is neither a file nor a folder", remedy):
         BPETokenizer(tmp_path / "nowhere")
     with refused("without vocab.json and merges.txt", remedy):
         BPETokenizer(tmp_path)
@@ -139,17 +139,17 @@ def test_files_that_are_missing_or_broken(folder: Path, tmp_path: Path) -> None:
 def test_descriptions_that_do_not_fit(folder: Path) -> None:
     description = json.loads(BPETokenizer(folder).describe())
     digest = description["sha256"]
-    with refused(f"has 400 tokens (SHA-256 {digest}), and 401 ({digest}) are expected"):
+    with refused(f"has 400 tokens (SHA-256 {digest}), but 401 ({digest}) are expected"):
         tokenizer_of(json.dumps({**description, "size": 401}))
-    with refused("and 400 (0123) are expected: it has been replaced"):
+    with refused("but 400 (0123) are expected: it has been replaced"):
         tokenizer_of(json.dumps({**description, "sha256": "0123"}))
     wrong = "", "{}", "[]", "[" * 100_000, '{"kind": "words"}', '{"kind": ["bpe"]}'
     lacking = '{"kind": "characters"}', '{"kind": "characters", "characters": 5}', '{"kind": "bpe"}'
     for text in (*wrong, *lacking, json.dumps({**description, "path": 5})):
-        with refused("describes no tokenizer"):
+        with refused("is not the description of a tokenizer"):
             tokenizer_of(text)
 
 
 def test_text_that_is_no_utf_8(folder: Path) -> None:
-    with refused("is not UTF-8: byte 0xff behind b'ab '", "leave the tokenizer out"):
+    with refused("is not UTF-8: byte 0xff after b'ab '", "leave the tokenizer out"):
         BPETokenizer(folder).encode(b"ab \xff c")

@@ -154,7 +154,7 @@ def test_given_positions_are_those_of_each_sample() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: nn.RotaryPositionalEmbeddings(5), "turn pairs of channels, and a head has 5"),
+        (lambda: nn.RotaryPositionalEmbeddings(5), "turn pairs of channels, but a head has 5"),
         (lambda: nn.RotaryPositionalEmbeddings(4, base=0), "base=0 must be a number above 0"),
         (lambda: nn.RotaryPositionalEmbeddings(4, 3)(numbers(2, 5, 1, 4)), "at most 3 positions"),
         (lambda: nn.RotaryPositionalEmbeddings(4)(numbers(2, 5, 4)), "it takes (N, T, H, 4)"),
@@ -166,7 +166,7 @@ def test_given_positions_are_those_of_each_sample() -> None:
         (lambda: nn.SelfAttention(2, rotary=True), "rotary=True must be a number above 0, such"),
         (
             lambda: nn.SelfAttention(2, rotary=1e4)(numbers(1, 5, 2 * 3 * 3)),
-            "SelfAttention: rotary positions turn pairs of channels, and a head has 3",
+            "SelfAttention: rotary positions turn pairs of channels, but a head has 3",
         ),
     ],
 )

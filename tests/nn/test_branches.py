@@ -56,7 +56,7 @@ def test_bad_arguments() -> None:
     with pytest.raises(ValueError, match="there is no branch"):
         nn.Branches({})
     uneven = nn.Branches({"a": nn.Linear(4, 3), "b": nn.Linear(4, 2)})
-    with pytest.raises(ValueError, match=r"join sum: parts of the shapes \(5, 3\), \(5, 2\)"):
+    with pytest.raises(ValueError, match=r"join sum: the parts have the shapes \(5, 3\), \(5, 2\)"):
         uneven(samples(5, 4))
 
 

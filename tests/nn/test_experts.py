@@ -111,5 +111,5 @@ def test_bad_arguments() -> None:
         layer(activation="tanh")
     with pytest.raises(ValueError, match=r"input of shape \(2, 3\): it takes \(N, 4\)"):
         layer()(nnmpi.tensor(samples(2, 3)))
-    with pytest.raises(ValueError, match="not scaled as that of the loss is in float16"):
+    with pytest.raises(ValueError, match="would not be scaled as the training loss is"):
         layer().to("float16")(nnmpi.tensor(samples(2, 4).astype("float16")))

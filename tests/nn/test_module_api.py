@@ -105,9 +105,9 @@ def test_parts_are_registered_by_name() -> None:
     for name, value in (("forward", nn.Tanh()), ("a.b", nn.Tanh()), ("", None), ("a", 3)):
         with refused(f"{name!r}"):
             model.add_module(name, value)
-    with refused("'weight' is another attribute"):
+    with refused("'weight' is taken by another attribute"):
         model[0].add_module("weight", nn.Tanh())
-    with refused("'a'", "a Tanh is no Parameter"):
+    with refused("'a'", "a Tanh is not a Parameter"):
         model.register_parameter("a", nn.Tanh())
 
 

@@ -73,5 +73,5 @@ def test_a_part_outside_of_the_tensor_is_refused(part: tuple[tuple[int, int], ..
 
 
 def test_a_buffer_has_the_shape_of_its_part() -> None:
-    with refused("scale: the buffer has shape (3,), and its place the part (2,)"):
+    with refused("scale: the buffer has shape (3,), but its place describes a part of shape (2,)"):
         nn.Module().register_buffer("scale", np.ones(3), Place("", (6,), ((1, 3),)))

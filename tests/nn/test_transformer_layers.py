@@ -284,7 +284,7 @@ def test_an_encoder_is_copied_and_pickled() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: nn.MultiheadAttention(6, 4), "embed_dim=6 is no multiple of 4 heads"),
+        (lambda: nn.MultiheadAttention(6, 4), "embed_dim=6 is not a multiple of 4 heads"),
         (lambda: nn.MultiheadAttention(6, 0), "num_heads=0 must be an integer, at least 1"),
         (lambda: nn.MultiheadAttention(6, 2, dropout=1), "dropout=1 must be"),
         (lambda: nn.MultiheadAttention(6, 2, add_bias_kv=True), "append them to key and value"),

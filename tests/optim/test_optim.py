@@ -224,9 +224,9 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = {
     "eps of rmsprop": (lambda ps: optim.RMSprop(ps, eps=0.0), ("eps 0", "above 0")),
     "a tensor": (
         lambda ps: optim.SGD([*ps, nnmpi.tensor([1.0], requires_grad=True)], 0.1),
-        ("nn.Parameter", "number 6", "Tensor"),
+        ("nn.Parameter", "entry 6", "Tensor"),
     ),
-    "a name": (lambda ps: optim.SGD(["weight"], 0.1), ("nn.Parameter", "number 0", "str")),
+    "a name": (lambda ps: optim.SGD(["weight"], 0.1), ("nn.Parameter", "entry 0", "str")),
     "types": (lambda ps: optim.SGD([*ps, nn.Parameter([1.0])], 0.1), ("float32, float64",)),
     "no gradients": (lambda ps: optim.clip_grad_norm(ps, 1.0), ("after backward",)),
     "norm": (lambda ps: optim.clip_grad_norm(ps, 0.0), ("max_norm 0.0", "above 0")),
@@ -305,6 +305,6 @@ def test_clipping_is_pytorchs(
 def test_clipping_by_a_norm_that_is_no_number_may_be_refused() -> None:
     p = nn.Parameter(np.ones(2))
     p.grad = np.array([np.inf, 1.0])
-    with pytest.raises(RuntimeError, match="is inf, no number"):
+    with pytest.raises(RuntimeError, match="is inf, not finite"):
         nn.utils.clip_grad_norm_(p, 1.0, error_if_nonfinite=True)
     assert p.grad.tolist() == [np.inf, 1.0]

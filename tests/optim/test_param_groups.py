@@ -160,7 +160,7 @@ def test_gradients_of_zeros_still_move_what_has_momentum() -> None:
         (lambda ps: [{"params": ps, "momentum": -1}], ("momentum -1",)),
         (lambda ps: [{"params": ps[:2]}, {"params": ps[2:], "lr": -1}], ("lr -1",)),
         (lambda ps: [{"params": []}], ("at least one parameter",)),
-        (lambda ps: [{"params": ["weight"]}], ("number 0", "str")),
+        (lambda ps: [{"params": ["weight"]}], ("entry 0", "str")),
         (lambda ps: {"params": ps}, ("not a dict", "[{'params': [...]")),
         (lambda ps: ps[0], ("not a Parameter", "[layer.weight]")),
         (lambda ps: model()[2], ("not a Linear", "model.parameters()")),

@@ -166,13 +166,13 @@ def test_the_most_tokens_that_go(ranks: int, top_k: int) -> None:
     has slots; nothing that could go stays."""
     routing = Routing(lengths(bounds(6, ranks)), lengths(bounds(5, ranks)), top_k, slots=2)
     for me, tokens in enumerate(routing.tokens):
-        goes, comes, others = routing.goes(me), routing.comes(me), {*range(ranks)} - {me}
+        sends, receives, others = routing.sends(me), routing.receives(me), {*range(ranks)} - {me}
         room = {q: min(tokens, 2 * routing.experts[q]) for q in range(ranks)}
-        assert all(goes[q] <= room[q] for q in others)
-        assert sum(goes[q] for q in others) == min(tokens * top_k, sum(room[q] for q in others))
-        assert sum(comes[q] for q in others) == min(6 - tokens, 2 * routing.experts[me])
-        assert all(comes[q] <= routing.tokens[q] for q in others)
-        assert goes[me] == comes[me]
+        assert all(sends[q] <= room[q] for q in others)
+        assert sum(sends[q] for q in others) == min(tokens * top_k, sum(room[q] for q in others))
+        assert sum(receives[q] for q in others) == min(6 - tokens, 2 * routing.experts[me])
+        assert all(receives[q] <= routing.tokens[q] for q in others)
+        assert sends[me] == receives[me]
 
 
 # ---- clusters

@@ -168,7 +168,7 @@ def test_a_folder_takes_no_other_model(tmp_path: Path) -> None:
         trainer(model="gpt:1x1x4", save=f"{tmp_path}/none/new/")
     assert not list(tmp_path.iterdir())
     (tmp_path / "m").touch()
-    with refused(f"cannot save {tmp_path}/m/: no such folder can be made", "leave out the slash"):
+    with refused(f"cannot save {tmp_path}/m/: the folder cannot be made", "leave out the slash"):
         trainer(model="gpt:1x1x4", save=f"{tmp_path}/m/")
 
 

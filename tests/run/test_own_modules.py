@@ -171,7 +171,7 @@ def test_a_buffer_that_was_assigned_anew_is_saved(layout: str, tmp_path: Path) -
 
 def test_other_outputs_of_a_recompute_are_found() -> None:
     ranks, options = LAYOUTS["recomputed"]
-    expected = "stage 0: computed again from the same input, it gives another output"
+    expected = "stage 0: recomputed from the same input, it returns another output"
     with pytest.raises((ValueError, OtherRankError), match=expected):
         trained(ranks, with_own(OwnNoise), **options)
 

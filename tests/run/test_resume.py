@@ -264,7 +264,7 @@ def test_a_user_writes_a_checkpoint_at_any_time(tmp_path: Path) -> None:
 
 
 REFUSED: Mapping[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "seed": ({"seed": 3}, ("seed 0", "seed 3", "begin another run")),
+    "seed": ({"seed": 3}, ("seed 0", "seed 3", "start a new run")),
     "batches": ({"batch_size": 12}, ("batch_size 24", "batch_size 12")),
     "optimizer": ({"optimizer": "sgd"}, ("optimizer adam", "optimizer sgd")),
     "type": ({"dtype": "float32"}, ("dtype float64", "dtype float32")),
@@ -305,7 +305,7 @@ def test_other_data_and_callbacks_are_refused(suspended: Path) -> None:
     config = Config(**COMMON, checkpoint_dir=str(suspended / "c"), resume=True)
     few = digits()
     other = (few.train.x[:99], few.train.y[:99], few.test.x, few.test.y)
-    with refused("the data set", "samples would be others"):
+    with refused("the data set", "the samples would differ"):
         threads.run(1, lambda comm: Trainer(config, model, other, comm))
     with refused("states of the callbacks Stopper", "this Trainer has none"):
         threads.run(1, lambda comm: Trainer(config, model, few, comm))
@@ -317,7 +317,7 @@ SMOOTHED = "CrossEntropyLoss(weight=None, ignore_index=-100, label_smoothing=0.1
 @pytest.mark.parametrize(
     ("options", "loss", "words"),
     [
-        ({"lr": 0.01}, None, "lr is 0.01, and was 0.003 until here"),
+        ({"lr": 0.01}, None, "lr is 0.01, and was 0.003 before"),
         (
             {},
             nn.CrossEntropyLoss(label_smoothing=0.1),

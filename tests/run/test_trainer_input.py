@@ -74,7 +74,7 @@ def test_a_parameter_outside_the_model_is_an_error() -> None:
         def forward(self, x: nnmpi.Tensor, relu: bool = False) -> Any:
             return super().forward(x) * hidden
 
-    with refused("shape (3,)", "none of its parameters", "nn.Parameter"):
+    with refused("shape (3,)", "not one of its parameters", "nn.Parameter"):
         Trainer(Config(), lambda: Hides(6, 3), rows())
 
 

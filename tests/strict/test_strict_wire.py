@@ -203,6 +203,9 @@ def test_the_rank_within_its_node_picks_the_device_and_two_may_share_one() -> No
 def test_ranks_train_on_the_cpu_if_one_of_them_has_no_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from nnmpi.parallel.arrangement.cluster import chosen
+    from nnmpi.parallel.arrangement.cluster import common_backend
 
-    assert threads.run(2, lambda comm: chosen(comm, DEVICE if comm.rank else CPU)) == [CPU, CPU]
+    assert threads.run(2, lambda comm: common_backend(comm, DEVICE if comm.rank else CPU)) == [
+        CPU,
+        CPU,
+    ]

@@ -129,7 +129,7 @@ def plain(batch: Any) -> Any:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with refused("(10, 2), (9,)", "as many rows"):
+    with refused("(10, 2), (9,)", "the same number of rows"):
         TensorDataset(X, Y[1:])
     with refused("[5, 6]", "of 10 samples", "add up to 1"):
         random_split(Y, [5, 6])

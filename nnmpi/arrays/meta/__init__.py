@@ -1,14 +1,14 @@
-"""Arrays without numbers: shape, type and layout only, as on PyTorch's device `meta`.
+"""Arrays without data: shape, dtype and memory layout only, as on PyTorch's device `meta`.
 
-    x = meta.like(array)     as that array, in no memory
-    y = np.exp(x) @ w        a function makes an array without numbers at once
+    x = meta.like(array)     an array like `array`, which takes no memory
+    y = np.exp(x) @ w        each function makes an array without data at once
 
-Views are NumPy's own: all these arrays lie at addresses that nothing is read from, so strides,
-bases and sizes are those of real arrays. What makes a new array is carried out on small
-ones, whose axes have length 2 at most: they tell the type and the order of axes in memory, and a
-rule (`shapes.py`) the shape.
+Views are NumPy's own: all these arrays lie at addresses that are never read, so strides, bases and
+sizes are those of real arrays. A function that makes a new array is carried out on small examples,
+whose axes have length 2 at most. The result of the examples tells the dtype and the order of axes
+in memory, and a rule (`shapes.py`) tells the shape.
 
-What asks for numbers raises NumbersReadError: a branch, `item`, a function without a rule.
+Whatever asks for values raises NumbersReadError: a branch, `item`, a function without a rule.
 """
 
 from nnmpi.arrays.meta.array import MetaArray as MetaArray

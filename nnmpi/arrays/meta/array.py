@@ -1,4 +1,4 @@
-"""MetaArray: an array without numbers; LiveBytes: the memory that such arrays would take."""
+"""MetaArray: an array without data; AllocationCounter: the memory that such arrays would take."""
 
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
@@ -9,25 +9,26 @@ from weakref import ref
 import numpy as np
 
 from nnmpi.arrays.meta import shapes
-from nnmpi.arrays.meta.shapes import addresses, axis_order, refuse, small, strides
+from nnmpi.arrays.meta.shapes import axis_order, refuse, reserve_addresses, small, strides
 
 
 class AllocationCounter:
-    """The bytes of arrays that were made since counting began and that are alive, and the most."""
+    """Counts the bytes of live arrays that were made since counting began, and their peak."""
 
     def __init__(self) -> None:
         self.bytes = self.peak = 0
-        self._alive = dict[int, tuple[ref[Any], int]]()  # arrays have no hash, so refs have none
+        # by id: a ref hashes as its array does, and arrays have no hash
+        self._alive = dict[int, tuple[ref[Any], int]]()
 
     def count(self, array: Any) -> None:
-        """Counts an array until it is freed."""
+        """Counts the bytes of an array until it is freed."""
         nbytes, alive = int(array.nbytes), ref(array, self._freed)
         self._alive[id(alive)] = alive, nbytes
         self.bytes += nbytes
         self.peak = max(self.peak, self.bytes)
 
     def reset_peak(self) -> None:
-        """Begins a new most."""
+        """Sets the peak to the bytes that are live now."""
         self.peak = self.bytes
 
     def _freed(self, alive: "ref[Any]") -> None:
@@ -35,11 +36,11 @@ class AllocationCounter:
 
 
 counting: ContextVar[AllocationCounter | None] = ContextVar("counting", default=None)
-"""The counter of arrays that are made, if they are counted."""
+"""The AllocationCounter that counts new arrays without data; None if they are not counted."""
 
 
 RULES: dict[Any, Callable[..., Any]] = {}
-"""Rules of NumPy's functions for arrays without numbers, besides OF_METHODS."""
+"""How NumPy's functions compute on arrays without data, beside those in OF_METHODS."""
 
 OF_METHODS = frozenset(
     {
@@ -51,11 +52,12 @@ OF_METHODS = frozenset(
         *(np.copy, np.atleast_1d, np.atleast_2d, np.broadcast_arrays, np.iscomplexobj),
     }
 )
-"""Functions that NumPy computes by methods, and by functions that have rules."""
+"""NumPy functions that need no rule: NumPy composes them of methods and of functions with rules."""
 
 
 class MetaArray(np.ndarray):
-    """An array without numbers."""
+    """An array without data: NumPy's shape, dtype, strides and views, at addresses that are never
+    read."""
 
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any
@@ -74,11 +76,11 @@ class MetaArray(np.ndarray):
         else:
             shape = shapes.matmul(*inputs)
         if out is not None:
-            return out[0]
+            return out[0]  # nothing is written
         result = getattr(ufunc, method)(*map(small, inputs), **options)
         if isinstance(result, tuple):
-            return tuple(made_as(shape, item) for item in result)
-        return made_as(shape, result)
+            return tuple(new_like(shape, item) for item in result)
+        return new_like(shape, result)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         if function in RULES:
@@ -90,127 +92,123 @@ class MetaArray(np.ndarray):
     # ---- new arrays
 
     def reshape(self, *shape: Any, order: Any = "C", copy: Any = None) -> Any:
-        """A view where it can be one."""
+        """Returns a view where NumPy makes one, else a new array."""
         try:
             return super().reshape(*shape, order=order, copy=False)
         except ValueError:
             given = shape[0] if len(shape) == 1 and np.iterable(shape[0]) else shape
-            sizes = shapes.filled(given, self.size)
+            sizes = shapes.resolve_shape(given, self.size)
             if prod(sizes) != self.size or min(sizes) < 0:
                 raise
-            return made(sizes, self.dtype)
+            return new_array(sizes, self.dtype)
 
     def ravel(self, order: Any = "C") -> Any:
-        """A view where it can be one."""
+        """Returns a view where NumPy makes one, else a new array."""
         return self.reshape(-1)
 
     def flatten(self, order: Any = "C") -> Any:
-        """A copy in one row."""
-        return made([self.size], self.dtype)
+        return new_array([self.size], self.dtype)
 
     def copy(self, order: Any = "C") -> Any:
-        """A copy."""
-        return made_as(self.shape, small(self).copy(order))
+        return new_like(self.shape, small(self).copy(order))
 
     def astype(self, dtype: Any, order: Any = "K", *args: Any, copy: bool = True) -> Any:  # type: ignore[override]
-        """A copy in another type; the array itself if none is needed."""
+        """Returns an array in another dtype; the array itself if `copy` is false and the dtype is
+        the same."""
         if not copy and self.dtype == dtype:
             return self
-        return made_as(self.shape, small(self).astype(dtype, order))
+        return new_like(self.shape, small(self).astype(dtype, order))
 
     def take(self, indices: Any, axis: int | None = None, **options: Any) -> Any:  # type: ignore[override]
-        """The elements at these places along an axis."""
         array, k = (self.reshape(-1), 0) if axis is None else (self, axis % self.ndim)
         places = shapes.shape_of(np.asanyarray(indices))
-        few = np.zeros([min(n, 2) for n in places], int)
+        small_indices = np.zeros([min(n, 2) for n in places], int)
         shape = (*array.shape[:k], *places, *array.shape[k + 1 :])
-        return made_as(shape, np.take(small(array), few, axis=k))
+        return new_like(shape, np.take(small(array), small_indices, axis=k))
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Any:  # type: ignore[override]
-        """Each element several times."""
         array, k = (self.reshape(-1), 0) if axis is None else (self, axis % self.ndim)
         times = np.broadcast_to(np.asarray(repeats), array.shape[k])
         shape = (*array.shape[:k], int(times.sum()), *array.shape[k + 1 :])
-        return made_as(shape, small(array).repeat(1, k))
+        return new_like(shape, small(array).repeat(1, k))
 
     def dot(self, b: Any, out: Any = None) -> Any:
-        """np.dot."""
         return np.dot(self, b, out)
 
     def argsort(self, axis: Any = -1, *args: Any, **options: Any) -> Any:
-        """Places along an axis, for each element."""
-        return made_as(self.shape, small(self).argsort(axis))
+        return new_like(self.shape, small(self).argsort(axis))
 
     def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
-        """A place along an axis, for each row."""
         places = small(self).argmax(axis, keepdims=keepdims)
-        return made_as(shapes.reduced(self.shape, axis, keepdims), places)
+        return new_like(shapes.reduced(self.shape, axis, keepdims), places)
 
     argmin = argmax
 
     def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-        """As long as the array."""
         array = self.reshape(-1) if axis is None else self
-        return made_as(array.shape, small(array).cumsum(axis, dtype))
+        return new_like(array.shape, small(array).cumsum(axis, dtype))
 
     cumprod = cumsum
 
     def __getitem__(self, index: Any) -> Any:
-        if type(index) is slice:  # most often: of a flat buffer
+        if type(index) is slice:  # the most frequent index, of a flat buffer: skip the checks
             return super().__getitem__(index)
         entries = index if isinstance(index, tuple) else (index,)
         if not all(map(shapes.is_basic, entries)):
-            return self._picked(shapes.expanded(entries, self.ndim))
+            return self._index(shapes.expand_index(entries, self.ndim))
         if ... in entries:
             return super().__getitem__(entries)
         item = super().__getitem__((*entries, ...))
-        return item if item.ndim else made((), self.dtype)  # a number is no view
+        return item if item.ndim else new_array((), self.dtype)  # NumPy: a scalar
 
-    def _picked(self, index: Sequence[Any]) -> "MetaArray":
-        """The result of indexing with integers and integer arrays, after the slices."""
+    def _index(self, index: Sequence[Any]) -> "MetaArray":
+        """Indexes with slices, then with integers and integer arrays, as NumPy's advanced indexing
+        does."""
         places = [k for k, entry in enumerate(index) if isinstance(entry, np.ndarray | int)]
         sliced = (slice(None) if k in places else entry for k, entry in enumerate(index))
         view, picks = super().__getitem__(tuple(sliced)), [index[k] for k in places]
-        few = [slice(None)] * view.ndim
+        picked = [slice(None)] * view.ndim
         for k, pick in zip(places, picks, strict=True):
-            few[k] = np.zeros([min(n, 2) for n in shapes.shape_of(pick)], int)  # type: ignore[call-overload]
-        return made_as(shapes.picked(view.shape, places, picks), small(view)[tuple(few)])
+            picked[k] = np.zeros([min(n, 2) for n in shapes.shape_of(pick)], int)  # type: ignore[call-overload]
+        return new_like(shapes.index_shape(view.shape, places, picks), small(view)[tuple(picked)])
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Nothing is written."""
+        """Writes nothing: an array without data has no memory."""
 
     def fill(self, value: Any) -> None:
-        """Nothing is written."""
+        """Writes nothing: an array without data has no memory."""
 
     # ---- what asks for numbers
 
     def _read(self, *args: Any, **options: Any) -> NoReturn:
-        """Raises NumbersReadError."""
-        refuse("what reads an array")
+        """Raises NumbersReadError: in the place of methods that read values."""
+        refuse("reading an array")
 
     __bool__ = __float__ = __int__ = __index__ = __complex__ = __contains__ = _read
     item = tolist = tobytes = nonzero = searchsorted = sort = partition = _read
 
 
-def made(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -> MetaArray:
-    """An array whose axes lie in this order in memory, by default that of the shape."""
+def new_array(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -> MetaArray:
+    """Makes an array without data; `order` lists its axes as they lie in memory, by default in C
+    order."""
     dtype = np.dtype(dtype)
-    steps = strides(shape, dtype.itemsize, range(len(shape)) if order is None else order)
+    byte_strides = strides(shape, dtype.itemsize, range(len(shape)) if order is None else order)
     nbytes = prod(shape) * dtype.itemsize
     try:
-        room = addresses(max(nbytes, 1).bit_length())
+        memory = reserve_addresses(max(nbytes, 1).bit_length())
     except (OSError, OverflowError):
         raise MemoryError(
             f"an array of shape {tuple(shape)} and type {dtype} has {nbytes / 1e12:,.1f} TB, more "
             "addresses than this process may have; take a smaller model or batch"
         ) from None
-    array = MetaArray(shape, dtype, room, 0, steps)
+    array = MetaArray(shape, dtype, memory, 0, byte_strides)
     if (live := counting.get()) is not None:
         live.count(array)
     return array
 
 
-def made_as(shape: Sequence[int], few: Any) -> MetaArray:
-    """An array of this shape in the type and layout of a small one."""
-    few = np.asarray(few)
-    return made(shape, few.dtype, axis_order(few))
+def new_like(shape: Sequence[int], example: Any) -> MetaArray:
+    """Makes an array without data of this shape, with the dtype and the memory layout of an
+    example."""
+    example = np.asarray(example)
+    return new_array(shape, example.dtype, axis_order(example))

@@ -1,4 +1,4 @@
-"""Functions of arrays without numbers, and the module that has them: `xp`, as NumPy is one."""
+"""Functions of arrays without data, and `xp`, the module of these functions, as NumPy is one."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,19 +10,19 @@ import numpy as np
 from numpy.lib import stride_tricks
 
 from nnmpi.arrays.meta import shapes
-from nnmpi.arrays.meta.array import RULES, MetaArray, made, made_as
+from nnmpi.arrays.meta.array import RULES, MetaArray, new_array, new_like
 from nnmpi.arrays.meta.shapes import axis_order, owner, refuse, small
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def like(array: np.ndarray) -> MetaArray:
-    """An array in the shape, type and layout of this one."""
-    return made(array.shape, array.dtype, axis_order(array))
+    """Makes an array without data with the shape, dtype and memory layout of `array`."""
+    return new_array(array.shape, array.dtype, axis_order(array))
 
 
 def is_meta(*values: Any) -> bool:
-    """Whether any of these is, or holds, an array without numbers."""
+    """True if any of the values is an array without data, or a tuple or list that contains one."""
     return any(
         is_meta(*value) if isinstance(value, tuple | list) else isinstance(value, MetaArray)
         for value in values
@@ -32,58 +32,59 @@ def is_meta(*values: Any) -> bool:
 # ---- rules
 
 
-def _rule(*functions: Any) -> Callable[[F], F]:
-    """Enters a rule into the table, for these functions of NumPy."""
+def _register(*functions: Any) -> Callable[[F], F]:
+    """Enters a rule into RULES for these NumPy functions."""
 
-    def entered(rule: F) -> F:
+    def register(rule: F) -> F:
         RULES.update(dict.fromkeys(functions, rule))
         return rule
 
-    return entered
+    return register
 
 
-@_rule(np.dot)
+@_register(np.dot)
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
     shape = shapes.dot(a, b)
-    return made_as(shape, np.dot(small(a), small(b))) if out is None else out
+    return new_like(shape, np.dot(small(a), small(b))) if out is None else out
 
 
-@_rule(np.where)
+@_register(np.where)
 def _where(*arguments: Any) -> Any:
     if len(arguments) == 1:
         refuse("numpy.where of one argument")
-    return made_as(shapes.broadcast(np.where, arguments), np.where(*map(small, arguments)))
+    return new_like(shapes.broadcast(np.where, arguments), np.where(*map(small, arguments)))
 
 
-@_rule(np.concatenate)
+@_register(np.concatenate)
 def _concatenate(arrays: Sequence[Any], axis: int | None = 0, out: Any = None, **how: Any) -> Any:
     parts = [np.reshape(a, -1) if axis is None else np.asanyarray(a) for a in arrays]
     k = (axis or 0) % parts[0].ndim
-    few = np.concatenate([*map(small, parts)], k, **how)
-    return made_as(shapes.concatenated(parts, k), few)
+    example = np.concatenate([*map(small, parts)], k, **how)
+    return new_like(shapes.concatenated(parts, k), example)
 
 
-@_rule(np.empty_like, np.zeros_like, np.ones_like)
+@_register(np.empty_like, np.zeros_like, np.ones_like)
 def _like(
     a: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
 ) -> Any:
     if shape is not None:
         return xp.empty(shape, dtype or a.dtype)
-    return made_as(a.shape, np.empty_like(small(a), dtype, order))
+    return new_like(a.shape, np.empty_like(small(a), dtype, order))
 
 
-@_rule(np.full_like)
+@_register(np.full_like)
 def _full_like(a: Any, value: Any, *args: Any, **options: Any) -> Any:
     return _like(a, *args, **options)
 
 
-@_rule(np.einsum)
+@_register(np.einsum)
 def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any) -> Any:
-    """Sums of products; a view, where it is one of a small array."""
+    """Computes np.einsum of arrays without data; a view where einsum of small examples makes
+    one."""
     terms, arrow, output = equation.partition("->")
     if not arrow or "." in equation:
         refuse(f"numpy.einsum of {equation}")
-    few, sizes = [*map(small, operands)], [*map(shapes.blank, map(shapes.shape_of, operands))]
+    few, sizes = [*map(small, operands)], [*map(shapes.stand_in, map(shapes.shape_of, operands))]
     path = np.einsum_path(equation, *sizes, optimize=optimize)[0] if optimize else False
     result = np.einsum(equation, *few, optimize=path, **options)
     if owner(result) is owner(few[0]):
@@ -93,10 +94,10 @@ def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any
         lengths |= {
             c: n for c, n in zip(letters, size.shape, strict=True) if lengths.get(c, 1) == 1
         }
-    return made_as([lengths[c] for c in output], result)
+    return new_like([lengths[c] for c in output], result)
 
 
-@_rule(np.broadcast_to)
+@_register(np.broadcast_to)
 def _broadcast_to(a: Any, shape: Any, subok: bool = True) -> Any:
     options = {"subok": True}
     return np.ndarray.__array_function__(a, np.broadcast_to, (MetaArray,), (a, shape), options)
@@ -110,7 +111,7 @@ _OF_SHAPES: dict[Any, Callable[..., Any]] = {
     np.ndim: lambda a: a.ndim,
     np.size: lambda a, axis=None: prod(a.shape) if axis is None else a.shape[axis],
 }
-"""Functions that write nothing, or that ask for shape, type and memory alone."""
+"""Rules of functions that write nothing, or ask only for shape, dtype and memory."""
 
 RULES.update(_OF_SHAPES)
 
@@ -119,9 +120,9 @@ RULES.update(_OF_SHAPES)
 
 
 class Namespace:
-    """The module that xp_of returns for arrays without numbers: NumPy, but new arrays have none.
+    """The module that `xp_of` returns for arrays without data: NumPy, but new arrays have no data.
 
-    Arrays of `arange` have numbers: they are short, and places of rows.
+    Arrays of `arange` have data: they are short, and their values are used as indices.
     """
 
     lib = SimpleNamespace(
@@ -132,27 +133,27 @@ class Namespace:
         return getattr(np, name)
 
     def empty(self, shape: Any, dtype: Any = float) -> MetaArray:
-        """An array in C order."""
-        return made([int(n) for n in (shape if np.iterable(shape) else (shape,))], dtype)
+        """Makes an array without data in C order."""
+        return new_array([int(n) for n in (shape if np.iterable(shape) else (shape,))], dtype)
 
     zeros = ones = empty
 
     def full(self, shape: Any, value: Any, dtype: Any = None) -> MetaArray:
-        """An array in C order."""
+        """Makes an array without data in C order, with the dtype of `value` by default."""
         return self.empty(shape, np.asarray(value).dtype if dtype is None else dtype)
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
-        """The array itself, or in this type; with its numbers, if it has any."""
+        """Returns the array itself, or in this dtype; an array with data keeps them."""
         if not isinstance(a, MetaArray):
             return np.asarray(a, dtype)
         return a if dtype is None else a.astype(dtype, copy=False)
 
     def array(self, a: Any, dtype: Any = None) -> Any:
-        """A copy; with its numbers, if it has any."""
+        """Returns a copy; an array with data keeps them."""
         return a.astype(dtype or a.dtype) if isinstance(a, MetaArray) else np.array(a, dtype)
 
     def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:
-        """The array in C order."""
+        """Returns the array in C order; an array with data keeps them."""
         if not isinstance(a, MetaArray):
             return np.ascontiguousarray(a, dtype)
         return self.asarray(a if a.flags.c_contiguous else a.copy(), dtype)

@@ -1,6 +1,6 @@
-"""Shapes of what functions of NumPy return, and how arrays without numbers lie in memory.
+"""The shapes that NumPy's functions return, and how arrays without data lie in memory.
 
-What does not fit raises NumPy's own error.
+Arguments that do not fit raise NumPy's own error.
 """
 
 import operator
@@ -16,27 +16,28 @@ Shape = tuple[int, ...]
 
 
 def shape_of(value: Any) -> Shape:
-    """The shape of an array; of a number, no axes."""
+    """Returns the shape of an array; () for a number."""
     return tuple(getattr(value, "shape", ()))
 
 
-def blank(shape: Shape) -> np.ndarray:
-    """An array of this shape that takes one byte, for NumPy to check."""
+def stand_in(shape: Shape) -> np.ndarray:
+    """Makes an array of this shape that takes one byte, so that NumPy itself can check or refuse
+    it."""
     return np.broadcast_to(np.ones((), np.int8), shape)
 
 
 def broadcast(function: Callable[..., Any], values: Sequence[Any]) -> Shape:
-    """The shape of the result of a function that broadcasts its arguments."""
+    """Returns the shape of `function(*values)`, which broadcasts its arguments."""
     shapes = [*map(shape_of, values)]
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
-        function(*map(blank, shapes))
+        function(*map(stand_in, shapes))
         raise
 
 
 def reduced(shape: Shape, axis: Any, keepdims: bool) -> Shape:
-    """A shape without these axes, or with length 1 there."""
+    """Returns `shape` without the axes of a reduction, or with length 1 there if `keepdims`."""
     given = range(len(shape)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
     axes = {operator.index(k) % max(len(shape), 1) for k in given}
     kept = ((k, n) for k, n in enumerate(shape) if keepdims or k not in axes)
@@ -44,35 +45,35 @@ def reduced(shape: Shape, axis: Any, keepdims: bool) -> Shape:
 
 
 def matmul(a: Any, b: Any) -> Shape:
-    """The shape of a @ b."""
+    """Returns the shape of a @ b."""
     first, second = shape_of(a), shape_of(b)
     if first[-1:] != second[-2:-1] + second[-1:] * (len(second) == 1):
-        np.matmul(blank(first), blank(second))
+        np.matmul(stand_in(first), stand_in(second))
     lead = np.broadcast_shapes(first[:-2], second[:-2])
     return (*lead, *first[-2:-1], *(second[-1:] if len(second) > 1 else ()))
 
 
 def dot(a: Any, b: Any) -> Shape:
-    """The shape of np.dot(a, b)."""
+    """Returns the shape of np.dot(a, b)."""
     first, second = shape_of(a), shape_of(b)
     if not first or not second:
         return first or second
     if first[-1] != second[-2 if len(second) > 1 else 0]:
-        np.dot(blank(first), blank(second))
+        np.dot(stand_in(first), stand_in(second))
     return (*first[:-1], *second[:-2], *second[-1:][: len(second) - 1])
 
 
 def concatenated(arrays: Sequence[Any], axis: int) -> Shape:
-    """Arrays one behind the other along an axis."""
+    """Returns the shape of arrays joined along an axis."""
     shapes = [*map(shape_of, arrays)]
     if len({(*shape[:axis], None, *shape[axis + 1 :]) for shape in shapes}) > 1:
-        np.concatenate([*map(blank, shapes)], axis)
+        np.concatenate([*map(stand_in, shapes)], axis)
     length = sum(shape[axis] for shape in shapes)
     return (*shapes[0][:axis], length, *shapes[0][axis + 1 :])
 
 
-def filled(shape: Iterable[Any], size: int) -> Shape:
-    """A shape of so many elements, with a length in the place of -1."""
+def resolve_shape(shape: Iterable[Any], size: int) -> Shape:
+    """Replaces a -1 in `shape` by the length that makes `size` elements, as reshape does."""
     sizes = [operator.index(n) for n in shape]
     if -1 in sizes:
         k = sizes.index(-1)
@@ -88,15 +89,15 @@ _BASIC = (slice, int, type(None))
 
 
 def is_basic(entry: Any) -> bool:
-    """Whether an entry of an index makes a view."""
-    if type(entry) in _BASIC:  # most are
+    """True if this entry of an index is basic: a slice, an integer, None or an ellipsis."""
+    if type(entry) in _BASIC:  # most entries: skip the checks below
         return True
     return entry is ... or (isinstance(entry, int | np.integer) and type(entry) is not bool)
 
 
-def expanded(entries: Sequence[Any], ndim: int) -> list[Any]:
-    """An index with an entry for each axis, old and new: places instead of masks, slices instead
-    of dots."""
+def expand_index(entries: Sequence[Any], ndim: int) -> list[Any]:
+    """Expands an index to one entry for each axis: masks become integer arrays, dots become
+    slices."""
     full: list[Any] = []
     for entry in entries:
         array = entry if is_basic(entry) else np.asanyarray(entry)
@@ -108,8 +109,11 @@ def expanded(entries: Sequence[Any], ndim: int) -> list[Any]:
     return full
 
 
-def picked(shape: Shape, places: Sequence[int], picks: Sequence[Any]) -> Shape:
-    """The shape of an index by arrays along some axes: theirs come first, if these are apart."""
+def index_shape(shape: Shape, places: Sequence[int], picks: Sequence[Any]) -> Shape:
+    """Returns the shape of an array indexed by integer arrays (`picks`) along the axes `places`.
+
+    The indexed axes come first if the integer arrays are not adjacent, as in NumPy.
+    """
     lengths = np.broadcast_shapes(*map(shape_of, picks))
     rest = [n for k, n in enumerate(shape) if k not in places]
     first = places[0] if [*places] == [*range(places[0], places[-1] + 1)] else 0
@@ -117,37 +121,41 @@ def picked(shape: Shape, places: Sequence[int], picks: Sequence[Any]) -> Shape:
 
 
 class NumbersReadError(Exception):
-    """Numbers were asked for that an array does not have."""
+    """The values of an array without data were asked for."""
 
 
 def refuse(operation: str) -> NoReturn:
-    """Raises NumbersReadError."""
-    raise NumbersReadError(f"{operation} takes numbers")
+    """Raises NumbersReadError: `operation` needs values."""
+    raise NumbersReadError(f"{operation} needs values, and this array has no data")
 
 
 @lru_cache
-def addresses(bits: int) -> mmap:
-    """Reserve 2^bits bytes of addresses, which take no memory.
+def reserve_addresses(bits: int) -> mmap:
+    """Reserves 2^bits bytes of addresses, which take no memory.
 
-    No more than the largest array needs: MPI maps memory at a fixed address when it starts.
+    Reserve no more than the largest array needs: MPI maps memory at a fixed address when it starts.
     """
     return mmap(-1, 1 << bits, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ)
 
 
 def axis_order(array: Any) -> tuple[int, ...]:
-    """The axes of an array, that of long strides first, for `strides` to make these again: of equal
-    ones, axes of length 1 are inside."""
-    return _nesting(array.shape, array.strides)
+    """Returns the axes of an array by decreasing stride, from which `strides` makes the strides
+    again.
+
+    Of axes with equal strides, those of length 1 come last.
+    """
+    return _axis_order(array.shape, array.strides)
 
 
 @lru_cache
-def _nesting(shape: Shape, strides: Shape) -> tuple[int, ...]:
+def _axis_order(shape: Shape, strides: Shape) -> tuple[int, ...]:
     steps = [(-abs(step), n == 1) for step, n in zip(strides, shape, strict=True)]
     return tuple(sorted(range(len(shape)), key=steps.__getitem__))
 
 
 def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[int, ...]:
-    """The strides in bytes of an array without gaps, whose axes lie in this order."""
+    """Returns the strides in bytes of an array without gaps whose axes lie in this order in
+    memory."""
     by_axis, step = [0] * len(shape), itemsize
     for k in reversed([*order]):
         by_axis[k] = step
@@ -156,26 +164,29 @@ def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[
 
 
 def small(value: Any) -> Any:
-    """An array with the type and layout of this one, whose axes have length 2 at most; what is no
-    array as it is."""
+    """Returns a small example of an array: its dtype and memory layout, with axes of length 2 at
+    most.
+
+    Anything that is not an array is returned as it is.
+    """
     if not isinstance(value, np.ndarray):
         return value
-    gap = 1 if value.flags.forc else 2  # NumPy has other loops for what has gaps
+    gap = 1 if value.flags.forc else 2  # NumPy takes other loops for arrays with gaps
     return _small(value.dtype, value.shape, value.strides, gap)
 
 
 @lru_cache
-def _small(dtype: np.dtype[Any], long: Shape, given: Shape, gap: int) -> np.ndarray:
-    """The small array of arrays of this shape with these strides, which cannot be written to."""
-    shape = [min(n, 2) for n in long]
-    steps = strides(shape, gap * dtype.itemsize, _nesting(long, given))
-    kept = [step if kept_step else 0 for step, kept_step in zip(steps, given, strict=True)]
-    small = as_strided(np.ones(gap << len(shape), dtype), shape, kept, writeable=False)
-    return small[tuple(slice(None, None, -1 if step < 0 else 1) for step in given)]
+def _small(dtype: np.dtype[Any], given_shape: Shape, given_strides: Shape, gap: int) -> np.ndarray:
+    """Returns the small read-only example of arrays with this dtype, shape and strides."""
+    shape = [min(n, 2) for n in given_shape]
+    steps = strides(shape, gap * dtype.itemsize, _axis_order(given_shape, given_strides))
+    small_strides = [step if given else 0 for step, given in zip(steps, given_strides, strict=True)]
+    small = as_strided(np.ones(gap << len(shape), dtype), shape, small_strides, writeable=False)
+    return small[tuple(slice(None, None, -1 if step < 0 else 1) for step in given_strides)]
 
 
 def owner(array: Any) -> Any:
-    """The array, of any library, that owns the memory of this one."""
+    """Returns the array, of any library, that owns the memory of this one."""
     while hasattr(getattr(array, "base", None), "dtype"):
         array = array.base
     return array

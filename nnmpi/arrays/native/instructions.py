@@ -1,4 +1,4 @@
-"""The sets of instructions of compiled kernels, and those that this processor has.
+"""The instruction sets that kernels are compiled for, and which of them this processor has.
 
 setup.py runs this file by itself, before there is a package.
 """
@@ -15,18 +15,18 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "avx2": ("AVX2", "FMA3", "F16C"),
     "baseline": (),
 }
-"""The sets of instructions, the best one first, and the features of a processor that has it."""
+"""The instruction sets, the best one first, and the processor features that each needs."""
 
 
 def _of_system() -> dict[str, bool]:
-    """By the system, since NumPy 2.1 does not ask for these features."""
+    """Reads from /proc/cpuinfo the features that NumPy 2.1 does not ask for."""
     path = Path("/proc/cpuinfo")
     flags = {*path.read_text(errors="replace").split()} if path.exists() else {""}
     return {"AVX512BF16": "avx512_bf16" in flags, "AMXBF16": "amx_bf16" in flags}
 
 
 def available() -> list[str]:
-    """The sets that this processor has, the best one first."""
+    """Returns the instruction sets that this processor has, the best one first."""
     umath: Any = import_module("numpy._core._multiarray_umath")
     features: Mapping[str, bool] = {**_of_system(), **umath.__cpu_features__}
     return [name for name in NEEDS if all(features.get(feature) for feature in NEEDS[name])]

@@ -1,14 +1,14 @@
 """The table of kernels: each inner loop by its name, in NumPy, compiled, and in CUDA.
 
-    @kernel                      an entry of KERNELS: the function, which computes on any backend,
-    def add(a, b, y: Out)        native's of that name for NumPy's arrays, where it was built,
-                                 and cuda's for CuPy's, if there is one
+    @kernel                      an entry of KERNELS: this function, which computes on any backend;
+    def add(a, b, y: Out)        native's of that name for NumPy's arrays, if it was built;
+                                 cuda's for CuPy's, if there is one
 
-Callers do not know which of them computes. Of arrays in 16 bits each entry computes in float32, and
-rounds what it has written once: compiled kernels a part at a time in cache (`native/halves.c`),
-those in CUDA number by number, and where they do not take the arguments, the function on whole
-copies. Which arrays are copied back its annotations say, as types in C do. On a device a `narrow`
-entry gets 16 bits as they are.
+Callers do not know which of them computes. On arrays in 16 bits each entry computes in float32 and
+rounds its results once: compiled kernels do so a block at a time in cache (`native/halves.c`), CUDA
+kernels element by element, and where neither takes the arguments, the function runs on float32
+copies. Annotations say which arrays are copied back, as types do in C. On a device a `narrow` entry
+gets 16-bit arrays as they are.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,15 @@ from nnmpi.arrays.dtypes import in_16_bits, on_host_in_16_bits
 from nnmpi.arrays.meta import is_meta
 
 Out = Annotated[Any, "written"]
-"""An array of which a kernel writes each number, and reads none before."""
+"""An array that a kernel writes completely, and does not read before."""
 
 InOut = Annotated[Any, "read and written"]
-"""An array that a kernel changes."""
+"""An array that a kernel reads and changes."""
 
 
 def _mark(annotation: Any) -> Any:
-    """Out or InOut, of an array, or of arrays in a tuple; None of what is read."""
+    """Returns Out or InOut if an annotation contains one, inside a union or a sequence too; else
+    None."""
     inside = get_args(annotation)
     if annotation in (Out, InOut):
         return annotation
@@ -38,7 +39,10 @@ def _mark(annotation: Any) -> Any:
 
 
 class Kernel:
-    """A loop over arrays that writes into some of them; all are where the first one is."""
+    """A loop over arrays that writes into some of them, in up to three forms: NumPy, C and CUDA.
+
+    All arrays of a call are on one backend, which the first one tells.
+    """
 
     __slots__ = ("compiled", "composed", "cuda", "marks", "narrow", "reference")
 
@@ -56,7 +60,7 @@ class Kernel:
         self.marks = [*map(_mark, arguments)]
 
     def __call__(self, *args: Any) -> None:
-        # compiled first, whatever the arrays are: on the host a microsecond counts
+        # compiled first, without a look at the arrays: on the host a microsecond counts
         if self.compiled is not None and self.compiled(*args) is not NotImplemented:
             return
         is_on_host = isinstance(args[0], np.ndarray)
@@ -80,7 +84,7 @@ def _copy(x: Any, y: Any) -> None:
 
 
 def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
-    """Calls a loop on copies in float32 of arrays in 16 bits, and rounds those that it writes."""
+    """Calls a loop on float32 copies of 16-bit arrays, and rounds back those that it writes."""
     copies: list[tuple[Any, Any]] = []
 
     def widened(value: Any, mark: Any) -> Any:
@@ -104,10 +108,10 @@ KERNELS: dict[str, Kernel] = {}
 
 
 def kernel(reference: Callable[..., None], composed: bool = False, narrow: bool = False) -> Kernel:
-    """Enters a loop into the table.
+    """Enters a loop into the table of kernels, with its compiled and CUDA forms, if there are any.
 
-    composed    it, or kernels that it calls, take 16 bits
-    narrow      a device has it take 16 bits: its products, and its sums, are in float32 there
+    composed    the loop, or the kernels that it calls, take 16-bit arrays themselves
+    narrow      on a device the loop takes 16-bit arrays: products and sums are in float32 there
     """
     name = reference.__name__
     compiled, on_gpu = native.kernel(name), cuda.KERNELS.get(name)

@@ -113,5 +113,5 @@ GELUS = {"none": gelu, "tanh": gelu_tanh}
 def gelu_form(approximate: str) -> Callable[[Array], Result]:
     """The GELU op for PyTorch's `approximate` argument, "none" or "tanh"; ValueError for others."""
     if approximate not in GELUS:
-        raise ValueError(f"GELU: approximate={approximate!r} is none of {', '.join(GELUS)}")
+        raise ValueError(f"GELU: approximate={approximate!r} must be one of {', '.join(GELUS)}")
     return GELUS[approximate]

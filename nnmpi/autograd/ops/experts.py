@@ -154,7 +154,7 @@ def experts(
     def vjp_gates(intermediates: tuple[Array, Array, Array], out: Array | None) -> Array:
         dot = (intermediates[0] * outside).sum(axis=-1)
         total = xp.zeros((tokens + index.shape[1], of_gates[-1]), dtype)
-        for e in range(E):
+        for e in range(E):  # empty slots write to the rows after the last token, which are cut off
             total[index[e], start + e] = dot[e]
         return total[:tokens].reshape(of_gates)
 

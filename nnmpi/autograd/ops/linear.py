@@ -29,6 +29,7 @@ def matmul(a: Array, b: Array) -> Result:
     if a.ndim == 0 or b.ndim == 0 or a.shape[-1] != b.shape[-2 if b.ndim > 1 else 0]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not fit")
     xp, (a, b) = xp_of(a), in_one_type(a, b)
+    # vectors become matrices, so that both gradients are products of matrices
     rows, columns = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
 
     def full(g: Array) -> Array:
@@ -88,6 +89,7 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     y = xp.empty((len(rows), len(w)), x.dtype)
     kernels.outputs(rows, w, b, y, relu)
 
+    # the tape keeps what the functions below name: shapes, and y only if ReLU needs its signs
     lead_shape, shape, passed = x.shape, y.shape, y if relu else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
@@ -191,16 +193,17 @@ def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
     letters = "".join(named)
     if not {*letters, *output} <= {*ascii_letters} or not {*output} <= {*letters}:
         raise ValueError(
-            f"einsum: {equation!r} must be letters and '...', as in 'bij,bjk->bik', and what is "
-            "behind the arrow must be before it too"
+            f"einsum: {equation!r} must be letters and '...', as in 'bij,bjk->bik', and letters "
+            "after the arrow must also occur before it"
         )
     rest = [n - len(names) for n, names in zip(axes, named, strict=False)]
     fits = [n >= 0 and (n == 0 or dots in term) for n, term in zip(rest, terms, strict=False)]
     if len(terms) != len(axes) or not all(fits) or len({*output}) < len(output):
         raise ValueError(
-            f"einsum: {equation!r} for tensors of {', '.join(map(str, axes))} axes: it needs a "
-            "term for each tensor, a letter for each axis, and each letter of the output once"
+            f"einsum: {equation!r} for tensors with {', '.join(map(str, axes))} axes: it needs a "
+            "term for each tensor, a letter for each axis, and each letter of the output only once"
         )
+    # axes under "..." get unused letters, matched from the last axis as in broadcasting
     most = max(rest)
     free = "".join([c for c in ascii_letters if c not in equation][:most])
     if not arrow:

@@ -133,7 +133,7 @@ def batch_norm(
         return _unrows(dx[0], shape)
 
     def vjp_w(s: _GradientSums, out: Array | None) -> Array:
-        fits = out is not None and out.dtype == r.dtype
+        fits = out is not None and out.dtype == r.dtype  # parameters may have 16 bits, r has more
         return xp.multiply(s.dot, r, out=out if fits else None)
 
     return Result(
@@ -216,6 +216,8 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
 
     means, m2 = (xp.empty((N, C), types_of(x.dtype).sums) for _ in range(2))
     kernels.moments_loop(rows, means, m2)
+    # the variance of a group is the mean of its channels' variances plus that of their squared
+    # offsets: sums of squares of x would cancel
     mean = of_groups(means)
     off = means - mean
     r = 1 / xp.sqrt(of_groups(m2 / max(positions, 1) + off * off) + eps)

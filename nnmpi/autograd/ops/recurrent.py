@@ -168,6 +168,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     z, h_before = xp.empty((P, cell.gates * H), dtype), xp.empty((P, H), dtype)
     kept = [xp.empty((P, H), dtype) for _ in range(cell.kept)]
     states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
+    # an op has one value: the final states are stored after the outputs
     value = xp.empty((T + cell.states, N, H), x.dtype)
     y = value[:T].reshape(P, H) if of.lengths is None else xp.empty((P, H), x.dtype)
 

@@ -87,10 +87,10 @@ def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> 
     ends = [(n, before, after) for n, (before, after) in zip(x.shape, widths, strict=True)]
     taken = tuple(slice(max(-b, 0), n - max(-c, 0)) for n, b, c in ends)
     if any(part.stop < part.start for part in taken):
-        raise ValueError(f"pad: an input of shape {a.shape} is too small for what is cut off it")
+        raise ValueError(f"pad: negative widths cut off more than an input of shape {a.shape} has")
     if mode != "constant":
         if mode not in PAD_MODES:
-            raise ValueError(f"pad: mode {mode!r} is none of constant, {', '.join(PAD_MODES)}")
+            raise ValueError(f"pad: mode {mode!r} must be one of constant, {', '.join(PAD_MODES)}")
         padded = [(k, end) for k, end in enumerate(ends) if any(end[1:])]
         return _along(a, [(k, [Tap(_index(mode, *end))], end[0]) for k, end in padded])
     inside = tuple(slice(max(b, 0), n + b + c - max(c, 0)) for n, b, c in ends)

@@ -72,7 +72,7 @@ def squeezed(shape: Shape, axis: int | Shape | None) -> Shape:
 def unsqueezed(shape: Shape, axis: int | None) -> Shape:
     """The shape with a new axis of length 1 at position `axis`."""
     if axis is None:
-        raise TypeError("unsqueeze: needs the place of the new axis, as in t.unsqueeze(0)")
+        raise TypeError("unsqueeze: give the position of the new axis, as in t.unsqueeze(0)")
     k = axis_within(axis, len(shape) + 1)
     return (*shape[:k], 1, *shape[k:])
 
@@ -85,7 +85,9 @@ def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterato
     if not isinstance(sizes, int | np.integer):
         lengths = [*map(int, sizes)]
         if sum(lengths) != n or min(lengths, default=0) < 0:
-            raise ValueError(f"split: lengths {lengths} do not add up to {n}, that of axis {k}")
+            raise ValueError(
+                f"split: lengths {lengths} do not add up to {n}, the length of axis {k}"
+            )
         ends = [*accumulate(lengths, initial=0)]
     else:
         if sizes < 0 or (sizes == 0 and n):
@@ -122,7 +124,7 @@ def expanded(shape: Shape, sizes: Shape) -> Shape:
     if lead < 0 or -1 in sizes[:lead]:
         raise ValueError(
             f"expand: {sizes} for a tensor of shape {shape}: give a length, or -1, for each of its "
-            "axes, and lengths in front of these for new ones"
+            "axes, and before these the lengths of new axes"
         )
     return tuple(shape[k - lead] if n == -1 else n for k, n in enumerate(sizes))
 
@@ -211,7 +213,7 @@ def concatenate(*arrays: Array, axis: int = 0) -> Result:
 
     ndim = y.ndim
 
-    def part(start: int, n: int) -> Any:
+    def part(start: int, n: int) -> Any:  # a function, so that each vjp has its own `start`
         index = [slice(None)] * ndim
         index[axis] = slice(start, start + n)
         return lambda g, out: g[tuple(index)]
@@ -284,6 +286,6 @@ def check_shapes(shapes: Sequence[tuple[int, ...]], join: str, axis: int) -> Non
     if len({*compared}) > 1:
         but = f" along all axes but {axis}" if join == "concat" else ""
         raise ValueError(
-            f"join {join}: parts of the shapes {', '.join(map(str, shapes))}: they must be equal"
-            f"{but}"
+            f"join {join}: the parts have the shapes {', '.join(map(str, shapes))}, which must be "
+            f"equal{but}"
         )

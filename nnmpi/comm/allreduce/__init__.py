@@ -1,1 +1,1 @@
-"""All-reduces: which there are, which is the fastest, and how each is carried out."""
+"""All-reduces: their names, the choice of the fastest, and how each is carried out."""

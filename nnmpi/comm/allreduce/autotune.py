@@ -1,4 +1,4 @@
-"""Which all-reduce is the fastest on this machine, for a number of bytes: all are timed once."""
+"""Measures the fastest all-reduce for each message size on this machine; each is timed once."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,16 +11,16 @@ from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.arguments import Array
 from nnmpi.comm.transport.base import NoRoomError
 
-SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, to 16 MiB
-SECONDS = 0.004  # for which one algorithm is timed at one size
-LONG = 0.02  # seconds: where one sum takes longer, larger sizes are not timed
-# From this size on bandwidth counts, and the order of the algorithms changes little: what takes
-# twice as long as the fastest is not timed at larger sizes.
+SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, up to 16 MiB
+SECONDS = 0.004  # spent on one algorithm at one size
+LONG = 0.02  # seconds: if one sum takes longer, larger sizes are not timed
+# From this size on bandwidth dominates and the order of the algorithms hardly changes: an algorithm
+# that takes twice as long as the fastest is not timed at larger sizes.
 LARGE = 1 << 16
 
 
 class TimedComm(Protocol):
-    """The methods of a Comm that are timed."""
+    """The methods of a Comm that measurements use."""
 
     size: int
 
@@ -30,27 +30,27 @@ class TimedComm(Protocol):
 
 
 class AlgorithmChoice(NamedTuple):
-    """The fastest algorithm at each of the first of SIZES, by name."""
+    """The name of the fastest algorithm for each of the first entries of SIZES."""
 
     names: tuple[str, ...]
 
     def without(self, name: str) -> Self:
-        """A choice without an algorithm that cannot be used: `halving` takes its place."""
+        """This choice with `halving` in place of an algorithm that cannot be used."""
         return type(self)(tuple("halving" if n == name else n for n in self.names))
 
     def name(self, nbytes: int) -> str:
-        """The fastest at the size nearest to this one, on a log scale."""
+        """The fastest algorithm at the measured size that is nearest to `nbytes` on a log scale."""
         nearest = (nbytes.bit_length() - SIZES[0].bit_length() + 1) // 2
         return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
 def measure_choice(trial: TimedComm) -> AlgorithmChoice:
-    """Times all algorithms on a Comm made for it; collective, with the same result on all ranks."""
+    """Times all algorithms on a trial Comm; collective, with the same result on all ranks."""
     names, fastest = list(NAMES), []
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
         names = [name for name in names if fits(partial(trial.all_reduce, array, name))]
-        if not names:  # `shared` was far ahead, and there is no memory for more
+        if not names:  # only `shared` was left, and there is no memory for this size
             fastest.append("halving")
             break
         calls = [partial(trial.all_reduce, array, name) for name in names]
@@ -64,7 +64,7 @@ def measure_choice(trial: TimedComm) -> AlgorithmChoice:
 
 
 def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[float]:
-    """The median seconds of collective calls, timed in turns; the same numbers on every rank."""
+    """The median seconds of collective calls that are timed in turns, averaged over the ranks."""
     first = [_agreed(comm, [_timed(comm, call)])[0] for call in calls]
     repeats = min(max(int(SECONDS * len(calls) / max(sum(first), 1e-9)), 5), 30)
     rows = [[_timed(comm, call) for call in calls] for _ in range(repeats)]
@@ -72,7 +72,7 @@ def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[floa
 
 
 def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
-    """Seconds of the second of two calls, which finds its memory in the cache."""
+    """The seconds of the second of two calls, which finds its memory in the cache."""
     call()
     comm.barrier()
     start = time.perf_counter()
@@ -81,14 +81,14 @@ def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
 
 
 def _agreed(comm: TimedComm, seconds: Sequence[float]) -> list[float]:
-    """The means over the ranks."""
+    """The mean of each value over the ranks, so that all ranks decide alike."""
     total = np.array(seconds, float)
     comm.all_reduce(total, "ring")
     return [float(x) / comm.size for x in total]
 
 
 def fits(call: Callable[[], object]) -> bool:
-    """Whether there is shared memory for a collective call."""
+    """Makes a collective call; returns False if it raises NoRoomError for lack of shared memory."""
     try:
         call()
     except NoRoomError:

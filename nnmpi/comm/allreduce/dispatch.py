@@ -1,4 +1,4 @@
-"""All-reduce by name: by an algorithm of ours, by the MPI library, or through shared memory."""
+"""All-reduce by name: by an algorithm of `collectives`, the MPI library, or shared memory."""
 
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -16,35 +16,35 @@ from nnmpi.comm.steps import OperationQueue, Steps
 from nnmpi.comm.transport.base import ShortSum, Transport
 
 NAMES = (*ALGORITHMS, "mpi", "shared")
-NEED_SETUP = ("hierarchical", "mpi", "shared")  # their first calls wait for all ranks
+NEED_SETUP = ("hierarchical", "mpi", "shared")  # whose first calls wait for all ranks
 
 SHORT = 2048  # bytes: up to here MPI_Iallreduce takes about as long as MPI_Allreduce
 
 
 class PreparedSum(NamedTuple):
-    """The facts about sums of one length and type that are found out once."""
+    """Everything about sums of one length and type that is computed once."""
 
     signature: CallSignature
     steps: AllReduce
-    starts: AllReduce  # of a call that only starts the sum
-    short: ShortSum | None  # instead of steps, where a rank has nothing else under way
+    starts: AllReduce  # steps of a call that only starts the sum
+    short: ShortSum | None  # replaces the steps while the rank has no pending works
 
 
 class AllReduceDispatch:
-    """The all-reduces of one communicator."""
+    """Prepares the all-reduces of one communicator, and owns their memory and transports."""
 
     def __init__(self, transport: Transport, interpreter: Interpreter) -> None:
         self._transport, self._interpreter = transport, interpreter
         self._topology: NodeTopology | None = None
         self._reductions: dict[tuple[int, np.dtype[Any]], SharedReduction] = {}
-        # The library's sums have a transport of their own, and an order: MPI matches collectives
-        # by the order in which they are started, and these start when ranks have agreed.
+        # The library's sums have a transport and a queue of their own: MPI matches collectives by
+        # the order in which they start, and each starts only when the ranks have agreed how.
         self._library: Transport | None = None
         self._queue = OperationQueue()
-        self._custom: dict[str, Algorithm] = {}  # proven for this number of ranks
+        self._custom: dict[str, Algorithm] = {}  # users' algorithms, proved for this many ranks
 
     def prepare(self, signature: CallSignature) -> PreparedSum:
-        """A sum of flat buffers, after `set_up`."""
+        """Prepares a sum of flat buffers; `set_up` goes first where `lacks_setup` says so."""
         name, n, dtype = signature.algorithm, signature.elements, np.dtype(signature.dtype)
         short = None
         if name == "shared":
@@ -58,12 +58,12 @@ class AllReduceDispatch:
     def _steps(self, name: str, n: int, dtype: np.dtype[Any]) -> AllReduce:
         if name == "shared" or (name == "hierarchical" and self.topology().leader_ring is not None):
             return self._reductions[_reduction_key(n, dtype)].all_reduce
-        # on a single node pairs of ranks stand for nodes in `hierarchical`
+        # on a single node, `hierarchical` takes pairs of ranks as nodes
         plan = self._interpreter.plan(self._plan(name), n, dtype)
         return partial(self._interpreter.carry_out, plan)
 
     def lacks_setup(self, name: str, n: int, dtype: np.dtype[Any]) -> bool:
-        """Whether one of NEED_SETUP needs `set_up` first; the same on all ranks."""
+        """True if an algorithm of NEED_SETUP needs `set_up` first; the same on all ranks."""
         if name == "mpi":
             return self._library is None
         if self._topology is None:
@@ -72,7 +72,7 @@ class AllReduceDispatch:
         return reduces and _reduction_key(n, dtype) not in self._reductions
 
     def set_up(self, name: str, n: int, dtype: np.dtype[Any]) -> None:
-        """Makes what the algorithm needs for such buffers; collective."""
+        """Allocates the transports or shared memory that an algorithm needs; collective."""
         if name == "mpi":
             self._library = self._transport.duplicate()
         elif name == "shared" or self.topology().leader_ring is not None:
@@ -80,25 +80,25 @@ class AllReduceDispatch:
             self._reductions[key] = self.reduction(*key)
 
     def topology(self) -> NodeTopology:
-        """Which ranks share memory; the first call is collective."""
+        """The ranks that share memory with this one; the first call is collective."""
         if self._topology is None:
             self._topology = NodeTopology.of(self._transport)
         return self._topology
 
     def reduction(self, n: int, dtype: Any) -> SharedReduction:
-        """Shared memory for sums of n numbers; collective."""
+        """Allocates shared memory for sums of n elements; collective."""
         topology = self.topology()
         needed = memory_of_sums(n, np.dtype(dtype), topology.node.size)
         topology.check_memory(needed, "a sum through shared memory", "take another algorithm")
         return SharedReduction(topology, self._interpreter, n, dtype)
 
     def node_transport(self, nbytes: int) -> Transport:
-        """A transport of the node's ranks, where so many bytes can be shared; collective."""
+        """A transport of this node's ranks, if `nbytes` of memory can be shared; collective."""
         self.topology().check_memory(nbytes, "a memory for each node", "go without shared memory")
         return self.topology().node.duplicate()
 
     def free(self) -> None:
-        """Frees everything; collective."""
+        """Frees all memory and transports; collective."""
         for reduction in self._reductions.values():
             reduction.free()
         self._reductions.clear()
@@ -121,11 +121,11 @@ class AllReduceDispatch:
         return steps if blocks else self._queue.add(steps)
 
     def _agree_and_sum(self, row: Array, starts: bool) -> Steps:
-        """By MPI_Allreduce if no rank only starts the sum, else by MPI_Iallreduce.
+        """Sums by MPI_Allreduce if no rank merely starts the sum, otherwise by MPI_Iallreduce.
 
-        The blocking one is up to three times as fast. It does not match the other, and while a rank
-        is in it, other operations of that rank stand still. So all ranks first agree. Short sums
-        take the other anyway, which costs less than to agree.
+        The blocking call is up to three times as fast, but it does not match the other one, and a
+        rank's other operations stand still in it. So all ranks agree first. Short sums use
+        MPI_Iallreduce anyway, which costs less than agreeing.
         """
         assert self._library is not None
         transport, dtype = self._library, _library_dtype(row.dtype)
@@ -145,9 +145,9 @@ class AllReduceDispatch:
 
 @cache
 def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in which the library sums numbers of this one.
+    """The type in which the MPI library sums elements of a dtype.
 
-    8- and 16-bit integers are summed as 32-bit ones and cut, which wraps as NumPy does: MPI
+    8- and 16-bit integers are summed as 32-bit ones and cut, which wraps around as NumPy does: MPI
     libraries with vector instructions saturate.
     """
     short = dtype.itemsize <= 2 and dtype.kind in "iu"
@@ -155,10 +155,10 @@ def _library_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _reduction_key(n: int, dtype: np.dtype[Any]) -> tuple[int, np.dtype[Any]]:
-    """Lengths are powers of two, so that a few reductions serve all buffers."""
+    """Rounds the length up to a power of two, so that a few reductions serve all buffers."""
     return power_of_two(n), dtype
 
 
 def power_of_two(n: int) -> int:
-    """The smallest one that is at least n, and 2."""
+    """The smallest power of two that is at least n and at least 2."""
     return 1 << max(n - 1, 1).bit_length()

@@ -1,17 +1,17 @@
-"""Carries algorithms out: turns one into the moves of one rank, and makes them.
+"""The interpreter of collective algorithms: derives the messages of one rank and exchanges them.
 
 r  this rank      p  ranks      n  elements of the buffer      s  a step of the algorithm
 bounds  the element at which each chunk begins, and n at the end
 
 Rules:
 
-- Works interleave at every `yield`. What a work needs beyond it is its own: scratch memory is taken
-  out of the pool for so long.
-- The order of additions, and what is their first operand, is the same for all ways to carry out a
-  plan, blocking or not: bits depend on the algorithm and the ranks alone.
-- Plans are kept by the algorithm, which is equal to itself only: who makes a new one for each
-  call derives moves anew each time (`rooted` is cached for that reason).
-- `make_plan` also tells the arrangement what a rank sends, and tests hold runs to it.
+- Works interleave at every `yield`. Whatever a work needs across a `yield` must be its own: its
+  scratch memory leaves the pool until the work ends.
+- The order of additions, and of operands, is the same for all ways to carry out a plan, blocking or
+  not: the bits of a sum depend on the algorithm and the ranks alone.
+- Plans are cached by algorithm, and an algorithm is equal to itself only: a caller that creates a
+  new one for each call derives its moves each time (`rooted` is cached for that reason).
+- `make_plan` also tells the arrangement how much a rank sends, and tests compare runs with it.
 """
 
 from collections import defaultdict
@@ -29,43 +29,43 @@ from nnmpi.comm.transport.base import Transport
 
 Bounds: TypeAlias = tuple[int, ...]
 
-# (flat buffer, tag, blocks) -> steps. `blocks`: no other operation of this rank is under way, so
-# the steps may make blocking calls. It may differ between ranks.
+# (flat buffer, tag, blocks) -> steps. `blocks`: no other work of this rank is pending, so the steps
+# may make blocking calls. It may differ between ranks.
 AllReduce: TypeAlias = Callable[[Array, int, bool], Steps]
 
-MOST_PLANS = 1000  # that are kept
+MOST_PLANS = 1000  # in the cache
 
 
 class Move(NamedTuple):
-    """The messages of one rank in one round: one each way, or none, or several where it is long.
+    """The messages of one rank in one round: one each way, none, or several if they are long.
 
-    Messages are given by the bytes they fill, and additions by their elements.
+    Messages are given as slices of bytes, additions as slices of elements.
     """
 
     to: int
-    out: tuple[slice, ...]  # bytes of the sums if they are partial, else of the buffer
+    out: tuple[slice, ...]  # bytes of the partial sums if `reduce`, else of the buffer
     source: int
-    into: tuple[slice, ...]  # bytes of scratch memory if they are to be added, else of the buffer
+    into: tuple[slice, ...]  # bytes of the scratch memory if `reduce`, else of the buffer
     reduce: bool
     add: tuple[slice, slice] | None  # elements of the sums, and of the scratch memory
-    round: tuple[slice, ...]  # sums that are complete, to be rounded before they are sent
+    round: tuple[slice, ...]  # complete sums to be rounded before they are sent
     single: bool  # at most one message each way
 
 
 class Plan(NamedTuple):
-    """All moves of one rank, for buffers of one length and type, cut at the same elements.
+    """All moves of one rank for buffers of one length and type, cut at the same elements.
 
-    Sums are kept in `sums_dtype`, and partial sums travel in it. It is float32 where the buffer is
-    float16 or bfloat16: the rank that sends a complete sum on rounds it first, and it travels
-    rounded. Narrow sums are kept in the type of the buffer: each addition is made in `adds_dtype`,
-    which is float32 then, and rounded. So their bits, too, depend on the order of additions alone.
+    Sums are kept in `sums_dtype`, and partial sums travel in it. For float16 and bfloat16 buffers
+    it is float32: the rank that sends a complete sum rounds it first, so complete sums travel in 16
+    bits. Narrow sums are kept in the type of the buffer: each addition is made in `adds_dtype`,
+    float32, and rounded. Either way the bits depend on the order of additions alone.
     """
 
     moves: tuple[Move, ...]
     dtype: np.dtype[Any]
     sums_dtype: np.dtype[Any]
     adds_dtype: np.dtype[Any]
-    scratch: int  # elements that have to be held apart from the buffer until they are added
+    scratch: int  # elements of memory for what arrives and is to be added
     round: tuple[slice, ...]  # sums to be rounded at the end
 
 
@@ -78,7 +78,7 @@ def make_plan(
     message_limit: int = 1 << 30,
     narrow_sums: bool = False,
 ) -> Plan:
-    """The plan of rank r; no message is longer than `message_limit` bytes."""
+    """Derives the plan of rank r of p; no message is longer than `message_limit` bytes."""
     chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype, narrow_sums)
     assert len(bounds) == chunks + 1
     rounded = np.zeros(chunks, bool)
@@ -106,29 +106,29 @@ def make_plan(
 
 
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
-    """Raises ValueError where the algorithm adds to a sum that was complete, and so was rounded."""
+    """Raises ValueError if an algorithm adds to a sum that was complete, and is rounded by then."""
     for peer, (lo, hi) in ((s.to, s.send), (s.source, s.recv)):
         if peer >= 0 and rounded[int(lo) : int(hi)].any():
             raise ValueError(
-                f"the plan adds to chunks {lo} to {hi - 1} after it has put sums there; "
-                "numbers of 16 bits are rounded by then: use float32, or narrow sums"
+                f"the algorithm adds to chunks {lo} to {hi - 1} after their sums were complete; "
+                "16-bit sums are rounded by then: use float32, or narrow sums"
             )
 
 
 def _elements(chunks: ChunkRange, bounds: Bounds) -> tuple[int, int]:
-    """The first element of a range of chunks, and the one behind it."""
+    """The first element of a range of chunks, and the end of the range."""
     return bounds[int(chunks[0])], bounds[int(chunks[1])]
 
 
 def _messages(lo: int, hi: int, itemsize: int, message_limit: int) -> tuple[slice, ...]:
-    """The bytes of elements lo to hi - 1, cut into messages."""
+    """The byte slices of elements lo..hi-1, cut into messages of at most `message_limit` bytes."""
     step = message_limit // itemsize * itemsize
     lo, hi = lo * itemsize, hi * itemsize
     return tuple(slice(i, min(i + step, hi)) for i in range(lo, hi, step))
 
 
 def _round(rounded: NDArray[np.bool_], range_: ChunkRange, bounds: Bounds) -> tuple[slice, ...]:
-    """The elements of chunks in a range that are not rounded yet; marks them as rounded."""
+    """The element slices of a range's chunks that are not rounded yet; marks them as rounded."""
     due = [c for c in range(int(range_[0]), int(range_[1])) if not rounded[c]]
     rounded[due] = True
     return tuple(slice(bounds[c], bounds[c + 1]) for c in due)
@@ -140,7 +140,7 @@ def _copy(parts: tuple[slice, ...], sums: Array, array: Array) -> None:
 
 
 class Interpreter:
-    """Carries algorithms out on one transport; keeps their plans and its scratch memory."""
+    """Carries out algorithms on one transport; caches their plans and pools scratch memory."""
 
     def __init__(self, transport: Transport, narrow_sums: bool = False) -> None:
         self._transport, self.narrow_sums = transport, narrow_sums
@@ -156,13 +156,13 @@ class Interpreter:
         sums: Array | None = None,
         bounds: Bounds | None = None,
     ) -> Steps:
-        """Makes the moves of this rank for a flat buffer; yields the requests that they wait for.
+        """Exchanges and adds a flat buffer as the algorithm says; yields the requests it waits for.
 
-        `blocks` allows blocking calls, which take less time than others. `sums` is memory for sums
-        in a wider type. Without bounds, the lengths of chunks differ by at most one.
+        `blocks` allows blocking calls, which are faster. `sums` is memory for sums in a wider type.
+        Without `bounds`, lengths of chunks differ by at most one.
 
-        In a round both messages are posted at once. What arrives is added when both are complete,
-        since a rank may be sending what it adds to.
+        In each round both messages are posted at once. What arrives is added when both are
+        complete, since the rank may be sending the elements to which it adds.
         """
         plan = self.plan(algorithm, row.size if bounds is None else bounds, row.dtype)
         return self.carry_out(plan, row, tag, blocks, sums)
@@ -170,13 +170,13 @@ class Interpreter:
     def carry_out(
         self, plan: Plan, row: Array, tag: int, blocks: bool = False, sums: Array | None = None
     ) -> Steps:
-        """Carries out a plan of this rank; see `steps`."""
+        """Carries out a plan of this rank; yields requests as `steps` does."""
         separate = plan.sums_dtype is not plan.dtype
         if sums is None:
             sums = row.astype(plan.sums_dtype) if separate else row
         free = self._free[plan.sums_dtype]
         scratch = free.pop() if free else _EMPTY
-        if scratch.size < plan.scratch:  # the smaller one is not needed any more
+        if scratch.size < plan.scratch:  # the larger one replaces it in the pool
             scratch = np.empty(plan.scratch, plan.sums_dtype)
         transport, raw, raw_scratch = self._transport, row.view(np.uint8), scratch.view(np.uint8)
         raw_sums = sums.view(np.uint8) if separate else raw
@@ -204,7 +204,7 @@ class Interpreter:
         free.append(scratch)
 
     def finish(self, algorithm: Algorithm, row: Array) -> None:
-        """Makes all moves, where no other operation of this transport is under way."""
+        """Carries out an algorithm to its end, while no other operation uses this transport."""
         for needs in self.steps(algorithm, row, tag=0, blocks=True):
             self._transport.wait(needs or ())
 
@@ -213,11 +213,11 @@ class Interpreter:
         self._transport.free()
 
     def plan(self, algorithm: Algorithm, cuts: int | Bounds, dtype: np.dtype[Any]) -> Plan:
-        """The moves of this rank; made once for each algorithm, cut and type."""
+        """The plan of this rank for an algorithm, cached by algorithm, cuts and type."""
         plan = self._plans.get((algorithm, cuts, dtype))
         if plan is None:
             if len(self._plans) == MOST_PLANS:
-                self._plans.clear()  # the caller makes new algorithms, or new lengths, without end
+                self._plans.clear()  # the caller keeps creating new algorithms or lengths
             t = self._transport
             at = even_bounds(cuts, algorithm.chunks(t.size)) if isinstance(cuts, int) else cuts
             limits = t.message_limit, self.narrow_sums

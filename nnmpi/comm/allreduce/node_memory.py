@@ -1,13 +1,12 @@
 """Sums through memory that the ranks of a node share: nothing is sent.
 
-mine      what this rank adds, one segment a rank
-total     the sum, one for all; rank i of the node adds up slice i of it
+mine      the values that this rank adds, one segment a rank
+total     the sum, one array for all; rank i of the node adds up slice i of it
 
-rank 0   mine [a0|b0|c0]──┐
-rank 1   mine [a1|b1|c1]──┼──► total [a0+a1+a2 | b0+b1+b2 | c0+c1+c2]
+rank 0   mine [a0|b0|c0]──┐ rank 1   mine [a1|b1|c1]──┼──► total [a0+a1+a2 | b0+b1+b2 | c0+c1+c2]
 rank 2   mine [a2|b2|c2]──┘            by rank 0   by rank 1   by rank 2
 
-Of short arrays each rank adds up everything itself, in the same order: that takes one barrier
+For short arrays each rank adds up everything itself, in the same order: that takes one barrier
 instead of two.
 """
 
@@ -23,22 +22,22 @@ from nnmpi.comm.steps import OperationQueue, Steps
 from nnmpi.comm.transport.base import Ledger, NoRoomError, ShortSum, Transport
 from nnmpi.comm.transport.node_barrier import sum_loop
 
-SHORT = 1 << 14  # bytes of arrays that each rank adds up itself
+SHORT = 1 << 14  # bytes up to which each rank adds up the whole array
 PAGE = 4096
-USABLE = 0.9  # of the free shared memory
+USABLE = 0.9  # share of the free shared memory that a sum may take
 
 
 class NodeTopology(NamedTuple):
-    """Which ranks share memory, and the algorithm that sums over nodes."""
+    """The ranks that share memory with this one, and the algorithm that sums over nodes."""
 
     node: Transport
-    ranks: tuple[int, ...]  # of the node, as the transport that was split numbers them
+    ranks: tuple[int, ...]  # of the node, numbered as in the transport that was split
     leader_ring: Algorithm | None  # over the first rank of each node; None on a single node
-    control: Interpreter  # for what ranks agree on here; on no ledger
+    control: Interpreter  # for agreements of the ranks; its ledger is not the run's
 
     @classmethod
     def of(cls, transport: Transport) -> Self:
-        """Splits the transport; collective."""
+        """Splits a transport into nodes; collective."""
         node = transport.split_node()
         control = Interpreter(transport.duplicate(Ledger(transport.size)))
         numbers = {member: r for r, member in enumerate(transport.members)}
@@ -52,17 +51,17 @@ class NodeTopology(NamedTuple):
         return cls(node, ranks, among(ALGORITHMS["ring"], lambda p: leaders), control)
 
     def check_memory(self, needed: int, label: str, remedy: str) -> None:
-        """Raises NoRoomError, on all ranks, where a node has too little: to run out kills the job.
+        """Raises NoRoomError on all ranks if a node has too little shared memory; collective.
 
-        Collective.
+        Without this check, the first write to a page without memory would kill the process.
         """
         free = self.node.free_memory()
         lacking = np.array([needed > USABLE * free], np.int64)
         self.control.finish(ALGORITHMS["doubling"], lacking)
         if lacking[0]:
             raise NoRoomError(
-                f"{label} takes {needed:,} bytes, and {free:,} are free in "
-                f"/dev/shm here: {remedy}, or enlarge it (docker run --shm-size)"
+                f"{label} takes {needed:,} bytes, and {free:,} are free in /dev/shm on this "
+                f"node: {remedy}, or enlarge it (docker run --shm-size)"
             )
 
     def free(self) -> None:
@@ -72,9 +71,10 @@ class NodeTopology(NamedTuple):
 
 
 class SharedReduction:
-    """Shared memory for sums over the ranks of a node, and over nodes where there are several.
+    """Shared memory for sums over the ranks of a node, and over nodes if there are several.
 
-    `mine` is what this rank adds, and `total` the sum, one memory for all ranks of the node.
+    `mine` holds the values that this rank adds, `total` the sum, one array for all ranks of the
+    node.
     """
 
     def __init__(self, topology: NodeTopology, interpreter: Interpreter, n: int, dtype: Any):
@@ -85,15 +85,16 @@ class SharedReduction:
         self._sums_dtype = accumulator(self.dtype)
         segment, *extra = _sizes(n, self.dtype, 1)
         separate = self._sums_dtype is not self.dtype
-        # a node rounds its sum where that is complete, or travels rounded
+        # a node rounds its own sum if that is complete, or if it travels in 16 bits
         self._rounds = separate and (self._leader_ring is None or interpreter.narrow_sums)
         self._window = self._node.window(segment + sum(extra) * (self._node.rank == 0))
         self._segments = [
             s[: n * self.dtype.itemsize].view(self.dtype) for s in self._window.segments
         ]
         self.mine: Array = self._segments[self._node.rank]
-        self._window.segments[self._node.rank][...] = 0  # takes the memory now, while there is room
-        self._window.barrier()  # from here on others may write to the total
+        # allocates the pages now: a later page fault without room would end the process by SIGBUS
+        self._window.segments[self._node.rank][...] = 0
+        self._window.barrier()  # the first rank has zeroed the total by now: others may write to it
         first = self._window.segments[0]
         self.total: Array = first[segment : segment + n * self.dtype.itemsize].view(self.dtype)
         sums_bytes = n * self._sums_dtype.itemsize
@@ -103,24 +104,21 @@ class SharedReduction:
             else self.total
         )
         self._is_short = _is_short(n, self.dtype) and self._leader_ring is None
-        self._turn = np.zeros(1, np.int64)  # which half of the segments the next short sum has
+        self._turn = np.zeros(1, np.int64)  # the half of the segments that the next short sum uses
         self._halves: dict[int, list[tuple[Array, ...]]] = {}  # by length
 
     def slice(self, start: int, stop: int, r: int | None = None) -> slice:
-        """Which of the elements start to stop - 1 this rank, or rank r of the node, adds up."""
+        """The slice of elements start..stop-1 that this rank, or rank r of the node, adds up."""
         n, p, r = stop - start, self._node.size, self._node.rank if r is None else r
         return slice(start + chunk_start(n, p, r), start + chunk_start(n, p, r + 1))
 
     def reduce(self, start: int, stop: int, tag: int, blocks: bool) -> Steps:
-        """Adds up elements start to stop - 1, after the sums that were started before.
-
-        This rank's are in `mine`, and the sum is in `total`.
-        """
+        """Sums elements start..stop-1 of all ranks' `mine` into `total`, after all earlier sums."""
         steps = self._reduce(start, stop, tag, blocks)
         return steps if blocks else self._queue.add(steps)
 
     def all_reduce(self, array: Array, tag: int, blocks: bool) -> Steps:
-        """Sums arrays of the ranks' own in place; only what others need is copied."""
+        """Sums an array outside shared memory in place; copies only elements that others need."""
         if self._is_short:
             steps = self._exchange(array, blocks)
         else:
@@ -128,14 +126,16 @@ class SharedReduction:
         return steps if blocks else self._queue.add(steps)
 
     def short_sum(self, n: int) -> ShortSum | None:
-        """The sum of n numbers in one call, if it is short and there is compiled code for it."""
+        """The compiled all-reduce of n elements, or None if they are many or it is not compiled."""
         if not self._is_short:
             return None
         return self._window.short_sum(self._turn, *self._half_segments(n))
 
     def _exchange(self, array: Array, blocks: bool) -> Steps:
-        """Sums a short array. What is written in one turn has been read when the turn comes again:
-        in between all ranks meet for the other one.
+        """Sums a short array with one barrier; segments have two halves, used in turns.
+
+        When a half is written again, all ranks have read it: they met for the other half in
+        between.
         """
         parts = self._half_segments(array.size)[self._turn[0]]
         self._turn ^= 1
@@ -144,7 +144,7 @@ class SharedReduction:
         sum_loop(array, *parts)
 
     def _half_segments(self, n: int) -> list[tuple[Array, ...]]:
-        """For each turn: where the ranks write n numbers."""
+        """For each of two turns, every rank's view of n elements of its segment; cached by n."""
         if n not in self._halves:
             segments = [segment.view(self.dtype) for segment in self._window.segments]
             starts = 0, self.total.size
@@ -154,10 +154,13 @@ class SharedReduction:
     def _reduce(
         self, start: int, stop: int, tag: int, blocks: bool, array: Array | None = None
     ) -> Steps:
-        """`array` has both this rank's elements and the sum, and begins with the first element."""
+        """Sums elements start..stop-1; `array`, if given, replaces this rank's `mine` and gets the
+        sum.
+        """
         slice_here, parts = self.slice(start, stop), list(self._segments)
         if array is not None:
             mine, parts[self._node.rank] = parts[self._node.rank], array
+            # this rank adds its own slice from `array` itself; others read the rest from `mine`
             for i, j in ((start, slice_here.start), (slice_here.stop, stop)):
                 mine[i:j] = array[i:j]
         yield self._barrier(blocks)
@@ -173,7 +176,7 @@ class SharedReduction:
             array[...] = self.total[:stop]
 
     def is_viewed(self) -> bool:
-        """Forgets `mine` and `total`; returns whether arrays of others still view the memory."""
+        """Drops `mine` and `total`; returns True if other arrays still view the memory."""
         del self._segments, self.mine, self.total, self._sums
         return self._window.is_viewed()
 
@@ -184,36 +187,36 @@ class SharedReduction:
         self._window.free()
 
     def _barrier(self, blocks: bool) -> Any:
-        """A barrier of the node, waited for if `blocks`; what this rank wrote is visible after."""
+        """A barrier of the node, waited for if `blocks`; all see earlier writes after it."""
         if not blocks:
             return self._window.ibarrier()
         self._window.barrier()
         return ()
 
     def _add(self, parts: list[Array], lo: int, hi: int) -> None:
-        """Adds up elements lo to hi - 1 over the node, always in the order of the ranks."""
+        """Adds up elements lo..hi-1 over the node, always in rank order."""
         sum_loop(self._sums[lo:hi], *[part[lo:hi] for part in parts])
         if self._rounds:
             self.total[lo:hi] = self._sums[lo:hi]
 
 
 def _sizes(n: int, dtype: np.dtype[Any], p: int) -> tuple[int, int, int]:
-    """Bytes of the segments of p ranks, of the total, and of sums in a wider type, if any."""
+    """The bytes of p ranks' segments, of the total, and of separate sums in a wider type (or 0)."""
     total, wider = _pages(n * dtype.itemsize), accumulator(dtype)
     segment = 2 * total if _is_short(n, dtype) else total
     return p * segment, total, _pages(n * wider.itemsize) * (wider is not dtype)
 
 
 def _is_short(n: int, dtype: np.dtype[Any]) -> bool:
-    """Whether each rank adds up everything; its segment then has two halves, used in turns."""
+    """True if each rank adds up the whole array; its segment then has two halves, used in turns."""
     return n * dtype.itemsize <= SHORT and accumulator(dtype) is dtype
 
 
 def memory_of_sums(n: int, dtype: np.dtype[Any], p: int) -> int:
-    """The bytes of shared memory behind sums of n numbers over p ranks of a node."""
+    """The bytes of shared memory for sums of n elements over p ranks of a node."""
     return sum(_sizes(n, dtype, p))
 
 
 def _pages(nbytes: int) -> int:
-    """Rounded up to whole pages, so that ranks seldom write to the same one."""
+    """Rounds a number of bytes up to whole pages, so that ranks seldom write to the same page."""
     return -(-max(nbytes, 1) // PAGE) * PAGE

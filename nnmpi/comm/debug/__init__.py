@@ -1,1 +1,1 @@
-"""Finding out which rank did what, where ranks fail or hang."""
+"""Diagnostics: which rank did what, when ranks fail or hang."""

@@ -1,7 +1,7 @@
 """NNMPI_DEBUG=collectives: before each collective, the ranks compare what they are about to call.
 
-MPI does not: two ranks that sum different types, or in a different order, get garbage and an exit
-status of 0.
+MPI does not compare: two ranks that sum different types, or in a different order, get garbage and
+an exit status of 0.
 """
 
 import json
@@ -15,16 +15,16 @@ from nnmpi.comm.call_log import LoggedCall
 from nnmpi.comm.steps import OperationQueue, Steps
 from nnmpi.comm.transport.base import TAGS, Ledger, Transport
 
-NBYTES = 400  # of an encoded call
-LONGEST_NAME, LONGEST_FILE = 80, 150  # characters that are kept, the last ones
+NBYTES = 400  # bytes of an encoded call
+LONGEST_NAME, LONGEST_FILE = 80, 150  # longer ones keep their last characters
 
 
 class MismatchError(RuntimeError):
-    """The ranks do not call the same collective."""
+    """Ranks do not call the same collective."""
 
 
 class CallComparison:
-    """Compares the calls of one communicator's ranks, on a transport of its own."""
+    """Compares the collectives that the ranks of a communicator call, on a transport of its own."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport.duplicate(Ledger(transport.size))
@@ -36,9 +36,10 @@ class CallComparison:
         self._transport.free()
 
     def steps(self, call: LoggedCall, blocks: bool) -> Steps:
-        """Completes if all ranks make this call; else raises the same MismatchError on all of them.
+        """Completes if all ranks make this call; otherwise raises the same MismatchError on all of
+        them.
 
-        The line that calls may differ between ranks: there are programs in which that is right.
+        Lines of code are not compared: in correct programs, ranks may call from different lines.
         """
         return self._queue.add(self._steps(call, blocks))
 
@@ -53,14 +54,14 @@ class CallComparison:
 
 
 def encode(call: LoggedCall) -> bytes:
-    """The call for another rank, in at most NBYTES bytes."""
+    """Encodes the call as JSON for another rank, in at most NBYTES bytes."""
     file = call.file.encode("ascii", "replace").decode()
     short = call._replace(comm=call.comm[-LONGEST_NAME:], file=file[-LONGEST_FILE:])
     return json.dumps(short, default=str).encode()
 
 
 def difference(calls: list[LoggedCall]) -> str:
-    """Which ranks call what, the smaller groups first."""
+    """Describes which ranks call what, smaller groups of ranks first."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for r, call in enumerate(calls):
         groups.setdefault(_compared(call), []).append(r)
@@ -78,7 +79,7 @@ def difference(calls: list[LoggedCall]) -> str:
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0, 1 and 3`."""
+    """Rank numbers as text: `rank 2`, `ranks 0, 1 and 3`."""
     *others, last = (str(r) for r in ranks)
     return f"ranks {', '.join(others)} and {last}" if others else f"rank {last}"
 

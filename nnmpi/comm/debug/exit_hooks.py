@@ -1,6 +1,6 @@
-"""Exceptions that reach the top of a rank end the job, or the rank alone.
+"""Exception hooks: an exception that reaches the top level ends the job, or this rank alone.
 
-Left alone, a rank that fails waits in MPI_Finalize for the others, which wait for it.
+Without them a rank that fails waits in MPI_Finalize for the others, which wait for it.
 """
 
 import os
@@ -22,41 +22,43 @@ from nnmpi.comm.debug.compare import name_ranks
 from nnmpi.comm.stderr import flush_output, print_error
 from nnmpi.comm.transport.base import OtherRankError, RankLost
 
-TIME_TO_BE_ENDED = 3.0  # seconds in which another rank, which prints its exception, ends this one
+TIME_TO_BE_ENDED = 3.0  # seconds to wait for the rank that failed first to end the job
 
-MOST = 1000  # characters of a message that ranks compare
+MOST = 1000  # characters of an error message that ranks compare
 INTERRUPTED = 130  # the exit status that shells give to Ctrl-C
 
 
 class JobEnd(NamedTuple):
-    """How a rank ends the job, with an exit status, and itself.
+    """The way a rank ends the job, or itself in a fault-tolerant job.
 
-    A job that is fault tolerant (`mpirun --with-ft ulfm`) goes on without a rank that ends alone.
+    A fault-tolerant job (`mpirun --with-ft ulfm`) continues without the ranks that end by
+    themselves.
     """
 
     end_job: Callable[[int], None]
     fault_tolerant: bool = False
 
     def end_rank(self) -> None:
-        """Ends this rank, and all others where they cannot go on without it."""
-        if self.fault_tolerant:  # the others notice no other signal, and no exit status
+        """Ends this rank; also ends all other ranks unless the job is fault tolerant."""
+        if self.fault_tolerant:  # ULFM notices SIGKILL, but no exit status and no other signal
             os.kill(os.getpid(), signal.SIGKILL)
         self.end_job(1)
 
 
 class Failures(NamedTuple):
-    """News of the other ranks that a rank has when it fails."""
+    """Reports of failures on other ranks, as known to a rank that fails."""
 
-    is_first: bool = True  # this rank, of all that fail
-    others: Mapping[int, str] = {}  # messages of other ranks that fail
-    all_ended: bool = False  # they have failed too, or come to their end
+    is_first: bool = True  # this rank failed first
+    others: Mapping[int, str] = {}  # other ranks that failed, and their messages
+    all_ended: bool = False  # all other ranks have failed or reached their end
 
 
 @contextmanager
 def fatal(who: str, ending: JobEnd, passed: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Acts on an exception in the block, unless it is one of those that are passed on.
+    """A context in which an exception ends this rank; exceptions of the types in `passed`
+    propagate.
 
-    It is for what runs before the hooks are there, or when Python asks them no more.
+    For code that runs before the hooks are installed, or after Python has stopped calling them.
     """
     try:
         yield
@@ -74,10 +76,11 @@ def fatal(who: str, ending: JobEnd, passed: tuple[type[Exception], ...] = ()) ->
 def install(
     rank: int, size: int, ending: JobEnd, failures: Callable[[str, bool], Failures]
 ) -> None:
-    """Replaces Python's exception hooks: they print the exception of this rank, and act on it.
+    """Replaces Python's exception hooks by hooks that print this rank's exception and end the rank.
 
-    `failures` tells the other ranks of it, and whether it only follows from that of another.
-    Hooks that the user has set are called first. A fork of the rank's process is no rank.
+    `failures` reports the exception to the other ranks; its second argument is True if the
+    exception only follows from another rank's. Hooks that the user has set are called first. In a
+    fork of the rank's process only the old hooks act.
     """
     process = os.getpid()
     old_hook, thread_before = sys.excepthook, threading.excepthook
@@ -125,19 +128,19 @@ def install(
 
 
 def _print(who: str, text: str) -> None:
-    """Prints what ends this rank, with its name on each line."""
+    """Prints the reason why this rank ends, with the rank's name on each line."""
     flush_output()
     print_error("\n".join(f"{who}: {line}" for line in text.rstrip().splitlines()))
 
 
 def _interrupt_ends_process() -> None:
-    """From here on Ctrl-C ends this process: an exception would only keep it from ending."""
-    with suppress(ValueError):  # another thread than the main one
+    """Restores the default action of Ctrl-C, since an exception would only delay the end."""
+    with suppress(ValueError):  # only the main thread may set signal handlers
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
-    """Lines about other ranks that have failed, alike or not."""
+    """Lines that name the other ranks that failed, with the same message or another one."""
     alike = [r for r in others if others[r] == message]
     lines = [f"{name_ranks(sorted([rank, *alike]))} failed alike:\n"] if alike else []
     rest = (f"rank {r} failed too: {text}\n" for r, text in others.items() if r not in alike)
@@ -147,14 +150,14 @@ def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
 # ---- tracebacks for users: frames of this package, where the mistake rarely is, are left out
 
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
-RUNPY = "<frozen runpy>"  # the frames of `python -m`
-DECORATOR = np.errstate.__call__.__code__.co_filename  # between those of training
+RUNPY = "<frozen runpy>"  # frames of `python -m`
+DECORATOR = np.errstate.__call__.__code__.co_filename  # np.errstate decorates functions of nnmpi
 
 
 def traceback_text(error: BaseException) -> str:
-    """The traceback of an exception, in which frames of nnmpi are left out if there are others.
+    """The traceback of an exception without frames of nnmpi, unless it has no other frames.
 
-    With NNMPI_TRACEBACK=full it is Python's.
+    With NNMPI_TRACEBACK=full it is Python's full traceback.
     """
     described = TracebackException.from_exception(error)
     stacks = [part.stack for part in _chain(described)]
@@ -168,7 +171,7 @@ def traceback_text(error: BaseException) -> str:
 
 
 def _chain(error: TracebackException | None) -> Iterator[TracebackException]:
-    """The exception, and what it comes from."""
+    """Yields the exception, then its causes or contexts, as Python prints them."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

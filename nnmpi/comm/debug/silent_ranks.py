@@ -1,13 +1,12 @@
-"""Finding and killing a rank that is silent, where the job goes on without it.
+"""Finds and kills silent ranks in a job that continues without them.
 
-rank 0   waits ........ for longer than the limit: ask ──► answers: 1 waits, 3 waits, 2 nothing
-rank 1   waits ........ answer                                          │
-rank 2   stopped                                                        ▼  SIGKILL
-rank 3   waits ........ answer ◄── on the host of rank 2: end it ───────┘
+rank 0   waits ........ for longer than the limit: ask ──► answers: 1 waits, 3 waits, 2 nothing rank
+1   waits ........ answer                                          │ rank 2   stopped
+▼  SIGKILL rank 3   waits ........ answer ◄── on the host of rank 2: end it ───────┘
 
 A rank is silent if it does not answer in time, or if it has only computed for longer than the
-limit: it has made no call, and waits in none. Of those that wait, the first one has it killed. A
-rank that has come to its end waits for the others.
+limit: it has made no call and waits in none. Of the ranks that wait, the one with the lowest number
+has it killed. A rank that has reached its end counts as waiting.
 """
 
 import math
@@ -26,34 +25,39 @@ if TYPE_CHECKING:  # an import starts MPI
     from nnmpi.comm.transport.mpi_job import MPIChannel
 
 TIME_TO_ANSWER = 1.0  # seconds, at least
-PART_TO_ANSWER = 0.1  # of the limit: a call outside Python may keep a watchdog from answering
+PART_TO_ANSWER = 0.1  # of the limit: a long call outside Python may delay a watchdog's answer
 TIME_TO_VANISH = 10.0  # seconds in which MPI notices that a rank was killed
 ASK, ANSWER, END = "ask", "answer", "end"
 
 
 class SilentRankMonitor:
-    """The silent ranks that a watchdog knows of; `send` sends a message to another rank."""
+    """Finds silent ranks for a watchdog; `send` sends a message to another rank's monitor."""
 
     def __init__(
         self, rank: int, progress: Progress, send: Callable[[int, str, object], None]
     ) -> None:
         self._rank, self._progress, self._send = rank, progress, send
-        self.at_end = False  # of this rank
+        self.at_end = False  # this rank has reached its end
         self._last_record: object = None
-        self._active_at = time.monotonic()  # when this rank last gave a sign of life
+        self._active_at = time.monotonic()  # when this rank last made a call or waited
         self._asked_at = -math.inf  # when this rank asked the others
-        self._busy_seconds: dict[int, float] = {}  # seconds for which others say that they compute
-        self._killed_at: dict[int, float] = {}  # when
+        self._busy_seconds: dict[int, float] = {}  # how long others have computed; 0 if they wait
+        self._killed_at: dict[int, float] = {}
 
     def note_activity(self) -> None:
-        """Sees whether this rank has made a call, or waits; to be called again and again."""
+        """Records whether this rank has made a call since the last look, or waits in one.
+
+        The watchdog calls it repeatedly.
+        """
         log = self._progress.log
         record = log.records[-1] if log.records else None
         if record is not self._last_record or self._waits():
             self._last_record, self._active_at = record, time.monotonic()
 
     def receive(self, source: int, kind: str, value: float) -> None:
-        """A message of another rank about silence."""
+        """Handles another rank's message about silent ranks: a question, an answer, or an order to
+        kill.
+        """
         if kind == ASK:
             self.note_activity()
             self._send(source, ANSWER, 0.0 if self._waits() else time.monotonic() - self._active_at)
@@ -66,13 +70,15 @@ class SilentRankMonitor:
         return self.at_end or self._progress.waiting() is not None
 
     def kill_silent_ranks(self, channel: "MPIChannel", reason: str, limit: float) -> bool:
-        """Has silent ranks killed; False where that is no remedy, since all wait for each other.
+        """Has silent ranks killed and returns True; False if that cannot help, since all ranks
+        wait.
 
-        To be called again and again while this rank waits for longer than the limit.
+        The watchdog calls it repeatedly while this rank waits for longer than the limit. The first
+        call asks the other ranks, later ones evaluate their answers.
         """
         now, others = time.monotonic(), channel.left()
         answer_time = max(TIME_TO_ANSWER, PART_TO_ANSWER * limit)
-        if now - self._asked_at > 2 * answer_time:  # never, or for an earlier wait, which has ended
+        if now - self._asked_at > 2 * answer_time:  # not asked, or during an earlier wait
             self._asked_at = now
             self._busy_seconds.clear()
             for r in others:
@@ -86,20 +92,22 @@ class SilentRankMonitor:
         if not silent:
             return len(waiting) < len(others)
         if min(waiting, default=self._rank) < self._rank:
-            return True  # that one has it done
+            return True  # the waiting rank with the lowest number acts
         if any(now - self._killed_at.get(r, now) > TIME_TO_VANISH for r in silent):
-            return False  # it has ended by itself, in a way that MPI does not notice
+            return False  # it is gone, but in a way that MPI does not notice
         new = [r for r in silent if r not in self._killed_at]
         self._killed_at |= dict.fromkeys(new, now)
         reason = f"{reason} for longer than NNMPI_TIMEOUT={limit:g} s"
         return not new or self._kill(new, channel, reason)
 
     def _kill(self, silent: list[int], channel: "MPIChannel", reason: str) -> bool:
-        """Has these ranks killed; returns whether each has a rank beside it that can."""
+        """Has these ranks killed; returns False if a rank's host has no other rank that can kill
+        it.
+        """
         here = sorted({self._rank, *self._busy_seconds} - {*self._killed_at})
         print_error(
             f"rank {self._rank} waits {reason}; {name_ranks(silent)} "
-            f"{'is' if len(silent) == 1 else 'are'} silent, and killed"
+            f"{'is' if len(silent) == 1 else 'are'} silent and will be killed"
         )
         for r in silent:
             host, process = channel.processes[r]
@@ -114,6 +122,5 @@ class SilentRankMonitor:
 
 
 def kill_process(process: int) -> None:
-    """Kills a process of this host."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)

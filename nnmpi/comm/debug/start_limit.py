@@ -1,8 +1,9 @@
-"""Limits on the times in which MPI starts and ends: no thread of Python runs then, a process does.
+"""Time limits for the start and the end of MPI, enforced by a second process.
 
-At the start it is a fork of the rank, which ends with the start, or ends the job where that lasts
-too long, or where a rank beside it has ended meanwhile: in a job that outlives its ranks MPI_Init
-would wait for that one for ever.
+No Python thread runs inside MPI_Init and MPI_Finalize. At the start the second process is a fork of
+the rank. It exits when the start is over, and ends the job if that takes too long or if another
+rank of this host has ended meanwhile: in a fault-tolerant job MPI_Init would wait for that rank for
+ever.
 """
 
 import os
@@ -21,27 +22,29 @@ from nnmpi.comm.stderr import print_error
 from nnmpi.comm.transport import launcher
 
 RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-"""Where launchers say which rank a process is."""
+"""Environment variables in which launchers pass the rank number."""
 
-BETWEEN_RANKS = 0.5  # seconds: the first rank that ends ends the others before they print the same
+BETWEEN_RANKS = 0.5  # seconds by which rank limits differ, so that only one rank prints
 TIME_TO_READ = 0.2  # seconds in which the launcher reads what was printed
 LOOK_INTERVAL = 1.0  # seconds between two looks at the other ranks
-TIME_TO_START = 2.0  # seconds for which ranks may be missing: not started yet, or already at work
+TIME_TO_START = 2.0  # seconds for which ranks may be missing: not started, or past the start
 
 
 @contextmanager
 def limited_start(timeout: float) -> Iterator[None]:
-    """Ends this process, with a line, if the block takes longer than so many seconds."""
+    """A context that ends this process with a message if its body takes longer than `timeout`
+    seconds.
+    """
     if timeout > threading.TIMEOUT_MAX or "mpi4py.MPI" in sys.modules:  # MPI runs already
         yield
         return
     process, parent = os.getpid(), os.getppid()
     ends, started = os.pipe()
-    with warnings.catch_warnings():  # of threads; the fork calls nothing that needs them
+    with warnings.catch_warnings():  # about forking with threads; the fork needs none of them
         warnings.simplefilter("ignore", DeprecationWarning)
         try:
             child = os.fork()
-        except OSError:  # no room for a process: the start has no limit
+        except OSError:  # no room for another process: the start has no limit
             child = None
     if child == 0:
         try:
@@ -55,13 +58,13 @@ def limited_start(timeout: float) -> Iterator[None]:
         yield
     finally:
         os.close(started)
-        with suppress(ChildProcessError):  # where SIGCHLD is ignored
+        with suppress(ChildProcessError):  # SIGCHLD is ignored: there is nothing to wait for
             if child is not None:
                 os.waitpid(child, 0)
 
 
 def _problem(ends: int, timeout: float, parent: int) -> str:
-    """Why the start has to end, as soon as that is known; empty when it has ended by itself."""
+    """Waits until the start is over and returns "", or returns the reason to end the job."""
     rank, began = rank_of(os.environ), time.monotonic()
     until, complete, now = began + timeout + BETWEEN_RANKS * min(rank, 5), began, began
     here = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0")) * launcher.is_launcher(parent)
@@ -73,8 +76,8 @@ def _problem(ends: int, timeout: float, parent: int) -> str:
             complete = now
         elif now > complete + TIME_TO_START and rank == min(left):
             return (
-                f"waits in MPI_Init for a rank that has ended (left of {here} on this host: "
-                f"{name_ranks(sorted(left))}); start the job again"
+                f"waits in MPI_Init for a rank that has ended (of {here} on this host, "
+                f"{name_ranks(sorted(left))} still run); start the job again"
             )
     return (
         f"has waited for longer than NNMPI_TIMEOUT={timeout:g} s in MPI_Init, for all ranks to "
@@ -93,21 +96,22 @@ if not select.select([0], [], [], limit)[0]:
 
 
 def limit_end(timeout: float) -> None:
-    """Start a process that ends this one, with a line, if it lasts for longer: no thread of Python
-    runs in MPI_Finalize, and a process that ends cannot fork.
+    """Starts a process that ends this one with a message after `timeout` seconds.
+
+    No Python thread runs in MPI_Finalize, and a process that is exiting cannot fork.
     """
     if timeout > threading.TIMEOUT_MAX:
         return
-    ends, _ = os.pipe()  # the other end is closed when this process has ended
+    ends, _ = os.pipe()  # never closed here: the system closes it when this process ends
     numbers = map(str, (timeout, os.getpid(), os.getppid()))
     arguments = [sys.executable, "-S", "-c", WATCHER_SCRIPT, *numbers, *sys.path]
     files = [(os.POSIX_SPAWN_DUP2, ends, 0), (os.POSIX_SPAWN_DUP2, 2, 1)]
-    with suppress(OSError):  # no memory for a process: the end has no limit
+    with suppress(OSError):  # no memory for another process: the end has no limit
         os.posix_spawn(sys.executable, arguments, os.environ, file_actions=files)
 
 
 def end_late(limit: float, process: int, parent: int) -> None:
-    """End a rank that has waited at its end for so many seconds."""
+    """Ends a rank that has waited in MPI_Finalize for `limit` seconds."""
     time.sleep(BETWEEN_RANKS * min(rank_of(os.environ), 5))
     problem = f"has waited for longer than NNMPI_TIMEOUT={limit:g} s for the end of MPI"
     end_rank(process, parent, problem + stopped_ranks(parent))
@@ -122,25 +126,25 @@ def end_rank(process: int, parent: int, problem: str) -> None:
 
 
 def ranks_of(parent: int) -> dict[int, str]:
-    """The ranks that a launcher of this host has started and that have not ended: their states."""
+    """The ranks of this host that a launcher has started and that run, with their states."""
     states = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError):  # it has ended, or is another user's
+        with suppress(OSError, ValueError):  # it has ended, or belongs to another user
             state, by, *_ = status.read_text().rpartition(")")[2].split()
             if int(by) == parent:
                 pairs = status.with_name("environ").read_text().split("\0")
                 environment = dict(pair.partition("=")[::2] for pair in pairs)
-                if environment.keys() & {*RANK}:  # else it helps the launcher
+                if environment.keys() & {*RANK}:  # otherwise it is a helper of the launcher
                     states[rank_of(environment)] = state
     return states
 
 
 def stopped_ranks(parent: int) -> str:
-    """Which ranks of a launcher are stopped, to append to a line; nothing if none is known."""
+    """Text that names the launcher's stopped ranks, to append to a message, or ""."""
     stopped = sorted(rank for rank, state in ranks_of(parent).items() if state in "Tt")
     return f"; stopped here: {name_ranks(stopped)}" if stopped else ""
 
 
 def rank_of(environment: "os._Environ[str] | dict[str, str]") -> int:
-    """The rank that a launcher has started, by its environment."""
+    """The rank number that the launcher has passed in the environment; 0 if there is none."""
     return next((int(environment[name]) for name in RANK if name in environment), 0)

@@ -1,17 +1,17 @@
-"""A thread beside each rank that acts where ranks would wait for ever.
+"""The watchdog: a thread beside each rank that acts when ranks would wait for ever.
 
-warning  a rank has waited for a minute: it prints what it waits in, once
+warning  a rank has waited for a minute: it prints the call it waits in, once
 report   a rank has waited for longer than NNMPI_TIMEOUT, in a call or at its end (or for the start,
-         by default 5 minutes): it prints what it does, and asks the other ranks to print the same;
-         then it ends the job
-left     a rank has come to its end; another that waits for it in a collective, or for its message,
-         ends the job
-failed   an exception ends a rank; of several, the first one prints it
-silent   in a fault-tolerant job, a rank that others have waited for so long is killed instead of
+         by default 5 minutes): it prints what it does, asks the other ranks to print the same, and
+         then ends the job
+left     a rank has reached its end; another rank that waits for it, in a collective or for its
+         message, ends the job
+failed   an exception ends a rank; if several ranks fail, the first one prints it
+silent   in a fault-tolerant job, a rank for which others have waited that long is killed instead of
          the job: `silent_ranks` finds it
 
 Nothing is sent while all goes well, except that ranks wait for each other at the end: MPI_Finalize
-would do so without a word, and without noticing that a rank waits for one that has left.
+would do so silently, and would not notice that a rank waits for one that has left.
 """
 
 import json
@@ -36,62 +36,64 @@ if TYPE_CHECKING:  # an import starts MPI
     from nnmpi.comm.transport.mpi_job import MPIChannel
 
 TICK = 0.25  # seconds between two looks
-LONG_WAIT = 60.0  # seconds, after which a rank prints once what it waits in
+LONG_WAIT = 60.0  # seconds after which a rank prints, once, the call it waits in
 TIME_TO_REPORT = 1.0  # seconds from the first report to the end of the job
 TIME_TO_END = 0.25  # seconds that a rank waits at its end before it tells the others
 IN_FLIGHT = 0.5  # seconds for which a message from a rank that has left may be under way
-FRAMES = 8  # of a stack, the innermost
+FRAMES = 8  # innermost frames of a stack that a report shows
 
-TIME_TO_FAIL = 0.5  # seconds in which ranks that fail hear of each other
+TIME_TO_FAIL = 0.5  # seconds in which failing ranks learn of each other
 
-REPORT, LEFT, FAILED = "report", "left", "failed"  # kinds of messages, beside those of silence
-END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # what a rank waits in at its end
+REPORT, LEFT, FAILED = "report", "left", "failed"  # types of messages, beside those of silent_ranks
+END = LoggedCall("world", 0, "end", "", None, 0, -1, "", 0)  # the wait of a rank at its end
 
 
 class DepartedRank(NamedTuple):
-    """A rank that has come to its end."""
+    """The last known state of a rank that has reached its end."""
 
-    calls: dict[str, int]  # collectives that it has called, by communicator
-    incomplete: list[list[object]]  # name and number of collectives that it has not completed
-    last: str
-    received: float  # when
+    calls: dict[str, int]  # number of collectives that it has called, by communicator
+    incomplete: list[list[object]]  # communicator and number of pending collectives
+    last: str  # its last call, as text
+    received: float  # when the message arrived
 
     def takes_part_in(self, call: LoggedCall) -> bool:
-        """Whether it has done its part of a collective; not known of a message."""
+        """True if the rank has completed its part of a collective; False for messages, where it is
+        unknown.
+        """
         if call.number < 0 or [call.comm, call.number] in self.incomplete:
             return False
         return self.calls.get(call.comm, 0) >= call.number
 
 
 class Watchdog:
-    """Watches the thread that makes it.
+    """A thread that watches the thread that creates it, and talks to the watchdogs of other ranks.
 
-    Without a `channel` it knows no other rank.
+    Without a `channel` it knows of no other ranks.
     """
 
     def __init__(self, rank: int, progress: Progress, ending: JobEnd) -> None:
         self._rank, self._progress, self._ending = rank, progress, ending
-        self.channel: MPIChannel | None = None  # to the other ranks, for which it then waits too
+        self.channel: MPIChannel | None = None  # to the other ranks, for which `leave` then waits
         self._silent_ranks = SilentRankMonitor(rank, progress, self._send)
         self._main, self._ended = threading.get_ident(), threading.Event()
         self._departed: dict[int, DepartedRank] = {}
         self._failed: dict[int, tuple[str, bool, bool]] = {}  # message, is first, follows
-        self._lock = threading.Lock()  # of the channel
+        self._lock = threading.Lock()  # guards the channel
         self._warned = self._reported = False
         self._thread = threading.Thread(target=self._run, name="nnmpi watchdog", daemon=True)
         self._thread.start()
 
     def leave(self) -> None:
-        """Returns when all ranks have called it, unless a rank ends the job."""
+        """Ends the watchdog: returns when all ranks have called it, unless a rank ends the job."""
         self._silent_ranks.at_end = True
         self._ended.set()
         self._thread.join()
 
     def failures(self, message: str, follows: bool) -> Failures:
-        """Tells the other ranks what ends this one, and returns what they have told meanwhile.
+        """Tells the other ranks that this rank fails; returns the failures that they have reported.
 
-        An error that follows from that of another rank is not told where the job ends anyway. Of
-        several that have not heard of each other in time, the one with the lowest number is first.
+        An error that `follows` from another rank's is not sent if the job ends anyway. Of several
+        ranks that fail at the same time, the one with the lowest number counts as the first.
         """
         channel = self.channel
         if channel is None or self._ended.is_set() or (follows and not self._ending.fault_tolerant):
@@ -103,7 +105,7 @@ class Watchdog:
         while time.monotonic() < until and not self._failed.keys() >= {*channel.left()}:
             time.sleep(0.01)
             self._receive()
-        failed = dict(self._failed)  # the thread of the watchdog adds to it
+        failed = dict(self._failed)  # a copy: the watchdog's thread may add to it
         others = {r: text for r, (text, _, follows) in sorted(failed.items()) if not follows}
         first = [r for r, (_, first, _) in failed.items() if first]
         is_first = is_first and self._rank < min(first, default=self._rank + 1)
@@ -173,7 +175,7 @@ class Watchdog:
                 print_error(report(self._rank, self._progress, self._main, late))
 
     def _check_for_ranks_that_left(self, call: LoggedCall, seconds: float) -> None:
-        """Ends the job if this rank waits for one that has left."""
+        """Ends the job if this rank waits for a rank that has reached its end."""
         participants = self._progress.log.participants(call)
         for r, left in self._departed.items():
             known = min(seconds, time.monotonic() - left.received)
@@ -185,7 +187,7 @@ class Watchdog:
                 self._ending.end_job(1)
 
     def _wait_for_all(self, channel: "MPIChannel") -> None:
-        """Waits at the end of this rank, without using the core that others may need."""
+        """Waits at the end for all ranks; pauses between tests, since others may need this core."""
         started, sent, pause = time.monotonic(), False, 0.001
         all_here = channel.ibarrier()
         while not all_here():
@@ -200,7 +202,7 @@ class Watchdog:
                 self._time_out(f"at its end for {whom}", END, limit)
             time.sleep(pause)
             pause = min(2 * pause, 0.01)
-        self._receive()  # MPI wants no message to be left
+        self._receive()  # MPI_Finalize requires that no message is pending
 
     def _announce_departure(self) -> None:
         log = self._progress.log
@@ -217,14 +219,14 @@ class Watchdog:
             self._send(r, *message)
 
     def _send(self, to: int, *message: object) -> None:
-        """Sends the kind of a message and its values."""
+        """Sends a message, its type first and then its values, as JSON."""
         assert self.channel is not None
         with self._lock:
             self.channel.send(json.dumps(message, default=str).encode(), to)
 
 
 def warn(rank: int, call: LoggedCall, seconds: float) -> None:
-    """Prints what a rank has waited in for long, and how to find out why."""
+    """Prints the call that a rank has waited in for long, and how to find the cause."""
     print_error(
         f"rank {rank} has waited for {seconds:.0f} s in {call}; if ranks hang here, "
         "NNMPI_DEBUG=collectives names those that call something else, and NNMPI_TIMEOUT=seconds "
@@ -235,9 +237,9 @@ def warn(rank: int, call: LoggedCall, seconds: float) -> None:
 def join(
     threads: Sequence[threading.Thread], ranks: Sequence[Progress], abort: Callable[[str], None]
 ) -> None:
-    """Waits for ranks that are threads. If one waits for too long, all end, with a report of each.
+    """Waits for threads that are ranks; if one waits too long, ends all with a report of each.
 
-    A thread cannot be stopped: one that computes for ever is left behind.
+    A thread cannot be stopped: one that computes for ever is left running.
     """
     timeout, until, warned = ranks[0].log.settings.timeout, math.inf, set[int]()
     while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
@@ -260,10 +262,10 @@ def join(
 
 
 def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None = None) -> str:
-    """A report of what the rank waits in, its last calls and the stack of its thread.
+    """Returns a report: the call that a rank waits in, its last calls and its thread's stack.
 
-    `late` is the call of another rank that timed out: the report tells whether it misses this one.
-    Called from another thread than the rank's own.
+    `late` is the call in which another rank timed out: the report says if this rank has not made
+    it. Called from a thread other than the rank's own.
     """
     log, waiting = progress.log, progress.waiting()
     does = "computes or sleeps: it waits for no other rank"
@@ -285,7 +287,7 @@ def report(rank: int, progress: Progress, thread: int, late: LoggedCall | None =
 
 
 def stack(thread: int) -> str:
-    """The innermost frames of a thread, without the frames of this package."""
+    """The innermost frames of a thread as text, without frames of nnmpi.comm."""
     frame = sys._current_frames().get(thread)
     here = os.path.dirname(os.path.dirname(__file__))
     frames = [f for f in traceback.extract_stack(frame) if not f.filename.startswith(here)]

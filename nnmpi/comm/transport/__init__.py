@@ -1,1 +1,1 @@
-"""How bytes move between ranks."""
+"""Transports: how bytes move between ranks (MPI, fault-tolerant MPI, threads)."""

@@ -1,4 +1,4 @@
-"""The protocol below a communicator: bytes are moved between ranks, and counted."""
+"""The transport protocol below a communicator: moves bytes between ranks, and counts them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
@@ -7,28 +7,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 Bytes: TypeAlias = NDArray[np.uint8]
-TAGS = 32768  # every MPI has at least so many
+TAGS = 32768  # the MPI standard guarantees tags 0..32767
 
-Request: TypeAlias = Any  # what a transport hands out, for its own `wait` and `test`
+Request: TypeAlias = Any  # any object that the transport's own `wait` and `test` take
 
 
 class AbortedError(RuntimeError):
-    """Another rank failed, so this one cannot go on."""
+    """Another rank failed, so this rank cannot continue."""
 
 
 class OtherRankError(RuntimeError):
-    """Another rank failed; the message is that rank's (see Comm.agree)."""
+    """Another rank failed; the message is from that rank (see Comm.agree)."""
 
 
 class RankLost(RuntimeError):
-    """Another rank is gone for ever, and this one can go on without it: see Comm.shrink.
+    """Another rank is lost for ever, and this rank can continue without it: see Comm.shrink.
 
-    Whoever raises it has revoked all Comms of this rank, so that all other ranks hear of it.
+    Code that raises it has revoked all Comms of this rank, so that all other ranks notice.
     """
 
 
 class MessageLengthError(RuntimeError):
-    """A message has more or fewer bytes than the array that it is received into."""
+    """A message has more or fewer bytes than the array that receives it."""
 
     def __init__(self, source: int, expected: int, got: str) -> None:
         super().__init__(
@@ -42,10 +42,10 @@ class NoRoomError(MemoryError):
 
 
 class Ledger:
-    """Messages and bytes sent and received, by peer, without those inside the MPI library.
+    """Counts messages and bytes sent and received, by peer, except those inside the MPI library.
 
-    They are counted where they are sent, and not taken from the log of a step, which says what was
-    asked for: so each shows where the other is wrong.
+    It counts where data is sent, whereas the log of a step records what was requested: a difference
+    between the two shows that one of them is wrong.
     """
 
     def __init__(self, size: int) -> None:
@@ -53,44 +53,43 @@ class Ledger:
         self.reset()
 
     def reset(self) -> None:
-        """Sets all counts to 0."""
         self.sent_messages, self.sent_bytes = [0] * self.size, [0] * self.size
         self.received_messages, self.received_bytes = [0] * self.size, [0] * self.size
 
 
 class TransportFamily:
-    """The transports that one rank has made since it started, or since it shrank.
+    """All transports that one rank has made since it started, or since it last shrank.
 
-    All of them are revoked together, at the first RankLost. This one is that of a job which ends
-    with its first lost rank.
+    All of them are revoked together, at the first RankLost. This base class is for jobs that end
+    with the first lost rank.
     """
 
     abandoned = False
-    gone: Sequence[int] = ()  # the ranks of the job that were lost before
+    gone: Sequence[int] = ()  # job ranks that were lost before
 
     def abandon(self) -> None:
-        """Revokes all, on all ranks: their operations raise RankLost; never waits.
+        """Revokes all transports on all ranks, without waiting: their operations raise RankLost.
 
         It may be called again.
         """
         self.abandoned = True
 
     def lost(self, reason: str) -> RankLost:
-        """The error to raise where a rank is lost; all transports are revoked by then."""
+        """Revokes all transports and returns the RankLost to raise."""
         self.abandon()
         return RankLost(f"{reason}: every rank that is left has to call Comm.shrink()")
 
     def confirm(self) -> None:
         """Returns on all ranks of the job, or raises RankLost on all that are left.
 
-        The latter if one of them is lost, or calls `shrink` instead. To shrink is next then.
+        It raises if a rank is lost, or calls `shrink` instead. The ranks then shrink.
         """
 
     def shrink(self) -> "Transport":
-        """The ranks of the job that are left, in their old order: the first of a new family.
+        """Returns the first transport of a new family: the ranks that are left, in their old order.
 
-        All of them call it when they have abandoned this one. Raises RankLost if another is lost
-        meanwhile, unless the new one is without it.
+        All of them call it after abandoning this family. Raises RankLost if another rank is lost
+        meanwhile, unless the new transport is already without it.
         """
         raise RuntimeError(
             "this job does not outlive its ranks: start it with mpirun --with-ft ulfm, of Open MPI "
@@ -99,33 +98,33 @@ class TransportFamily:
 
 
 class Segments(NamedTuple):
-    """The memory of all ranks of a node, as buffers."""
+    """The shared memory of all ranks of a node, as one buffer a rank."""
 
     buffers: Sequence[Any]
-    sync: Callable[[], None]  # makes writes visible
+    sync: Callable[[], None]  # a memory fence, as MPI_Win_sync
     free: Callable[[], None]  # collective
 
 
 class ShortSum(NamedTuple):
-    """A sum through shared memory in one call."""
+    """A compiled all-reduce of a short array through shared memory, in one or two calls."""
 
-    call: Callable[[NDArray[Any]], bool]  # begins it; whether it is complete: others came soon
-    wait: Callable[[NDArray[Any]], None]  # completes it
+    call: Callable[[NDArray[Any]], bool]  # starts; True if complete, since all others came soon
+    wait: Callable[[NDArray[Any]], None]  # completes a sum for which `call` has returned False
 
 
 class SharedWindow(NamedTuple):
-    """Memory that all ranks of a node can write: one segment a rank."""
+    """Memory that all ranks of a node can read and write: one segment a rank."""
 
     segments: list[Bytes]
-    barrier: Callable[[], None]  # of the node; what all ranks wrote before is visible after it
-    ibarrier: Callable[[], Any]  # the same as what `wait` and `test` of its transport take
-    short_sum: Callable[..., ShortSum | None]  # of `Barrier`; None where ranks are threads
-    free: Callable[[], None]  # collective; where the transport was abandoned, it does nothing
-    is_viewed: Callable[[], bool]  # forgets the segments; whether anybody else still has arrays
+    barrier: Callable[[], None]  # of the node; writes before it are visible to all after it
+    ibarrier: Callable[[], Any]  # returns a request for `wait` and `test` of the transport
+    short_sum: Callable[..., ShortSum | None]  # `Barrier.short_sum`; None if ranks are threads
+    free: Callable[[], None]  # collective; does nothing if the transport was abandoned
+    is_viewed: Callable[[], bool]  # drops the segments; True if other arrays still view them
 
 
 class Receiver(Protocol):
-    """Receives messages; that of a transport raises MessageLengthError where one does not fit."""
+    """Receives messages; the one of a transport raises MessageLengthError if lengths differ."""
 
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
     def wait(self, requests: Sequence[Request]) -> object: ...
@@ -135,22 +134,22 @@ class Receiver(Protocol):
 class Transport(Receiver, Protocol):
     """Moves bytes between `size` ranks, of which this is `rank`.
 
-    Messages between two ranks with one tag arrive in the order in which they were sent. No message
-    may be longer than `message_limit` bytes (see `pieces`).
+    Messages between two ranks with the same tag arrive in the order in which they were sent. No
+    message may be longer than `message_limit` bytes (see `pieces`).
 
-    Where `fault_tolerant`, an operation that needs a lost rank raises `family.lost(...)`, and so
-    does any that is not complete yet on a transport that some rank has revoked. What is complete
-    stays so. Requests and their buffers are kept until they are complete: MPI may still write to
-    what was abandoned.
+    If `fault_tolerant`, an operation that needs a lost rank raises `family.lost(...)`, and so does
+    a pending operation on a transport that any rank has revoked. Completed operations stay
+    complete. Requests and their buffers are kept until they are complete, since MPI may still write
+    to the buffers of abandoned operations.
     """
 
     rank: int
     size: int
     message_limit: int
-    any_thread: bool  # whether several threads may use it (MPI_THREAD_MULTIPLE)
+    any_thread: bool  # several threads may use it (MPI_THREAD_MULTIPLE)
     ledger: Ledger
-    members: Sequence[int]  # each rank's number in the whole job, as it was started
-    fault_tolerant: bool  # whether it raises RankLost; without, a death ends the job
+    members: Sequence[int]  # each rank's number in the job as it was started
+    fault_tolerant: bool  # it raises RankLost; otherwise a lost rank ends the job
 
     @property
     def family(self) -> TransportFamily: ...
@@ -162,51 +161,51 @@ class Transport(Receiver, Protocol):
         """Sends, receives, or does both at once; returns when they are complete."""
 
     def receiver(self) -> Receiver:
-        """For receives whose lengths the library does not compare; its requests are its own."""
+        """A receiver that compares lengths of messages; its requests are of a type of its own."""
 
     def ibarrier(self) -> Request:
-        """Complete when all ranks have called it."""
+        """Returns a request that is complete when all ranks have called `ibarrier` or `barrier`."""
 
     def barrier(self) -> None:
-        """`ibarrier`, waited for: one rank may call this one, and another `ibarrier`."""
+        """Waits until all ranks have called `barrier` or `ibarrier`."""
 
     def all_reduce(self, array: NDArray[Any]) -> None:
-        """The library's own sum, in place."""
+        """Sums an array in place by the library's own all-reduce."""
 
     def start_all_reduce(self, array: NDArray[Any]) -> list[Request]: ...
 
     def duplicate(self, ledger: Ledger | None = None) -> Self:
-        """Another transport of these ranks, whose messages cannot match those of this one.
+        """A transport of the same ranks, whose messages cannot match those of this one.
 
-        They are counted in the same ledger, unless another is given.
+        It counts messages in the same ledger unless another is given.
         """
 
     def split(self, color: int | None, key: int) -> Self | None:
-        """The ranks with one color, in the order of their keys; None where color is None."""
+        """The ranks with the same color, in the order of their keys; None if color is None."""
 
     def split_node(self) -> Self:
         """The ranks that share memory with this one."""
 
     def free(self) -> None:
-        """Frees a duplicate or a split; collective. Does nothing where it was abandoned."""
+        """Frees a duplicate or split; collective. Does nothing if the family was abandoned."""
 
     def free_memory(self) -> int:
-        """The bytes of shared memory that are free on this node."""
+        """The free bytes of shared memory on this node."""
 
     def window(self, nbytes: int) -> SharedWindow:
-        """Allocates a segment of so many bytes on this rank; collective, within one node."""
+        """Allocates `nbytes` of shared memory on this rank; collective within one node."""
 
     def abort(self, message: str, status: int = 1) -> None:
-        """Ends all ranks, with a message; processes get the exit status."""
+        """Prints a message and ends all ranks; processes get the exit status."""
 
 
 def pieces(data: NDArray[Any], most: int) -> list[NDArray[Any]]:
-    """The data in pieces of at most so many elements; one empty piece if there are none."""
+    """Splits the data into pieces of at most `most` elements; empty data gives one empty piece."""
     return [data[i : i + most] for i in range(0, max(data.size, 1), most)]
 
 
 def add_up(array: NDArray[Any], rows: Sequence[NDArray[Any]] | NDArray[Any]) -> None:
-    """The sum of the rows in the array, from the first to the last, so that all ranks agree."""
+    """Writes the sum of the rows to the array, in row order: all ranks get the same bits."""
     array[...] = rows[0]
     for row in rows[1:]:
         np.add(array, row, out=array)

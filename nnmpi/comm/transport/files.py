@@ -1,10 +1,11 @@
-"""Memory that ranks of a node share, without a call of MPI that a death could interrupt.
+"""Memory that ranks of a node share through a file, without MPI calls that a lost rank could
+interrupt.
 
 rank 0   file without a name ──► /proc/PID/fd/N ──► mapped by all ranks of the node
          [ segment 0 | segment 1 | ... ]             the memory is free when nobody maps it
 
-MPI's own (`Win.Allocate_shared`) ends all ranks of a node where one of them dies meanwhile, and is
-never free again after a loss.
+MPI's own shared memory (`Win.Allocate_shared`) ends all ranks of a node if one of them dies during
+the call, and is never freed after a loss.
 """
 
 import mmap
@@ -26,7 +27,11 @@ HAS_FILES = hasattr(os, "O_TMPFILE") and os.path.isdir(FOLDER) and KERNEL.exists
 
 
 def node_number() -> int:
-    """A number of the ranks that can map each other's files: one kernel numbers their processes."""
+    """A number that is equal on ranks that can map each other's files.
+
+    It is a hash of the kernel's boot id and the process namespace: /proc/PID must mean the same to
+    them.
+    """
     name = KERNEL.read_text() + os.readlink("/proc/self/ns/pid")
     return int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
 
@@ -37,9 +42,10 @@ def map_segments(
     nbytes: int,
     barrier: Callable[[], None],
 ) -> Segments:
-    """A segment of so many bytes on this rank; collective. `gather` returns a row of each rank.
+    """Maps a segment of `nbytes` on each rank; collective. `gather` returns one row a rank.
 
-    All are in one file, of the first rank: a process may have few files open, and as many ranks.
+    All segments are in one file of the first rank: a process may open few files, but a node may
+    have many ranks.
     """
     descriptor = os.open(FOLDER, os.O_TMPFILE | os.O_RDWR, 0o600) if is_first else -1
     try:
@@ -48,7 +54,7 @@ def map_segments(
         process, number, *_ = rows[0]
         ends = [*accumulate(row[3] for row in rows)]
         mapped = memoryview(_mapped(process, number, ends[-1]))
-        barrier()  # else the first rank could close its file before others have opened it
+        barrier()  # otherwise the first rank could close its file before others have opened it
     finally:
         if is_first:
             os.close(descriptor)
@@ -57,7 +63,7 @@ def map_segments(
     lock.acquire()
 
     def sync() -> None:
-        """A release and an acquire of a lock: no access to memory passes both."""
+        """A memory fence: no access passes both the release and the acquire of a lock."""
         lock.release()
         lock.acquire()
 
@@ -67,7 +73,7 @@ def map_segments(
 def _mapped(process: int, number: int, nbytes: int) -> mmap.mmap:
     file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
     try:
-        os.ftruncate(file, nbytes)  # by all ranks: only the first one changes anything
+        os.ftruncate(file, nbytes)  # on all ranks: the later calls change nothing
         return mmap.mmap(file, nbytes)
     finally:
         os.close(file)

@@ -1,14 +1,14 @@
-"""The hub: where ranks that are threads of one process meet.
+"""The hub: the meeting point of ranks that are threads of one process.
 
-A message is copied when its receive is found, straight from the sender's memory to the receiver's,
-and a send is complete only then. That is how MPI treats large messages, so an algorithm that waits
-in a circle, or writes to what is being sent, fails here as it would there.
+A message is copied once its receive is matched, straight from the sender's memory to the
+receiver's, and a send is complete only then. MPI treats large messages like that, so an algorithm
+that waits in a circle, or writes to a buffer that is being sent, fails here as it would there.
 
 A rank may be killed: at one of its operations, or by `lose`.
 
-rank 0   receives from rank 1       RankLost ─ revokes ─────────┐     shrinks ──► ranks 0 and 2
-rank 1   killed                                                 │
-rank 2   receives from rank 0, which is there: goes on until ───┴─► RankLost     shrinks
+rank 0   receives from rank 1       RankLost ─ revokes ─────────┐     shrinks ──► ranks 0 and 2 rank
+1   killed                                                 │ rank 2   receives from rank 0, which is
+there: goes on until ───┴─► RankLost     shrinks
 """
 
 import threading
@@ -30,34 +30,34 @@ Callback: TypeAlias = Callable[[list[Any]], object]  # gets the values of all ra
 
 
 class DeadlockError(AbortedError):
-    """Every rank waits, and none of them can go on."""
+    """Every rank waits, and none of them can continue."""
 
 
-class RankKilled(BaseException):  # not an Exception: what is killed handles no error
-    """This rank is lost: its thread ends, as a process does by SIGKILL."""
+class RankKilled(BaseException):  # not an Exception: a killed process handles no errors either
+    """This rank is lost: its thread ends as a process ends by SIGKILL."""
 
 
 class Caller(Protocol):
-    """The maker of an operation: a rank, since it started or since it shrank."""
+    """The rank that calls an operation of the hub, in the era since it started or last shrank."""
 
     job_rank: int
-    era: int  # the number of the meeting at which all shrank; 0 at first
-    members: Sequence[int]  # the ranks of the job that were left then
+    era: int  # number of the meeting at which the ranks shrank; 0 at first
+    members: Sequence[int]  # job ranks that were left then
 
     def lost(self, reason: str) -> RankLost: ...
 
 
 class PostedMessage:
-    """A send or a receive that was posted. `awaited`: the ranks of the job that it needs."""
+    """A posted send or receive; `awaited` holds the job rank of its peer."""
 
     def __init__(self, data: Bytes, sends: bool, label: str, era: int, peer: int) -> None:
         self.data, self.sends, self.label, self.done = data, sends, label, False
         self.era, self.awaited = era, (peer,)
-        self.error: MessageLengthError | None = None  # raised where it is waited for
+        self.error: MessageLengthError | None = None  # raised by `wait` and `test`
 
 
 class Rendezvous:
-    """One collective of a channel; complete when all ranks have brought their values."""
+    """One collective of a channel; complete when all its ranks have brought their values."""
 
     error = None
 
@@ -69,19 +69,19 @@ class Rendezvous:
 
     @property
     def awaited(self) -> Collection[int]:
-        """The ranks that have not come."""
+        """The ranks that have not arrived."""
         return {*self._ranks} - self.brought.keys()
 
 
 class SurvivorMeeting:
-    """A meeting of the ranks that are left, however many these are when it is complete."""
+    """A meeting of the ranks that are left: complete when all of them have come, however many."""
 
     label, error, awaited = "all ranks that are left", None, ()
 
     def __init__(self, number: int) -> None:
         self.era, self.done = number, False
-        self.came: dict[int, bool] = {}  # whether a rank confirms that it misses nobody
-        self.ranks: list[int] = []  # when it is complete
+        self.came: dict[int, bool] = {}  # the ranks that have come; True if by `confirm`
+        self.ranks: list[int] = []  # set on completion
 
 
 Posted: TypeAlias = PostedMessage | Rendezvous | SurvivorMeeting
@@ -89,9 +89,9 @@ _DONE = attrgetter("done")
 
 
 class Hub:
-    """The meeting point of the ranks of one process. Everything in it is touched under its lock.
+    """The meeting point of ranks that are threads; all its state is guarded by one lock.
 
-    `killed` are ranks with the numbers, from 1, of the operation at which each is lost.
+    `killed` maps ranks to the number, from 1, of the operation at which each is lost.
     """
 
     def __init__(
@@ -108,18 +108,18 @@ class Hub:
         self._changed = [threading.Condition(self._lock) for _ in range(size)]  # by rank
         self._failure: AbortedError | None = None
         self._running, self._lost = set(range(size)), set[int]()
-        self._remaining = dict(killed or {})  # operations until a rank is killed, that one included
+        self._remaining = dict(killed or {})  # operations until a rank is killed, the last included
         self._revoked = set[int]()  # eras
         self._meeting = SurvivorMeeting(1)
         self._completed: dict[int, SurvivorMeeting] = {}  # by rank: unconfirmed, must shrink
         self._waiting: dict[int, Sequence[Posted]] = {}
-        self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # all of a key send, or all receive
+        self._posted: dict[MatchKey, deque[PostedMessage]] = {}  # only sends or only receives a key
         self._rendezvous: dict[Hashable, Rendezvous] = {}
 
     # ---- operations of a rank
 
     def post(self, caller: Caller, message: PostedMessage, key: MatchKey) -> PostedMessage:
-        """Copies the message if the other side was posted before, else queues it; returns it."""
+        """Copies the message if its counterpart was posted before, else queues it; returns it."""
         with self._lock:
             self._count(caller)
             self._check(caller, (message,))
@@ -129,7 +129,7 @@ class Hub:
                 return message
             other = queue.popleft()
             if not queue:
-                del self._posted[key]  # tags and channels do not end
+                del self._posted[key]  # new tags and channels keep coming
             source, into = (message, other) if message.sends else (other, message)
             expected, got = into.data.size, source.data.size
             if got == expected:
@@ -143,7 +143,7 @@ class Hub:
     def join(
         self, caller: Caller, key: Hashable, ranks: Sequence[int], value: Any, callback: Callback
     ) -> Rendezvous:
-        """Brings this rank's value to a collective of these ranks of the job."""
+        """Brings this rank's value to a collective of the given job ranks, and returns that."""
         with self._lock:
             self._count(caller)
             rendezvous = self._rendezvous.get(key) or Rendezvous(caller.era, ranks)
@@ -160,7 +160,7 @@ class Hub:
             return rendezvous
 
     def wait(self, caller: Caller, requests: Sequence[Posted]) -> None:
-        """Returns when all are complete."""
+        """Returns when all requests are complete."""
         rank = caller.job_rank
         with self._lock:
             self._count(caller)
@@ -174,13 +174,13 @@ class Hub:
             self._all_done(caller, requests)
 
     def test(self, caller: Caller, requests: Sequence[Posted]) -> bool:
-        """Whether all are complete."""
+        """Returns True if all requests are complete."""
         with self._lock:
             self._count(caller)
             return self._all_done(caller, requests)
 
     def confirm(self, caller: Caller) -> None:
-        """Returns on all ranks if all have called it and none is lost; else raises on all."""
+        """Returns on all ranks if all have called it and none is lost; otherwise raises on all."""
         with self._lock:
             meeting = self._meet(caller, confirms=True)
             if meeting.ranks != [*caller.members] or not all(meeting.came.values()):
@@ -188,14 +188,14 @@ class Hub:
                 raise self._loss(caller)
 
     def shrink(self, caller: Caller) -> SurvivorMeeting:
-        """All ranks that are left, which have called it too, or were not confirmed."""
+        """Returns the meeting of all ranks that are left, once they have called it or `confirm`."""
         with self._lock:
             return self._completed.pop(caller.job_rank, None) or self._meet(caller, confirms=False)
 
     # ---- what happens to a rank, and to all
 
     def revoke(self, era: int) -> None:
-        """Ends all operations of an era that are not complete."""
+        """Ends all pending operations of an era."""
         with self._lock:
             self._revoked.add(era)
             self._wake(range(self.size))
@@ -208,12 +208,11 @@ class Hub:
             self._wake(range(self.size))
 
     def is_lost(self, rank: int) -> bool:
-        """Whether the rank was killed."""
         with self._lock:
             return rank in self._lost
 
     def leave(self, rank: int) -> None:
-        """The rank's function has returned, or it was killed."""
+        """Records that a rank's function has returned, or that the rank was killed."""
         with self._lock:
             self._running.discard(rank)
             self._complete_meeting()
@@ -226,7 +225,7 @@ class Hub:
     # ---- under the lock
 
     def _count(self, caller: Caller) -> None:
-        """Counts an operation, and raises Killed where it is the rank's last one, or after it."""
+        """Counts an operation; raises RankKilled if it is the rank's last one, or later."""
         rank = caller.job_rank
         if rank in self._remaining:
             self._remaining[rank] -= 1
@@ -236,19 +235,21 @@ class Hub:
             raise RankKilled(f"rank {rank} was killed")
 
     def _can_go_on(self, rank: int, requests: Sequence[Posted]) -> bool:
-        """Whether a rank that waits for these does so no longer."""
+        """True if a rank that waits for these requests can stop waiting: they are complete or
+        broken.
+        """
         if all(map(_DONE, requests)):
             return True
         return self.fault_tolerant and (rank in self._lost or any(map(self._broken, requests)))
 
     def _broken(self, posted: Posted) -> bool:
-        """Whether it can never be complete: it is revoked, or a rank that it needs is lost."""
+        """True if a request can never complete: it is revoked, or a rank that it needs is lost."""
         if posted.done:
             return False
         return posted.era in self._revoked or not self._lost.isdisjoint(posted.awaited)
 
     def _all_done(self, caller: Caller, requests: Sequence[Posted]) -> bool:
-        """Whether all are complete; one that is stays so, though another rank has failed since."""
+        """Returns True if all are complete; a complete one stays so even if a rank fails."""
         done = all(map(_DONE, requests))
         if not done:
             self._check(caller, requests)
@@ -258,7 +259,7 @@ class Hub:
         return done
 
     def _check(self, caller: Caller, requests: Sequence[Posted]) -> None:
-        """Raises where the job has failed, or one of these cannot be complete any more."""
+        """Raises if the job has failed, or if one of the requests can never complete."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
         if self.fault_tolerant and any(map(self._broken, requests)):
@@ -273,11 +274,11 @@ class Hub:
         meeting = self._meeting
         meeting.came[caller.job_rank] = confirms
         self._complete_meeting()
-        self.wait(caller, (meeting,))  # a rank may be killed before it has come, or after
+        self.wait(caller, (meeting,))  # counts too: a rank may be killed before or after it comes
         return meeting
 
     def _complete_meeting(self) -> None:
-        """Completes the meeting of the ranks that are left, if all of them have come to it."""
+        """Completes the meeting of the ranks that are left if all of them have come."""
         meeting = self._meeting
         if meeting.came and self._running <= meeting.came.keys():
             meeting.ranks, meeting.done = sorted(self._running), True
@@ -285,7 +286,7 @@ class Hub:
             self._wake(range(self.size))
 
     def _wake(self, ranks: Iterable[int]) -> None:
-        """Lets these ranks of the job look again whether they go on."""
+        """Lets these job ranks check again whether they can continue."""
         for rank in ranks:
             self._changed[rank].notify_all()
 

@@ -1,7 +1,9 @@
-"""The launcher of Open MPI 5, which prints lines of its own below what a rank has said last, unless
+"""The launcher of Open MPI 5 (prterun), and how to end a job without lines of its own.
 
-a SIGTERM ends it      by it a rank ends the job with status 1
-the last rank to end   is the only one whose exit status is not 0
+It prints lines below the last message of a rank, unless
+
+a SIGTERM ends it      a rank ends the job with status 1 in this way the last rank to end   is the
+only one whose exit status is not 0
 """
 
 import fcntl
@@ -15,20 +17,21 @@ NAME = "prterun\n"
 
 
 def is_launcher(process: int) -> bool:
-    """Whether it is the launcher of ranks on this host."""
+    """True if the process is the launcher of ranks on this host."""
     with suppress(OSError):
         return Path(f"/proc/{process}/comm").read_text() == NAME
     return False
 
 
 def terminate(launcher: int) -> None:
-    """Ends all ranks, with status 1, by a SIGTERM to the launcher if this process is one.
+    """Ends all ranks with status 1 by a SIGTERM to the launcher, if the process is one.
 
-    MPI_Abort would make it print 14 lines. Returns where it is another process, or does not end.
+    MPI_Abort would make the launcher print 14 lines. Returns if the process is no launcher or does
+    not end.
     """
     with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
         if name.read() == NAME:
-            with suppress(BlockingIOError):  # another rank ends it: a second signal gets a message
+            with suppress(BlockingIOError):  # another rank does: a second signal prints a message
                 fcntl.flock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.kill(launcher, signal.SIGTERM)
             time.sleep(5.0)
@@ -37,10 +40,11 @@ def terminate(launcher: int) -> None:
 def wait_for_other_ranks() -> None:
     """Returns when the other ranks of this node have ended, or after 2 seconds.
 
-    Below an exit status of a rank that does not end last the launcher prints seven lines.
+    If a rank that does not end last has an exit status other than 0, the launcher prints seven
+    lines.
     """
     launcher, until = os.getppid(), time.monotonic() + 2.0
-    time.sleep(0.1)  # for ranks of other nodes, and where there is no /proc
+    time.sleep(0.1)  # for ranks of other nodes, and systems without /proc
     with suppress(OSError):
         children = Path(f"/proc/{launcher}/task/{launcher}/children")
         while len(children.read_text().split()) > 1 and time.monotonic() < until:

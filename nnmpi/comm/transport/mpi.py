@@ -1,4 +1,4 @@
-"""Ranks as processes of MPI: bytes between them."""
+"""The transport of ranks that are MPI processes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -20,11 +20,11 @@ from nnmpi.comm.transport.mpi_job import abort_job
 from nnmpi.comm.transport.node_barrier import Barrier, Counts, length, shared_window
 from nnmpi.comm.transport.start_mpi import MPI
 
-MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit numbers in the MPI that is installed most
+MESSAGE_LIMIT = 1 << 30  # bytes; counts are 32-bit integers before MPI 4
 
 
 class MPITransport:
-    """The ranks of an MPI communicator, by the calls of mpi4py that take buffers."""
+    """The ranks of an MPI communicator, by mpi4py's calls for buffers."""
 
     fault_tolerant = False
 
@@ -42,14 +42,14 @@ class MPITransport:
         self._comm = comm
         world = MPI.COMM_WORLD.Get_group()
         self.members: Sequence[int] = comm.Get_group().Translate_ranks(range(self.size), world)
-        # looked up once: a small message takes about as long as four calls of Python functions
+        # bound methods, looked up once: a small message takes as long as four Python calls
         self._isend: Callable[..., MPI.Request] = comm.Isend
         self._irecv: Callable[..., MPI.Request] = comm.Irecv
         self._sendrecv = comm.Sendrecv
 
     @classmethod
     def world(cls) -> Self:
-        """All ranks of the job, on a communicator of their own; collective."""
+        """All ranks of the job, on a duplicate of MPI_COMM_WORLD; collective."""
         return cls(MPI.Intracomm(MPI.COMM_WORLD.Dup()))
 
     def isend(self, data: Bytes, to: int, tag: int) -> MPI.Request:
@@ -93,7 +93,7 @@ class MPITransport:
         return MPIReceiver(self)
 
     def barrier(self) -> None:
-        # MPI does not let a blocking collective match a non-blocking one, so not MPI_Barrier
+        # not MPI_Barrier: a blocking collective does not match the ibarrier of another rank
         self._comm.Ibarrier().Wait()
 
     def ibarrier(self) -> MPI.Request:
@@ -133,7 +133,7 @@ class MPITransport:
 
     def free_memory(self) -> int:
         try:
-            disk = os.statvfs("/dev/shm")  # where Open MPI and MPICH keep it on Linux
+            disk = os.statvfs("/dev/shm")  # Open MPI and MPICH keep shared memory there on Linux
         except (AttributeError, OSError):
             return 1 << 62
         return disk.f_bavail * disk.f_frsize
@@ -142,16 +142,16 @@ class MPITransport:
         try:
             memory = self._allocate(length(nbytes))
             return shared_window(memory, self.rank, self.barrier, self._barrier)
-        except (MPI.Exception, MemoryError) as error:  # on some ranks: the others wait for them
+        except (MPI.Exception, MemoryError) as error:  # abort: other ranks wait for this one
             self.abort(
                 f"cannot get {nbytes:,} bytes of shared memory ({error}): {self.free_memory():,} "
-                "are free in /dev/shm, which has filled meanwhile; free some, or enlarge it "
+                "are free in /dev/shm, which has filled up meanwhile; free some, or enlarge it "
                 "(docker run --shm-size)"
             )
             raise
 
     def _allocate(self, nbytes: int) -> Segments:
-        """A segment of so many bytes on this rank; collective."""
+        """Allocates a segment of `nbytes` of shared memory on this rank; collective."""
         window = MPI.Win.Allocate_shared(nbytes, 1, comm=self._comm)
         window.Lock_all()
 
@@ -172,14 +172,16 @@ class MPITransport:
 
 
 class Receive:
-    """A receive that compares the length of the message; MPI fills a part of a buffer silently."""
+    """A receive that checks the length of its message: MPI fills only a part of a longer buffer
+    silently.
+    """
 
     def __init__(self, request: MPI.Request, nbytes: int, source: int) -> None:
         self._request, self._nbytes, self._source = request, nbytes, source
         self._status, self._done = MPI.Status(), False
 
     def complete(self, waits: bool) -> bool:
-        """Waits or tests; returns whether the message is here."""
+        """Waits or tests; returns True if the message has arrived."""
         if self._done:
             return True
         request = self._request
@@ -196,9 +198,9 @@ class Receive:
 
 
 class MPIReceiver:
-    """Receives on a transport, each of which looks at the status of its message.
+    """Receives on a transport and checks the status of each message.
 
-    Transports pass no statuses to MPI: what collectives receive has the length that they agree on.
+    The transport itself passes no statuses to MPI: messages of collectives have agreed lengths.
     """
 
     def __init__(self, transport: MPITransport) -> None:
@@ -216,5 +218,5 @@ class MPIReceiver:
 
 
 def _sum(array: NDArray[Any]) -> MPI.Op:
-    """The operation of MPI for NumPy's addition; MPI does not add booleans."""
+    """The MPI operation for NumPy's addition; for booleans, which MPI does not add, it is LOR."""
     return MPI.LOR if array.dtype.kind == "b" else MPI.SUM

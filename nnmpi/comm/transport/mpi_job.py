@@ -1,4 +1,4 @@
-"""The job as MPI has started it: its ranks, the messages of their watchdogs, and its end."""
+"""The MPI job: its ranks, the messages of their watchdogs, and its end."""
 
 import os
 import time
@@ -12,9 +12,9 @@ from nnmpi.comm.transport.start_mpi import MPI, at_exit, finalize
 
 
 class MPIChannel:
-    """The messages of watchdogs, on a communicator of their own. Ranks are those of the job.
+    """A channel for messages of watchdogs, on a communicator of its own; ranks are job ranks.
 
-    They are sent from another thread than the rank's own, so MPI has to allow several.
+    Watchdogs send from another thread than the rank's own, so MPI must run with THREAD_MULTIPLE.
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
@@ -22,7 +22,7 @@ class MPIChannel:
         self._ranks = comm.Get_group().Translate_ranks(range(comm.Get_size()), job)
         self.peers = [r for r in self._ranks if r != job.Get_rank()]
         self._sends: list[MPI.Request] = []
-        self.processes: dict[int, tuple[int, int]] = {}  # node and process of each, where known
+        self.processes: dict[int, tuple[int, int]] = {}  # each rank's node and process id, if known
 
     @classmethod
     def of_job(cls) -> Self:
@@ -50,13 +50,13 @@ class MPIChannel:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """This rank, and the number of ranks in the job."""
+    """This rank and the number of ranks of the job."""
     return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
 def abort_job(status: int) -> None:
-    """Ends all ranks. MPI_Abort may return, and then this rank ends all the same."""
-    time.sleep(0.2)  # else the launcher may kill this rank before it has read what was printed
+    """Ends all ranks with an exit status; exits even if MPI_Abort returns."""
+    time.sleep(0.2)  # otherwise the launcher may kill this rank before it has read its output
     if status == 1:
         launcher.terminate(os.getppid())
     MPI.COMM_WORLD.Abort(status)
@@ -71,7 +71,7 @@ def end_last() -> None:
 
 def before_finalize(f: Callable[[], None]) -> None:
     """Calls f before MPI ends: at the end of the process, or in the user's MPI.Finalize()."""
-    waiting = [f]  # until it is called
+    waiting = [f]  # emptied by the first call
 
     def once(*_: object) -> None:
         while waiting:
@@ -82,6 +82,6 @@ def before_finalize(f: Callable[[], None]) -> None:
 
 
 def versions() -> dict[str, str]:
-    """The name and version of the MPI library, from its first line, and that of mpi4py."""
+    """The names and versions of the MPI library (from the first line of its text) and of mpi4py."""
     library = MPI.Get_library_version().rstrip("\0").splitlines()[0].partition(",")[0]
     return {"mpi": " ".join(library.split()), "mpi4py": mpi4py.__version__}

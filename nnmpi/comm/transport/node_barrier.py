@@ -1,8 +1,7 @@
-"""Memory that the ranks of a node share, and its barrier: each rank counts there how often it came.
+"""Shared memory of a node's ranks, and a barrier in it: each rank counts how often it has arrived.
 
-rank 0   [ segment, of any length ....... | 3 ]
-rank 1   [ segment .... | 3 ]
-rank 2   [ segment .......... | 2 ]    has not come for the third time: ranks 0 and 1 wait
+rank 0   [ segment, of any length ....... | 3 ] rank 1   [ segment .... | 3 ] rank 2   [ segment
+.......... | 2 ]    has not arrived for the third time: ranks 0 and 1 wait
 """
 
 import ctypes
@@ -26,14 +25,14 @@ Counts = NDArray[np.int64]
 Numbers = NDArray[Any]
 
 BLOCK = 1 << 19  # bytes added at a time: the partial sum stays in the second-level cache
-LINE = 64  # bytes: the counts of two ranks are in different lines of the cache
-LOOKS = 1000  # at the counts of others, before the MPI library may move its messages
-SOON = 100  # looks, before a rank says that it waits
+LINE = 64  # bytes: counts of two ranks are in different cache lines
+LOOKS = 1000  # at other ranks' counts, before the MPI library gets a turn to move messages
+SOON = 100  # looks before a rank counts as waiting
 
 
 @kernel
 def sum_loop(out: Out, *parts: Numbers) -> None:
-    """out = parts[0] + parts[1] + ..., from left to right, in the type of `out`."""
+    """Writes parts[0] + parts[1] + ... to `out`, added from left to right in the type of `out`."""
     first, *rest = parts
     step = BLOCK // out.itemsize
     for i in range(0, out.size, step):
@@ -55,9 +54,10 @@ def meet_loop(
     sync: Callable[[], Any],
     others: tuple[Counts, ...],
 ) -> None:
-    """Writes a count, and looks so many times whether all others are there: `here` tells.
+    """Writes this rank's count, then looks up to `looks` times if all others have reached it.
 
-    `sync` makes writes visible; the compiled function has stores and loads that do.
+    `here` gets the result. `sync` makes writes visible; the compiled kernel has atomic stores and
+    loads instead.
     """
     sync()
     own[0] = count
@@ -70,7 +70,7 @@ def meet_loop(
 
 
 class Barrier:
-    """A barrier that may be waited for, or tested: it is the request of its last `arrive`."""
+    """A barrier of a node; it is also the request of its last `arrive`, for `wait` and `test`."""
 
     def __init__(
         self,
@@ -79,32 +79,34 @@ class Barrier:
         sync: Callable[[], Any],
         progress: Callable[[], Any],
     ) -> None:
-        # `here` is this rank's alone: a write to a line of the cache that others look at takes long
+        # `here` is private memory: writing to a cache line that others read is slow
         self._here, self._progress = np.zeros(1, np.int64), progress
         self._own, self._rank = counts[rank], rank
         self._others = (*counts[:rank], *counts[rank + 1 :])
         self._after = sync, self._others
 
     def arrive(self) -> "Barrier":
-        """Comes; what this rank wrote is visible to ranks that have seen it come."""
+        """Arrives without waiting; makes this rank's earlier writes visible to the others."""
         self._look(self._own.item() + 1, 1)
         return self
 
     def barrier(self) -> None:
-        """Comes, and returns when all ranks have."""
+        """Arrives, and returns when all ranks have arrived."""
         self._wait(self._own.item() + 1)
 
     def test(self) -> bool:
-        """Whether all ranks have come; what they wrote before is then visible."""
+        """Returns True if all ranks have arrived; their earlier writes are then visible."""
         return self._look(self._own.item(), 1)
 
     def wait(self) -> None:
-        """Returns when all ranks have come."""
+        """Returns when all ranks have arrived."""
         self._wait(self._own.item())
 
     def short_sum(self, turn: Counts, *parts: tuple[Numbers, ...]) -> ShortSum | None:
-        """The sum of arrays that the ranks write to their parts, by turns in the first and second
-        ones, and then come; None where there is no compiled call for them."""
+        """The compiled sum of short arrays, or None if there is no kernel for them.
+
+        Ranks write to their arrays in the first and second half of `parts` by turns, and arrive.
+        """
         make = native.kernel("short_sum")
         counts = self._own, turn, *self._others
         call = make(SOON, self._rank, counts, *parts) if make else None
@@ -121,7 +123,7 @@ class Barrier:
 
     def _wait(self, count: int) -> None:
         while not self._look(count, LOOKS):
-            self._progress()  # what this rank has sent may still be in the library's hands
+            self._progress()  # messages that this rank has sent may need the library to move them
 
 
 def length(nbytes: int) -> int:
@@ -135,9 +137,9 @@ def shared_window(
     barrier: Callable[[], None],
     make_barrier: Callable[[Sequence[Counts], int, Callable[[], Any]], Barrier],
 ) -> SharedWindow:
-    """The window of these segments; collective.
+    """Makes a window of these segments; collective.
 
-    Raises MemoryError on the ranks that lack room: the others wait for them.
+    Raises MemoryError on the ranks that lack memory, while the others wait for them.
     """
     if not has_room(np.frombuffer(memory.buffers[rank], np.uint8)):
         raise MemoryError("a page of it cannot be written")
@@ -152,7 +154,7 @@ def shared_window(
         views = [weakref.ref(segment) for segment in segments]
         segments.clear()
         if any(view() is not None for view in views):
-            gc.collect()  # some may only wait for it
+            gc.collect()  # some views may be unreachable, in reference cycles
         return any(view() is not None for view in views)
 
     moves = made.barrier, made.arrive, made.short_sum
@@ -160,12 +162,14 @@ def shared_window(
 
 
 def has_room(segment: Bytes) -> bool:
-    """Whether there is memory behind a segment, which is taken now: to write to it where there is
-    none ends the process by SIGBUS. Where the system cannot tell, True.
+    """Allocates the pages of a segment; returns False if there is no memory for them.
+
+    Without memory, a write to the segment would end the process by SIGBUS. Returns True if the
+    system cannot tell.
     """
     if sys.platform != "linux" or not segment.size:
         return True
-    populate_write = 23  # of Linux from 5.14 on
+    populate_write = 23  # MADV_POPULATE_WRITE, from Linux 5.14 on
     address = segment.__array_interface__["data"][0]
     skew = address % mmap.PAGESIZE
     start, nbytes = ctypes.c_void_p(address - skew), ctypes.c_size_t(segment.size + skew)

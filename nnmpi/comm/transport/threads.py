@@ -1,4 +1,4 @@
-"""Ranks as threads of one process, without mpirun: for tests and for one rank."""
+"""The transport of ranks that are threads of one process, for tests and for a single rank."""
 
 import time
 from collections.abc import Hashable, Sequence
@@ -18,11 +18,11 @@ from nnmpi.comm.transport.base import (
 )
 from nnmpi.comm.transport.hub import Callback, Hub, Posted, PostedMessage, RankKilled, Rendezvous
 
-FAILED_TESTS = 30  # in a row, after which a rank lets other threads run
+FAILED_TESTS = 30  # after so many in a row, a rank lets other threads run
 
 
 class ThreadFamily(TransportFamily):
-    """The transports of one rank of the hub, in one era."""
+    """The transports of one rank of the hub in one era."""
 
     def __init__(self, hub: Hub, job_rank: int, members: Sequence[int], era: int = 0) -> None:
         self.hub, self.job_rank, self.members, self.era = hub, job_rank, members, era
@@ -40,7 +40,7 @@ class ThreadFamily(TransportFamily):
         return ThreadFamily(self.hub, self.job_rank, survivors.ranks, survivors.era).first()
 
     def first(self) -> "ThreadTransport":
-        """The transport of all of its ranks."""
+        """The transport of all ranks of the family."""
         return ThreadTransport(self, self.members, self.era)
 
 
@@ -88,7 +88,7 @@ class ThreadTransport:
     def test(self, requests: Sequence[Posted]) -> bool:
         done = self._hub.test(self.family, requests)
         self._failed_tests = 0 if done else self._failed_tests + 1
-        if self._failed_tests >= FAILED_TESTS:  # else it would keep the interpreter lock
+        if self._failed_tests >= FAILED_TESTS:  # polling would keep the interpreter lock
             self._failed_tests = 0
             time.sleep(0)
         return done
@@ -128,7 +128,7 @@ class ThreadTransport:
         pass  # nothing is held for it
 
     def die(self) -> NoReturn:
-        """Kills this rank, whose thread calls it."""
+        """Kills this rank; called by its own thread."""
         self._hub.lose(self.family.job_rank)
         raise RankKilled(f"rank {self.family.job_rank} has killed itself")
 
@@ -143,7 +143,7 @@ class ThreadTransport:
             barrier=transport.barrier,
             ibarrier=lambda: [transport.ibarrier()],
             short_sum=lambda *_: None,
-            free=transport.free,  # arrays that view it stay valid
+            free=transport.free,  # arrays that view the memory stay valid
             is_viewed=lambda: False,
         )
 
@@ -157,7 +157,7 @@ class ThreadTransport:
         return self._hub.join(self.family, key, self.members, value, callback)
 
     def _gather(self, value: Any) -> list[Any]:
-        """Every rank's value, in the order of the ranks."""
+        """The values of all ranks, in rank order."""
         values: list[Any] = []
         self.wait([self._join(value, values.extend)])
         return values

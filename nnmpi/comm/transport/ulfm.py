@@ -1,20 +1,20 @@
-"""MPI that outlives its ranks (ULFM): `mpirun --with-ft ulfm` of Open MPI 5.
+"""The transport of MPI ranks that outlive others (ULFM): `mpirun --with-ft ulfm` of Open MPI 5.
 
-rank 0   Irecv · Isend · Test · Test · Test ── an error ──► Revoke ─► RankLost ─► Shrink
-rank 1   Irecv · killed                                        │                     ║
-rank 2   Irecv · Isend · Test · Test ── revoked ──► Revoke ◄───┘  ─► RankLost ─► Shrink
+rank 0   Irecv · Isend · Test · Test · Test ── an error ──► Revoke ─► RankLost ─► Shrink rank 1
+Irecv · killed                                        │                     ║ rank 2   Irecv · Isend
+· Test · Test ── revoked ──► Revoke ◄───┘  ─► RankLost ─► Shrink
 
 Rules, each of which was measured (docs/faults.md):
 
-- A rank polls its requests one by one. Waitall ends the job where one of them fails, and Sendrecv
-  may end the process.
-- Requests that are not complete, and their buffers, are kept for ever: the library writes to them.
-- Only the ranks that wait for the lost one notice it. They revoke all their communicator, so that
-  whoever waits for them notices it too, and so on.
-- A probe tells of a message that is there, of a lost rank too, and not of the loss: a look for
-  losses asks for a tag that no message has.
+- A rank polls its requests one by one. Waitall ends the job if one of them fails, and Sendrecv may
+  crash the process.
+- Pending requests and their buffers are kept for ever: the library may still write to the buffers.
+- Only ranks that wait for the lost one notice the loss. They revoke their family's communicator, so
+  that whoever waits for them notices too, and so on.
+- A probe that finds a message returns it even if its sender is lost, and does not report the loss:
+  so a look for losses probes for a tag that no message has.
 - Nothing that was revoked is freed.
-- A death while MPI makes a communicator may end survivors, so there are few: see `ulfm_family`.
+- A death while MPI makes a communicator may end survivors, so few are made: see `ulfm_family`.
 """
 
 import time
@@ -32,21 +32,21 @@ from nnmpi.comm.transport.node_barrier import Barrier, Counts
 from nnmpi.comm.transport.start_mpi import MPI, OUTLIVES_RANKS
 from nnmpi.comm.transport.ulfm_family import BARRIER, GATHER, UlfmFamily
 
-TIME_TO_NOTICE = 5.0  # seconds, of which it takes less than one
+TIME_TO_NOTICE = 5.0  # seconds; MPI usually notices a lost rank within one
 
 
 def is_available() -> bool:
-    """Whether this job outlives its ranks: started so, by a library that can."""
+    """True if this job outlives its ranks: it was started with ULFM, by a library that has it."""
     if not OUTLIVES_RANKS or MPI.get_vendor()[0] != "Open MPI":
         return False
     try:
         return not MPI.COMM_SELF.Is_revoked()
-    except MPI.Exception:  # a library that was built without
+    except MPI.Exception:  # the library was built without ULFM
         return False
 
 
 class UlfmTransport(MPITransport):
-    """Ranks of the family's communicator, of which some may be lost: RankLost is raised then."""
+    """Some ranks of the family's communicator; if a rank is lost, its operations raise RankLost."""
 
     fault_tolerant = True
     family: UlfmFamily
@@ -149,7 +149,7 @@ class UlfmTransport(MPITransport):
         return node
 
     def _agreed_number(self) -> int:
-        """A number that is new to all ranks, which agree on it: the first that all propose."""
+        """A new transport number: the ranks repeat proposals until all propose the same."""
         least = 0
         while True:
             proposals = self.gather([self.family.new_number(least)])
@@ -159,7 +159,7 @@ class UlfmTransport(MPITransport):
                 return least
 
     def gather(self, values: Sequence[int]) -> NDArray[np.int64]:
-        """The values of all ranks, a row each."""
+        """The values of all ranks, one row a rank."""
         rows = list[NDArray[np.int64]]()
         self.wait([self._gathering(GATHER, np.array(values, np.int64), rows.append)])
         return rows[0]
@@ -181,7 +181,7 @@ class UlfmTransport(MPITransport):
     def _allocate(self, nbytes: int) -> Segments:
         try:
             return map_segments(self.gather, self.rank == 0, nbytes, self.barrier)
-        except FileNotFoundError:  # a rank that dies has closed its file, which MPI finds out soon
+        except FileNotFoundError:  # the first rank has died; MPI notices soon, and RankLost follows
             until = time.monotonic() + TIME_TO_NOTICE
             while time.monotonic() < until:
                 self._notice()
@@ -191,7 +191,7 @@ class UlfmTransport(MPITransport):
         return UlfmBarrier(counts, rank, sync, self._notice)
 
     def _notice(self) -> None:
-        """Moves messages, and raises RankLost where there is a loss."""
+        """Moves messages forward, and raises RankLost if a rank is lost."""
         try:
             self._comm.Iprobe(tag=self.family.unused_tag)
         except MPI.Exception as error:
@@ -199,15 +199,14 @@ class UlfmTransport(MPITransport):
 
 
 class MessageGather:
-    """A gather of what all ranks bring, tested as a request is; of nothing it is a barrier.
+    """An all-gather made of messages, tested like a request; with empty rows it is a barrier.
 
-    rank 0   a . . .     a b . .     a b c d
-    rank 1   b . . .     b c . .     b c d a     from the next rank, the second next, the fourth ...
-    rank 2   c . . .     c d . .     c d a b
-    rank 3   d . . .     d a . .     d a b c
+    rank 0   a . . .     a b . .     a b c d rank 1   b . . .     b c . .     b c d a     from the
+    next rank, the second next, the fourth ... rank 2   c . . .     c d . .     c d a b rank 3   d .
+    . .     d a . .     d a b c
 
-    Calls of the library for all ranks print lines where one is lost, and are for whole
-    communicators.
+    The library's own collectives print lines if a rank is lost, and need a communicator for each
+    transport.
     """
 
     def __init__(
@@ -219,12 +218,12 @@ class MessageGather:
         take: Callable[[NDArray[Any]], object],
     ) -> None:
         self._rank, self._size, self._swap, self._take = rank, size, swap, take
-        self._rows = np.zeros((size, *row.shape), row.dtype)  # the first one is this rank's
+        self._rows = np.zeros((size, *row.shape), row.dtype)  # starting with this rank's
         self._rows[0] = row
         self._hop, self._requests = 0, list[MPI.Request]()
         self.Test()
 
-    def Test(self) -> bool:  # noqa: N802 - as MPI calls it
+    def Test(self) -> bool:  # noqa: N802 - the name of MPI's method
         rank, size, rows = self._rank, self._size, self._rows
         while self._hop < size and all(request.Test() for request in self._requests):
             self._hop = hop = 2 * self._hop or 1
@@ -238,7 +237,7 @@ class MessageGather:
 
 
 class UlfmBarrier(Barrier):
-    """A gate at which each look notices a loss: who spins on counts would wait for ever."""
+    """A barrier in shared memory that notices lost ranks, which counts alone do not show."""
 
     def test(self) -> bool:
         if super().test():
@@ -248,7 +247,7 @@ class UlfmBarrier(Barrier):
 
 
 class UlfmReceiver(MPIReceiver):
-    """Receives that are polled, and raise RankLost."""
+    """Receives by polling; raises RankLost if a rank is lost."""
 
     def __init__(self, transport: UlfmTransport) -> None:
         super().__init__(transport)
@@ -264,7 +263,7 @@ class UlfmReceiver(MPIReceiver):
 
 
 def before_start() -> UlfmFamily:
-    """The family of all ranks that the launcher has started; to shrink it is their start."""
+    """The family of all ranks that the launcher has started; they shrink it to start."""
 
     def first(family: UlfmFamily) -> UlfmTransport:
         family.skip(0)

@@ -1,4 +1,4 @@
-"""The messages of watchdogs, of which some may be gone, on a communicator that nobody revokes."""
+"""The channel of watchdogs in a fault-tolerant job, on a communicator that nobody revokes."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -10,14 +10,14 @@ from nnmpi.comm.transport.start_mpi import MPI
 from nnmpi.comm.transport.ulfm import UlfmTransport
 from nnmpi.comm.transport.ulfm_family import failed_ranks
 
-ENDED = b"e"  # what a rank tells the others when it has nothing left to do
+ENDED = b"e"  # the message of a rank that has reached its end
 
 
 class UlfmChannel(MPIChannel):
-    """The messages of watchdogs, of which some may be gone."""
+    """A channel for messages of watchdogs, some of which may be lost."""
 
     def __init__(self, transport: UlfmTransport) -> None:
-        """`transport` is the first of its family, made just now; to confirm is next."""
+        """Creates the channel from the first transport of a new family; then confirm it."""
         super().__init__(transport.family.communicator())
         self._gone: set[int] = set()
         self._ended: set[int] = set()
@@ -28,7 +28,7 @@ class UlfmChannel(MPIChannel):
         return [r for r in self.peers if r not in self._gone]
 
     def send(self, message: bytes, to: int) -> None:
-        with suppress(MPI.Exception):  # it is gone, and `receive` finds that out
+        with suppress(MPI.Exception):  # the rank is lost, which `receive` will notice
             super().send(message, to)
 
     def receive(self) -> tuple[int, bytes] | None:
@@ -44,19 +44,19 @@ class UlfmChannel(MPIChannel):
         return self.receive()
 
     def ibarrier(self) -> Callable[[], bool]:
-        """Complete when all ranks that are left have called it, each of which tells all others."""
+        """Tells all ranks that this one is at its end; returns a test if all that are left are."""
         for r in self.left():
             self.send(ENDED, r)
         return lambda: self._ended | self._gone >= {*self.peers}
 
 
 def remove_segments() -> None:
-    """Removes the files of the memory through which messages go, of lost ranks too.
+    """Removes the files of MPI's own shared memory, also those of lost ranks. Linux only.
 
-    MPI does so at its end, to which a fault-tolerant job does not come. Linux only.
+    MPI removes them when it ends, but a fault-tolerant job does not end MPI.
     """
     with suppress(OSError), open("/proc/self/maps") as maps:
         paths = {line.split(maxsplit=5)[-1].rstrip() for line in maps if "/sm_segment." in line}
         for path in paths:
-            with suppress(OSError):  # another rank has removed it
+            with suppress(OSError):  # another rank has removed the file
                 os.unlink(path)

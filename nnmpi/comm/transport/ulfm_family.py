@@ -1,8 +1,9 @@
-"""The transports of one rank that outlive the loss of others: one communicator for all of them.
+"""The family of transports that outlive the loss of ranks: one communicator for all of them.
 
-A death while MPI makes a communicator may end survivors: one that is half made cannot be revoked.
-To shrink is the exception, which leaves out whoever dies meanwhile. So that is how all are made,
-where the job starts too: the ranks that are left then shrink MPI_COMM_WORLD, which nobody revokes.
+A death while MPI makes a communicator may end survivors: a half-made communicator cannot be
+revoked. Only MPI_Comm_shrink is safe, since it leaves out ranks that die meanwhile. So all
+communicators are made by shrinking, also at the start of the job. The ranks that are left shrink
+MPI_COMM_WORLD, which nobody revokes.
 
 tags    0 ..              SPAN ..           2 SPAN ..
         first transport   second            third ...
@@ -15,18 +16,19 @@ from typing import NoReturn
 from nnmpi.comm.transport.base import TAGS, Transport, TransportFamily
 from nnmpi.comm.transport.start_mpi import MPI
 
-BARRIER, GATHER = TAGS, TAGS + 1  # tags of a context besides those of messages
-SPAN = TAGS + 2  # of which Open MPI has 65,532 times as many
-FEWEST = 1000  # requests that are kept before those that are complete are dropped
+BARRIER, GATHER = TAGS, TAGS + 1  # two tags of a transport after those of its messages
+SPAN = TAGS + 2  # tags of a transport; Open MPI has room for 65,532 transports
+FEWEST = 1000  # requests in the list before complete ones are removed
 LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
-"""The classes of errors by which MPI tells that a rank is gone."""
+"""The MPI error classes of a lost rank."""
 
 
 class UlfmFamily(TransportFamily):
-    """The transports of one rank up to a loss, all of them over one communicator.
+    """The transports of one rank up to a loss, all of them on one communicator.
 
-    Each has a number, which is new to all its ranks, and sets its tags apart. So two with one
-    number share no rank. Numbers grow; their tags repeat where those of before are free again.
+    Each has a number that is new to all its ranks and determines its range of tags. So two
+    transports with the same number have no rank in common. Numbers grow; ranges of tags are reused
+    once they are free.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class UlfmFamily(TransportFamily):
         gone: Sequence[int] = (),
     ) -> None:
         self._first = first  # makes the first transport of a family
-        self.comm = comm  # of the ranks that were left when this family began
+        self.comm = comm  # the ranks that were left when this family began
         self.gone = gone
         self.unused_tag = comm.Get_attr(MPI.TAG_UB) or 0
         self._contexts = self.unused_tag // SPAN
@@ -51,11 +53,11 @@ class UlfmFamily(TransportFamily):
             self.comm.Revoke()
 
     def leave(self) -> None:
-        """Abandons what nobody has used: there is nothing to revoke, and nobody to tell."""
+        """Marks a family that nobody has used as abandoned, without revoking its communicator."""
         self.abandoned = self._met = True
 
     def new_number(self, least: int) -> int:
-        """The first number from `least` on that is new to this rank, and whose tags are free."""
+        """The first number >= `least` that is new to this rank and whose tags are free."""
         if len(self._taken) == self._contexts:
             raise RuntimeError(f"{self._contexts:,} Comms were made and not freed: free some")
         number = max(least, self._next)
@@ -70,18 +72,20 @@ class UlfmFamily(TransportFamily):
         return context * SPAN
 
     def skip(self, number: int) -> None:
-        """Leaves out numbers up to this one, which a transport of this rank or of others has."""
+        """Excludes numbers up to this one, which transports of this rank or of others have."""
         self._next = number + 1
 
     def give_back(self, first_tag: int) -> None:
-        """Tags of a transport that was freed."""
+        """Frees the tags of a transport."""
         self._taken.remove(first_tag // SPAN)
 
     def keep(self, request: MPI.Request) -> MPI.Request:
-        """Keeps a request, with its buffer, until it is complete, and for ever if it never is."""
+        """Keeps a request and its buffer until it is complete, or for ever if it never is; returns
+        it.
+        """
         self._posted.append(request)
         if len(self._posted) > self._most:
-            self._posted = [*filter(None, self._posted)]  # one that is complete is null
+            self._posted = [*filter(None, self._posted)]  # a complete request is false
             self._most = max(FEWEST, 2 * len(self._posted))
         return request
 
@@ -90,28 +94,30 @@ class UlfmFamily(TransportFamily):
             raise self.lost("lost a rank")
 
     def _meet(self, confirms: bool) -> bool:
-        """Whether all ranks confirm, and none is lost; the same on all.
+        """Returns True if all ranks confirm and none is lost; the same on all ranks.
 
-        Who shrinks comes too: else those who confirm would wait for it. Once it is False it stays.
+        Ranks that shrink take part too; otherwise ranks that confirm would wait for them. Once the
+        result is False, it stays False.
         """
         if not self._met:
             try:
                 self._met = not self.comm.Agree(int(confirms))
-            except MPI.Exception:  # of all, where a rank is lost
+            except MPI.Exception:  # raised on all ranks if one is lost
                 self._met = True
         return not self._met
 
     def shrink(self) -> Transport:
-        """All shrink the whole job, again and again, so that they name the same communicator.
+        """Shrinks MPI_COMM_WORLD and returns the first transport of the ranks that are left.
 
-        They agree that all of them have the new one, before any uses it: it may be revoked from
-        then on.
+        All ranks shrink the whole job each time, so that they all call it on the same communicator.
+        Then they agree that all have the new one before any rank uses it, since it may be revoked
+        from then on.
         """
         self._meet(confirms=False)
         job, left = MPI.COMM_WORLD, None
-        with suppress(MPI.Exception):  # the others hear of it
+        with suppress(MPI.Exception):  # the agreement below tells the others
             left = MPI.Intracomm(job.Shrink())
-        job.Ack_failed()  # else it could not agree
+        job.Ack_failed()  # MPI_Comm_agree fails while losses are not acknowledged
         with self.noticing():
             agreed = job.Agree(int(left is not None))
         if left is None or not agreed:
@@ -121,8 +127,9 @@ class UlfmFamily(TransportFamily):
         return self._first(UlfmFamily(self._first, left, gone))
 
     def communicator(self) -> MPI.Intracomm:
-        """Another one of the same ranks, which nobody revokes. All call it when they have shrunk,
-        before anything else, and confirm that they have it.
+        """Another communicator of the same ranks, which nobody revokes.
+
+        All ranks call it right after they have shrunk, and then confirm that they have it.
         """
         with self.noticing():
             made = MPI.Intracomm(self.comm.Shrink())
@@ -132,14 +139,14 @@ class UlfmFamily(TransportFamily):
 
     @contextmanager
     def noticing(self) -> Iterator[None]:
-        """Around calls of MPI that fail where a rank is lost."""
+        """A context that turns MPI errors of a lost rank into RankLost."""
         try:
             yield
         except MPI.Exception as error:
             self.raise_loss(error)
 
     def raise_loss(self, error: MPI.Exception) -> NoReturn:
-        """Raises RankLost where a rank is gone, else the error."""
+        """Raises RankLost if a rank is lost, otherwise the given MPI error."""
         gone = sorted(failed_ranks(MPI.COMM_WORLD) - {*self.gone})
         if not gone and error.Get_error_class() not in LOSSES:
             raise error
@@ -148,7 +155,7 @@ class UlfmFamily(TransportFamily):
 
 
 def failed_ranks(comm: MPI.Intracomm) -> set[int]:
-    """The ranks of a communicator that are known to be gone, by their numbers in the job."""
+    """The job ranks of a communicator's members that are known to be lost."""
     failed = comm.Get_failed()
     ranks = failed.Translate_ranks(range(failed.Get_size()), MPI.COMM_WORLD.Get_group())
     failed.Free()

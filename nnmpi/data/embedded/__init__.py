@@ -12,13 +12,13 @@ from nnmpi.data.dataset import Dataset, DatasetRequest, from_arrays
 
 
 def iris(request: DatasetRequest) -> Dataset:
-    """150 flowers, 50 of each of three species: four lengths in cm."""
+    """Loads iris: 150 flowers, 50 of each of three species, with four lengths in cm."""
     table = np.loadtxt(BytesIO(_content("iris.csv")), delimiter=",", skiprows=1)
     return _hold_out_every_fifth("iris", table[:, :4], table[:, 4].astype("int64"))
 
 
 def digits(request: DatasetRequest) -> Dataset:
-    """1,797 handwritten digits of 8 x 8 pixels with values 0 to 16."""
+    """Loads digits: 1,797 handwritten digits of 8 x 8 pixels with values 0 to 16."""
     with np.load(BytesIO(_content("digits.npz")), allow_pickle=False) as archive:
         x, y = archive["x"], archive["y"]
     return _hold_out_every_fifth("digits", x[:, None], y)

@@ -1,9 +1,9 @@
-"""A checkpoint as one file of the whole model, put together one tensor at a time.
+"""Exports a checkpoint as one file of the whole model, which is put together tensor by tensor.
 
     rank-00000   w 0..5   b 0..1  ─┐
     rank-00001   w 5..9           ─┴─►  w, then b ─►  model.safetensors
 
-No model is built: the manifest says what its tensors are.
+No model is built: the manifest says what the tensors are.
 """
 
 from collections import defaultdict
@@ -27,20 +27,20 @@ from nnmpi.parallel.model.nearest import Held
 from nnmpi.parallel.model.snapshot import SavedRange, holder_of
 
 
-def export(found: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
-    """Writes the model, or a folder of GPT-2, and beside it the state of the optimizer; returns the
-    names of the files."""
-    about, ranges = found.about(), defaultdict[str, list[SavedRange]](list)
-    for held in found.snapshot().owned:
+def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
+    """Writes the model as a file or as a folder of GPT-2, and with `optimizer` its state beside it;
+    returns the names of the files."""
+    about, ranges = stored.about(), defaultdict[str, list[SavedRange]](list)
+    for held in stored.snapshot().owned:
         ranges[held.path].append(held)
     for fact in about.tensors:
         if not ranges[fact.first]:
-            raise DamagedError(f"no file has numbers of {shown(fact.first)}")
-    name = found.manifest.snapshot.config.model
+            raise DamagedError(f"no file has values of {shown(fact.first)}")
+    name = stored.manifest.snapshot.config.model
     try:
         entries = of_model(about.tensors, ranges)
     except ValueError as error:
-        raise DamagedError(f"the files lack numbers of a tensor: {error}") from error
+        raise DamagedError(f"the files lack values of a tensor: {error}") from error
     files = [saving.write_entries(out, entries, about.metadata, about.sizes, name)]
     if optimizer:
         files.append(str(Path(files[0]).with_suffix(".optimizer.safetensors")))
@@ -51,7 +51,7 @@ def export(found: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
 
 
 def of_model(facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]) -> FullState:
-    """The parameters and buffers, as --save writes them: parameters of 16 bits as float32."""
+    """The parameters and buffers as --save writes them: 16-bit parameters as float32."""
     rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[TensorSpec]()
     for fact in facts:
         first = ranges[fact.first][0]
@@ -66,7 +66,7 @@ def of_model(facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRan
 def of_optimizer(
     facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]
 ) -> FullState:
-    """The state of the optimizer, as `Trainer.optimizer_state_dict` has it."""
+    """The state of the optimizer, as `Trainer.optimizer_state_dict` returns it."""
     rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[TensorSpec]()
     for fact in facts:
         if fact.is_trained and fact.name == fact.first:
@@ -82,15 +82,16 @@ def of_optimizer(
 def _entries(
     rows: Sequence[tuple[str, Arrays, Sequence[SavedRange]]], items: Sequence[TensorSpec]
 ) -> FullState:
-    """FullState of tensors, of each the name, the arrays, and the ranges that files have."""
-    here, tensors = dict[Held, SavedRange](), list[MovedTensor]()
+    """Whole tensors that are read from files; a row has a tensor's name, its arrays, and the ranges
+    that files have."""
+    in_files, tensors = dict[Held, SavedRange](), list[MovedTensor]()
     for path, arrays, ranges in rows:
-        here |= {
+        in_files |= {
             (holder_of(saved, 0), saved.range._replace(tensor=path)): saved for saved in ranges
         }
         tensors.append(MovedTensor(path, ranges[0].shape, ranges[0].axes, arrays))
 
     def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
-        return here[holder, have].array(name)[lo - have.lo : hi - have.lo]
+        return in_files[holder, have].array(name)[lo - have.lo : hi - have.lo]
 
-    return FullState(comm_self(), tensors, items, [*here], lambda: read)
+    return FullState(comm_self(), tensors, items, [*in_files], lambda: read)

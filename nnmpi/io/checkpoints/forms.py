@@ -1,4 +1,4 @@
-"""The values that a manifest has, whose types `schema.checked` compares with its JSON."""
+"""The values in a manifest; `schema.checked` checks its JSON against these types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ from nnmpi.parallel.step.executor import StepState
 
 
 class InFile(NamedTuple):
-    """Numbers in a file: the name of their type, and the byte at which they begin."""
+    """The place of an array in a file: the name of its type, and the byte at which it begins."""
 
     dtype: Annotated[str, TYPE_NAMES]
     at: int
 
 
 class ArrayInFile(NamedTuple):
-    """An array in the file of the first rank, in C order."""
+    """The place of an array in the file of rank 0, in C order."""
 
     dtype: Annotated[str, TYPE_NAMES]
     at: int
@@ -37,7 +37,7 @@ class ArrayInFile(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedFile:
-    """A file of a rank: its size, the SHA-256 of each block of 1 MB, and what is in it."""
+    """The file of a rank: its size, the SHA-256 of each block of 1 MB, and the ranges in it."""
 
     name: str
     bytes: int
@@ -49,7 +49,7 @@ class SavedFile:
 
 
 class TensorFact(NamedTuple):
-    """A name of a state dict: of a tensor under its first name, and what that is."""
+    """A name in a state dict, with the first name of the same tensor, and what the tensor is."""
 
     name: str
     first: str
@@ -61,9 +61,9 @@ class TensorFact(NamedTuple):
 class RunFacts:
     """The facts about a run that a checkpoint has besides a snapshot.
 
-    complete     whether it has no more steps to make
-    total_steps  that it ends with
-    facts        what is compared when it is resumed, besides options
+    complete     True if the run has no more steps to make
+    total_steps  after which it ends
+    facts        what is compared besides options when it is resumed
     log          how long its log was
     pace         its time so far
     metrics      of the epoch that ended with the last step, if one did
@@ -86,7 +86,7 @@ class RunFacts:
 
 
 def tensor_facts(model: Module) -> tuple[TensorFact, ...]:
-    """A fact for each name of a state dict."""
+    """A TensorFact for each name in the state dict of a model."""
     first: dict[int, str] = {}
     return tuple(
         TensorFact(
@@ -104,7 +104,7 @@ def tensor_facts(model: Module) -> tuple[TensorFact, ...]:
 
 @dataclass(frozen=True)
 class MeasuredForm:
-    """The measurements by which ranks were arranged, if there were any."""
+    """The measurements from which ranks were arranged, as JSON has them."""
 
     cut: str | None = None
     unit_costs: strategies.UnitCosts | None = None
@@ -113,7 +113,7 @@ class MeasuredForm:
 
 @dataclass(frozen=True)
 class RunForm:
-    """The object of a `Snapshot`."""
+    """A `Snapshot` without its ranges, as JSON has it."""
 
     options: Mapping[str, Any]
     ranks: int
@@ -129,7 +129,7 @@ class RunForm:
 
 @dataclass(frozen=True)
 class ManifestForm:
-    """The content of the file, behind its digest."""
+    """The content of manifest.json, behind its digest."""
 
     format: int
     time: float

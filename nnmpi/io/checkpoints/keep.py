@@ -1,9 +1,9 @@
-"""The directory of checkpoints: who may write there, what is kept, and what was left behind.
+"""The directory of checkpoints: who may write there, which are kept, and what was left behind.
 
 step-00001200                a checkpoint
 .step-00001300.part          one that is being written, or whose writer was killed
-.step-00001200.old.part      one that another of the same step replaces
-.shared-HEX.part             what ranks look for, to see that they share the directory
+.step-00001200.old.part      one that is being replaced by another of the same step
+.shared-HEX.part             a file that ranks look for, to see that they share the directory
 .lock                        locked by the run that writes there; the system releases the lock
                              of a process that is killed
 """
@@ -28,30 +28,30 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 STEP = re.compile(r"step-(\d{8,})")
 PART = re.compile(r"\.(step-(\d{8,})|step-\d{8,}\.old|shared-[0-9a-f]{32})\.part")
 LOCK = ".lock"
-PATIENCE = 2.0  # seconds in which a file system shows a new file, and a killed process ends
+PATIENCE = 2.0  # seconds to wait for a network file system to show a file, or a process to end
 
 BETTER: dict[str, Callable[[Sequence[float]], float]] = {"test_loss": min, "accuracy": max}
-"""The best of several values of each measure, for --keep-best."""
+"""By metric, the function that returns its best value, for --keep-best."""
 
 
 def folder_of(directory: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
+    """The folder of the checkpoint of a step."""
     return directory / f"step-{step:08d}"
 
 
 def part_of(directory: Path, step: int) -> Path:
-    """Where it is while it is written."""
+    """The folder in which the checkpoint of a step is being written."""
     return directory / f".step-{step:08d}.part"
 
 
 def folders(directory: Path) -> dict[int, Path]:
-    """The checkpoints by step, the newest first, whether they are whole or not.
+    """The folders of checkpoints by step, the newest first, whether they are intact or not.
 
-    One that is whole but has not got its name, since its writer was killed, is one of them, and not
-    the one that it replaces.
+    An intact checkpoint that was not renamed yet, because its writer was killed, counts in place of
+    the one with its name, which it was to replace.
     """
     by_step: dict[int, Path] = {}
-    for name in sorted(os.listdir(directory), reverse=True):  # checkpoints before parts
+    for name in sorted(os.listdir(directory), reverse=True):  # names before parts, which win
         if step := STEP.fullmatch(name):
             by_step[int(step[1])] = directory / name
         elif (part := PART.fullmatch(name)) and part[2] and _is_whole(directory / name):
@@ -71,7 +71,7 @@ def _is_whole(folder: Path) -> bool:
 
 
 def metrics_by_step(directory: Path, step: int) -> dict[int, Mapping[str, float]]:
-    """The metrics of each checkpoint up to a step that is whole, the newest first."""
+    """The metrics of each intact checkpoint up to a step, the newest first."""
     metrics_of: dict[int, Mapping[str, float]] = {}
     for known, folder in folders(directory).items():
         if known <= step:
@@ -81,10 +81,11 @@ def metrics_by_step(directory: Path, step: int) -> dict[int, Mapping[str, float]
 
 
 def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
-    """Removes checkpoints older than the one of this step, which was just written, but the newest
-    `keep` whole ones, and the best one.
+    """Removes checkpoints that are older than the one of `step`, which was just written, except for
+    the newest `keep` intact ones and the best one.
 
-    What is newer is left, and does not count: it is damaged, else the run had gone on from there.
+    Newer ones are left, and not counted: they are damaged, since otherwise the run had resumed
+    there.
     """
     metrics_of = metrics_by_step(directory, step)
     kept = {*[*metrics_of][:keep]}
@@ -96,13 +97,14 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
 
 
 def best_of(metrics_of: Mapping[int, Mapping[str, float]], name: str) -> float | None:
-    """The best value of a metric; None where no checkpoint has it."""
+    """The best value of a metric; None if no checkpoint has it."""
     values = [metrics[name] for metrics in metrics_of.values() if name in metrics]
     return BETTER[name](values) if values else None
 
 
 def remove(folder: Path) -> None:
-    """Removes a checkpoint, its manifest first: what is left of it is none."""
+    """Removes a checkpoint. It is renamed first, so that an interrupted removal leaves none that
+    counts."""
     hidden = folder.with_name(f".{folder.name}.old.part") if STEP.fullmatch(folder.name) else folder
     with suppress(OSError):
         os.rename(folder, hidden)
@@ -110,14 +112,14 @@ def remove(folder: Path) -> None:
 
 
 def replace(part: Path, folder: Path) -> None:
-    """Gives a checkpoint, which is on disk, its name; the one that had it is removed.
+    """Renames a complete checkpoint to its final name, and removes the one that had that name.
 
-    A writer that is killed in between leaves the new one whole: `clean` gives it its name.
+    If the writer is killed in between, the new one is intact, and `clean` renames it.
     """
     old = folder.with_name(f".{folder.name}.old.part")
-    shutil.rmtree(old, ignore_errors=True)  # one that was left behind
+    shutil.rmtree(old, ignore_errors=True)  # left by a writer that was killed here
     with suppress(FileNotFoundError):
-        os.rename(folder, old)
+        os.rename(folder, old)  # no folder can be renamed to one that is not empty
     try:
         os.rename(part, folder)
     except OSError:
@@ -135,11 +137,12 @@ def make_part(directory: Path, step: int) -> None:
 
 
 def clean(directory: Path) -> None:
-    """Removes what killed writers have left; a whole checkpoint without its name gets it."""
+    """Removes what killed writers have left; an intact checkpoint that was not renamed yet gets its
+    name."""
     for name in sorted(os.listdir(directory)):
         if part := PART.fullmatch(name):
             path = directory / name
-            with suppress(OSError):  # it is in nobody's way
+            with suppress(OSError):  # what cannot be removed does no harm
                 if part[2] and _is_whole(path):
                     replace(path, folder_of(directory, int(part[2])))
                 elif path.is_dir():
@@ -152,13 +155,13 @@ def clean(directory: Path) -> None:
 
 
 class DirectoryLock(NamedTuple):
-    """A directory that this run writes to, until `release`; other runs are refused."""
+    """The lock on a directory to which this run writes; until `release`, other runs are refused."""
 
     path: Path
     file: IO[Any]
 
     def release(self) -> None:
-        """Lets others write there."""
+        """Releases the lock, so that other runs may write there."""
         if not self.file.closed:
             with suppress(OSError):
                 self.path.unlink()
@@ -166,9 +169,9 @@ class DirectoryLock(NamedTuple):
 
 
 def locked(directory: Path) -> DirectoryLock:
-    """The lock of a directory, which is made; raises ValueError where this run cannot write.
+    """Makes and locks a directory; raises ValueError if this run cannot write there.
 
-    A process that was killed may take a while to end: it is waited for.
+    Waits up to PATIENCE seconds for another process to end, which may have been killed just now.
     """
     cannot = f"checkpoint_dir {shown(directory)} cannot be written"
     end = time.monotonic() + PATIENCE
@@ -179,7 +182,7 @@ def locked(directory: Path) -> DirectoryLock:
         while (lock := _try_lock(directory / LOCK)) is None:
             if time.monotonic() > end:
                 raise ValueError(
-                    f"{cannot}: another run writes there; wait for its end, or name another "
+                    f"{cannot}: another run writes there; wait until it ends, or name another "
                     "directory"
                 )
             time.sleep(PATIENCE / 20)
@@ -194,7 +197,7 @@ def locked(directory: Path) -> DirectoryLock:
 
 
 def _try_lock(path: Path) -> DirectoryLock | None:
-    """The lock, unless another run has it, or has just removed the file."""
+    """The lock, or None if another run has it, or has just removed the file."""
     file = path.open("a+b")
     with suppress(BlockingIOError):
         lock(file)
@@ -205,14 +208,14 @@ def _try_lock(path: Path) -> DirectoryLock | None:
 
 
 def is_same(file: IO[Any], path: Path) -> bool:
-    """Whether a path still names an open file."""
+    """True if a path still names this open file."""
     with suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     return False
 
 
 def check_shared(directory: Path, comm: Comm) -> None:
-    """Raises ValueError, on all ranks, unless they share a directory; every rank calls it."""
+    """Raises ValueError on all ranks unless they see the same directory; every rank calls it."""
     name = gather_objects(comm, f".shared-{uuid4().hex}.part")[0]
     path = directory / name
 
@@ -224,21 +227,21 @@ def check_shared(directory: Path, comm: Comm) -> None:
     all_or_none(comm, make)
     is_seen = gather_objects(comm, _seen(path))
     if comm.rank == 0:
-        with suppress(OSError):  # the next Writer removes it
+        with suppress(OSError):  # else the next Writer removes it
             path.unlink()
     others = [rank for rank, seen in enumerate(is_seen) if not seen]
     if others:
         ranks = ", ".join(map(str, others[:8])) + ", ..." * (len(others) > 8)
         message = (
             f"checkpoint_dir {shown(directory)} is not shared: rank 0 has written a file there "
-            f"that ranks {ranks} do not see; name a directory that all ranks share"
+            f"that these ranks do not see: {ranks}; name a directory that all ranks share"
         )
         comm.agree(ValueError(message))
 
 
 def _seen(path: Path) -> bool:
     end = time.monotonic() + PATIENCE
-    while not os.path.exists(path):  # False too where this rank may not look
+    while not os.path.exists(path):  # also False if this rank lacks permission
         if time.monotonic() > end:
             return False
         time.sleep(PATIENCE / 20)
@@ -246,11 +249,11 @@ def _seen(path: Path) -> bool:
 
 
 def check_empty(directory: str | os.PathLike[str]) -> None:
-    """Raises ValueError if there are checkpoints of another run, which does not go on."""
+    """Raises ValueError if the directory has checkpoints already, of a run that is not resumed."""
     path = Path(directory)
     steps = folders(path) if path.is_dir() else {}
     if steps:
         raise ValueError(
             f"checkpoint_dir {shown(path)} has checkpoints already, the newest of step "
-            f"{max(steps)}: --resume goes on from there; name another directory for another run"
+            f"{max(steps)}: --resume continues from there; for a new run name another directory"
         )

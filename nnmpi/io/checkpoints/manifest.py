@@ -1,8 +1,8 @@
-"""The manifest of a checkpoint: what the run was, and where each number is in which file.
+"""The manifest of a checkpoint: what the run was, and which elements are where in which file.
 
-    {"sha256":"<that of what follows, from { to }>","manifest":{...}}
+    {"sha256":"<digest of what follows, from { to }>","manifest":{...}}
 
-Any byte of it that is another one is found: there is one way to write it.
+A change of any byte is noticed: there is one way to write it.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ from nnmpi.parallel.strategy import WorkerPosition
 T = TypeVar("T")
 
 FORMAT = 1
-"""The version of the format, of the headers of files too; another one is not read."""
+"""The version of the format, also of the headers of files; other versions are not read."""
 
 MOST = 1 << 30  # bytes of a manifest: a checkpoint of 10 TB has 700 MB
 HEAD, MIDDLE, TAIL = b'{"sha256":"', b'","manifest":', b"}\n"
@@ -46,39 +46,40 @@ LARGEST_SCALE = 2.0**127  # of a loss in float32
 class Manifest(NamedTuple):
     """The list of what is in a checkpoint.
 
-    snapshot   of all ranks; what they had is in the files
-    files      of the ranks, in their order
-    arrays     in the first file, of what the run has told
-    told       what the run tells of itself, by `as_json`
-    versions   of what has computed
-    time       when it was written, in seconds of the epoch
+    snapshot    of all ranks, without the ranges that are in files
+    files       of the ranks, in their order
+    arrays      in the first file: those of the run's facts
+    about_json  the facts about the run, by `as_json`
+    versions    of the software that computed it
+    time        when it was written, in seconds since the epoch
     """
 
     snapshot: Snapshot
     files: tuple[SavedFile, ...]
     arrays: tuple[ArrayInFile, ...]
-    told: Any
+    about_json: Any
     versions: Mapping[str, str]
     time: float
 
     @property
     def step(self) -> int:
-        """The steps that were made."""
+        """The number of steps that the run had made."""
         return self.snapshot.state.step
 
     @property
     def size(self) -> int:
-        """The bytes of the files."""
+        """The bytes of all files together."""
         return sum(file.bytes for file in self.files)
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
-        """The facts about the run; without the numbers of its arrays unless they are given."""
-        told = from_json(self.told, arrays or self.arrays, ABOUT)
-        about: RunFacts = checked(told, RunFacts, ABOUT)
+        """The facts about the run; its arrays are given by `arrays`, or else replaced by their
+        places in the file."""
+        fields = from_json(self.about_json, arrays or self.arrays, ABOUT)
+        about: RunFacts = checked(fields, RunFacts, ABOUT)
         return about
 
     def rank_file(self, rank: int) -> RankFile:
-        """The file of a rank as such ranges, and arrays, are laid out."""
+        """The layout of a rank's file, computed again from its ranges and arrays."""
         ranges = [array.map(attrgetter("dtype")) for array in self.files[rank].ranges]
         return laid_out(
             rank, ranges, [(array.dtype, array.shape) for array in self.arrays] * (not rank)
@@ -86,13 +87,13 @@ class Manifest(NamedTuple):
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """The content of the file."""
+    """The content of manifest.json."""
     content = {
         "format": FORMAT,
         "time": manifest.time,
         "versions": dict(manifest.versions),
         "run": _run_to_json(manifest.snapshot),
-        "about": manifest.told,
+        "about": manifest.about_json,
         "arrays": manifest.arrays,
         "files": [vars(file) for file in manifest.files],
     }
@@ -101,13 +102,13 @@ def to_bytes(manifest: Manifest) -> bytes:
 
 
 def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
-    """The result of `read` for the JSON of a manifest; raises DamagedError for what is not in this
-    format, whose SHA-256 is wrong, or which cannot be read."""
+    """The result of `read` for the JSON of a manifest; raises DamagedError for another format, a
+    wrong SHA-256, or content that cannot be read."""
     start = len(HEAD) + DIGEST
     digest, body = content[len(HEAD) : start], content[start + len(MIDDLE) : -len(TAIL)]
     frame = HEAD + digest + MIDDLE + body + TAIL
     if frame != content or hashlib.sha256(body).hexdigest().encode() != digest:
-        raise DamagedError(f"{NAME} is damaged: it is not what its SHA-256 says")
+        raise DamagedError(f"{NAME} is damaged: it does not match its SHA-256")
     try:
         value = parsed(json.loads, body)
         version = value.get("format") if isinstance(value, dict) else None
@@ -124,7 +125,8 @@ def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
 
 
 def from_bytes(content: bytes) -> Manifest:
-    """The manifest; raises DamagedError for what `to_bytes` has not written."""
+    """The manifest with this content; raises DamagedError for anything that `to_bytes` does not
+    write."""
     return parsed_by(_from_json, content)
 
 
@@ -134,12 +136,12 @@ def _from_json(value: Any) -> Manifest:
     snapshot = _run_from_json(checked(from_json(form.run, (), RUN), RunForm, RUN))
     manifest = Manifest(snapshot, files, form.arrays, form.about, form.versions, form.time)
     if snapshot.ranks != len(files):
-        raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, and there are {len(files):,} files")
+        raise refused(f"{RUN}.ranks", f"{snapshot.ranks:,}, but there are {len(files):,} files")
     for rank, file in enumerate(files):
         made = manifest.rank_file(rank)
         _check_file(f"manifest.files[{rank}]", file, made.saved)
         if rank == 0 and made.arrays != form.arrays:
-            raise refused("manifest.arrays", "not where such arrays are")
+            raise refused("manifest.arrays", "not at the bytes where such arrays are written")
     tensors, paths = manifest.about().tensors, {saved.path for f in files for saved in f.ranges}
     names, first = {saved.name for saved in tensors}, {saved.first for saved in tensors}
     if len(names) < len(tensors) or not paths <= first:
@@ -148,7 +150,7 @@ def _from_json(value: Any) -> Manifest:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Writes the manifest, which is on disk then, like the names in the folder."""
+    """Writes manifest.json, and syncs it and the folder to disk."""
     with (folder / NAME).open("xb") as file:
         file.write(to_bytes(manifest))
         file.flush()
@@ -157,10 +159,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint whose files are there, with the sizes that it says.
-
-    Raises DamagedError where that is not so. No file but the manifest is read.
-    """
+    """The manifest of a checkpoint; raises DamagedError if it is damaged, or if files are missing
+    or have other sizes. Only the manifest is read."""
     manifest = from_bytes(_content(folder))
     _check_sizes(folder, [(file.name, file.bytes) for file in manifest.files])
     _check_step(folder, manifest.step)
@@ -168,7 +168,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_metrics(folder: Path) -> Mapping[str, float]:
-    """The metrics of the epoch at whose end a checkpoint was written, none within an epoch.
+    """The metrics of the epoch at whose end a checkpoint was written; empty within an epoch.
 
     Raises DamagedError for a damaged manifest, another format or step, and files of other sizes.
     Other fields are not compared with their types, which takes ten times as long.
@@ -186,7 +186,7 @@ def read_metrics(folder: Path) -> Mapping[str, float]:
 def _check_step(folder: Path, step: int) -> None:
     number = re.search(r"step-(\d+)", folder.name)
     if number and int(number[1]) != step:
-        raise refused(f"{RUN}.state.step", f"{step:,}, and the folder {folder.name}")
+        raise refused(f"{RUN}.state.step", f"{step:,}, but the folder is {folder.name}")
 
 
 def _content(folder: Path) -> bytes:
@@ -241,7 +241,7 @@ def _run_from_json(run: RunForm) -> Snapshot:
     try:
         config = Config(**run.options)
     except (TypeError, ValueError) as error:
-        raise refused(f"{RUN}.options", f"not of a run: {shown(error)}") from None
+        raise refused(f"{RUN}.options", f"not the options of a run: {shown(error)}") from None
     first, scale = LossScale.of(config.dtype), run.loss_scale
     is_dynamic = None if first is None else first.is_dynamic
     fits = is_dynamic == (None if scale is None else scale.is_dynamic)
@@ -249,7 +249,7 @@ def _run_from_json(run: RunForm) -> Snapshot:
         raise refused(f"{RUN}.loss_scale", f"{quoted(scale)}, which is not that of {config.dtype}")
     costs = run.measured.unit_costs
     if costs and not (costs.samples and len(costs.begins) == len(costs.costs)):
-        raise refused(f"{RUN}.measured.unit_costs", "not of some samples, a row for each unit")
+        raise refused(f"{RUN}.measured.unit_costs", "without samples, or not a row for each unit")
     loss, divisor, samples, metrics = run.epoch
     return Snapshot(
         config,
@@ -270,12 +270,13 @@ def _run_from_json(run: RunForm) -> Snapshot:
 
 
 def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
-    """Raises DamagedError for a file that nnmpi does not write; `made` has its ranges."""
+    """Raises DamagedError for a file that nnmpi does not write; `made` is the layout that its
+    ranges give."""
     for i, saved in enumerate(file.ranges):
         try:
             saved.place.check()
         except ValueError as error:
-            raise refused(f"{field}.ranges[{i}].part", f"not one: {shown(error)}") from None
+            raise refused(f"{field}.ranges[{i}].part", f"not a part: {shown(error)}") from None
         if sorted(saved.axes) != [*range(len(saved.shape))]:
             raise refused(f"{field}.ranges[{i}].axes", f"{saved.axes}, not axes of {saved.shape}")
         if not saved.lo <= saved.hi <= saved.place.size:
@@ -289,4 +290,4 @@ def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
     if file.name != made.name:
         raise refused(f"{field}.name", f"{shown(file.name)}, not {made.name}")
     if file.bytes != made.bytes:
-        raise refused(f"{field}.bytes", f"{file.bytes:,}, and its ranges take {made.bytes:,}")
+        raise refused(f"{field}.bytes", f"{file.bytes:,}, but its ranges take {made.bytes:,}")

@@ -1,16 +1,17 @@
-"""The safetensors file of a rank: who writes what, where each number is, and how it is written.
+"""The safetensors file of a rank: who writes what, where each element is, and how it is written.
 
-Of numbers that several ranks have copies of, each writes a part, which all derive from what all
-have. What is divided is the bytes of all that the same ranks have, one tensor behind the other.
+Where several ranks have copies of the same elements, each of them writes a part. All ranks compute
+the same division, from a list of what every rank has. Divided are the bytes of everything that the
+same ranks have, one tensor behind the other.
 
     has      rank 0  [ w w w w | b b ]      writes   rank 0  [ w w w . | . . ]
              rank 1  [ w w w w | b b ]               rank 1  [ . . . w | b b ]
              rank 2  [ v v v ]                       rank 2  [ v v v ]
 
-    header | values of all ranges | sums of the first range | sums of the second one | arrays
+    header | values of all ranges | optimizer state of range 0 | of range 1 | arrays
 
-Widest types come first; within a type that is the order, in which ranks read them again. A block of
-1 MB has a digest of its own, the header's block too.
+The widest types come first; within a type this is the order, in which ranks read the file again.
+Each block of 1 MB has its own digest, the first block with the header too.
 """
 
 import math
@@ -39,11 +40,11 @@ T = TypeVar("T")
 BLOCK = 1 << 20  # bytes that have a digest
 
 LEAST = 1 << 20
-"""Bytes of a stretch that is cut: smaller ones stay whole, on one of the ranks."""
+"""Slices of fewer bytes are not cut: one of the ranks that have it writes all of it."""
 
 
 class CancelledError(Exception):
-    """The run has abandoned the checkpoint."""
+    """Raised in the thread that writes a checkpoint after the run has abandoned it."""
 
 
 # ---- who writes what
@@ -52,11 +53,11 @@ class CancelledError(Exception):
 def divided(
     owned: Sequence[Sequence[StateRange[str]]], least: int = LEAST
 ) -> list[list[StateRange[str]]]:
-    """The ranges that each rank writes of those that ranks have: each number once, in the order of
-    tensors.
+    """The ranges that each rank writes, in the order of tensors: each element is written by exactly
+    one of the ranks that have it.
 
-    What is not trained is written whole, and if it is small by the first rank that has it: copies
-    of buffers may differ where ranks go at their own pace.
+    Buffers and frozen parameters are not cut, and small ones are written by the first rank that has
+    them: copies of buffers may differ where ranks run at their own pace.
     """
     shared = defaultdict[tuple[int, ...], list[tuple[int, StateRange[str]]]](list)
     of_ranks: list[list[tuple[int, StateRange[str]]]] = [[] for _ in owned]
@@ -78,7 +79,7 @@ def divided(
 
 
 def _cut(byte: int, saved: StateRange[str], least: int) -> int:
-    """How many of the numbers of a range lie before a byte; all or none of what is not cut."""
+    """How many elements of a range lie before a byte; all or none if the range is not cut."""
     n, size = saved.hi - saved.lo, bytes_of(saved)
     if size < least or not saved.is_trained:
         return n if 2 * byte > size else 0
@@ -88,7 +89,7 @@ def _cut(byte: int, saved: StateRange[str], least: int) -> int:
 def _stretches(
     owned: Sequence[Sequence[StateRange[str]]],
 ) -> Iterator[tuple[StateRange[str], tuple[int, ...]]]:
-    """Stretches of each part of a tensor, each with the ranks that have all of it."""
+    """Yields slices of each part of a tensor, each with the ranks that have the whole slice."""
     of_parts = defaultdict[tuple[str, Part], list[tuple[int, StateRange[str]]]](list)
     for rank, ranges in enumerate(owned):
         for saved in ranges:
@@ -96,17 +97,18 @@ def _stretches(
     for holders in of_parts.values():
         ends = sorted({end for _, saved in holders for end in (saved.lo, saved.hi)})
         for lo, hi in pairwise(ends):
-            here = [(rank, saved) for rank, saved in holders if saved.lo <= lo and hi <= saved.hi]
-            if here:
-                ranks = tuple(dict.fromkeys(rank for rank, _ in here))
-                yield here[0][1]._replace(lo=lo, hi=hi), ranks
+            owners = [(rank, saved) for rank, saved in holders if saved.lo <= lo and hi <= saved.hi]
+            if owners:
+                ranks = tuple(dict.fromkeys(rank for rank, _ in owners))
+                yield owners[0][1]._replace(lo=lo, hi=hi), ranks
 
 
 # ---- the file
 
 
 class RankFile(NamedTuple):
-    """A file, before it has digests, with its header and the arrays that the run has told."""
+    """The file of a rank before its digests are known: its header, its ranges, and the arrays of
+    the run's facts."""
 
     saved: SavedFile
     header: bytes
@@ -114,7 +116,8 @@ class RankFile(NamedTuple):
 
 
 class FileWritten(NamedTuple):
-    """The file of a rank, and the digests of its blocks; or why it could not be written."""
+    """The size and block digests of a rank's written file; or the problem, if it could not be
+    written."""
 
     problem: str
     size: int = 0
@@ -129,8 +132,8 @@ def name_of(rank: int) -> str:
 def laid_out(
     rank: int, ranges: Sequence[StateRange[str]], arrays: Sequence[tuple[str, tuple[int, ...]]]
 ) -> RankFile:
-    """The file of a rank that writes these ranges, and arrays of such types and shapes, which the
-    run has told."""
+    """The layout of the file of a rank that writes these ranges, and arrays of these (type,
+    shape)."""
     index = [HeaderRow(_name(held), named(held.values), (held.hi - held.lo,)) for held in ranges]
     index += [
         HeaderRow(f"{_name(held)}.{name}", named(dtype), (held.hi - held.lo,))
@@ -157,7 +160,8 @@ def laid_out(
 
 
 def _name(saved: StateRange[str]) -> str:
-    """The name of a range in the header, for who looks at it; the manifest says what it is."""
+    """The name of a range in the header, for people who look at it; the manifest has the same
+    facts."""
     cut = "" if saved.part == whole(saved.shape) else f"{[list(side) for side in saved.part]}"
     return f"{saved.path}{cut}[{saved.lo}:{saved.hi}]"
 
@@ -165,7 +169,7 @@ def _name(saved: StateRange[str]) -> str:
 def content_of(
     file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
 ) -> memoryview:
-    """A copy of the bytes of the file."""
+    """A copy of what a rank writes, as the bytes of its file."""
     content = np.empty(file.saved.bytes, np.uint8)
     by_place = defaultdict[Place, list[SavedRange]](list)
     for row in owned:
@@ -177,13 +181,13 @@ def content_of(
 
     put(0, np.frombuffer(file.header, np.uint8))
     for saved in file.saved.ranges:
-        here = next(
-            here for here in by_place[saved.place] if here.lo <= saved.lo and saved.hi <= here.hi
+        held = next(
+            held for held in by_place[saved.place] if held.lo <= saved.lo and saved.hi <= held.hi
         )
-        part = slice(saved.lo - here.lo, saved.hi - here.lo)
-        put(saved.values.at, here.values[part])
+        part = slice(saved.lo - held.lo, saved.hi - held.lo)
+        put(saved.values.at, held.values[part])
         for name, place in saved.sums.items():
-            put(place.at, here.sums[name][part])
+            put(place.at, held.sums[name][part])
     for place_in_file, array in zip(file.arrays, arrays, strict=True):
         put(place_in_file.at, array)
     return content.data
@@ -197,7 +201,8 @@ def prepared(
     arrays: Sequence[np.ndarray],
     stop: threading.Event,
 ) -> Callable[[], FileWritten]:
-    """A function that writes the file of a rank, from a copy of its part of what the ranks have."""
+    """Copies this rank's part of a checkpoint, and returns a function that writes it to its
+    file."""
     try:
         file = laid_out(rank, divided(has)[rank], [(a.dtype.name, a.shape) for a in arrays])
         content = content_of(file, owned, arrays)
@@ -216,7 +221,7 @@ def prepared(
 
 
 def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[str]:
-    """Writes a new file, which is on disk then; returns the digest of each block.
+    """Writes a new file and syncs it to disk; returns the digest of each block.
 
     Two threads write and hash a half each: one alone is slower than a disk. Raises CancelledError
     after a `stop`.
@@ -227,7 +232,7 @@ def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[s
             in_thread(partial(_write_blocks, file.fileno(), content, range(lo, hi), stop))
             for lo, hi in pairwise((0, blocks // 2, blocks))
         ]
-        wait(halves)  # neither writes to a file that is closed
+        wait(halves)  # both: if one fails, the other must not write to a closed file
         digests = [digest for half in halves for digest in half.result()]
         os.fsync(file.fileno())
     return digests
@@ -236,7 +241,7 @@ def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[s
 def _write_blocks(
     file: int, content: memoryview, numbers: Iterable[int], stop: threading.Event
 ) -> list[str]:
-    """Writes blocks with these numbers; returns their digests."""
+    """Writes the blocks with these numbers; returns their digests."""
     digests = list[str]()
     for at in (number * BLOCK for number in numbers):
         if stop.is_set():
@@ -245,21 +250,22 @@ def _write_blocks(
         done = 0
         while done < len(block):
             done += os.pwrite(file, block[done:], at + done)
-        if hasattr(os, "posix_fadvise"):  # not on macOS; the disk begins now, not at fsync
+        if hasattr(os, "posix_fadvise"):  # not on macOS. Starts the disk now instead of at fsync
             os.posix_fadvise(file, at, len(block), os.POSIX_FADV_DONTNEED)
         digests.append(sha256(block).hexdigest())
     return digests
 
 
 def reason_of(error: Exception) -> str:
-    """The host and the reason of a system error, for a message."""
+    """The host name and the reason of a system error, for a message."""
     if isinstance(error, OSError):
         return f"{platform.node()}: {error.strerror or error}"
     return f"{platform.node()}: out of memory"
 
 
 def in_thread(f: Callable[[], T]) -> Future[T]:
-    """The result of f, which a thread computes; the end of the process does not wait for it."""
+    """A Future with the result of f, which a daemon thread computes: the process can end without
+    waiting for it."""
     future = Future[T]()
 
     def run() -> None:

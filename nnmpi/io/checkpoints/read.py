@@ -1,8 +1,9 @@
-"""StoredCheckpoint: the newest complete checkpoint of a directory; blocks are checked when read.
+"""StoredCheckpoint: the newest intact checkpoint of a directory; blocks are checked when they are
+read.
 
 step-00001300   a file is shorter than its manifest says   passed over
-step-00001200   whole so far: digests are those of blocks  ◄── newest
-                that ranks read
+step-00001200   intact so far: digests are compared for    ◄── newest
+                the blocks that ranks read
 """
 
 import math
@@ -29,13 +30,14 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.snapshot import FlatValues, ValuesInFile
 
 KEPT = 64
-"""Blocks that a reader keeps: of so many files it may read by turns."""
+"""Blocks that a reader caches: it may read from that many files in turn."""
 
 
 class BlockReader:
-    """Reads files of a checkpoint in blocks of 1 MB, each checked; some are kept.
+    """Reads files of a checkpoint in blocks of 1 MB, each of which is checked; the last ones are
+    cached.
 
-    Who reads the numbers of a file in their order reads no byte twice.
+    Reading the elements of a file in their order reads no byte twice.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
@@ -44,7 +46,8 @@ class BlockReader:
         self._block = lru_cache(KEPT)(partial(_read, folder, manifest, ranks))
 
     def numbers(self, file: str, place: InFile, lo: int, hi: int) -> np.ndarray:
-        """Numbers lo to hi - 1 of those that begin there; raises DamagedError."""
+        """Elements lo to hi - 1 of the array that begins at a place in a file; raises
+        DamagedError."""
         dtype = named(place.dtype)
         values = np.empty(hi - lo, dtype.newbyteorder("<"))
         row, at, done = values.view(np.uint8), place.at + lo * dtype.itemsize, 0
@@ -56,7 +59,7 @@ class BlockReader:
         return values.astype(dtype, copy=False)
 
     def check(self) -> None:
-        """Raises DamagedError unless all blocks are those that were written."""
+        """Raises DamagedError unless all blocks are as they were written."""
         for file in self._manifest.files:
             for number in range(len(file.sha256)):
                 self._block(file.name, number)
@@ -65,9 +68,9 @@ class BlockReader:
 def _read(
     folder: Path, manifest: Manifest, ranks: Mapping[str, int], name: str, number: int
 ) -> bytes:
-    """A block of a file; raises DamagedError unless it is what its digest and the manifest say."""
+    """A block of a file; raises DamagedError unless it fits its digest and the manifest."""
     try:
-        with (folder / name).open("rb") as file:  # its reads are not cut short
+        with (folder / name).open("rb") as file:  # buffered: read() returns the whole block
             file.seek(number * BLOCK)
             block = file.read(BLOCK)
     except OSError as error:
@@ -75,21 +78,19 @@ def _read(
     rank = ranks[name]
     digests = manifest.files[rank].sha256
     if number >= len(digests) or sha256(block).hexdigest() != digests[number]:
-        raise DamagedError(
-            f"{name} is damaged: block {number} of 1 MB is not what its SHA-256 says"
-        )
+        raise DamagedError(f"{name} is damaged: block {number} of 1 MB does not match its SHA-256")
     if number == 0:
         header = manifest.rank_file(rank).header[:BLOCK]
         if block[: len(header)] != header:
             ranges = f"manifest.files[{rank}].ranges"
-            raise DamagedError(f"{NAME}: {ranges} are not those of the header of {name}")
+            raise DamagedError(f"{NAME}: {ranges} do not match the header of {name}")
     return block
 
 
 class StoredCheckpoint(NamedTuple):
-    """A checkpoint that is whole, as far as its manifest and the sizes of its files tell.
+    """A checkpoint that is intact, as far as its manifest and the sizes of its files show.
 
-    passed_over   what is wrong with newer ones, one text each
+    passed_over   why newer checkpoints were passed over, one text each
     """
 
     folder: Path
@@ -98,11 +99,11 @@ class StoredCheckpoint(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The steps that were made."""
+        """The number of steps that the run had made."""
         return self.manifest.step
 
     def about(self) -> RunFacts:
-        """The facts about the run, with their arrays, which are read."""
+        """The facts about the run; their arrays are read from the first file."""
         arrays, reader = [], BlockReader(self.folder, self.manifest)
         for array in self.manifest.arrays:
             first, size = self.manifest.files[0].name, math.prod(array.shape)
@@ -111,9 +112,10 @@ class StoredCheckpoint(NamedTuple):
         return self.manifest.about(arrays)
 
     def snapshot(self) -> Snapshot:
-        """The snapshot, alike on all ranks, of which nothing is read yet: what the ranks had is in
-        files, and `Restored` reads of it what a rank needs. That raises DamagedError on a rank that
-        reads what was not written.
+        """The snapshot of the run, equal on all ranks, whose ranges are in files and not read yet.
+
+        `Restored` reads from it what a rank needs, and raises DamagedError on a rank that finds a
+        damaged block.
         """
         reader = BlockReader(self.folder, self.manifest)
 
@@ -128,22 +130,22 @@ class StoredCheckpoint(NamedTuple):
 def use_newest(
     directory: str | os.PathLike[str], comm: Comm, use: Callable[[StoredCheckpoint], object]
 ) -> StoredCheckpoint | None:
-    """The newest checkpoint that ranks could `use`, or None where there is none; every rank calls
-    it.
+    """Calls `use` with the newest checkpoint and returns it; None if there is none. Every rank
+    calls it.
 
-    Digests are compared when numbers are read: where ranks `use` one and find that it is damaged,
-    they use the one before.
+    Digests are compared when elements are read: if `use` finds that a checkpoint is damaged, the
+    one before is used.
     """
     without: dict[int, str] = {}
     while (checkpoint := newest(directory, comm, without)) is not None:
         try:
             use(checkpoint)
             return checkpoint
-        except (ValueError, OtherRankError) as error:  # on all ranks, one kind or the other
+        except (ValueError, OtherRankError) as error:  # every rank raises one of the two
             problem = str(error) if isinstance(error, DamagedError) else ""
             try:
                 problems = [text for text in gather_objects(comm, problem) if text]
-            except AbortedError:  # of ranks as threads, others have all texts, and have raised
+            except AbortedError:  # ranks that are threads: another one has gathered and raised
                 raise error from None
             if not problems:
                 raise
@@ -154,10 +156,10 @@ def use_newest(
 def newest(
     directory: str | os.PathLike[str], comm: Comm, without: Mapping[int, str] | None = None
 ) -> StoredCheckpoint | None:
-    """The newest checkpoint that is whole, but those of steps that turned out to be damaged, with
-    the reason; None where there is none. Every rank calls it.
+    """The newest intact checkpoint, or None if there is none; every rank calls it. `without` has
+    the steps that turned out to be damaged, with the reason.
 
-    Raises ValueError, on all ranks, if a directory cannot be read, or ranks do not share it.
+    Raises ValueError, on all ranks, if the directory cannot be read, or ranks do not share it.
     """
     path = Path(directory)
 
@@ -181,15 +183,15 @@ def newest(
 
 
 def newest_of(directory: Path, without: Mapping[int, str]) -> StoredCheckpoint | None:
-    """See `newest`; on one rank."""
+    """The newest intact checkpoint, as `newest` finds it, on one rank."""
     try:
         by_step = folders(directory)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ValueError(
-            f"cannot read checkpoints in {shown(directory)}: {error.strerror}; name another "
-            "directory"
+            f"cannot read checkpoints in {shown(directory)}: {error.strerror}; make it readable, "
+            "or name another directory"
         ) from None
     passed_over: list[str] = []
     for step, folder in by_step.items():
@@ -201,14 +203,14 @@ def newest_of(directory: Path, without: Mapping[int, str]) -> StoredCheckpoint |
             passed_over.append(f"{folder.name} is passed over: {error}")
     if passed_over:
         raise ValueError(
-            f"no checkpoint in {shown(directory)} is whole: {'; '.join(passed_over[:3])}"
+            f"no checkpoint in {shown(directory)} is intact: {'; '.join(passed_over[:3])}"
         )
     return None
 
 
 def newest_path(directory: str | None) -> str | None:
-    """The path of the newest checkpoint whose manifest verifies, if there is one; on one rank."""
+    """The path of the newest checkpoint whose manifest verifies, or None; called on one rank."""
     checkpoint = None
-    with suppress(ValueError):  # none is whole
+    with suppress(ValueError):  # no checkpoint is intact
         checkpoint = newest_of(Path(directory), {}) if directory else None
     return str(checkpoint.folder) if checkpoint else None

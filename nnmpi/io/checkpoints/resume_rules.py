@@ -1,4 +1,5 @@
-"""The table of what may differ when a run goes on, from a checkpoint or from a snapshot."""
+"""The table of what may differ between a run and the run that continues it, from a checkpoint or a
+snapshot."""
 
 import platform
 from collections.abc import Iterator, Mapping
@@ -16,19 +17,19 @@ from nnmpi.version import __version__
 
 
 class ResumeEffect(Enum):
-    """The consequence of another value for a run that goes on."""
+    """The effect on a resumed run if a value differs."""
 
     SAME = "the same bits"
     EQUAL = "equal to one rank, but sums are added in another order"
-    WARNED = "another result, of which a warning tells"
+    WARNED = "another result, with a warning"
     REFUSED = "refused"
 
 
 class ResumeRule(NamedTuple):
-    """Options, or facts of a run, with what follows when one of them is another.
+    """Options, or facts of a run, with the effect if one of them differs in the run that resumes.
 
-    beside      they count only where both runs have this option
-    batch_norm  they are refused for a model with BatchNorm, which has sums over each micro-batch
+    beside      an option that both runs must have set for the rule to apply
+    batch_norm  refused for models with BatchNorm, whose statistics are those of each micro-batch
     """
 
     names: tuple[str, ...]
@@ -42,7 +43,7 @@ FACTS = (
     *("the data set", "standardisation", "functions for options", "the loss", "the ranks"),
     "software",
 )
-"""Facts that are compared besides options."""
+"""Facts of a run that are compared besides its options."""
 
 RESUME_RULES = (
     ResumeRule(
@@ -53,12 +54,12 @@ RESUME_RULES = (
     ResumeRule(
         ("data", "the data set", "standardise", "standardisation", "augment"),
         ResumeEffect.REFUSED,
-        "samples would be others",
+        "the samples would differ",
     ),
     ResumeRule(
         ("batch_size", "bucket_by_length", "seed"),
         ResumeEffect.REFUSED,
-        "batches would be others, and so would be what is drawn at random",
+        "batches and random numbers would differ",
     ),
     ResumeRule(
         ("optimizer", "momentum", "dtype", "functions for options"),
@@ -68,23 +69,23 @@ RESUME_RULES = (
     ResumeRule(
         ("slices",),
         ResumeEffect.REFUSED,
-        "the tree over slices would have other bits",
+        "sums over the tree of slices would have other bits",
         beside="reproducible",
     ),
     ResumeRule(
         ("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32", "the loss"),
         ResumeEffect.WARNED,
-        "steps from here on are others",
+        "the steps from here on differ",
     ),
     ResumeRule(
         ("epochs", "steps"),
         ResumeEffect.WARNED,
-        "a schedule over all steps, as cosine, has other rates from here on",
+        "a schedule over all steps, such as cosine, has other rates from here on",
     ),
     ResumeRule(
         ("micro_batches", "reproducible"),
         ResumeEffect.EQUAL,
-        "gradients are sums over micro-batches, or slices",
+        "gradients are sums over micro-batches or slices",
         batch_norm=True,
     ),
     ResumeRule(
@@ -96,12 +97,12 @@ RESUME_RULES = (
             *("sync", "staleness", "servers", "slow_rank", "jitter", "elastic"),
         ),
         ResumeEffect.EQUAL,
-        "who computes what does not change what is computed",
+        "which rank computes something does not change its result",
     ),
     ResumeRule(
         ("software",),
         ResumeEffect.EQUAL,
-        "versions, BLAS and compiled kernels add in orders of their own",
+        "another version, BLAS or compiled kernel may add in another order",
     ),
     ResumeRule(
         (
@@ -111,63 +112,65 @@ RESUME_RULES = (
             *("time_limit", "backup", "mtbf", "memory", "logger", "report"),
         ),
         ResumeEffect.SAME,
-        "what is read and written, and when",
+        "only what is read and written, and when",
     ),
 )
-"""Every option is in one row, and so is every fact."""
+"""The rules; every option, and every fact, is in exactly one of them."""
 
 
-def check_resumable(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:
-    """Raises ValueError for the first value that may not be another than before, with both.
+def check_resumable(old_run: Mapping[str, Any], new_run: Mapping[str, Any], source: str) -> None:
+    """Raises ValueError, with both values, for the first value that must not differ but does.
 
-    `source`: what goes on, as "the snapshot"
+    `source` names what is resumed, such as "the snapshot".
     """
-    for row, name, old, new in _changed(before, now):
+    for row, name, old, new in _changed(old_run, new_run):
         if row.effect is ResumeEffect.REFUSED:
-            give = f"give {name} {shown(old)}" if name in _OPTIONS else "go on with the same"
+            give = f"give {name} {shown(old)}" if name in _OPTIONS else "use the same"
             raise ValueError(
                 f"{source} is of a run with {name} {shown(old)}, this one has {name} {shown(new)}: "
-                f"{row.why}; {give}, or begin another run"
+                f"{row.why}; {give}, or start a new run"
             )
 
 
-def check_batch_norm(before: Config, now: Config, model: Module) -> None:
-    """Raises ValueError if batches are cut in another way and the model has BatchNorm."""
+def check_batch_norm(old_run: Config, new_run: Config, model: Module) -> None:
+    """Raises ValueError if the new run divides batches in another way and the model has
+    BatchNorm."""
     if not any(isinstance(m, BatchNorm1d | BatchNorm2d) for m in model.modules()):
         return
-    for row, name, old, new in _changed(vars(before), vars(now)):
+    for row, name, old, new in _changed(vars(old_run), vars(new_run)):
         if row.batch_norm:
             raise ValueError(
-                f"the run had {name} {shown(old)}, and would go on with {name} {shown(new)}: "
+                f"the run had {name} {shown(old)}, and would resume with {name} {shown(new)}: "
                 f"BatchNorm takes the mean over each part of a batch; give {name} {shown(old)}"
             )
 
 
-def warnings(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """A line for each value that changes what comes of the run."""
+def warnings(old_run: Mapping[str, Any], new_run: Mapping[str, Any]) -> list[str]:
+    """A line of text for each difference that changes the result of the run."""
     return [
-        f"{name} is {shown(new)}, and was {shown(old)} until here: {row.why}"
-        for row, name, old, new in _changed(before, now)
+        f"{name} is {shown(new)}, and was {shown(old)} before: {row.why}"
+        for row, name, old, new in _changed(old_run, new_run)
         if row.effect is ResumeEffect.WARNED
     ]
 
 
 def _changed(
-    before: Mapping[str, Any], now: Mapping[str, Any]
+    old_run: Mapping[str, Any], new_run: Mapping[str, Any]
 ) -> Iterator[tuple[ResumeRule, str, Any, Any]]:
-    """Each row with a value that is another now, the name, and both values."""
+    """Yields each rule with a value that differs: the rule, its name, the old value and the new
+    value."""
     for row in RESUME_RULES:
         for name in row.names:
-            if row.beside and not (before[row.beside] and now[row.beside]):
+            if row.beside and not (old_run[row.beside] and new_run[row.beside]):
                 continue
-            if name in before and name in now and before[name] != now[name]:
-                yield row, name, before[name], now[name]
+            if name in old_run and name in new_run and old_run[name] != new_run[name]:
+                yield row, name, old_run[name], new_run[name]
 
 
 _OPTIONS = frozenset(option.name for option in options())
 
 
-# ---- The versions of what computes: others may round otherwise.
+# ---- versions of the software that computes: with others, results may round differently
 
 
 def versions() -> dict[str, str]:
@@ -181,5 +184,5 @@ def versions() -> dict[str, str]:
 
 
 def versions_and_kernels() -> dict[str, str]:
-    """The versions of the libraries, and the targets of BLAS and the compiled kernels."""
+    """The versions of the libraries, and the CPU targets of BLAS and of the compiled kernels."""
     return {**versions(), "blas": blas.core(), "native": native.INSTRUCTIONS}

@@ -1,14 +1,14 @@
-"""Values of Python and NumPy as JSON, and back, exactly; their check against the types of a class.
+"""Converts values of Python and NumPy to JSON and back, exactly, and checks them against types.
 
 (0.9, 0.999)      {"tuple": [0.9, 0.999]}
 inf               {"float": "inf"}
 np.float32(0.1)   {"numpy": ["float32", 0.10000000149011612]}
-an array          {"array": 0}: the first one of a list, which is written elsewhere
-{"tuple": 1}      {"dict": {"tuple": 1}}: what looks like one of these
+an array          {"array": 0}: the first in a list of arrays, which are written elsewhere
+{"tuple": 1}      {"dict": {"tuple": 1}}: a dict that looks like one of these
 
 An error of the check names the field:
 
-int               a whole number from 0 to 2^63 - 1
+int               an integer from 0 to 2^63 - 1
 Annotated[T, c]   a T that is in c
 tuple[T, ...]     a list or a tuple, which becomes a tuple
 Mapping[str, T]   an object
@@ -35,7 +35,7 @@ TYPE_NAMES = (*TYPES,)
 
 
 class DamagedError(ValueError):
-    """A checkpoint, or a part of one, is not what was written."""
+    """Raised for a checkpoint, or a part of one, that is not what was written."""
 
 
 # ---- values as JSON
@@ -48,11 +48,11 @@ MARKS: dict[str, Any] = {
     "array": int,
     "dict": Mapping[str, Any],
 }
-"""The type of what is behind each mark."""
+"""By mark, the type of the value that follows it."""
 
 
 def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
-    """The value for json.dumps; its arrays are appended to the list.
+    """The value for json.dumps; its arrays are appended to `arrays`.
 
     Raises ValueError for what JSON cannot hold.
     """
@@ -73,18 +73,18 @@ def as_json(value: Any, arrays: list[np.ndarray]) -> Any:
         return (
             {"dict": encoded} if len(encoded) == 1 and encoded.keys() <= MARKS.keys() else encoded
         )
-    kind = "a dict whose keys are not all texts" if isinstance(value, Mapping) else repr(value)
+    kind = "a dict with keys that are not strings" if isinstance(value, Mapping) else repr(value)
     if isinstance(value, np.ndarray):
         kind = f"an array of {value.dtype}"
     raise ValueError(
         f"a checkpoint cannot hold {shown(kind)} (of type {type(value).__name__}): give numbers, "
-        "texts, arrays, and lists, tuples and dicts of them"
+        "strings, arrays, and lists, tuples and dicts of them"
     )
 
 
 def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
-    """The value that `as_json` was given; raises DamagedError, with the path of the field, for what
-    it has not returned."""
+    """The value that was given to `as_json`; raises DamagedError, with the path of the field, for
+    anything that `as_json` does not return."""
 
     def items(row: Any) -> list[Any]:
         return [from_json(item, arrays, f"{field}[{i}]") for i, item in enumerate(row)]
@@ -107,7 +107,7 @@ def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
             if mark == "array":
                 return arrays[inner]
         except (IndexError, TypeError, ValueError) as error:
-            raise refused(field, f"no value: {shown(error)}") from None
+            raise refused(field, f"not a value: {shown(error)}") from None
         encoded = inner
     return {key: from_json(item, arrays, f"{field}.{key}") for key, item in encoded.items()}
 
@@ -120,8 +120,8 @@ NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.floating)}
 
 @cache
 def _parts(kind: Any) -> tuple[Any, tuple[Any, ...], Mapping[str, Any], Set[str]]:
-    """The origin and the arguments of a type; the types of the fields of a class, and the names of
-    those without a default."""
+    """The origin and the arguments of a type; for a class, the types of its fields, and the names
+    of those without a default."""
     origin = get_origin(kind) or kind
     types = get_type_hints(origin, include_extras=True) if isinstance(origin, type) else {}
     for name, of in types.items() if origin is not kind else ():  # of a class with a type parameter
@@ -133,7 +133,8 @@ def _parts(kind: Any) -> tuple[Any, tuple[Any, ...], Mapping[str, Any], Set[str]
 
 
 def checked(value: Any, kind: Any, field: str) -> Any:
-    """The value as one of the type `kind`; raises DamagedError, with the path of the field."""
+    """The value converted to the type `kind`; raises DamagedError, with the path of the field, if
+    it does not fit."""
     if kind is Any or _is_plain(value, kind):
         return value
     origin, inner, types, needed = _parts(kind)
@@ -165,7 +166,7 @@ def checked(value: Any, kind: Any, field: str) -> Any:
 
 
 def _is_plain(value: Any, kind: Any) -> bool:
-    """Whether it is right without a look at the parts of the type: most values are numbers."""
+    """True if the value fits without a look at the parts of the type: most values are numbers."""
     return type(value) is kind and (kind is not int or 0 <= value <= LARGEST)
 
 
@@ -175,7 +176,7 @@ def _items(
     if len(values) != len(kinds):
         raise refused(field, f"a list of {len(values):,} values, not {len(kinds)}")
     for value, kind, name in zip(values, kinds, names, strict=True):
-        if _is_plain(value, kind):  # without the path, which takes longer than the check
+        if _is_plain(value, kind):  # most: do not build their paths, which takes longer
             yield value
         else:
             path = f"{field}.{name}" if isinstance(name, str) else f"{field}[{name}]"
@@ -183,5 +184,5 @@ def _items(
 
 
 def refused(field: str, fault: str) -> DamagedError:
-    """The error for a field of the manifest."""
+    """The DamagedError for a field of the manifest."""
     return DamagedError(f"{NAME}: {shown(field)} is {fault}")

@@ -1,4 +1,4 @@
-"""Snapshot: all that a rank needs to go on with a run, and which options may be others then."""
+"""Snapshot: all that a rank needs to continue a run, and which options may then differ."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,16 +19,16 @@ from nnmpi.parallel.strategy import WorkerPosition
 from nnmpi.planning.stage_cut import UNIT_COSTS
 
 LAYOUT_GROUPS = ("layout", "pipeline", "reduce", "sync", "equality")
-"""The groups of options that a run may go on with others of: how its ranks are arranged."""
+"""The groups of options that say how ranks are arranged, which a resumed run may change."""
 
 COSTS_DEPEND_ON = ("tp", "cp", "sequence_parallel", "layout", "device", "tf32", "convolution")
-"""The options that change what units of the model cost for a sample."""
+"""The options that change the measured cost per sample of the model's units."""
 
 
 class Changes(NamedTuple):
-    """Settings that callbacks have changed since the start.
+    """Settings that callbacks have changed since the start of the run.
 
-    options  of each group of the optimizer
+    options  of each parameter group of the optimizer
     frozen   the paths of parameters that were trained at the start
     """
 
@@ -44,11 +44,11 @@ class Snapshot(NamedTuple):
     measured   what was measured to arrange them
     run        its first step and the one after its last, if fit(epochs=N) makes it
     state      how far training has come; like all counters, the same on all ranks
-    skipped    the steps that were left out, since a number was not finite
+    skipped    the number of steps that were skipped because a value was not finite
     epoch      sums over the steps of the epoch so far
-    positions  of workers that have a pace of their own
+    positions  of workers that run at their own pace
     changes    what callbacks have changed
-    owned      what this rank has of the model and the optimizer, as it is there
+    owned      this rank's ranges of the model and of the optimizer state
     loss_scale of the next step, if there is one
     """
 
@@ -65,12 +65,11 @@ class Snapshot(NamedTuple):
     loss_scale: LossScale | None
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
-        """The measurements that would be the same for ranks that a config of the same run
-        arranges."""
-        before, now = vars(self.config), vars(config)
+        """The measurements that stay valid if ranks are arranged anew by `config`."""
+        old, new = vars(self.config), vars(config)
 
         def same(names: Iterable[str]) -> bool:
-            return all(before[name] == now[name] for name in names)
+            return all(old[name] == new[name] for name in names)
 
         costs = same(COSTS_DEPEND_ON)
         rest = ranks == self.ranks and same(option.name for option in options(LAYOUT_GROUPS))
@@ -78,7 +77,8 @@ class Snapshot(NamedTuple):
 
 
 def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
-    """One with what several ranks had: for a rank that goes on for all of them."""
+    """One snapshot with the ranges and positions of several ranks, for a rank that continues for
+    all of them."""
     return snapshots[0]._replace(
         positions=tuple(position for snapshot in snapshots for position in snapshot.positions),
         owned=tuple(held for snapshot in snapshots for held in snapshot.owned),
@@ -86,12 +86,12 @@ def joined(snapshots: Sequence[Snapshot]) -> Snapshot:
 
 
 def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, ranks: int) -> Config:
-    """The config with these changes; raises ValueError if the run cannot go on so."""
+    """The config with these changes; raises ValueError if the run cannot continue with them."""
     for name in changes:
         if name not in {option.name for option in options(LAYOUT_GROUPS)}:
             raise ValueError(
-                f"{quoted(name)} cannot be changed in a run, only how ranks are arranged can: "
-                f"options of the groups {', '.join(LAYOUT_GROUPS)}"
+                f"{quoted(name)} cannot be changed in a run; only options that arrange ranks can: "
+                f"those of the groups {', '.join(LAYOUT_GROUPS)}"
             )
     new = replace(config, **changes)
     check_resumable(vars(snapshot.config), vars(new), "the snapshot")
@@ -102,9 +102,9 @@ def changed(config: Config, changes: Mapping[str, Any], snapshot: Snapshot, rank
 def next_steps(
     comm: Comm, positions: Sequence[WorkerPosition], workers: int
 ) -> tuple[StepState, ...]:
-    """The next step of each worker; nothing unless all had a pace of their own, and are as many.
+    """The next step of each worker; empty unless there were as many workers, each at its own pace.
 
-    Every rank calls it. With another number of workers each has other parts of the batches.
+    Every rank calls it. With another number of workers each gets other parts of the batches.
     """
     of_all = chain.from_iterable(gather_objects(comm, positions))
     next_of = {position.worker: position.next for position in of_all if position.workers == workers}

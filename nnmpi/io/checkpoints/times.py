@@ -1,11 +1,11 @@
 """SaveTimes: when a run writes checkpoints.
 
     --save-every N          after steps N, 2 N, ...: all ranks know without a message
-                 Ns         by the clock of the first rank, whose request rides on the gradients
+                 Ns         by the clock of rank 0, whose request travels with the gradients
                  N epochs   after the evaluation, as with --keep-best
     SIGUSR1, --time-limit   a rank requests the end, and all write a checkpoint of the same step
 
-Where ranks make their steps at different times, each of these waits for the end of an epoch.
+Where ranks take their steps at different times, each of these waits for the end of an epoch.
 """
 
 import math
@@ -17,10 +17,11 @@ from nnmpi.options.config import Config
 
 
 class SaveTimes:
-    """When checkpoints are due, by steps, epochs or a clock; and when the time is over.
+    """Says when checkpoints are due, by steps, epochs or a clock, and when the time limit is
+    reached.
 
-    began     when the run did, by the clock
-    longest   the seconds between two questions whether the time is over, at most so far
+    began     when the run began, by the clock
+    longest   the most seconds so far between two calls of `is_over`
     """
 
     def __init__(
@@ -34,33 +35,33 @@ class SaveTimes:
         self._end, self._longest, self._write = began + limit, 0.0, 0.0
 
     def begin(self) -> None:
-        """Steps begin, or go on: until now nobody could ask."""
+        """Notes that steps begin or continue, since nobody could call `is_over` until now."""
         self._asked = self._clock()
 
     def after_steps(self, before: int, now: int) -> bool:
-        """Whether a checkpoint is due after one of the steps since that of the last question."""
+        """True if a checkpoint is due after one of the steps from `before` + 1 to `now`."""
         return self._unit == "steps" and now // self._every > before // self._every
 
     def after_epoch(self, epoch: int) -> bool:
-        """Whether one is due after this epoch."""
+        """True if a checkpoint is due after this epoch."""
         return self._unit == "epochs" and epoch % self._every == 0
 
     def is_due(self) -> bool:
-        """Whether one is due by the clock."""
+        """True if a checkpoint is due by the clock."""
         return self._unit == "seconds" and self._clock() - self._saved >= self._every
 
     def begun(self) -> None:
-        """A checkpoint is begun."""
+        """Notes that a checkpoint is being written from now on."""
         self._saved = self._clock()
 
     def written(self, seconds: float) -> None:
-        """A checkpoint took so long."""
+        """Notes how many seconds the last checkpoint took."""
         self._write = seconds
 
     def is_over(self) -> bool:
-        """Whether the run has to end now, to write a checkpoint before its time is over.
+        """True if the run must end now to have a checkpoint written before its time limit.
 
-        By the next question twice the longest time between two may have gone by.
+        Twice the longest time between two calls may pass before the next one.
         """
         now = self._clock()
         self._longest, self._asked = max(self._longest, now - self._asked), now

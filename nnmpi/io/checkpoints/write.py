@@ -1,12 +1,12 @@
-"""Writer: checkpoints of a run, which are written while training goes on.
+"""Writer: writes checkpoints of a run while training continues.
 
     rank 0     start, copy ─ step ─ step ─ poll ──── step ─── poll ─ poll: the result
                  └ write, hash, fsync ───────┘ └ manifest, rename ┘              threads
     rank 1     start, copy ─ step ─ step ─ step ─ poll ─── step ─── poll: the result
                  └ write, hash, fsync ──────────────┘
 
-Threads make no call of MPI. That its file is written, a rank tells the others by messages that move
-between steps; so does the first rank at the end.
+Threads make no MPI calls. A rank tells the others that its file is written by messages that travel
+between steps; so does rank 0 at the end.
 """
 
 import json
@@ -56,13 +56,13 @@ from nnmpi.parallel.model.snapshot import StateRange, dtypes_of
 
 T = TypeVar("T")
 PAUSE = 1e-4  # seconds between two polls of a rank that waits
-ALGORITHM = "halving"  # its messages need no set-up, so nobody waits when they begin
+ALGORITHM = "halving"  # its messages need no set-up, so no rank waits when they begin
 
 
 class WriteResult(NamedTuple):
-    """A checkpoint that was written or, if `problem` says why, was not.
+    """A checkpoint that was written or, if `problem` is not empty, was not.
 
-    seconds   from its start until this rank knew
+    seconds   from its start until this rank knew the result
     """
 
     step: int
@@ -73,12 +73,12 @@ class WriteResult(NamedTuple):
 
 
 class WriteJob(NamedTuple):
-    """The content of a checkpoint.
+    """The content of a checkpoint that is to be written.
 
-    snapshot   of all ranks; what this rank has, until it is copied
-    has        what each rank has, without numbers
-    about      what the run tells of itself, on the first rank, as JSON, and its arrays
-    log        of the run
+    snapshot   of all ranks, with the ranges of this rank until they are copied
+    has        the ranges that each rank has, without their values
+    about      on rank 0, the facts about the run as JSON, and their arrays
+    log        the path of the run's log
     """
 
     snapshot: Snapshot
@@ -89,9 +89,9 @@ class WriteJob(NamedTuple):
 
 
 class Writer:
-    """Writes checkpoints into a directory. Every rank makes it, and calls its methods.
+    """Writes checkpoints into a directory. Every rank makes a Writer, and calls its methods.
 
-    waited   seconds in which training has waited for it
+    waited   seconds for which training has waited for checkpoints
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Writer:
         try:
             all_or_none(comm, self._open)
             check_shared(self._directory, comm)
-            separate = comm.split(0)  # its messages move at any time
+            separate = comm.split(0)  # its messages may travel beside those of training
         except BaseException:
             self.abandon()
             raise
@@ -114,7 +114,7 @@ class Writer:
         self._comm = separate
 
     def _open(self) -> None:
-        """The first rank takes the directory."""
+        """Locks the directory, on rank 0."""
         if self._comm.rank == 0:
             self._lock = locked(self._directory)
             clean(self._directory)
@@ -122,31 +122,32 @@ class Writer:
     def start(
         self, snapshot: Snapshot, about: RunFacts, log: str | None = None
     ) -> WriteResult | None:
-        """Begins to write what the ranks have; returns the result of the one before, if that was
+        """Begins to write a checkpoint; waits for the one before, and returns its result if it was
         under way.
 
-        What this rank writes of the snapshot is copied: later steps may change it. `about` is of
-        the first rank: what a run needs to go on, beside the snapshot. Raises ValueError, on all
-        ranks, if a checkpoint cannot hold it. A log, whose length `about` tells, is on disk before
+        Copies this rank's part of the snapshot, since later steps change the arrays. `about` is
+        used on rank 0: what a run needs to continue besides the snapshot. Raises ValueError, on all
+        ranks, if a checkpoint cannot hold it. A log, whose length `about` has, is on disk before
         the checkpoint is.
         """
         last, began = self.finish(), time.perf_counter()
         arrays = list[np.ndarray]()
         facts = None if self._comm.rank else about
-        told = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
+        about_json = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
         ranges, problem = [*map(dtypes_of, snapshot.owned)], self._made_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
-        content = WriteJob(of_all, has, told, [np.array(a, order="C") for a in arrays], log)
+        content = WriteJob(of_all, has, about_json, [np.array(a, order="C") for a in arrays], log)
+        # max: the same problem on all ranks, if any rank has one
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
         self.waited += time.perf_counter() - began
         return last
 
     def poll(self) -> WriteResult | None:
-        """The result, once, of a checkpoint that was under way. It never waits; a rank calls it
-        after each step."""
+        """The result, once, of the checkpoint that was under way, otherwise None. It never waits; a
+        rank calls it after each step."""
         if self._writing is None:
             return None
         steps, self._writing = self._writing, None
@@ -159,7 +160,7 @@ class Writer:
         return None
 
     def finish(self) -> WriteResult | None:
-        """Waits for what is under way, and returns its result."""
+        """Waits for the checkpoint that is under way, and returns its result."""
         began, result = time.perf_counter(), None
         while self._writing is not None and (result := self.poll()) is None:
             time.sleep(PAUSE)
@@ -167,7 +168,7 @@ class Writer:
         return result
 
     def close(self) -> WriteResult | None:
-        """Finishes, and lets other runs write to the directory."""
+        """Finishes the checkpoint that is under way, and unlocks the directory."""
         result = self.finish()
         if self._lock is not None:
             self._lock.release()
@@ -175,8 +176,8 @@ class Writer:
         return result
 
     def abandon(self) -> None:
-        """Gives up what is under way, after a rank was lost; it waits for no other rank. The next
-        Writer of the directory removes it."""
+        """Gives up the checkpoint that is under way, after a rank was lost, without waiting for
+        other ranks. The next Writer of the directory removes its files."""
         with self._naming:
             self._stop.set()
         self._writing = None
@@ -186,7 +187,7 @@ class Writer:
     # ---- how it is written
 
     def _made_folder(self, step: int) -> str:
-        """On the first rank; returns what is wrong, if anything."""
+        """Makes the folder of the checkpoint, on rank 0; returns the problem, or ""."""
         if self._lock is not None:
             try:
                 make_part(self._directory, step)
@@ -197,7 +198,8 @@ class Writer:
     def _steps(
         self, content: WriteJob, problem: str, began: float
     ) -> Generator[None, None, WriteResult]:
-        """Yields when it has copied what it writes, and while it waits for threads or messages."""
+        """Writes a checkpoint as a generator: yields after its part is copied, then whenever it
+        waits for threads or messages."""
         (snapshot, has, _, arrays, _), files = content, list[FileWritten]()
         step, content = snapshot.state.step, content._replace(snapshot=snapshot._replace(owned=()))
         if problem:
@@ -205,9 +207,9 @@ class Writer:
         else:
             folder, rank = part_of(self._directory, step), self._comm.rank
             write = prepared(folder, rank, snapshot.owned, has, arrays, self._stop)
-            del snapshot  # it is of this step
+            del snapshot  # its arrays change with the next step: only the copy is used from here
             written = yield from _result(write)
-            del write  # it has the copy
+            del write  # frees the copy
             files = yield from self._gathered(written)
             problem = next(filter(None, (file.problem for file in files)), "")
         ended = FileWritten(problem)
@@ -236,7 +238,8 @@ class Writer:
         return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
 
     def _ended(self, content: WriteJob, files: Sequence[FileWritten], problem: str) -> FileWritten:
-        """On the first rank: gives the checkpoint its manifest and its name, or removes it."""
+        """On rank 0: writes the manifest and renames the folder, or removes it if there was a
+        problem."""
         step = content.snapshot.state.step
         part, folder = part_of(self._directory, step), folder_of(self._directory, step)
         try:
@@ -259,7 +262,8 @@ class Writer:
 
     @contextmanager
     def _not_abandoned(self) -> Iterator[None]:
-        """Within it the directory is not another Writer's; raises CancelledError if it may be."""
+        """A context in which the checkpoint cannot be abandoned; raises CancelledError if it was,
+        since the directory may be another Writer's by now."""
         with self._naming:
             if self._stop.is_set():
                 raise CancelledError
@@ -279,7 +283,7 @@ def _manifest(content: WriteJob, files: Sequence[FileWritten]) -> Manifest:
 
 
 def _result(f: Callable[[], T]) -> Generator[None, None, T]:
-    """The result of f, which a thread computes."""
+    """Runs f in a thread and returns its result; yields until it is there."""
     future = in_thread(f)
     yield
     while not future.done():

@@ -1,9 +1,9 @@
-"""Files that are replaced whole or not at all: they are written beside the file of that name.
+"""Files that are replaced whole or not at all: the new content is written beside the file first.
 
-    .nnmpi-NAME.part    a hash of the file's name
+    .nnmpi-NAME.part    NAME is a hash of the file's name
 
-The writer holds a lock on the part until it has replaced the file. The part of a process that was
-killed is taken by the next writer of the same name.
+The writer holds a lock on the part until it has replaced the file. If a process was killed, the
+next writer of the same name takes its part.
 """
 
 import fcntl
@@ -19,14 +19,14 @@ from nnmpi.options.quoting import shown
 
 
 class NotSavedError(ValueError):
-    """The file cannot be written."""
+    """Raised for a file that cannot be written."""
 
 
 @contextmanager
 def refusing(
     path: str | os.PathLike[str], action: str = "save", remedy: str = "name another place"
 ) -> Iterator[None]:
-    """Raises NotSavedError in the place of an OSError."""
+    """A context that raises NotSavedError in place of an OSError."""
     try:
         yield
     except OSError as error:
@@ -38,23 +38,24 @@ def refusing(
 
 @contextmanager
 def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
-    """A new file that replaces `path` when it is complete; a failure leaves an old file.
+    """Opens a new file that replaces `path` when the block ends; after a failure the old file is
+    left.
 
-    A link is followed, and the new file has the permissions of the old one.
+    A link is followed, and the new file gets the permissions of the old one.
     """
     target = Path(os.path.realpath(path))
     name = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
     part = target.with_name(f".nnmpi-{name}.part")  # `target.part` might be too long a name
 
     def kept(path: str, _: int) -> int:
-        """The part, which another process may be writing."""
+        """Opens the part without truncating it, since another process may be writing to it."""
         return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
 
     with open(part, mode, opener=kept) as file:
         lock(file)
         try:
-            file.truncate(0)  # of a writer that was killed
-            with suppress(OSError):  # no file is replaced: permissions are those of the umask
+            file.truncate(0)  # only now that the lock is held: it may be what another one writes
+            with suppress(OSError):  # no old file: the permissions follow the umask
                 part.chmod(stat.S_IMODE(target.stat().st_mode))
             yield file
             file.flush()
@@ -65,7 +66,7 @@ def replaced(path: Path, mode: str) -> Iterator[IO[Any]]:
 
 
 def lock(file: IO[Any]) -> None:
-    """Locks an open file until it is closed, unless the file system has no locks.
+    """Locks an open file until it is closed; does nothing if the file system has no locks.
 
     Raises BlockingIOError if another process has the lock.
     """
@@ -78,7 +79,7 @@ def lock(file: IO[Any]) -> None:
 
 
 def sync(path: Path) -> None:
-    """Returns when a file, or the names in a folder, are on disk."""
+    """Waits until a file, or the entries of a folder, are on disk."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -1,5 +1,5 @@
-"""Where a model is on disk: in a file of ours, or in a folder of GPT-2 (config.json beside
-model.safetensors, or beside shards), whose tensors have other names and orders."""
+"""Where a model is on disk: in a file of nnmpi, or in a folder of GPT-2 (config.json beside
+model.safetensors or its shards), whose tensors have other names and layouts."""
 
 import json
 import os
@@ -14,16 +14,16 @@ from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.options.quoting import shown
 
 TOKENIZER = "tokenizer"
-"""The key of the metadata that describes the tokens of a text."""
+"""The metadata key under which the tokenizer of a text is described."""
 
 PUBLISHED = "published"
-"""The key of the metadata that has the files of JSON of the folder that a GPT is from."""
+"""The metadata key of the JSON files in the folder from which a GPT was loaded."""
 
 TOKENIZER_FILE = "tokenizer.json"
 
 
 def is_folder(path: str | os.PathLike[str]) -> bool:
-    """Whether a path names a folder: it is one, or ends in a slash."""
+    """True if a path names a folder: it exists as one, or ends in a slash."""
     return os.fspath(path).endswith(os.sep) or os.path.isdir(path)
 
 
@@ -38,22 +38,23 @@ def source_of(path: str | os.PathLike[str]) -> Path:
 
 
 def form_of(path: str | os.PathLike[str]) -> FileFormat:
-    """The names and orders of the tensors of a file or a folder that is there."""
+    """The names and layouts of the tensors in an existing file or folder."""
     return gpt2.GPT2Format(sizes_in(path).heads) if is_folder(path) else PLAIN
 
 
 def sizes_in(folder: str | os.PathLike[str]) -> gpt2.Sizes:
-    """The sizes of the model of a folder."""
+    """The sizes of the GPT-2 in a folder."""
     if os.path.isdir(folder) and not os.path.lexists(Path(folder, gpt2.CONFIG)):
         raise ValueError(
-            f"cannot load {shown(folder)}: it is a directory; name a file in it, since a folder is "
-            f"taken for one of GPT-2, and it has no {gpt2.CONFIG}"
+            f"cannot load {shown(folder)}: it is a directory; name a file in it (it is not a "
+            f"folder of GPT-2, since it has no {gpt2.CONFIG})"
         )
     return gpt2.read_sizes(folder)
 
 
 def check_folder(path: str) -> None:
-    """Raises NotSavedError if no model can be written there; called before a run trains."""
+    """Raises NotSavedError if no model can be written to this folder; called before a run
+    trains."""
     if not os.path.isdir(path):
         check_target(path.rstrip(os.sep))
         try:
@@ -61,7 +62,7 @@ def check_folder(path: str) -> None:
             os.rmdir(path)
         except OSError as error:
             raise NotSavedError(
-                f"cannot save {shown(path)}: no such folder can be made: {error.strerror}; leave "
+                f"cannot save {shown(path)}: the folder cannot be made: {error.strerror}; leave "
                 "out the slash at its end for a file, or name another place"
             ) from None
         return
@@ -70,12 +71,12 @@ def check_folder(path: str) -> None:
 
 
 def gpt_sizes(model: Module) -> gpt2.Sizes | None:
-    """The sizes of a GPT, which a folder can have; None of another model."""
+    """The sizes of a GPT, which can be saved as a folder; None for any other model."""
     return gpt2.sizes_of(model) if isinstance(model, GPT) else None
 
 
 def check_kind(path: str | None, sizes: gpt2.Sizes | None, model: str) -> None:
-    """Raises NotSavedError for a folder, unless it can have a model of these sizes."""
+    """Raises NotSavedError if `path` is a folder and the model is not a GPT."""
     if path and is_folder(path) and sizes is None:
         raise NotSavedError(
             f"cannot save {shown(path)}: it is a directory; name a file in it, since a folder is "
@@ -87,10 +88,11 @@ def check_kind(path: str | None, sizes: gpt2.Sizes | None, model: str) -> None:
 def prepared(
     path: str, sizes: gpt2.Sizes | None, about: Mapping[str, str]
 ) -> Iterator[tuple[str, FileFormat, Mapping[str, str]]]:
-    """Where the tensors of a model are written, how, and the metadata there.
+    """A context that yields where the tensors of a model are written, in which form, and with which
+    metadata.
 
-    A folder is for a GPT of these sizes. It is made, and removed after a failure. The other files
-    in it are replaced behind the block, right after the tensors, config.json last.
+    For a folder, it is made, and removed after a failure. Its other files are replaced when the
+    block ends, right after the tensors, config.json last.
     """
     if not is_folder(path):
         yield path, PLAIN, about
@@ -106,17 +108,17 @@ def prepared(
             if tokenizer := _tokenizer(about):
                 texts = {TOKENIZER_FILE: tokenizer.to_json(), **texts}
                 about[TOKENIZER] = tokenizer.describe(TOKENIZER_FILE)
-            for name, text in reversed(texts.items()):  # an ExitStack ends with the first
+            for name, text in reversed(texts.items()):  # an ExitStack closes them in reverse
                 files.enter_context(replaced(Path(path, name), "xb")).write(text.encode())
             yield weights_of(path), gpt2.GPT2Format(sizes.heads), {**gpt2.METADATA, **about}
     finally:
         if not is_there:
-            with suppress(OSError):  # it is empty after a failure only
+            with suppress(OSError):  # fails, as it should, unless the folder was left empty
                 os.rmdir(path)
 
 
 def _tokenizer(about: Mapping[str, str]) -> BPETokenizer | None:
-    """The tokenizer of BPE that metadata describe; None if its files cannot be read any more."""
+    """The BPE tokenizer that the metadata describe; None if its files cannot be read any more."""
     with suppress(ValueError):
         tokenizer = tokenizer_of(about.get(TOKENIZER, ""))
         return tokenizer if isinstance(tokenizer, BPETokenizer) else None

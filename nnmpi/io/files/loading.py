@@ -1,4 +1,5 @@
-"""State dictionaries from safetensors files, those of PyTorch included."""
+"""Reads state dictionaries from safetensors files, including those that PyTorch users have
+saved."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +21,9 @@ Arrays = dict[str, np.ndarray]
 
 
 class Loaded(NamedTuple):
-    """The names of tensors that a model has taken from a file, and of those that do not fit.
+    """The names of the tensors that a model took from a file, and of those that do not fit.
 
-    other_shapes   the shapes in the file and in the model
+    other_shapes   by name, the shapes in the file and in the model
     """
 
     file: str
@@ -45,23 +46,23 @@ def load(
 def load(
     path: str | os.PathLike[str], with_metadata: bool = False
 ) -> Arrays | tuple[Arrays, dict[str, str]]:
-    """Read a state dictionary from a safetensors file, or from the shards of an index;
-    `with_metadata` also its metadata."""
+    """Reads a state dictionary from a safetensors file, or from the shards of an index; with
+    `with_metadata` also returns the metadata."""
     check_digest(path)
     state = {name: stored.read() for name, stored in tensor_files.stored_in(Path(path)).items()}
     return (state, read_metadata(path)) if with_metadata else state
 
 
 def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata of a file, or of that in a folder; a file that has none has an empty dict, and
-    so has an index."""
+    """The metadata of a file, or of the file in a folder; empty for a file that has none, and for
+    an index."""
     source = source_of(path)
     return {} if tensor_files.is_index(source) else tensor_files.contents(source).metadata
 
 
 def check_content(path: str | os.PathLike[str]) -> None:
-    """Raises ValueError unless the numbers of a file, or of a folder, are those that were saved,
-    and a tensor under two names is equal under both. The whole file is read, in pieces."""
+    """Raises ValueError if a file or folder has changed since it was saved, or if a tensor with two
+    names differs under them. Reads the whole file, in pieces."""
     source = source_of(path)
     check_digest(source)
     tensor_files.check_tied(source, form_of(path))
@@ -70,7 +71,7 @@ def check_content(path: str | os.PathLike[str]) -> None:
 def check_digest(path: str | os.PathLike[str]) -> None:
     """Raises ValueError if a file, or a shard of an index, has changed since nnmpi saved it.
 
-    Files of other programs have no digest.
+    Files that other programs have written have no digest.
     """
     for part in tensor_files.files_of(Path(path)):
         if FILE not in tensor_files.contents(part).metadata:
@@ -80,12 +81,12 @@ def check_digest(path: str | os.PathLike[str]) -> None:
             file.seek(0)
             header = file.read(8 + length)
             place = place_of(header, FILE)
-            said = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
+            saved = header[place : place + len(BLANK)].decode() if place > 0 else "not a digest"
             digest = file_sha256(file, place) if place > 0 else ""
-        if said != digest:
+        if saved != digest:
             raise ValueError(
                 f"cannot load {shown(part)}: it is damaged, or was changed after it was saved: its "
-                f"SHA-256 is {digest:.12}..., and its metadata say {said:.12}...; take an intact "
+                f"SHA-256 is {digest:.12}..., and its metadata say {saved:.12}...; take an intact "
                 f"copy, or, if you changed it, remove {FILE} from its metadata"
             )
 
@@ -96,11 +97,11 @@ def load_into(
     held: Callable[[str], bool] = everything,
     partial: bool = False,
 ) -> Loaded:
-    """Copy the tensors of a file that this rank holds into a model, one at a time.
+    """Copies the tensors of a file into a model, one at a time, as far as this rank holds them.
 
     All names, shapes and types are checked first, as `load` and `load_state_dict` do; with
-    `partial`, names and shapes need not fit. Then only what is here is read: of a tensor of which
-    this rank has a part, that part.
+    `partial`, names and shapes need not fit. Of a tensor that is divided among ranks, only this
+    rank's part is read.
     """
     tensors, sources = (
         list(model.tensors()),
@@ -108,12 +109,12 @@ def load_into(
     )
     loaded = _checked(path, sources, [place for place, _ in tensors], partial)
     both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
-    here = [
+    held_targets = [
         (place, target)
         for (place, target), is_held in both
         if is_held and place.size and place.path in fits
     ]
-    for place, target in here:
+    for place, target in held_targets:
         value = sources[place.path].read(place)
         if isinstance(target, Parameter):
             _check_finite(f"--load {path}: {place.path}", value, target.dtype)
@@ -122,14 +123,15 @@ def load_into(
 
 
 def _check_finite(name: str, value: np.ndarray, dtype: Any) -> None:
-    """Raises ValueError unless all numbers are finite in this type; needs no memory for it."""
+    """Raises ValueError unless all values are finite in this type; checks the extremes only, which
+    needs no copy."""
     with np.errstate(over="ignore", invalid="ignore"):
         extremes = np.array([value.min(), value.max()])
-        here = extremes.astype(dtype)
-    if not np.isfinite(here).all():
-        wrong = extremes[~np.isfinite(here)][0]
+        converted = extremes.astype(dtype)
+    if not np.isfinite(converted).all():
+        wrong = extremes[~np.isfinite(converted)][0]
         why = f"is too large for {np.dtype(dtype)}" if np.isfinite(wrong) else "is not finite"
-        raise ValueError(f"{name} has the number {wrong}, which {why}; load another file")
+        raise ValueError(f"{name} has the value {wrong}, which {why}; load another file")
 
 
 def _checked(
@@ -138,15 +140,16 @@ def _checked(
     places: Sequence[Place],
     partial: bool,
 ) -> Loaded:
-    """The names that fit, and others; raises ValueError unless all fit or, if `partial`, some."""
-    here = {place.path: place.shape for place in places}
-    both = {name: (sources[name].shape, here[name]) for name in here if name in sources}
+    """Compares names and shapes of a file with those of a model; raises ValueError unless all fit
+    or, if `partial`, some do."""
+    in_model = {place.path: place.shape for place in places}
+    pairs = {name: (sources[name].shape, in_model[name]) for name in in_model if name in sources}
     loaded = Loaded(
         str(path),
-        [name for name, (theirs, ours) in both.items() if theirs == ours],
-        [name for name in here if name not in sources],
-        {name: shapes for name, shapes in both.items() if shapes[0] != shapes[1]},
-        [name for name in sources if name not in here],
+        [name for name, (in_file, wanted) in pairs.items() if in_file == wanted],
+        [name for name in in_model if name not in sources],
+        {name: shapes for name, shapes in pairs.items() if shapes[0] != shapes[1]},
+        [name for name in sources if name not in in_model],
     )
     if partial:
         known = loaded.loaded or [place.path for place in places if place.path in sources]
@@ -155,8 +158,8 @@ def _checked(
     try:
         check_state(sources, sources, places)
     except ValueError as error:
-        prefix = "" if loaded.loaded or not partial else "nothing of it fits the model: "
-        takes = "; in training --load-partial takes what fits"
+        prefix = "" if loaded.loaded or not partial else "no tensor in it fits the model: "
+        takes = "; to train with the tensors that fit, add --load-partial"
         remedy = takes if loaded.loaded and not partial else ""
         raise ValueError(f"--load {path}: {prefix}{error}{remedy}") from None
     return loaded

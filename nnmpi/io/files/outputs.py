@@ -1,4 +1,4 @@
-"""Files that a run writes, checked before it begins; and its log."""
+"""Files that a run writes, which are checked before it begins; and its log."""
 
 import errno
 import hashlib
@@ -18,40 +18,40 @@ from nnmpi.options.quoting import shown
 
 
 FIRST = b'{"event": '
-"""How every log begins."""
+"""The first bytes of every log."""
 
 DRY = FIRST + b'"dry-run"'
-"""How that of a dry run begins, which loses nothing when it is replaced."""
+"""The first bytes of the log of a dry run, which may be replaced."""
 
 RUN = FIRST + b'"start"'
-"""How the first line of a run begins."""
+"""The first bytes of the line with which a run begins."""
 
 LINE = 1 << 16  # bytes before a mark that are compared
 
 REASONS = {
     errno.EAGAIN: "another run writes to it; name another file",
     errno.ENXIO: "it is a pipe that nobody reads; name another file",
-    errno.EEXIST: "it is there already, and is no log of nnmpi; name another file",
+    errno.EEXIST: "it exists, and is not a log of nnmpi; name another file",
     errno.ENOTEMPTY: "it has a run already; name another file, or add to this one with --append",
 }
 
 
 class LogMark(NamedTuple):
-    """A length of a log, and the SHA-256 of what is right before it."""
+    """A position in a log: the bytes before it, and the SHA-256 of the last of them."""
 
     size: int
     sha256: str
 
     @classmethod
     def of(cls, path: str, size: int) -> "LogMark":
-        """The mark behind the first `size` bytes of a file."""
+        """The mark of a log at byte `size`, by which its content up to there can be recognised."""
         with open(path, "rb") as file:
             file.seek(max(0, size - LINE))
             return cls(size, hashlib.sha256(file.read(min(size, LINE))).hexdigest())
 
 
 def check_log(log: str, appends: bool) -> None:
-    """Raises ValueError if the file is no log, or has a run and is not to be added to."""
+    """Raises ValueError if the file is not a log, or has a run and must not be appended to."""
     try:
         if os.path.isfile(log):
             _check_content(log, appends, None)
@@ -60,13 +60,14 @@ def check_log(log: str, appends: bool) -> None:
 
 
 def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
-    """The log, to write behind what it has, if no other run writes to it.
+    """Opens a log for appending; raises ValueError if another run writes to it.
 
-    With the mark of a checkpoint, the log of its run is cut to what it had then.
+    With the mark of a checkpoint, the log is truncated to what it had when that was written.
     """
 
     def at_once(path: str, flags: int) -> int:
-        """A pipe that nobody reads is an error, ENXIO; without the flag, open would wait."""
+        """Opens without blocking: a pipe that nobody reads is an error, ENXIO, where open would
+        wait."""
         file = os.open(path, flags | os.O_NONBLOCK, 0o666)
         os.set_blocking(file, True)
         return file
@@ -86,7 +87,8 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
 
 
 def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
-    """The bytes to keep: whole lines of runs. Raises OSError for what a run may not write to."""
+    """The number of bytes to keep: whole lines of runs. Raises OSError if a run must not write
+    there."""
     with open(log, "rb") as file:
         head = file.read(len(DRY))
         if head[: len(FIRST)] != FIRST[: len(head)]:
@@ -103,7 +105,7 @@ def _check_content(log: str, appends: bool, mark: LogMark | None) -> int:
 
 
 def _is_of_run(log: str, mark: LogMark) -> bool:
-    """Whether the mark is of this log, and no other run was added behind it."""
+    """True if the mark fits this log, and no other run was added behind it."""
     if os.path.getsize(log) < mark.size or LogMark.of(log, mark.size) != mark:
         return False
     with open(log, "rb") as file:
@@ -120,7 +122,7 @@ def _refusal(log: str, error: OSError) -> ValueError:
 
 
 def check_outputs(config: Config) -> None:
-    """Raises ValueError if an output cannot be written, or if two outputs are one file."""
+    """Raises ValueError if an output cannot be written, or if two outputs are the same file."""
     save = config.save and weights_of(config.save)
     if config.save:
         check_folder(config.save) if is_folder(config.save) else check_target(config.save)
@@ -146,20 +148,21 @@ def check_outputs(config: Config) -> None:
 def _refuse_other_kinds(
     path: str | None, action: str, kind: str, fits: Callable[[bytes], bool]
 ) -> None:
-    """Raises ValueError if the file is there and is something else: a name may be mistaken."""
+    """Raises ValueError if the file exists and holds something else: its name may be a mistake."""
     if path and os.path.isfile(path):
         head = b""
-        with suppress(OSError), open(path, "rb") as file:  # it may be replaced, if not read
+        with suppress(OSError), open(path, "rb") as file:  # unreadable: it can still be replaced
             head = file.read(9)
         if head and not fits(head):
             raise ValueError(
-                f"cannot {action} {shown(path)}: it is there already, and is not {kind}; remove "
-                "it, or name another file"
+                f"cannot {action} {shown(path)}: it exists, and is not {kind}; remove it, or name "
+                "another file"
             )
 
 
 def version(path: str | None) -> tuple[int, int] | None:
-    """The inode and the time of change, by which versions of a file differ; None without a file."""
+    """The inode and the modification time of a saved model, which differ between versions; None if
+    there is no file."""
     try:
         status = os.stat(weights_of(path or ""))
     except OSError:
@@ -168,7 +171,8 @@ def version(path: str | None) -> tuple[int, int] | None:
 
 
 def saved_since(before: tuple[int, int] | None, path: str | None) -> str:
-    """A message on what an interrupted run has saved, and what is in its file of --save."""
+    """A message on whether an interrupted run has saved its model; `before` is the `version` of the
+    file at its start."""
     now = version(path)
     if now is None:
         return "nothing was saved"

@@ -1,4 +1,4 @@
-"""State dictionaries to safetensors files, with PyTorch's names and shapes."""
+"""Writes state dictionaries to safetensors files, with PyTorch's names and shapes."""
 
 import hashlib
 import json
@@ -22,17 +22,17 @@ from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.full_state import FullState
 
 PARAMETERS = "parameters_sha256"
-"""The metadata of a run's model have the digest of its parameters, as in the last event."""
+"""The metadata key of the digest of a run's parameters, which is also in its last event."""
 
 FILE = "file_sha256"
-"""The metadata have the digest of the file, header and tensors, with zeros in its own place."""
+"""The metadata key of the digest of the file, header and tensors, with zeros in its own place."""
 
 BLANK = "0" * 64
 BLOCK = 1 << 20  # bytes that are read at once
 
 
 class HeaderRow(NamedTuple):
-    """A tensor's line in the header of a file."""
+    """The entry of a tensor in the header of a file."""
 
     name: str
     dtype: np.dtype[Any]
@@ -44,9 +44,10 @@ def save(
     path: str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a state dictionary to a file, whole or not at all: a failure leaves an old file.
+    """Writes a state dictionary to a file, whole or not at all: after a failure an old file is
+    left.
 
-    `metadata` may be that of another file; digests of it are replaced or left out.
+    `metadata` may be that of another file; digests in it are replaced or left out.
     """
     _check_given(state, path)
     arrays = {name: np.asarray(a) for name, a in state.items()}
@@ -62,7 +63,8 @@ def save(
 
 
 def _check_given(state: Any, path: Any) -> None:
-    """A file has names and arrays, and a path: neither modules nor states in states."""
+    """Raises an error with a remedy for a state that is a module or has states in it, and for a
+    path that is none."""
     if not isinstance(state, Mapping):
         kind = type(state).__name__
         raise NotSavedError(
@@ -80,7 +82,7 @@ def _check_given(state: Any, path: Any) -> None:
             instead = "model.state_dict()" if is_module else f"state[{name!r}]"
             raise NotSavedError(
                 f"cannot save {shown(path)}: {name!r} is a {type(value).__name__}, not an "
-                f"array; a file has one state: write nnmpi.save({instead}, path)"
+                f"array; a file holds one state dictionary: write nnmpi.save({instead}, path)"
             )
 
 
@@ -91,7 +93,8 @@ def write_entries(
     sizes: Sizes | None,
     model: str,
 ) -> str:
-    """Writes a model where there is a path; other ranks send their parts, even if that fails.
+    """Writes a model on the rank that has a path; other ranks send their parts, even if writing
+    fails.
 
     `sizes` are those of a GPT, `model` is the name of the model. Returns the name of the file.
     """
@@ -117,7 +120,7 @@ def write_entries(
                 ]
                 write(file, index, arrays, about, {PARAMETERS: digest.hexdigest})
     finally:
-        if not entries.writer_has_all:  # others send what is left, whatever happens here
+        if not entries.writer_has_all:  # receive what others still send, else they would hang
             for _ in arrays:
                 pass
     return file
@@ -130,7 +133,7 @@ def write(
     metadata: Mapping[str, str],
     digests: Mapping[str, Callable[[], str]],
 ) -> None:
-    """Write tensors that are produced one at a time, in the order of `index`.
+    """Writes tensors that are produced one at a time, in the order of `index`.
 
     The writer of the safetensors library needs all tensors at once. This is its format:
 
@@ -145,7 +148,7 @@ def write(
     check_target(path)
     if path.suffix in (".pt", ".pth"):
         better = shown(path.with_suffix(".safetensors").name)
-        text = f"{shown(path)} is written as safetensors, which torch.load does not read: name it "
+        text = f"{shown(path)} is written as safetensors, which torch.load cannot read: name it "
         warnings.warn(text + better, stacklevel=3)
     blank = dict.fromkeys((*digests, FILE), BLANK)
     header, starts = header_of(path, index, {**metadata, **blank})
@@ -157,21 +160,21 @@ def write(
             file.write(little.tobytes())
         for key, digest in digests.items():
             _fill_in(file, place_of(header, key), digest())
-        place = place_of(header, FILE)
+        place = place_of(header, FILE)  # last: the digest of the file covers the other digests
         _fill_in(file, place, file_sha256(file, place))
 
 
 def place_of(header: bytes, key: str) -> int:
-    """Where the digest of a key of the metadata starts; -1 if there is none.
+    """The offset of the digest of a metadata key in the header; -1 if there is none.
 
-    It cannot be within another text, where quotes are escaped.
+    It cannot be within another text, since quotes are escaped there.
     """
     match = re.search(rb'"%b"\s*:\s*"[0-9a-f]{64}"' % key.encode(), header)
     return match.end() - 1 - len(BLANK) if match else -1
 
 
 def file_sha256(file: IO[bytes], place: int) -> str:
-    """The digest of an open file, in which it has a place of its own."""
+    """The digest of an open file, with the digest's own place taken as zeros."""
     file.seek(0)
     digest = hashlib.sha256(file.read(place) + BLANK.encode())
     file.seek(place + len(BLANK))
@@ -188,11 +191,11 @@ def _fill_in(file: IO[bytes], place: int, text: str) -> None:
 def header_of(
     path: Path, index: Sequence[HeaderRow], metadata: Mapping[str, str]
 ) -> tuple[bytes, list[int]]:
-    """The bytes before the data, and the position of each tensor in the file."""
+    """The bytes before the data, and the offset of each tensor in the file."""
     header: dict[str, dict[str, Any]] = {}
     end = 0
     for name, dtype, shape in sorted(index, key=lambda info: -info.dtype.itemsize):
-        kind = TYPES.get(dtype.name)  # NumPy makes the name anew each time
+        kind = TYPES.get(dtype.name)  # once: NumPy builds the name on each access
         if kind is None:
             raise NotSavedError(
                 f"cannot save {shown(path)}: {name} has type {dtype}; convert it to one of "

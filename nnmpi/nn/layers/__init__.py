@@ -1,1 +1,1 @@
-"""Layers: modules from a tensor to a tensor."""
+"""Layers: modules that map a tensor to a tensor."""

@@ -150,4 +150,4 @@ class Identity(Module):
 
 
 ELEMENTWISE = (ReLU, GELU, LeakyReLU, ELU, Softplus, SiLU, Sigmoid, Tanh, Identity)
-"""Layers that treat each number alone: a rank with a part of the numbers computes its part."""
+"""Layers that act on each element alone: a rank with a part of the elements computes its part."""

@@ -40,7 +40,7 @@ def keep_of(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0
 
     def keep(queries: Array, keys: Array, tile: Tile) -> Array:
         last = first + tile.heads.stop
-        kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # kernels take uint32
+        kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # compiled kernels take only uint32
         h = xp.arange(first + tile.heads.start, last, dtype=kind)
         i, j = (a.astype(kind, copy=False) for a in (queries[tile.queries], keys[tile.keys]))
         index = ((h[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
@@ -164,9 +164,10 @@ class MultiheadAttention(Module):
         check_probability("MultiheadAttention", "dropout", dropout)
         if embed_dim % num_heads:
             raise ValueError(
-                f"MultiheadAttention: embed_dim={embed_dim} is no multiple of {num_heads} heads"
+                f"MultiheadAttention: embed_dim={embed_dim} is not a multiple of {num_heads} heads"
             )
         self.dropout, E = float(dropout), embed_dim
+        # as in PyTorch, weights of projections start as Glorot proposed, and biases as 0
         if self.kdim == self.vdim == E:
             self.in_proj_weight = _glorot(3 * E, E)
         else:
@@ -232,6 +233,7 @@ class MultiheadAttention(Module):
             )
         if self.batch_first:
             return [q, k, v]
+        # by id: `_projected` needs one product for inputs that are the same tensor
         turned = {id(t): swapaxes(t, 0, 1) for t in (q, k, v)}
         return [turned[id(t)] for t in (q, k, v)]
 
@@ -280,6 +282,7 @@ def _visible(key_padding_mask: Any, attn_mask: Any, q: Array, S: int) -> list[Ar
                 f"bool, or floats that are added, of {' or '.join(map(str, shapes))}"
             )
         a = a.reshape(shapes[a.shape])
+        # a bool mask of PyTorch is true where a key is NOT seen
         masks.append(~a if a.dtype.kind == "b" else a.astype(q.dtype))
     return masks
 
@@ -310,7 +313,7 @@ def _probabilities(
         earlier = xp.arange(S) <= xp.arange(T)[:, None]
         seen = earlier if seen is None else seen & earlier
     if seen is not None:
-        hidden = ~seen & seen.any(axis=-1, keepdims=True)  # rows that see nothing have a softmax
+        hidden = ~seen & seen.any(axis=-1, keepdims=True)  # else rows that see nothing give NaN
         scores = where(hidden, -math.inf, scores)
     p = softmax(scores)
     if seen is not None:

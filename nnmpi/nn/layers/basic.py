@@ -72,7 +72,7 @@ class Linear(Module):
         return apply(self.op, x, self.weight, self.bias, relu=relu)
 
     def options(self) -> dict[str, Any]:
-        """Returns the options of the op, without those of fused layers."""
+        """Returns the keyword arguments of the op, without those of fused layers."""
         return {}
 
     def extra_repr(self) -> str:
@@ -102,7 +102,7 @@ class Embedding(Module):
         """Looks up the rows of an array or tensor of integers of any shape."""
         index = self.checked(index)
         y = apply(lookup.embedding, self.weight, index=index, padding=self.padding_idx)
-        on_host = isinstance(index, np.ndarray)  # who looks for equal rows waits for a device
+        on_host = isinstance(index, np.ndarray)  # on a device, a look for equal rows would wait
         return EmbeddingResult(y, index.copy()) if on_host else y
 
     def checked(self, index: Any) -> Array:
@@ -121,9 +121,9 @@ def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
     index = array_of(index)
     if index.dtype.kind not in "iu":
         raise ValueError(
-            f"Embedding: indices must be integers, not {index.dtype}: x.astype('int64')"
+            f"Embedding: indices must be integers, not {index.dtype}: use x.astype('int64')"
         )
-    if isinstance(index, np.ndarray) and index.size:
+    if isinstance(index, np.ndarray) and index.size:  # on a device the check would wait
         low, high = int(index.min()), int(index.max())
         if low < 0 or high >= rows:
             raise ValueError(
@@ -160,7 +160,7 @@ def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
     if current.samples is not None and len(current.samples) != len(x):
         raise ValueError(
             f"{type(layer).__name__} {layer.path}: input of shape {x.shape} in a batch of "
-            f"{len(current.samples)}: the first axis must be that of the samples"
+            f"{len(current.samples)}: the first axis must be the samples"
         )
     rows = on.xp.arange(len(x)) if current.samples is None else on.asarray(current.samples)
     return keyed.key(layer.root.seed, "dropout", current.step, path), rows
@@ -199,7 +199,7 @@ class Dropout(Module):
         if not self.training or self.p == 0:
             return x
         current = current_pass.get()
-        if current is None:  # forward was called by itself, and not through the module
+        if current is None:  # called without Module.__call__, which sets the pass
             y: Tensor = self(x)
             return y
         shape = self.mask_shape(x.shape)
@@ -219,8 +219,8 @@ class Dropout(Module):
         shape = shape or (1,)
         index, _ = self.along(0, shape, xp)
         for axis in range(1, len(shape)):
-            here, total = self.along(axis, shape, xp)
-            index = (index[:, None] * total + here).reshape(-1)
+            local, total = self.along(axis, shape, xp)
+            index = (index[:, None] * total + local).reshape(-1)
         return index
 
     def along(self, axis: int, shape: tuple[int, ...], xp: Any) -> tuple[Array, int]:

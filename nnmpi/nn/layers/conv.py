@@ -54,7 +54,7 @@ class _Convolution(Module):
         if in_channels % groups or out_channels % groups:
             raise ValueError(
                 f"{name}: {in_channels} input and {out_channels} output channels cannot be divided "
-                f"into {groups} groups: let groups divide both"
+                f"into {groups} groups: groups must divide both"
             )
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
         self.kernel_size = each_axis(name, self.axes, 1, kernel_size=kernel_size)
@@ -91,8 +91,8 @@ class _Convolution(Module):
         return apply(self.op, x, self.weight, self.bias, **self.options())
 
     def options(self) -> dict[str, Any]:
-        """Returns the options of the op, without those of fused layers; with one axis, sizes are
-        integers."""
+        """Returns the keyword arguments of the op, without those of fused layers; with one axis,
+        sizes are integers."""
         sizes: dict[str, Any] = {
             "stride": self.stride,
             "padding": self.padding,
@@ -115,7 +115,7 @@ class _Convolution(Module):
 
 
 _USUAL = {"padding": 0, "padding_mode": "zeros", "output_padding": 0, "dilation": 1, "groups": 1}
-"""Options that are shown where they have other values."""
+"""The defaults of options that `repr` shows only if they differ."""
 
 
 class Conv2d(_Convolution):
@@ -181,5 +181,5 @@ class ConvTranspose2d(_Convolution):
 
     def options(self) -> dict[str, Any]:
         options = super().options() | {"output_padding": self.output_padding}
-        del options["keep"]  # it keeps nothing but its arguments
+        del options["keep"]  # its backward pass needs only its arguments
         return options

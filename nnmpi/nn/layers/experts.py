@@ -31,13 +31,13 @@ class Router(Module):
             )
         if x.dtype == "float16" and self.auxiliary:
             raise ValueError(
-                "MixtureOfExperts: the gradient of the auxiliary loss is not scaled as that of the "
-                "loss is in float16: use --dtype bfloat16, or auxiliary=0"
+                "MixtureOfExperts: in float16 the gradient of the auxiliary loss would not be "
+                "scaled as the training loss is: use --dtype bfloat16, or auxiliary=0"
             )
         return apply(experts.route, x, self.weight, **self.options(x))
 
     def options(self, x: Tensor) -> dict[str, object]:
-        """Returns the options of the op."""
+        """Returns the keyword arguments with which the op `route` is called for x."""
         batch = (current_pass.get() or Pass(0)).batch
         return {
             "top_k": self.top_k,
@@ -69,7 +69,7 @@ class Experts(Module):
         return apply(experts.experts, x, gates, *weights, **self.options(x))
 
     def options(self, x: Tensor) -> dict[str, object]:
-        """Returns the options of the op."""
+        """Returns the keyword arguments with which the op `experts` is called for x."""
         tokens, E = experts.tokens_of(x), self.num_experts
         slots = experts.slots_of(tokens, E, self.top_k, self.capacity_factor)
         return {"slots": slots, "activation": self.activation}

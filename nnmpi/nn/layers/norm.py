@@ -35,7 +35,7 @@ class _BatchNorm(Module):
     running statistics, or the statistics of the batch if `track_running_stats` is False.
     """
 
-    shapes: ClassVar[dict[int, str]]  # what is taken, by the number of axes
+    shapes: ClassVar[dict[int, str]]  # shapes of inputs, by the number of axes
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class _BatchNorm(Module):
     ) -> None:
         check_sizes(type(self).__name__, 0, num_features=num_features)
         self.num_features, self.eps = num_features, float(eps)
-        self.channels = num_features  # that are here
+        self.channels = num_features  # on this rank
         self.momentum = None if momentum is None else float(momentum)
         self.track_running_stats = track_running_stats
         self.weight, self.bias = _scale_and_shift((num_features,), affine, affine)
@@ -106,11 +106,11 @@ class _BatchNorm(Module):
         self._refuse_one(stats)
         if not self.track_running_stats:
             return
-        new: Any = self.momentum
-        if new is None:  # a mean over all batches
-            new = (1 / (self.num_batches_tracked + 1)).astype(self.running_mean.dtype)
+        momentum: Any = self.momentum
+        if momentum is None:  # the mean over all batches
+            momentum = (1 / (self.num_batches_tracked + 1)).astype(self.running_mean.dtype)
         running = self.running_mean, self.running_var, self.num_batches_tracked
-        track_loop(*running, stats.mean, stats.m2, stats.n, new)
+        track_loop(*running, stats.mean, stats.m2, stats.n, momentum)
 
     def extra_repr(self) -> str:
         untracked = "" if self.track_running_stats else ", track_running_stats=False"
@@ -160,7 +160,7 @@ class GroupNorm(Module):
                 "groups; num_groups must divide num_channels"
             )
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, float(eps)
-        self.channels = num_channels  # that are here, in whole groups
+        self.channels = num_channels  # on this rank, in whole groups
         self.weight, self.bias = _scale_and_shift((num_channels,), affine, affine)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -222,7 +222,7 @@ class _OverLastAxes(Module):
     normalized_shape: tuple[int, ...]
 
     def _take(self, normalized_shape: int | Sequence[int]) -> None:
-        """Checks and stores the shape."""
+        """Checks `normalized_shape` and stores it as a tuple."""
         shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
         for n in shape:
             check_sizes(type(self).__name__, 0, normalized_shape=n)

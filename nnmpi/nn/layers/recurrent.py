@@ -28,7 +28,7 @@ PARAMETER_NAMES = "weight_ih", "weight_hh", "bias_ih", "bias_hh"
 NONLINEARITIES = "tanh", "relu"
 
 State = Tensor | tuple[Tensor, ...]
-"""h, or (h, c): (num_layers * directions, N, hidden_size) each."""
+"""The state h, or (h, c), of shape (num_layers * directions, N, hidden_size) each."""
 
 
 class _Recurrent(Module):
@@ -46,7 +46,7 @@ class _Recurrent(Module):
     """
 
     mode: str
-    """Which recurrence it is, under PyTorch's name."""
+    """The name of the recurrence, as PyTorch spells it."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class _Recurrent(Module):
         self.bias, self.batch_first, self.dropout = bias, batch_first, float(dropout)
         self.bidirectional = bidirectional
         rows, draw = self.cell.gates * hidden_size, init.fan_in(hidden_size)
+        # the order of assignment is that of PyTorch's state dict
         for k in range(num_layers):
             K = input_size if not k else hidden_size * self.directions
             shapes = (rows, K), (rows, hidden_size), (rows,), (rows,)
@@ -99,7 +100,7 @@ class _Recurrent(Module):
         self, x: Tensor, hx: State | None = None, lengths: Any = None
     ) -> tuple[Tensor, State]:
         """Returns the outputs of the last layer, and the final states of all layers."""
-        if current_pass.get() is None:  # forward was called by itself, and not through the module
+        if current_pass.get() is None:  # called without Module.__call__, which sets the pass
             result: tuple[Tensor, State] = self(x, hx, lengths)
             return result
         x = as_tensor(x)
@@ -116,9 +117,11 @@ class _Recurrent(Module):
                 weights = (getattr(self, f"{kind}{end}", None) for kind in PARAMETER_NAMES)
                 how = {"mode": self.mode, "of": of._replace(reverse="reverse" in end)}
                 y = apply(recurrent.recurrent, x, *initial_states, *weights, **how)
+                # the op returns the outputs, and behind them the final state, in one array
                 outputs.append(y[:T])
                 final.append(y[T:])
             x = outputs[0] if len(outputs) == 1 else concatenate(outputs, 2)
+            # outputs of a layer are (T, N, C), and no longer rows of an embedding
             of = recurrent.Sequences(lasts)
         states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.cell.states))
         y = x.transpose(1, 0, 2) if self.batch_first else x
@@ -160,8 +163,8 @@ class _Recurrent(Module):
         bad = given.shape != (N,) or given.dtype.kind not in "iu"
         if bad or (N and not 0 <= given.min() <= given.max() <= T):
             raise ValueError(
-                f"{type(self).__name__}: lengths {given.tolist()!s:.60}; give {N} integers, one a "
-                f"sequence, from 0 to {T}"
+                f"{type(self).__name__}: lengths {given.tolist()!s:.60}; give {N} integers, one "
+                f"per sequence, from 0 to {T}"
             )
         return tuple(given.tolist())
 

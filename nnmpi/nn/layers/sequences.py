@@ -43,35 +43,37 @@ class KVCache:
         N, T, H, _, D = parts.shape
         if not causal or (self.length and T > 1):
             raise ValueError(
-                f"{T} new positions behind {self.length}: decoding takes causal attention, all of "
-                "a prompt at once, and then one position at a time"
+                f"{T} new positions after {self.length}: decoding needs causal attention, the "
+                "whole prompt at once, and then one position at a time"
             )
         if layer not in self._memory:
             shape = (2, N, H, self.positions, D)
             self._memory[layer] = xp_of(parts).empty(shape, parts.dtype)
         end = self.length + T
-        kept = self._memory[layer]
-        kept[:, :, :, self.length : end] = parts[:, :, :, 1:].transpose(3, 0, 2, 1, 4)
-        q, (k, v) = parts[:, :, :, 0].transpose(0, 2, 1, 3), kept[:, :, :, :end]
+        cached = self._memory[layer]
+        cached[:, :, :, self.length : end] = parts[:, :, :, 1:].transpose(3, 0, 2, 1, 4)
+        q, (k, v) = parts[:, :, :, 0].transpose(0, 2, 1, 3), cached[:, :, :, :end]
+        # a single query sees all keys; the mask would hide all but the first of them
         y = attention.attention(q, k, v, scale=D**-0.5, causal=T > 1).value
         return y.transpose(0, 2, 1, 3)
 
 
 kv_cache: ContextVar[KVCache | None] = ContextVar("kv_cache", default=None)
-"""The positions before, in a pass that decodes."""
+"""The cache of a pass that decodes, else None."""
 
 
 @contextmanager
-def decoding(earlier: KVCache, new: int) -> Iterator[None]:
-    """A context for a pass through `new` positions after those in the cache, which has grown
-    afterwards."""
-    token = kv_cache.set(earlier)
+def decoding(cache: KVCache, new: int) -> Iterator[None]:
+    """A context for one pass through `new` positions after those in the cache, whose length
+    includes them at the end."""
+    token = kv_cache.set(cache)
     try:
         with no_grad():
             yield
     finally:
         kv_cache.reset(token)
-    earlier.length += new
+    # only after the pass: all of its layers start at the same length
+    cache.length += new
 
 
 class PositionalEmbedding(Module):
@@ -88,8 +90,8 @@ class PositionalEmbedding(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        earlier = kv_cache.get()
-        start = 0 if earlier is None else earlier.length
+        cache = kv_cache.get()
+        start = 0 if cache is None else cache.length
         stop = start + x.shape[1] if x.ndim == 3 else 0
         if x.ndim != 3 or stop > self.num_positions:
             raise ValueError(
@@ -111,7 +113,7 @@ def check_base(layer: str, name: str, base: float) -> None:
 def check_even(layer: str, D: int) -> None:
     """Raises ValueError unless a head has an even number of channels."""
     if D % 2:
-        raise ValueError(f"{layer}: rotary positions turn pairs of channels, and a head has {D}")
+        raise ValueError(f"{layer}: rotary positions turn pairs of channels, but a head has {D}")
 
 
 class RotaryPositionalEmbeddings(Module):

@@ -1,1 +1,2 @@
-"""The parts and the work of each rank, decided before anything is built: values, and formulas."""
+"""The arrangement of ranks: which rank has and does what, decided before anything is built, as
+values and formulas."""

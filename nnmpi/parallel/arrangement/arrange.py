@@ -1,19 +1,22 @@
-"""arrange: from options, cluster and graph to an arrangement. It communicates with nobody.
+"""arrange: from options, cluster and graph to an arrangement, without any communication.
 
-The last layers' gradients are final first, so buckets are cut from the end of the flat buffer:
+The gradients of the last layers are final first, so buckets are cut from the end of the flat
+buffer:
 
     gradients   [ scalars | conv1 | conv2 | fc1 | fc2 ]
                   ◄────bucket 2────► ◄─ 1 ─► ◄ 0 ►     summed in the order 0, 1, 2 on every rank
 
 Rules:
 
-- Pure: no Comm, no clock, no environment. All ranks arrange the same from the same values, and
-  `simulate layout` does for clusters that are on paper only. What was measured comes as a value.
-- The order matters: the all-reduce decides the store, the store what is scattered, and that the
-  buckets. So buckets are found last, from an arrangement without them.
-- Where buckets are cut, and which come first, decides the bits of sums.
-- An option of Config that only several ranks have use for belongs in OF_RANKS, or `--verify` has it
-  on its single rank too.
+- `arrange` is pure: no Comm, no clock, no environment. All ranks compute the same arrangement from
+  the same values, and `simulate layout` does so for clusters that exist on paper only. Measurements
+  come in as a value.
+- The order matters: the all-reduce decides the store, the store decides whether gradients are
+  scattered, and that decides the buckets. So buckets are cut last, from an arrangement without
+  them.
+- Where buckets are cut, and their order, decides the bits of sums.
+- An option of Config that only several ranks can use belongs in OF_RANKS; else `--verify` would use
+  it on its single rank too.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -46,14 +49,14 @@ from nnmpi.schedules import proof
 
 MB = 1e6
 DEFAULT_MB = 1.0
-"""The default size of a bucket of gradients that are summed between nodes, in MB."""
+"""The default size in MB of a bucket of gradients that is summed between nodes."""
 
 OF_RANKS = (
     *(axis.name for axis in AXES),
     *("zero", "schedule", "virtual_stages", "cut", "recompute", "reduce_dtype"),
     *("slow_rank", "jitter", "verify", "sequence_parallel", "layout", "backup", "mtbf"),
 )
-"""Options that one rank has no use for."""
+"""The options that a run on one rank cannot use."""
 
 
 def arrange(
@@ -64,10 +67,10 @@ def arrange(
     division: Division | None = None,
     measured: Mapping[str, Any] | None = None,
 ) -> Arrangement:
-    """The arrangement of a config; raises ValueError for what cannot be.
+    """Returns the arrangement that a config asks for; raises ValueError if it is impossible.
 
-    `sharding` is that of the ranks along tp, `division` that of stages, and `measured` may have the
-    name of the fastest all-reduce under "allreduce".
+    `sharding` divides layers among the ranks along tp, `division` the model into stages; `measured`
+    may contain the name of the fastest all-reduce as "allreduce".
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), 1)
@@ -93,8 +96,8 @@ def arrange(
     return replace(arrangement, rank_models={at: bucketed[kind] for at, kind in kinds.items()})
 
 
-def alone(arrangement: Arrangement) -> Arrangement:
-    """The arrangement of the same model on one rank, for --verify."""
+def single_rank(arrangement: Arrangement) -> Arrangement:
+    """Returns the arrangement of the same model on one rank, with which --verify compares."""
     plain = Config()
     options = {name: getattr(plain, name) for name in OF_RANKS}
     config = replace(arrangement.config, **options)
@@ -117,17 +120,19 @@ STRATEGY_KINDS = (
     ),
     StrategyKind("replicas", lambda c: True),
 )
-"""The strategies that train."""
+"""The kinds of training strategies; a config takes the first one that it asks for."""
 
 
 def strategy_of(config: Config) -> StrategyKind:
-    """The first one that a config asks for."""
+    """Returns the kind of the strategy that a config asks for: the first of STRATEGY_KINDS whose
+    `is_asked` is true."""
     return next(kind for kind in STRATEGY_KINDS if kind.is_asked(config))
 
 
 def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
-    """A key for each (pp, tp), equal for ranks that share a rank model: their coordinate along pp,
-    along tp if ranks have branches of their own, and the widths of their parts."""
+    """Returns a key for each (pp, tp), equal for ranks that share a RankModel: the coordinate
+    along pp, the one along tp if ranks have branches of their own, and the widths of this rank's
+    parts."""
     bounds = {cut.bounds for cut in sharding.variables.values()}
     owns = bool(sharding.branches.variables)
     return {
@@ -139,7 +144,7 @@ def _kinds(sharding: Sharding, mesh: Mesh) -> dict[tuple[int, int], object]:
 def _rank_model(
     config: Config, graph: Graph, sharding: Sharding, division: Division, pp: int, tp: int
 ) -> RankModel:
-    """The part of the model that ranks with these coordinates have, without buckets."""
+    """Returns the part of the model that the ranks at (pp, tp) have, without buckets."""
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
     others = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.branches, _regions(sharding, trained)
@@ -174,7 +179,7 @@ def _check_branches(sharding: Sharding, division: Division) -> None:
 
 
 def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None:
-    """Raises ValueError if a stage begins with what ranks along tp have some samples of each."""
+    """Raises ValueError if the input of a stage is cut along samples among the ranks along tp."""
     for s, stage in enumerate(division.stages):
         if any(sharding.edges.get(e) is OF_SAMPLES for e in stage.takes):
             raise ValueError(
@@ -184,11 +189,11 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
 
 
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
-    """The number of the region of each parameter: one that is odd begins and ends where branches
-    do.
+    """Returns the region number of each trained parameter; a new region begins wherever parameters
+    of branches begin or end, and odd regions are those of branches.
 
-    Ranks along tp have different branches. What they have copies of is in buckets of its own, which
-    are as long on all of them: so its gradients are added up in the same order.
+    Ranks along tp have different branches. Parameters that all of them have get buckets of their
+    own, of equal length on all ranks, so their gradients are added up in the same order everywhere.
     """
     regions, region = dict[int, int](), 0
     for v in trained:
@@ -200,8 +205,11 @@ def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
 def _store(
     config: Config, strategy: str, copies: int, is_in_window: bool, is_tied: bool
 ) -> StoreKind:
-    """Where parameters and gradients are. A window of a node, in which its ranks sum, has its
-    parameters too, unless other ranks go on without one that is lost within an update."""
+    """Returns the kind of store for parameters and gradients.
+
+    If ranks of a node sum gradients in a shared window, the window holds the parameters too, except
+    where other ranks continue after a rank is lost: they would be left with a half updated window.
+    """
     asked = asked_kind(config)
     for kind in STORE_KINDS.values():
         if kind.strategy == strategy:
@@ -217,7 +225,8 @@ def _store(
 
 
 def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
-    """The part of the model with buckets of gradients, without scalars that are summed apart."""
+    """Returns the RankModel with buckets of gradients, and without scalars if those are summed
+    separately."""
     if a.is_mixed or not a.store.scalars:
         held = held._replace(scalars=0)
     if not a.store.buckets or not held.trained:
@@ -239,7 +248,10 @@ def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
 
 
 def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]:
-    """The groups of parameters that stages of other ranks have too: all of a group, or none."""
+    """Returns the indices of the groups whose parameters are tied to stages of other ranks.
+
+    Raises ValueError if only some parameters of a group that ZeRO gathers together are tied.
+    """
     tied_groups, tied = [], a.tied
     for k, group in enumerate(groups):
         paths = [a.graph.variables[member.variable].path for member in group]
@@ -259,11 +271,12 @@ def cut_buckets(
     tied: Collection[int] = (),
     labels: Sequence[Any] = (),
 ) -> list[Bucket]:
-    """Buckets of at least so many numbers, the last ones first; no span is cut in two.
+    """Cuts spans of gradients into buckets of at least `numbers` elements, the last bucket first; a
+    span is never divided.
 
-    The spans are of parameters, or of groups of parameters that are gathered together. Those at the
-    indices `tied`, which other stages have too, are buckets alone. If `labels` are given, one for
-    each span, what is in one bucket has the same one.
+    A span is a parameter, or a group of parameters that are gathered together. A span whose index
+    is in `tied` becomes a bucket of its own, because it is summed over other ranks. With `labels`,
+    one for each span, all spans of a bucket have equal labels.
     """
     edges = [
         (i if i in tied else NOT_TIED, labels[i] if labels else None) for i in range(len(spans))
@@ -282,8 +295,11 @@ def cut_buckets(
 def gathered_together(
     graph: Graph, variables: Sequence[HeldVariable]
 ) -> list[tuple[HeldVariable, ...]]:
-    """Groups of parameters: those of one module are in one group, and one of several modules joins
-    these. An op uses parameters of one module, so what it needs is there when their bucket is."""
+    """Groups parameters that ZeRO gathers together: all parameters of a module are in one group,
+    and a parameter of several modules joins their groups.
+
+    An op uses parameters of one module, so all it needs is there once that bucket is gathered.
+    """
     names = (graph.variables[held.variable].names for held in variables)
     modules = [{name.rpartition(".")[0] for name in several} for several in names]
     in_order = sorted(sorted(members) for members in overlapping(modules))

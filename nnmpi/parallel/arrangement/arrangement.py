@@ -31,7 +31,7 @@ from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
 
 MEASURED = "auto"
-"""The algorithm where the fastest has to be measured first."""
+"""The name of the all-reduce where the fastest one has to be measured first."""
 
 
 def _own_positions(sharding: Sharding, e: int, r: int, shape: list[int]) -> None:
@@ -41,7 +41,8 @@ def _own_positions(sharding: Sharding, e: int, r: int, shape: list[int]) -> None
 
 
 def own_samples(samples: int, ranks: int, r: int) -> range:
-    """The samples of a rank where ranks along tp compute some of a micro-batch each."""
+    """Returns the samples of a micro-batch that rank `r` of `ranks` along tp computes, in layers
+    that are cut along samples."""
     return range(chunk_start(samples, ranks, r), chunk_start(samples, ranks, r + 1))
 
 
@@ -58,16 +59,17 @@ LOCAL_SHAPES: Mapping[str, Callable[[Sharding, int, int, list[int]], None]] = {
     "cp": _own_positions,
     "tp": _own_channels,
 }
-"""The shape of edge e on rank r along an axis."""
+"""The function of each axis that turns `shape`, the shape of edge `e`, into the local shape on rank
+`r` along that axis, in place."""
 
 
 class StrategyKind(NamedTuple):
-    """A row of `STRATEGY_KINDS`; `plan.py` has what builds each.
+    """A row of `STRATEGY_KINDS`; `strategies.py` has the function that builds each strategy.
 
-    is_asked        whether the options ask for it, where they ask for none of the rows above
-    steps_together  whether all ranks are between the same two steps at a time; else steps of
+    is_asked        whether the options ask for it, given that they ask for none of the rows above
+    steps_together  whether all ranks are between the same two steps at any time; else steps of
                     several batches, or of several ranks, overlap
-    is_pipeline     whether each rank carries out its program of --schedule
+    is_pipeline     whether each rank runs its program of --schedule
     """
 
     name: str
@@ -76,55 +78,58 @@ class StrategyKind(NamedTuple):
     is_pipeline: bool = False
 
 
-def _all(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
+def _whole_buffer(a: "Arrangement", rank: int) -> Iterator[FlatSlice]:
     yield 0, a.model_on(rank).length
 
 
 class StoreKind(NamedTuple):
-    """A row of `STORE_KINDS`.
+    """A kind of store: where a rank keeps parameters, gradients and optimizer state; a row of
+    `STORE_KINDS`.
 
-    updaters    the ranks that share the update of a bucket, each a part of it
-    own         slices of the flat buffer whose optimizer state can be read as long as the rank is
-                there; and with them values that are up to date
-    divides     whether each replica has others of them; else all have the same
-    copies      whether each replica has the values of all of them
-    strategy    the strategy whose store it is, where there is one kind for it
-    zero        the --zero that asks for it
-    buckets     whether gradients are summed bucket by bucket
-    scalars     whether scalars travel in front of the gradients
-    scatters    whether each backward pass scatters gradients among the replicas
-    is_whole    whether a rank alone can read the parameters between steps
-    has_pages   whether values and optimizer state can be on disk but for those in use: all are in
-                memory of the rank alone
+    updaters        the ranks that share the update of a bucket; each updates a part of it
+    owned           the slices of the flat buffer whose optimizer state, with current values, can be
+                    read as long as this rank lives
+    is_sharded      whether each replica owns different slices; else all own the same
+    has_all_values  whether each replica has the values of all parameters, although slices are
+                    sharded
+    strategy        the strategy that this kind belongs to, if it belongs to one
+    zero            the --zero that asks for it
+    buckets         whether gradients are summed bucket by bucket
+    scalars         whether scalars travel in front of the gradients
+    scatters        whether each backward pass scatters gradients among the replicas
+    is_readable     whether one rank alone can read all of its parameters between steps
+    has_pages       whether values and optimizer state may be on disk while unused, since they are
+                    in private memory of the rank
     """
 
     name: str
     updaters: Callable[["Arrangement", int, Bucket], tuple[int, ...]] = lambda a, rank, _: (rank,)
-    own: Callable[["Arrangement", int], Iterable[FlatSlice]] = _all
-    divides: bool = False
-    copies: bool = False
+    owned: Callable[["Arrangement", int], Iterable[FlatSlice]] = _whole_buffer
+    is_sharded: bool = False
+    has_all_values: bool = False
     strategy: str = ""
     zero: int = 0
     buckets: bool = True
     scalars: bool = True
     scatters: bool = False
-    is_whole: bool = True
+    is_readable: bool = True
     has_pages: bool = False
 
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Made by `arrange`, and read by all that prices, draws or builds it.
+    """What each rank of a job has and does: made by `arrange`, and read by everything that prices,
+    draws or builds it.
 
-    division    the stages of the model
-    rank_models    what ranks have, by the coordinates along pp and tp
-    store       where parameters and gradients of a rank are
-    algorithm   the all-reduce of gradients
-    progress    what moves messages in a backward pass, for each rank
-    measured    what was measured before, as the log shows it
-    residences  where activations of each stage are, if they are more than --memory leaves them;
-                one rank then has all stages
-    cache       results of `cached` functions
+    division     the stages of the model
+    rank_models  the RankModel of each (pp, tp)
+    store        the kind of store for parameters and gradients
+    algorithm    the all-reduce of gradients
+    progress     how each rank progresses messages during a backward pass: "poll" or "thread"
+    measured     earlier measurements, as the log shows them
+    residences   where activations of each unit are kept, if they exceed --memory; then one rank has
+                 all stages
+    cache        results of `cached` functions
     """
 
     config: Config
@@ -145,78 +150,82 @@ class Arrangement:
 
     @property
     def ranks(self) -> int:
-        """All ranks of the job, servers included."""
+        """The number of all ranks of the job, servers included."""
         return self.mesh.size + self.servers
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of parameters, as layers see them, and of gradients."""
+        """The dtype of the parameters that layers use, and of gradients."""
         return np.dtype(self.config.dtype)
 
     @property
     def updated_dtype(self) -> np.dtype[Any]:
-        """The type of what the optimizer updates, and of its state."""
+        """The dtype of the values that the optimizer updates, and of its state: that of masters in
+        mixed precision."""
         dtype: np.dtype[Any] = types_of(self.dtype).masters
         return dtype
 
     @property
     def is_mixed(self) -> bool:
-        """Whether masters are updated, of which parameters are the rounding."""
+        """True in mixed precision: the optimizer updates masters, and parameters are masters
+        rounded to 16 bits."""
         return types_of(self.dtype).is_mixed
 
     @property
     def sums_dtype(self) -> np.dtype[Any] | None:
-        """The type in which partial sums of gradients and activations travel, if not in theirs."""
+        """The dtype in which partial sums of gradients and activations travel; None if it is their
+        own."""
         return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
     @cached_property
     def stages(self) -> list[range]:
-        """The nodes of each stage."""
+        """The range of graph nodes of each stage."""
         return [stage.nodes for stage in self.division.stages]
 
     @property
     def tied(self) -> dict[str, tuple[int, ...]]:
-        """The paths of trained parameters of several stages, with their ranks along pp."""
+        """The ranks along pp that share each tied parameter, by the path of the parameter."""
         return tied(self)
 
     def model_on(self, rank: int) -> RankModel:
-        """The part of the model that a rank has; servers have what workers have."""
+        """Returns the part of the model that a rank has; a server has that of the workers."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.rank_models[at["pp"], at["tp"]]
 
     def runs(self, node: int, rank: int) -> bool:
-        """Whether a rank of its stage computes a node."""
+        """Returns True if a rank computes a node, given that the node is in one of its stages."""
         return self.sharding.branches.runs(node, self.mesh.coordinates(rank)["tp"])
 
     def own_positions(self, rank: int) -> np.ndarray | None:
-        """The positions of sequences that a rank has; None: all of them."""
+        """Returns the positions of sequences that a rank has; None if it has all."""
         at = self.mesh.coordinates(min(rank, self.mesh.size - 1))
         return self.sharding.sequences.here(at["cp"])
 
     def replicas(self, rank: int) -> tuple[int, ...]:
-        """The ranks that sum gradients with this one: those along dp and cp."""
+        """Returns the ranks that sum gradients with `rank`: those along dp and cp, itself
+        included."""
         return self.mesh.group(rank, *REPLICAS)
 
     # ---- who sums and updates a bucket
 
     def summed_over(self, rank: int, bucket: Bucket) -> tuple[int, ...]:
-        """The ranks that sum a bucket, or scatter its sum among them."""
+        """Returns the ranks that sum a bucket, or scatter its sum among themselves."""
         if bucket.tied == NOT_TIED or self.store.scatters:
             return self.replicas(rank)
         return self.across_stages(rank, bucket, *REPLICAS, "pp")
 
     def across_stages(self, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
-        """The ranks along these axes in the stages that have the tied parameter of a bucket."""
+        """Returns the ranks along `axes` whose stages have the tied parameter of a bucket."""
         stages = ranks_of_variables(self)[self.model_on(rank).trained[bucket.tied].variable]
         group = self.mesh.group(rank, *axes)
         return tuple(r for r in group if self.mesh.coordinates(r)["pp"] in stages)
 
     def near_replicas(self, rank: int) -> tuple[int, ...]:
-        """The replicas on the node of a rank, itself included."""
-        return _near(self, self.replicas(rank)[0], self.cluster.nodes[rank])
+        """Returns the replicas on the node of `rank`, itself included."""
+        return _replicas_on_node(self, self.replicas(rank)[0], self.cluster.nodes[rank])
 
     def owned_ranges(self, rank: int) -> Iterator[tuple[int, int]]:
-        """The ranges of its flat buffer that a rank updates: (start, stop) in each bucket."""
+        """Yields the (start, stop) slice of each bucket that a rank updates."""
         for bucket in self.model_on(rank).buckets:
             ranks = self.store.updaters(self, rank, bucket)
             n, p, r = bucket.stop - bucket.start, len(ranks), ranks.index(rank)
@@ -225,19 +234,20 @@ class Arrangement:
     # ---- activations
 
     def local_shape(self, e: int, samples: int, at: Mapping[str, int]) -> tuple[int, ...]:
-        """The shape of an edge on a rank with these coordinates, for so many samples."""
+        """Returns the shape of edge `e` on a rank with coordinates `at`, for `samples` samples."""
         shape = list(self.graph.edges[e].shape(samples))
         for axis, localise in LOCAL_SHAPES.items():
             localise(self.sharding, e, at[axis], shape)
         return tuple(shape)
 
     def local_bytes(self, e: int, samples: int, at: Mapping[str, int]) -> int:
-        """The bytes of an edge on a rank with these coordinates, for so many samples."""
+        """Returns the bytes of edge `e` on a rank with coordinates `at`, for `samples` samples."""
         numbers = prod(self.local_shape(e, samples, at))
         return numbers * np.dtype(self.graph.edges[e].dtype).itemsize
 
     def sums_by(self, group: tuple[int, ...]) -> str:
-        """How ranks along tp sum long activations."""
+        """Returns the name of the all-reduce for long activations among the ranks `group` along tp:
+        shared memory if their node has enough of it, else a ring."""
         lengths = 1 << 20  # bytes: where a node has not even that, a ring does it
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"
@@ -246,7 +256,7 @@ class Arrangement:
 
     @property
     def has_to_be_measured(self) -> bool:
-        """Whether the all-reduce is to be the fastest, and it is not known which one that is."""
+        """True if the fastest all-reduce is wanted and not known yet."""
         return self.algorithm == MEASURED and self.store.buckets
 
     @property
@@ -257,51 +267,53 @@ class Arrangement:
 
     @property
     def recomputes(self) -> bool:
-        """Whether forward passes run again for backward passes."""
+        """True if some forward passes run again for backward passes."""
         by_memory = self.residences is not None and self.residences.recomputes
         return self.config.recompute or by_memory
 
     @property
     def steps_together(self) -> bool:
-        """Whether all ranks are between the same two steps at a time."""
+        """True if all ranks are between the same two steps at any time."""
         return self.strategy.steps_together
 
 
 @cached
-def _near(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
-    """The replicas of a rank that are on a node."""
+def _replicas_on_node(a: Arrangement, first: int, node: int) -> tuple[int, ...]:
+    """Returns the replicas of rank `first` that are on a node."""
     return a.cluster.on_node(node, a.replicas(first))
 
 
 @cached
 def layers(a: Arrangement) -> Mapping[int, ShardedLayer]:
-    """The layer at each node that is divided or has parameters: of several, the first."""
+    """Returns the ShardedLayer of each node that is divided or has parameters; of several, the
+    first."""
     return {layer.node: layer for layer in reversed(a.sharding.layers)}
 
 
 @cached
-def firsts(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
-    """The first of these ranks on each node, by its node."""
+def node_leaders(a: Arrangement, group: tuple[int, ...]) -> Mapping[int, int]:
+    """Returns the first rank of `group` on each node, by the number of the node."""
     nodes = np.fromiter(map(a.cluster.nodes.__getitem__, group), int)
-    first_ranks = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
-    return {a.cluster.nodes[r]: r for r in first_ranks}
+    leaders = (group[i] for i in np.sort(np.unique(nodes, return_index=True)[1]))
+    return {a.cluster.nodes[r]: r for r in leaders}
 
 
 @cached
 def tied(a: Arrangement) -> dict[str, tuple[int, ...]]:
-    """The paths of trained parameters of several stages, with their ranks along pp."""
+    """Returns the ranks along pp that share each tied parameter, by the path of the parameter."""
     return a.division.tied(a.graph)
 
 
 @cached
 def ranks_of_variables(a: Arrangement) -> Mapping[int, tuple[int, ...]]:
-    """The ranks along pp that have each variable."""
+    """Returns the ranks along pp that have each variable."""
     return a.division.ranks()
 
 
-def counted(a: Arrangement, rank: int) -> list[bool]:
-    """A flag for each trained parameter of a rank: whether the rank counts it in a sum over the
-    model, which the first of the ranks that have the same part does."""
+def counting_flags(a: Arrangement, rank: int) -> list[bool]:
+    """Returns a flag for each trained parameter of a rank: True if this rank counts the parameter
+    in a sum over the model, such as a norm. Of ranks that have the same part, the first one counts
+    it."""
     at = a.mesh.coordinates(min(rank, a.mesh.size - 1))
     branches, stages = a.sharding.branches, ranks_of_variables(a)
 
@@ -313,5 +325,5 @@ def counted(a: Arrangement, rank: int) -> list[bool]:
 
 
 def users_of(variables: Collection[HeldVariable]) -> frozenset[int]:
-    """The stages of the rank that use any of these."""
+    """Returns the stages of the rank that use any of these variables."""
     return frozenset[int]().union(*(held.users for held in variables))

@@ -1,17 +1,17 @@
-"""Backups on paper: where they go, how often they are made, and what they take.
+"""Backups on paper: where they go, how often they are made, and what they cost.
 
     node 0   rank 0 ──► rank 2   node 1   rank 2 ──► rank 4   node 2   rank 4 ──► rank 0
              rank 1 ──► rank 3            rank 3 ──► rank 5            rank 5 ──► rank 1
 
-What a node alone has goes from its ranks to the memory of another one, so no node takes a part and
-its backup with it. On one node, what a rank alone has goes to the next rank: it outlives a rank,
-and not the node.
+State that exists on one node only is sent to the memory of another node, so the loss of a node does
+not lose both the state and its backup. On a single node, state that exists on one rank only goes to
+the next rank: it survives the loss of a rank, but not of the node.
 
-Each rank keeps what it has itself of that version, too: ranks go back to one version together.
-There is memory for two versions, since the one before counts until the next one is complete.
+Each rank also keeps its own state of that version, because all ranks must go back to the same
+version. There is memory for two versions: the older one is valid until the newer one is complete.
 
-Bytes are counted by places: a backup is made between steps, so no log of a step has it. The tests
-hold them to what runs send.
+Bytes are counted from places, because a backup is made between steps, so the log of a step does not
+contain it. Tests compare them with what runs send.
 """
 
 import math
@@ -20,7 +20,7 @@ from itertools import chain, cycle
 from typing import NamedTuple
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.exchanges import Traffic, agreed, sent
+from nnmpi.parallel.arrangement.exchanges import Traffic, agreement, sent
 from nnmpi.parallel.arrangement.unreplicated import (
     Unreplicated,
     bytes_of,
@@ -31,15 +31,19 @@ from nnmpi.parallel.arrangement.unreplicated import (
 VERSIONS_KEPT = 2
 
 AGREED_VALUES = 2
-"""Numbers that ranks add up when a backup is complete: the seconds of it, and those of a step."""
+"""The number of values that ranks sum when a backup is complete: its seconds, and the seconds of a
+step."""
 
 COUNT = 8
-"""Bytes that say how often a tensor was updated, in front of each stretch of its numbers."""
+"""The bytes of the update count that precedes each range of a tensor in a backup."""
 
 
 def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
-    """For each rank the one that keeps its backup, where ranks are on these nodes: on another node,
-    if there is one, and another rank, if there is one. Nodes of one size share them equally."""
+    """Returns, for each rank, the rank that keeps its backup: on another node if there is one, else
+    another rank of the same node.
+
+    `nodes` has the node number of each rank. Nodes of equal size share the backups equally.
+    """
     by_node: dict[int, list[int]] = {}
     for r, node in enumerate(nodes):
         by_node.setdefault(node, []).append(r)
@@ -52,23 +56,26 @@ def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
 
 
 def steps_between(cost: float, step: float, mtbf: float) -> int:
-    """After how many steps the next backup is due, where one takes `cost` seconds, a step takes
-    `step`, and between two failures there are `mtbf`: Young's sqrt(2 cost mtbf) seconds (1974).
+    """Returns the number of steps until the next backup, by Young's formula (1974): sqrt(2 cost
+    mtbf) seconds.
 
-    More of them take longer than the steps that they save, fewer lose more steps.
+    `cost` is the seconds of a backup, `step` those of a step, and `mtbf` the seconds between
+    failures. More frequent backups cost more time than they save; less frequent ones lose more
+    steps.
     """
     return max(1, round(math.sqrt(2 * cost * mtbf) / max(step, 1e-9)))
 
 
 def backed_up(a: Arrangement, rank: int) -> Unreplicated:
-    """The variables with state that a rank backs up, since no other node has it; on one node, no
-    other rank."""
+    """Returns the variables with state that a rank has to back up, because no other node has that
+    state; on a single node, because no other rank has it."""
     near = a.cluster.near(rank, range(a.ranks))
     return unreplicated(a, rank, near if len(near) < a.ranks else ())
 
 
 def needs_backups(a: Arrangement) -> bool:
-    """Whether backups are asked for, and some rank has what would be lost with it or its node."""
+    """Returns True if backups are asked for and some rank has state that would be lost with the
+    rank or its node."""
     is_asked = a.config.backup is not None and a.ranks > 1
     return is_asked and any(any(backed_up(a, r)) for r in range(a.ranks))
 
@@ -76,8 +83,8 @@ def needs_backups(a: Arrangement) -> bool:
 class Backup(NamedTuple):
     """The cost of backups on a rank.
 
-    sent   for one of them, messages by which ranks agree included
-    held   bytes of memory: of its own parts, and of those that it keeps for others
+    sent   the traffic of one backup, including the messages by which ranks agree
+    held   the bytes of memory: for its own state, and for state that it keeps for others
     """
 
     sent: Traffic
@@ -88,7 +95,7 @@ NO_BACKUP = Backup(Traffic(), 0)
 
 
 def backup(a: Arrangement, rank: int) -> Backup:
-    """The cost of backups on a rank, where they are needed."""
+    """Returns the cost of backups on a rank, where backups are needed."""
     held, everyone = a.model_on(rank), tuple(range(a.ranks))
     sets = (
         frozenset(variable.variable for variable in held_here)
@@ -98,12 +105,12 @@ def backup(a: Arrangement, rank: int) -> Backup:
     of_others = sum(_bytes(a, r, backed_up(a, r)) for r in kept)
     message = _bytes(a, rank, backed_up(a, rank))
     return Backup(
-        Traffic(message, int(message > 0)) + sent(a, agreed(everyone, AGREED_VALUES), rank),
+        Traffic(message, int(message > 0)) + sent(a, agreement(everyone, AGREED_VALUES), rank),
         VERSIONS_KEPT * (_bytes(a, rank, Unreplicated(*sets)) + of_others),
     )
 
 
 def _bytes(a: Arrangement, rank: int, variables: Unreplicated) -> int:
-    """The bytes of what a rank updates of these variables, in a message."""
+    """Returns the bytes of the message with all that a rank updates of these variables."""
     sizes = [numbers.size for v, numbers in updated_ranges(a, rank) if v in variables.trained]
     return bytes_of(a, rank, variables, sizes) + COUNT * (len(sizes) + len(variables.others))

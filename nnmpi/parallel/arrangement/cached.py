@@ -1,4 +1,4 @@
-"""cached: prices that many ranks have in common are found once for an arrangement."""
+"""cached: results that many ranks have in common are computed once for an arrangement."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -8,11 +8,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 
 class HasCache(Protocol):
-    """An arrangement, which keeps prices."""
+    """An object, such as an arrangement, that keeps results of `cached` functions."""
 
     @property
     def cache(self) -> dict[Any, Any]:
-        """By function and arguments."""
+        """The results, by function and arguments."""
 
 
 A = TypeVar("A", bound=HasCache)
@@ -21,25 +21,28 @@ R = TypeVar("R")
 
 
 def cached(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, P], R]:
-    """A function of an arrangement that is carried out once for the same arguments: prices depend
-    on the kind of a rank and on what it computes, and many ranks have the same."""
+    """Decorates a function of an arrangement so that it runs once for equal arguments; many ranks
+    ask for the same results."""
 
     @wraps(function)
-    def found(a: A, /, *args: P.args, **named: P.kwargs) -> R:
+    def wrapper(a: A, /, *args: P.args, **named: P.kwargs) -> R:
         key = function, args, *named.items()
         if key not in a.cache:
             a.cache[key] = function(a, *args, **named)
-        price: R = a.cache[key]
-        return price
+        result: R = a.cache[key]
+        return result
 
-    return found
+    return wrapper
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """A context in which no cycles of objects are looked for: those of steps on paper are few, and
-    all prices that are kept would be walked through again and again. It holds for the process: of
-    ranks that are threads the first one to leave ends it, which costs the others time alone."""
+    """A context in which the garbage collector does not look for cycles: steps on paper create few,
+    and it would scan all cached results again and again.
+
+    The setting is global in the process. If ranks are threads, the first one to leave the context
+    ends it, which costs the others time only.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:

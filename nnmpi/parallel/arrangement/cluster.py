@@ -1,4 +1,4 @@
-"""Cluster: what is known of the ranks of a job before it is decided what each of them does."""
+"""Cluster: the facts about the ranks of a job that decide what each of them does."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,19 +13,19 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.agreement import gather_objects
 
 PLENTY = 1 << 62
-"""Bytes of shared memory where there is no telling."""
+"""The bytes of free shared memory where it cannot be known."""
 
 
 class Cluster(NamedTuple):
-    """One entry a rank.
+    """The facts about all ranks, one entry a rank.
 
-    nodes        a number of its node; ranks with the same one share memory
+    nodes        the number of its node; ranks with the same number share memory
     free_memory  bytes of shared memory that are free on its node
-    spare_cores  cores that it has besides those that BLAS uses
-    any_thread   whether several threads of it may use MPI
-    devices      the number of its GPU on its node, which several ranks may share; None: the CPU
-    survives     whether other ranks go on if one is lost
-    has_nccl     whether all ranks find NCCL
+    spare_cores  cores of a rank besides those that BLAS uses
+    any_thread   whether any thread may call MPI (MPI_THREAD_MULTIPLE)
+    devices      the index of its GPU on its node, which several ranks may share; None: the CPU
+    survives     whether other ranks continue if one is lost
+    has_nccl     whether all ranks found NCCL
     """
 
     nodes: tuple[int, ...]
@@ -38,9 +38,10 @@ class Cluster(NamedTuple):
 
     @classmethod
     def on_paper(cls, ranks: int, nodes: int = 1, device: str = "cpu") -> Self:
-        """A cluster of this many ranks on nodes of about equal size, consecutive ranks together.
+        """Returns a cluster of `ranks` ranks on nodes of about equal size, consecutive ranks
+        together.
 
-        With device "cuda", each has a GPU of its own.
+        With device "cuda", each rank has a GPU of its own.
         """
         node_of_rank = np.arange(ranks) * nodes // ranks
         gpus = np.arange(ranks) - np.searchsorted(node_of_rank, node_of_rank)
@@ -60,12 +61,12 @@ class Cluster(NamedTuple):
 
     @property
     def has_devices(self) -> bool:
-        """Whether ranks compute on GPUs: all do, or none."""
+        """True if ranks compute on GPUs: either all do, or none."""
         return self.devices[0] is not None
 
     @property
     def shared_gpu(self) -> tuple[int, int] | None:
-        """Two ranks that have one GPU, if there are such."""
+        """Two ranks that share a GPU; None if no ranks do."""
         rank_of_gpu: dict[tuple[int, int | None], int] = {}
         for r, gpu in enumerate(zip(self.nodes, self.devices, strict=True)):
             if rank_of_gpu.setdefault(gpu, r) != r:
@@ -73,29 +74,30 @@ class Cluster(NamedTuple):
         return None
 
     def counts(self, ranks: Iterable[int]) -> Counter[int]:
-        """How many of these ranks are on each node."""
+        """Returns how many of these ranks are on each node."""
         return Counter(map(self.nodes.__getitem__, ranks))
 
     def near(self, rank: int, ranks: Iterable[int]) -> tuple[int, ...]:
-        """The ranks among `ranks` that are on the node of `rank`."""
+        """Returns those of `ranks` that are on the node of `rank`."""
         return self.on_node(self.nodes[rank], ranks)
 
     def on_node(self, node: int, ranks: Iterable[int]) -> tuple[int, ...]:
-        """The ranks among `ranks` that are on a node."""
+        """Returns those of `ranks` that are on a node."""
         return tuple(r for r in ranks if self.nodes[r] == node)
 
     def on_one_node(self, ranks: tuple[int, ...]) -> bool:
-        """Whether these ranks share memory."""
+        """Returns True if these ranks share memory."""
         return len({*map(self.nodes.__getitem__, ranks)}) == 1
 
 
 # ---- discover: what ranks have to ask each other before it is decided what each of them does.
 
 
-def chosen(comm: Comm, on: Backend) -> Backend:
-    """The backend of all ranks: the CPU, unless each has found a device; every rank calls it.
+def common_backend(comm: Comm, on: Backend) -> Backend:
+    """Returns the backend for all ranks: the device if every rank found one, else the CPU. Every
+    rank calls it.
 
-    The rank within its node picks one of the devices that are there.
+    Ranks of a node choose among its devices by their index within the node.
     """
     if not all(gather_objects(comm, not on.is_host)):
         return CPU
@@ -104,7 +106,7 @@ def chosen(comm: Comm, on: Backend) -> Backend:
 
 
 def discover(comm: Comm, on: Backend) -> Cluster:
-    """The cluster of a Comm; every rank calls it."""
+    """Returns the cluster of a Comm; every rank calls it."""
     node = comm.node()
     spare = cores(len(node)) - threads()
     nccl = comm.size > 1 and devices.has_nccl(on)
@@ -113,16 +115,17 @@ def discover(comm: Comm, on: Backend) -> Cluster:
         *gather_objects(comm, facts), strict=True
     )
     threads_of_mpi = all(any_thread)
-    used = numbered(nodes, addresses)
+    used = gpu_indices(nodes, addresses)
     return Cluster(
         *(nodes, free, cores_left, threads_of_mpi, used), comm.fault_tolerant, all(nccls)
     )
 
 
-def numbered(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:
-    """The GPUs of each node counted in the order of their addresses.
+def gpu_indices(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[int | None, ...]:
+    """Returns the index of each rank's GPU on its node, in the order of bus addresses; None for a
+    rank without one.
 
-    Processes that are shown one GPU each all call it number 0.
+    Device numbers would not do: processes that are shown one GPU each all call it number 0.
     """
     both = [*zip(nodes, addresses, strict=True)]
     known = {n: sorted({gpu for m, gpu in both if m == n and gpu}) for n in nodes}

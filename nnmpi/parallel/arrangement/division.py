@@ -1,4 +1,4 @@
-"""Division: what each stage of a cut has, from a graph alone."""
+"""Division: the stages of a pipeline and what each has, from a graph alone."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -12,9 +12,9 @@ from nnmpi.schedules import proof
 
 
 class StagePart(NamedTuple):
-    """A stage: its nodes, the edges that cross into it, and the variables that it has.
+    """A stage: its nodes, the edges that enter it, and its variables.
 
-    variables   by number: those that its nodes use, and those that no node uses but that are here
+    variables   the numbers of those that its nodes use, and of unused ones that are stored with it
     """
 
     rank: int  # along pp
@@ -25,21 +25,21 @@ class StagePart(NamedTuple):
 
 
 class Division(NamedTuple):
-    """The stages in their order."""
+    """The stages of a model, in order."""
 
     stages: tuple[StagePart, ...]
 
     @property
     def begins(self) -> list[int]:
-        """The layers at which the second and later stages begin."""
+        """The index of the first layer of each stage except the first."""
         return list(accumulate(stage.layers for stage in self.stages[:-1]))
 
     def of_rank(self, rank: int) -> dict[int, StagePart]:
-        """The stages of a rank, by number."""
+        """Returns the stages of a rank along pp, by stage number."""
         return {s: stage for s, stage in enumerate(self.stages) if stage.rank == rank}
 
     def ranks(self) -> dict[int, tuple[int, ...]]:
-        """The ranks along pp that have each variable."""
+        """Returns the ranks along pp that have each variable."""
         ranks_of: dict[int, set[int]] = {}
         for stage in self.stages:
             for v in stage.variables:
@@ -47,13 +47,15 @@ class Division(NamedTuple):
         return {v: tuple(sorted(ranks)) for v, ranks in ranks_of.items()}
 
     def tied(self, graph: Graph) -> dict[str, tuple[int, ...]]:
-        """The paths of the trained parameters that several ranks have, and these ranks."""
+        """Returns the ranks along pp of each trained parameter that several of them have, by its
+        path."""
         ranks_of = sorted(self.ranks().items())
         several = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
         return {variable.path: ranks for variable, ranks in several if variable.is_trained}
 
     def trained(self, graph: Graph, rank: int) -> list[int]:
-        """The trained parameters of a rank: those in no use first, then in the order of their use.
+        """Returns the trained parameters of a rank along pp: unused ones first, then in the order
+        of their use.
 
         Gradients become final in the reverse order.
         """
@@ -63,9 +65,10 @@ class Division(NamedTuple):
 
 
 def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> Division:
-    """The stages of a cut over pp ranks; raises ValueError if a buffer would be in two of them.
+    """Divides a model at `cut` into stages for `pp` ranks; raises ValueError if a buffer would be
+    in two stages.
 
-    Running statistics would be updated in another order than on one rank, or in two copies.
+    Running statistics would then be updated in another order than on one rank, or in two copies.
     """
     stages, buffers = list[StagePart](), dict[int, int]()
     for s, (a, b) in enumerate(bounds(cut, len(units))):
@@ -86,14 +89,16 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> 
 
 
 def stages_of(config: Config) -> int:
-    """The stages of all ranks along pp."""
+    """Returns the number of stages of all ranks along pp together."""
     return config.pp * (config.virtual_stages if proof.find(config.schedule).virtual else 1)
 
 
 def work(graph: Graph, node: Node) -> int:
-    """Multiplications and additions for a sample, forward: a matrix of weights is used once for
-    each position of the output, a position of attention twice for each that it looks at, other
-    numbers once."""
+    """Returns the multiply-adds of a node's forward pass for one sample.
+
+    A weight matrix is used once for each position of the output; attention uses each position twice
+    for each position that it looks at; other nodes count one operation an element.
+    """
     numbers = sum(graph.edges[e].numbers for e in node.outputs)
     if node.kind == "SelfAttention":
         positions = graph.edges[node.outputs[0]].sample[0]

@@ -1,4 +1,5 @@
-"""Who holds what, drawn: a row a layer, a bar a rank of one copy of the model."""
+"""A layout drawn: who holds what, a row for each layer, a bar for each rank of one copy of the
+model."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +16,12 @@ from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 Row = TypeVar("Row", bound=tuple[object, ...])
 
 BLOCK = re.compile(r"(?<![^.])(\d+)\.")
-"""The number of a block in the name of one of its layers."""
+"""Matches the number of a block in the name of one of its layers."""
 
 
-def numbers_of(ranks: tuple[int, ...]) -> str:
-    """Ranks in words: 0-3, 8, 10; 10 to 1022 in steps of 4; 4-7, 12-15, 20-23, ... 252-255."""
+def ranks_text(ranks: tuple[int, ...]) -> str:
+    """Returns ranks as text, for example "0-3, 8, 10", "10 to 1022 in steps of 4" or "4-7, 12-15,
+    20-23, ... 252-255"."""
     step = ranks[1] - ranks[0] if len(ranks) > 2 else 0
     if step > 1 and ranks == (*range(ranks[0], ranks[-1] + 1, step),):
         return f"{ranks[0]} to {ranks[-1]} in steps of {step}"
@@ -29,11 +31,9 @@ def numbers_of(ranks: tuple[int, ...]) -> str:
     return ", ".join(runs if len(runs) <= 5 else [*runs[:3], f"... {runs[-1]}"])
 
 
-def alike_layers(rows: Iterable[Row]) -> list[tuple[str, Row]]:
-    """Rows of which the first cell is the name of a layer, and a name for each.
-
-    Rows that differ in the number of a block alone, h.0.fc and h.1.fc, are one, h.0-1.fc.
-    """
+def merge_blocks(rows: Iterable[Row]) -> list[tuple[str, Row]]:
+    """Merges rows that are equal except for a block number in the layer name in their first cell,
+    and returns (name, row) pairs: h.0.fc and h.1.fc become h.0-1.fc."""
     groups: dict[tuple[object, ...], tuple[list[int], Row]] = {}
     for row in rows:
         prefix, *number = BLOCK.split(str(row[0]), maxsplit=1)
@@ -46,12 +46,12 @@ def alike_layers(rows: Iterable[Row]) -> list[tuple[str, Row]]:
 
 
 def _blocks(numbers: Iterable[int]) -> str:
-    """Numbers of blocks in words: 0-3,5."""
+    """Returns block numbers as text: "0-3,5"."""
     return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in _runs(numbers))
 
 
 def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """The first and the last of each run of numbers that follow each other."""
+    """Returns (first, last) of each run of consecutive numbers."""
     values = np.fromiter(numbers, int)
     if (np.diff(values) < 1).any():
         values = np.unique(values)
@@ -72,7 +72,8 @@ STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")
 
 
 class DrawnLayer(NamedTuple):
-    """A layer: the part of its parameters that each rank along tp has, from 0 to 1."""
+    """A drawn layer: `parts` has the part of its parameters on each rank along tp, as (start, stop)
+    from 0 to 1."""
 
     name: str
     kind: str
@@ -81,15 +82,16 @@ class DrawnLayer(NamedTuple):
 
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
-    """The ranks of each stage, and its layers that have parameters; those of blocks once."""
+    """Returns, for each stage, the names of its ranks and its layers that have parameters; equal
+    blocks are merged."""
     drawn = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]
         first = next(rank for rank in a.mesh.group(0, "pp") if a.mesh.coordinates(rank)["pp"] == pp)
         ranks = a.mesh.group(first, *(axis for axis in a.mesh.axes if axis != "pp"))
-        rows = alike_layers(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
+        rows = merge_blocks(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
         layers = [row._replace(name=name) for name, row in rows]
-        drawn.append((f"rank{'s' * (len(ranks) > 1)} {numbers_of(ranks)}", layers))
+        drawn.append((f"rank{'s' * (len(ranks) > 1)} {ranks_text(ranks)}", layers))
     return drawn
 
 
@@ -105,7 +107,7 @@ def _row(a: Arrangement, k: int) -> DrawnLayer:
 
 
 def as_lines(a: Arrangement) -> Iterator[str]:
-    """The drawing as text."""
+    """Yields the drawing line by line, as text."""
     tp = min(a.mesh.axes["tp"], MOST)
     for stage, (ranks, rows) in enumerate(blocks(a)):
         yield f"stage {stage} on {ranks}"
@@ -122,7 +124,7 @@ def as_lines(a: Arrangement) -> Iterator[str]:
 
 
 def _positions(a: Arrangement) -> Iterator[str]:
-    """The positions of each rank along cp, as parts of a sequence."""
+    """Yields a line for each rank along cp that shows which positions of a sequence it has."""
     cut = a.sharding.sequences
     if cut.ranks == 1:
         return
@@ -130,7 +132,7 @@ def _positions(a: Arrangement) -> Iterator[str]:
     for r in range(min(cut.ranks, MOST)):
         (a0, a1), (b0, b1) = (
             (round(start * LONG / cut.length), round(stop * LONG / cut.length))
-            for start, stop in cut.stretches(r)
+            for start, stop in cut.chunks(r)
         )
         bar = "".join(HERE if a0 <= i < a1 or b0 <= i < b1 else ELSEWHERE for i in range(LONG))
         yield f"  cp {r}  {bar}  {cut.count(r):,} of {cut.length:,}"
@@ -147,11 +149,11 @@ ROW, GAP, TOP, LINE, LEFT, RIGHT = 22, 4, 72, 15, 250, 190  # pixels
 WIDE, BETWEEN = 900, (10, 24)  # all columns; between two, and between two replicas
 COLUMNS = 16  # ranks of a stage that are drawn
 SHARDED = {"parameters": 3, "gradients": 2, "optimizer state": 1}
-"""The least --zero that divides each of them among replicas."""
+"""The lowest --zero that divides each of these among replicas."""
 
 
 class RankColumn(NamedTuple):
-    """A rank of a picture, with its coordinates, and from where to where its column is."""
+    """A rank in a picture: its coordinates, and the left edge and width of its column."""
 
     rank: int
     at: Mapping[str, int]
@@ -160,8 +162,8 @@ class RankColumn(NamedTuple):
 
 
 def as_svg(layouts: Mapping[str, Arrangement]) -> str:
-    """The drawings as an SVG document, one below the other under their titles: for each stage a
-    column a rank, in the colour of the stage."""
+    """Returns the drawings of several layouts as one SVG document, one below the other under their
+    titles; a stage has a column for each rank, in the colour of the stage."""
     parts, top, right = list[str](), 0, 0.0
     for title, a in layouts.items():
         parts.append(text(16, top + 26, title, 18, weight="bold"))
@@ -171,7 +173,7 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
             columns = _columns(a, stage)
             tp = [column.at["tp"] for column in columns]
             cells = [row._replace(parts=tuple(row.parts[t] for t in tp)) for row in rows]
-            cells += _states(a, columns) if stage < a.mesh.axes["pp"] else []
+            cells += _replica_rows(a, columns) if stage < a.mesh.axes["pp"] else []
             name = f"stage {stage}: {ranks}"
             if a.mesh.size > a.mesh.axes["pp"] * len(columns):
                 name += f", of which {len(columns)} are drawn"
@@ -180,26 +182,26 @@ def as_svg(layouts: Mapping[str, Arrangement]) -> str:
             colour = STAGES[stage % len(STAGES)]
             parts.append(box(12, top, 5, height, colour))
             parts.append(text(26, top + LINE / 2, name, 14, weight="bold"))
-            parts += _heads(a, columns, top + 1.7 * LINE)
+            parts += _column_heads(a, columns, top + 1.7 * LINE)
             for i, row in enumerate(cells):
                 shade = colour if row.kind else blend(colour, PAPER, 0.4)
-                parts += _drawn(row, top + head + i * (ROW + GAP), columns, shade)
+                parts += _cells(row, top + head + i * (ROW + GAP), columns, shade)
             top += height + 14
             right = max(right, columns[-1].left + columns[-1].width)
     return page(right + RIGHT, top + 8, parts)
 
 
 def _axes(a: Arrangement) -> str:
-    """The lengths of the axes with several ranks, ZeRO, and the servers in words."""
+    """Returns the sizes of the axes with several ranks, the ZeRO stage and the servers, as text."""
     words = [" x ".join(f"{axis} {n}" for axis, n in a.mesh.axes.items() if n > 1) or "one rank"]
     words += [f"ZeRO {a.store.zero}"] * bool(a.store.zero)
     servers = tuple(range(a.mesh.size, a.ranks))
-    words += [f"servers: {numbers_of(servers)}"] * bool(servers)
+    words += [f"servers: {ranks_text(servers)}"] * bool(servers)
     return ", ".join(words)
 
 
 def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
-    """The ranks of a stage, one replica after the other; the first ones of many."""
+    """Returns the columns of a stage: its first ranks, one replica after the other."""
     first, tp = a.mesh.group(0, "pp")[stage % a.mesh.axes["pp"]], a.mesh.axes["tp"]
     replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
     ranks = [rank for replica in replicas for rank in a.mesh.group(replica, "tp")[:COLUMNS]]
@@ -211,8 +213,9 @@ def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
     return columns
 
 
-def _states(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLayer]:
-    """The parts that replicas have of samples, and of what is held for parameters."""
+def _replica_rows(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLayer]:
+    """Yields rows that show how replicas share samples, parameters, gradients and optimizer
+    state."""
     dp = a.mesh.axes["dp"]
     if a.mesh.count(*REPLICAS) == 1:
         return
@@ -232,7 +235,7 @@ def _states(a: Arrangement, columns: Sequence[RankColumn]) -> Iterator[DrawnLaye
 
 
 def _share(a: Arrangement, rank: int) -> tuple[int, int]:
-    """(index, number) of the part of each bucket that a rank updates."""
+    """Returns (index, count): which part of each bucket a rank updates, of how many parts."""
     buckets = a.model_on(rank).buckets
     ranks = a.store.updaters(a, rank, buckets[0]) if buckets else (rank,)
     return ranks.index(rank), len(ranks)
@@ -243,8 +246,8 @@ def _captions(a: Arrangement, column: RankColumn) -> list[str]:
     return [f"rank {column.rank}", *at]
 
 
-def _heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[str]:
-    """The number of each rank above its coordinates."""
+def _column_heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[str]:
+    """Yields the number of each rank above its coordinates, as SVG texts."""
     for column in columns:
         for i, words in enumerate(_captions(a, column)):
             colour, weight = (QUIET, "normal") if i else (INK, "bold")
@@ -252,7 +255,7 @@ def _heads(a: Arrangement, columns: Sequence[RankColumn], y: float) -> Iterator[
             yield text(column.left, y + i * LINE, words, size, colour, weight=weight)
 
 
-def _drawn(row: DrawnLayer, y: float, columns: Sequence[RankColumn], colour: str) -> Iterator[str]:
+def _cells(row: DrawnLayer, y: float, columns: Sequence[RankColumn], colour: str) -> Iterator[str]:
     yield text(26, y + ROW / 2, f"{row.name}  {row.kind}"[:32], 13, INK)
     for column, (start, stop) in zip(columns, row.parts, strict=True):
         x, width = column.left, column.width

@@ -1,11 +1,11 @@
-"""Exchange: what ranks tell each other in some part of a step, as a value.
+"""Exchange: the communication of some ranks in a part of a step, as a value.
 
                                                     ┌─► sent     bytes and messages of a rank
     step on paper (paper/log.py) ─► [Exchange] ─────┤
-                                                    └─► seconds  what they take on a machine
+                                                    └─► seconds  the time on a machine
 
-Counted are messages between ranks. Through memory that a node shares nothing is sent, and what the
-MPI library sends in its own all-reduce is not known.
+Only messages between ranks are counted. Ranks that share memory send nothing through it, and the
+messages of the MPI library's own all-reduce are unknown.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ import numpy as np
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
 from nnmpi.collectives.step import Algorithm, Collective, chunk_start
-from nnmpi.parallel.arrangement.arrangement import Arrangement, firsts
+from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.schedules.op import Kind
 
@@ -30,22 +30,24 @@ PLANS = {
     Collective.ALL_GATHER: ALL_GATHERS,
     Collective.BROADCAST: BROADCASTS,
 }
-"""The algorithms of the collectives, but all-reduces, by name."""
+"""The algorithms of all collectives except all-reduces, by collective and name."""
 
 
 class Exchange(NamedTuple):
-    """An exchange that a rank takes part in, once or several times in a step.
+    """A collective or message that a rank takes part in, once or several times in a step.
 
-    what       what is told, in a word
-    operation  a collective, or a message
-    algorithm  that carries out a collective, by name
-    group      the ranks that take part; of a message those that are at its ends
-    numbers    of the buffer of a collective; of all-to-alls and messages, what the rank sends
-    dtype      of a number
-    during     the operations of the program in which it happens, of a stage if one is given
-    edges      where the chunks begin, where they are not about equal
-    times      how often it happens
-    sums       the type in which partial sums travel, where it is another one
+    what       one word for the content, used in tables
+    operation  the collective, or a message
+    algorithm  the name of the algorithm that carries out the collective
+    group      the ranks that take part; for a message, the sender and the receivers
+    numbers    the elements in the buffer of a collective; for all-to-alls and messages, the
+               elements that this rank sends
+    dtype      of an element
+    during     the kind of operation of the program during which it happens
+    stage      the stage of that operation; -1 if it belongs to none
+    edges      the starts of the chunks, where they are not of nearly equal length
+    times      how often it happens in a step
+    sums       the dtype in which partial sums travel, where it is another one
     """
 
     what: str
@@ -62,19 +64,20 @@ class Exchange(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its numbers, each time."""
+        """The bytes of the buffer, each time."""
         return self.numbers * self.dtype.itemsize
 
     @property
     def travelling(self) -> int:
-        """The bytes of its numbers as they travel: half of an all-reduce are partial sums."""
+        """The bytes of the buffer as it travels: partial sums may have a wider dtype, and half of
+        the messages of an all-reduce are partial sums."""
         partial = self.numbers * (self.sums or self.dtype).itemsize
         is_whole = self.operation is Collective.REDUCE_SCATTER
         return partial if is_whole else (partial + self.nbytes) // 2
 
 
-def agreed(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
-    """A sum of a short row of float64, before the update."""
+def agreement(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exchange:
+    """Returns the exchange of an all-reduce of a few float64 values, before the update."""
     return Exchange(what, Collective.ALL_REDUCE, "doubling", group, numbers, FLOAT64, Kind.UPDATE)
 
 
@@ -82,7 +85,7 @@ def agreed(group: tuple[int, ...], numbers: int, what: str = "agreement") -> Exc
 
 
 class Traffic(NamedTuple):
-    """Bytes and messages."""
+    """The bytes and the number of messages that a rank sends."""
 
     bytes: int = 0
     messages: int = 0
@@ -95,25 +98,27 @@ class Traffic(NamedTuple):
         return Traffic(self.bytes - other.bytes, self.messages - other.messages)
 
     def times(self, n: int) -> "Traffic":
-        """The bytes and messages multiplied by n."""
+        """Returns the traffic multiplied by n."""
         return Traffic(self.bytes * n, self.messages * n)
 
 
 AxisTraffic: TypeAlias = Mapping[str, Traffic]
-"""The bytes and messages that a rank sends along each axis in a step."""
+"""The traffic of a rank in a step, by the axis along which it is sent."""
 
 TRAFFIC_AXES = ("dp", "cp", "tp", "pp", "model")
-"""The axes of the mesh as tables show them, and the ranks that hold one model together."""
+"""The axes in tables of traffic: those of the mesh, and "model" for the ranks that together hold
+one model."""
 
 MESSAGE = 1 << 30
-"""The bytes of the longest message."""
+"""The bytes of the longest message; longer ones are split."""
 
 RING, RING_SCATTER, RING_GATHER = ALGORITHMS["ring"], REDUCE_SCATTERS["ring"], ALL_GATHERS["ring"]
 PASSES_OF_RINGS = {RING: (True, False), RING_SCATTER: (True,), RING_GATHER: (False,)}
-"""The passes of rings, True where partial sums are passed on."""
+"""The passes of each ring algorithm: True for a pass that adds partial sums, False for one that
+copies complete sums."""
 
 
-def carried_out(
+def algorithm_traffic(
     algorithm: Algorithm,
     group: Sequence[int],
     rank: int,
@@ -122,11 +127,11 @@ def carried_out(
     at: Sequence[int] = (),
     sums: np.dtype | None = None,
 ) -> Traffic:
-    """The bytes and messages that a rank sends in an algorithm over n numbers; `at` are the edges
-    of its chunks, `sums` is the type in which partial sums travel, if it is another one.
+    """Returns the traffic of a rank when `algorithm` runs over n elements.
 
-    A ring has a formula: a rank sends all chunks but one, which is its own among partial sums, and
-    that of the rank to its right among complete ones.
+    `at` are the edges of the chunks, and `sums` is the dtype of partial sums, if it is another one.
+    For rings there is a formula: a rank sends all chunks except one, which is its own chunk in the
+    pass of partial sums, and the chunk of its right neighbour in the pass of complete sums.
     """
     p, r = len(group), group.index(rank)
     chunks, passes = algorithm.chunks(p), PASSES_OF_RINGS.get(algorithm)
@@ -149,12 +154,12 @@ def carried_out(
 
 
 def _messages(n: int, itemsize: int) -> Traffic:
-    """The bytes of n numbers, and the messages that carry them, none of which is too long."""
+    """Returns the traffic of n elements, split into messages that are not too long."""
     return Traffic(n * itemsize, -(-n // (MESSAGE // itemsize)))
 
 
 def _lengths(n: int, chunks: int, at: Sequence[int]) -> Mapping[int, int]:
-    """How many chunks there are of each length."""
+    """Returns the number of chunks of each length."""
     if at:
         return Counter(b - a for a, b in pairwise(at))
     short, more = divmod(n, chunks)
@@ -162,17 +167,18 @@ def _lengths(n: int, chunks: int, at: Sequence[int]) -> Mapping[int, int]:
 
 
 def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffic:
-    """All chunks but one of this length."""
+    """Returns the traffic of all chunks except one of length `left_out`."""
     return sum(
         (_messages(k, itemsize).times(count - (k == left_out)) for k, count in lengths.items()),
         Traffic(),
     )
 
 
-def added(
+def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, at: Sequence[int] = ()
 ) -> int:
-    """How many numbers a rank adds in a round at most: it receives these beside the buffer."""
+    """Returns the most elements that a rank receives and adds in one round; they need memory beside
+    the buffer."""
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
@@ -186,11 +192,14 @@ def added(
 def algorithm_of_sum(
     a: Arrangement, name: str, group: Sequence[int], rank: int
 ) -> tuple[Algorithm, Sequence[int]] | None:
-    """The algorithm of an all-reduce by name, and the ranks that carry it out; None for a rank that
-    is not among them, and where no algorithm of ours sends anything."""
+    """Returns the algorithm of an all-reduce and the ranks that run it.
+
+    Returns None for a rank that is not among them, and where no algorithm of this project sends
+    anything: "mpi" and "nccl" use their own.
+    """
     if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
         return None
-    first = [*firsts(a, tuple(group)).values()]
+    first = [*node_leaders(a, tuple(group)).values()]
     if name in ("shared", "hierarchical") and len(first) > 1:
         algorithm, group = RING, first
     elif name == "shared":
@@ -202,7 +211,7 @@ def algorithm_of_sum(
 
 @cached
 def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
-    """A user's algorithm, proved once for p ranks, however many of them ask."""
+    """Returns a user's algorithm, proved once for p ranks however many of them ask."""
     return verify.proven(name, [p])
 
 
@@ -210,32 +219,30 @@ def _proven(a: Arrangement, name: str, p: int) -> Algorithm:
 
 
 def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
-    """The bytes and messages that a rank sends in a step for an exchange that it takes part in."""
+    """Returns the traffic of a rank in a step for an exchange that it takes part in."""
     if len(exchange.group) == 1:
         return Traffic()
     return SENT[exchange.operation](a, exchange, rank).times(exchange.times)
 
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
-    """The bytes into which a rank receives what it adds, beside the buffer."""
+    """Returns the bytes of memory, beside the buffer, into which a rank receives what it adds."""
     if exchange.operation is Collective.ALL_REDUCE:
-        carried_out_by = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
+        carrier = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     elif exchange.operation is Collective.REDUCE_SCATTER and len(exchange.group) > 1:
         algorithm = PLANS[exchange.operation].get(exchange.algorithm)
-        carried_out_by = (algorithm, exchange.group) if algorithm else None
+        carrier = (algorithm, exchange.group) if algorithm else None
     else:
-        carried_out_by = None
-    numbers = (
-        added(*carried_out_by, rank, exchange.numbers, exchange.edges) if carried_out_by else 0
-    )
+        carrier = None
+    numbers = largest_receive(*carrier, rank, exchange.numbers, exchange.edges) if carrier else 0
     return numbers * (exchange.sums or exchange.dtype).itemsize
 
 
 def _all_reduced(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
-    carried_out_by = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
+    carrier = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     return (
-        carried_out(*carried_out_by, rank, exchange.numbers, exchange.dtype, sums=exchange.sums)
-        if carried_out_by
+        algorithm_traffic(*carrier, rank, exchange.numbers, exchange.dtype, sums=exchange.sums)
+        if carrier
         else Traffic()
     )
 
@@ -244,7 +251,7 @@ def _in_chunks(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     algorithm = PLANS[exchange.operation].get(exchange.algorithm)
     if algorithm is None:  # NCCL's own
         return Traffic()
-    return carried_out(
+    return algorithm_traffic(
         algorithm,
         exchange.group,
         rank,

@@ -1,17 +1,18 @@
-"""fit_layout: from the options of a run to those of the ranks that are left, or that there are.
+"""fit_layout: adapts the options of a run to the number of ranks that exist, or that are left.
 
     dp 4 x tp 2, 8 ranks    7 left   dp 3 x tp 2, 1 waits   whole copies of the model go first
     pp 4, 4 ranks           3 left   pp 3                   the nearest layout that fits
     pp 2 x tp 2, 4 ranks    3 left   tp 2, 1 waits          one axis changes, and tp is kept
 
-Which layout is the nearest:
+The nearest layout is chosen by these rules:
 
 1. as few axes besides dp as possible have fewer ranks than the options ask for, and none has more;
-2. of these layouts, the one whose copy of the model is on most ranks: each holds the least of it;
+2. of these layouts, the one whose copy of the model uses most ranks: each holds least;
 3. then the one that keeps tp, then the one that keeps pp.
 
-dp is as large as it can be, larger than before where there are more ranks. Layouts that the options
-or the model do not allow are passed over. All ranks find the same: it is a pure function.
+dp is as large as possible, and may grow if there are more ranks than before. Layouts that the
+options or the model do not allow are skipped. `fit_layout` is a pure function, so all ranks get the
+same result.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -26,15 +27,16 @@ from nnmpi.parallel.refusals import AXES_BESIDE_DP, PLAIN, pointless
 from nnmpi.sim.drawing.tables import plural
 
 Check: TypeAlias = Callable[[Config, int], object]
-"""Raises ValueError if so many ranks cannot be arranged as a config says."""
+"""A function that raises ValueError if this many ranks cannot be arranged as a config says."""
 
 
 class FittedLayout(NamedTuple):
-    """The layout of the ranks that there are.
+    """A layout for the ranks that exist.
 
     config   of the next session
-    ranks    how many work: the first ones, of which the last are servers, if there are any
-    spare    how many wait
+    ranks    how many ranks work: the first ones; the servers, if there are any, are the last of
+             them
+    spare    how many ranks wait
     why      what was chosen, and why, in one line
     """
 
@@ -47,18 +49,18 @@ class FittedLayout(NamedTuple):
 def fit_layout(
     config: Config, ranks: int, check: Check, divide: Check = lambda config, ranks: None
 ) -> FittedLayout:
-    """The layout nearest to the one that a run was started with, for so many ranks.
+    """Returns the layout for `ranks` ranks that is nearest to the one that `config` asks for.
 
-    `check` knows which options go together, `divide` whether the model can be divided among fewer
-    ranks along an axis: it is asked where an axis changes. Raises ValueError if no layout fits, or
-    if these options never go together.
+    `check` refuses options that cannot be combined. `divide` refuses to divide the model among
+    fewer ranks along an axis; it is called only where an axis changes. Raises ValueError if no
+    layout fits, or if these options can never be combined.
     """
-    served, passed_over = _with_servers(config, ranks), list[str]()
-    asked = {axis: getattr(served, axis) for axis in AXES_BESIDE_DP}
-    workers = ranks - server_count(served)
+    with_servers, passed_over = _with_servers(config, ranks), list[str]()
+    asked = {axis: getattr(with_servers, axis) for axis in AXES_BESIDE_DP}
+    workers = ranks - server_count(with_servers)
     for sizes in _nearest(asked, workers):
         try:
-            fitting, working = _most_copies(served, sizes, workers, check)
+            fitting, working = _most_copies(with_servers, sizes, workers, check)
             if sizes != asked:
                 divide(fitting, working)
         except ValueError as error:
@@ -72,7 +74,8 @@ def fit_layout(
 
 
 def _with_servers(config: Config, ranks: int) -> Config:
-    """The config with as many servers as leave a rank that computes; one rank alone needs none."""
+    """Returns the config with fewer servers if else no rank would compute; a single rank gets
+    none."""
     if server_count(config) < ranks:
         return config
     if ranks > 1:
@@ -81,22 +84,23 @@ def _with_servers(config: Config, ranks: int) -> Config:
 
 
 def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]:
-    """The ranks along the axes of one copy of the model, the nearest layout first."""
+    """Yields the sizes of the axes other than dp, the layout nearest to `asked` first."""
 
-    def away(sizes: dict[str, int]) -> tuple[int, ...]:
+    def distance(sizes: dict[str, int]) -> tuple[int, ...]:
         changed = sum(sizes[axis] < n for axis, n in asked.items())
         kept = (sizes[axis] for axis in reversed(AXES_BESIDE_DP))
         return (changed, -prod(sizes.values()), *(-n for n in kept))
 
     each = product(*(range(1, n + 1) for n in asked.values()))
     layouts = (dict(zip(asked, sizes, strict=True)) for sizes in each)
-    yield from sorted((sizes for sizes in layouts if prod(sizes.values()) <= workers), key=away)
+    yield from sorted((sizes for sizes in layouts if prod(sizes.values()) <= workers), key=distance)
 
 
 def _most_copies(
     config: Config, sizes: Mapping[str, int], workers: int, check: Check
 ) -> tuple[Config, int]:
-    """The config with as many copies of a layout as there may be, and how many ranks they take."""
+    """Returns the config with as many copies of the model as `workers` allow, and the number of
+    ranks it uses."""
     copy_ranks, servers, refused = prod(sizes.values()), server_count(config), ValueError()
     for dp in range(workers // copy_ranks, 0, -1):
         fitting = _fitted(config, sizes, dp)
@@ -110,7 +114,8 @@ def _most_copies(
 
 
 def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
-    """The config on such a mesh, without the options that mean nothing there."""
+    """Returns the config for a mesh with these sizes, without options that have no meaning on
+    it."""
     workers = dp * prod(sizes.values())
     changes: dict[str, Any] = {
         **sizes,
@@ -126,7 +131,8 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
 
 
 def _slow_ranks(config: Config, workers: int) -> str | None:
-    """The entries of --slow-rank without those of ranks that do not exist; None if none is left."""
+    """Returns --slow-rank without the entries of ranks that do not exist; None if no entry is
+    left."""
     words = config.slow_rank.split(",") if config.slow_rank else []
     ranks = (word.partition(":")[0] for word in words)  # `check` refuses what is no number
     exists = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
@@ -145,20 +151,20 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
     copy_ranks, servers = prod(sizes.values()), server_count(fitting)
     layout = _words({"dp": (working - servers) // copy_ranks, **sizes})
     layout += f" and {plural(servers, 'server')}" if servers else ""
-    said = [f"{layout} on {plural(working, 'rank')}"]
+    parts = [f"{layout} on {plural(working, 'rank')}"]
     if ranks > working:
         takes = "no more can work" if copy_ranks == 1 else f"a copy of the model takes {copy_ranks}"
-        said.append(f"{plural(ranks - working, 'spare rank')}, since {takes}")
+        parts.append(f"{plural(ranks - working, 'spare rank')}, since {takes}")
     if sizes != asked:
-        said.append(f"{_words(asked)} takes {prod(asked.values())}")
-    said += [*passed_over, *_changes(config, fitting)]
+        parts.append(f"{_words(asked)} takes {prod(asked.values())}")
+    parts += [*passed_over, *_changes(config, fitting)]
     if config.sync != "bsp":
-        said.append("positions of workers in their data count for as many workers only")
-    return "; ".join(said)
+        parts.append("positions of workers in their data count for as many workers only")
+    return "; ".join(parts)
 
 
 def _changes(config: Config, fitting: Config) -> Iterator[str]:
-    """The other options that are not as they were."""
+    """Yields a text for each other option that has changed."""
     for name, value in vars(config).items():
         new = getattr(fitting, name)
         if new != value and name not in ("dp", *AXES_BESIDE_DP):

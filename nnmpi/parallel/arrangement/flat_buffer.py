@@ -1,6 +1,6 @@
-"""The front of flat buffers, which plans and stores both know: scalars before the gradients.
+"""The head of flat buffers, which arrangements and stores share: scalars in front of the gradients.
 
-Scalars that are summed together with the gradients cost no message:
+Scalars that are summed together with the gradients cost no message of their own:
 
     flat_grad   [ loss | request | used 0 | used 1 | ... | gradients ... ]
 
@@ -10,19 +10,22 @@ Scalars that are summed together with the gradients cost no message:
 from collections.abc import Sequence
 
 LOSS, REQUEST, USED = 0, 1, 2
-"""Where the scalars are."""
+"""The indices of the scalars: the loss, the request, and the first of the `used` counters."""
 
 STOPS, SAVES = 1.0, 2.0**-12
-"""Requests of a rank: to end the run after the step, or a checkpoint of it.
+"""Values of a request: to end the run after this step, or to write a checkpoint of it.
 
-Requests are summed: from STOPS on, some rank wants to end the run. The first rank alone requests
-checkpoints; with --reproducible it does so once a slice, of which it has fewer than STOPS / SAVES.
+Requests are summed, so a sum of at least STOPS means that some rank wants to end the run. Only rank
+0 requests checkpoints; with --reproducible it adds SAVES once a slice, and has fewer than STOPS /
+SAVES slices.
 """
 
 FlatSlice = tuple[int, int]
-"""(start, stop) in a flat buffer, across parameters: a `Range` is of one tensor."""
+"""A (start, stop) slice of a flat buffer, which may span several parameters; a `Range` is within
+one tensor."""
 
 
 def scalar_count(parameters: Sequence[object]) -> int:
-    """How many scalars there are: the loss, the request, and one number a parameter."""
+    """Returns the number of scalars in front of the gradients: the loss, the request, and one for
+    each parameter."""
     return USED + len(parameters)

@@ -1,10 +1,10 @@
-"""Where a graph is cut into stages: its units, the best cut, and a cut by hand.
+"""Cuts a graph into the stages of a pipeline: its units, the best cut, and a cut given by the user.
 
-A unit is a layer with the ops behind it, or some layers in a chain that run as one op. A cut is the
-index of the unit at which each stage but the first begins. A user gives the same as `--cut 3,7`,
-but counts layers, those of the graph from 0: in a Sequential its layers, where those of a nested
-Sequential or of any other module count one by one, unless it is taken whole. Stage 1 begins with
-layer 3, stage 2 with layer 7. A cut by hand may part layers that would run as one op.
+A unit is a layer with the ops behind it, or a chain of layers that run as one op. A cut is a tuple:
+the index of the unit at which each stage except the first begins. Users write `--cut 3,7`, which
+counts the layers of the graph from 0: layers of nested Sequentials and other modules count one by
+one, unless a module is kept whole. Here stage 1 begins with layer 3 and stage 2 with layer 7. A cut
+by a user may separate layers that would run as one op.
 
     layer  0 Conv2d  1 ReLU  2 MaxPool2d | 3 Flatten | 4 Linear  5 ReLU | 6 Linear
     unit   0                             | 1         | 2                | 3
@@ -25,21 +25,21 @@ from nnmpi.options.quoting import shown
 from nnmpi.parallel.tensor.branches import outermost
 
 SplitPoints: TypeAlias = tuple[int, ...]
-"""The index of the unit at which each stage but the first begins."""
+"""A cut: the index of the unit at which each stage except the first begins."""
 
 NOISE = 0.02
-"""Times of a profile that differ by less than this share count as equal."""
+"""Measured times that differ by less than this share count as equal."""
 
 
 class Unit(NamedTuple):
-    """Layers that stay together.
+    """Layers that stay together in one stage.
 
-    first       the number of its first layer
-    nodes       of the graph: its layers, and the ops behind them
-    layers      the class of each layer
-    path        of the first layer in the whole model
-    variables   that its nodes use, and those beside them that no node uses
-    is_trained  whether it has a parameter that is trained
+    first       the index of its first layer
+    nodes       its range of graph nodes: its layers, and the ops behind them
+    layers      the class name of each layer
+    path        the path of the first layer in the whole model
+    variables   the variables that its nodes use, and unused ones that are stored with them
+    is_trained  whether it has a trained parameter
     """
 
     first: int
@@ -53,7 +53,7 @@ class Unit(NamedTuple):
         return " + ".join(self.layers)
 
     def with_following(self, following: "Unit") -> "Unit":
-        """This unit and the one behind it, as one."""
+        """Returns the union of this unit and the unit behind it."""
         return self._replace(
             nodes=range(self.nodes.start, following.nodes.stop),
             layers=self.layers + following.layers,
@@ -63,7 +63,8 @@ class Unit(NamedTuple):
 
 
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
-    """The units of a graph; one begins with each of the layers `begins`, whatever it runs with."""
+    """Returns the units of a graph; a unit begins at each of the layers `begins`, even within a
+    fused op."""
     starts, first = {0, *begins}, 0
     for run in chains(graph, range(len(graph.nodes))):
         firsts = (graph.nodes[call.nodes.start].layer for call in run)
@@ -95,13 +96,13 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
 
 
 def layers(graph: Graph) -> list[Unit]:
-    """The layers of a graph, each as a unit."""
+    """Returns each layer of a graph as a unit of its own."""
     return units(graph, range(len(_places(graph))))
 
 
 def joined(graph: Graph, units: Sequence[Unit]) -> list[Unit]:
-    """Units, those that stay together as one: between others one tensor crosses, and no buffer is
-    in both."""
+    """Joins neighbouring units that cannot be separated: between two units there must be exactly
+    one tensor, and no buffer may belong to both."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
     groups, together = list[Unit](), 0  # up to this unit a buffer is used again
@@ -115,12 +116,13 @@ def joined(graph: Graph, units: Sequence[Unit]) -> list[Unit]:
 
 
 def _places(graph: Graph) -> list[int]:
-    """The node of each layer."""
+    """Returns the node of each layer."""
     return [k for k, node in enumerate(graph.nodes) if node.layer]
 
 
 def _home_of_unused(graph: Graph) -> dict[int, int]:
-    """The node that each variable is with that none uses: that of the variable before it."""
+    """Returns, for each unused variable, the node that it is stored with: that of the variable
+    before it."""
     users = {v: k for k, node in reversed([*enumerate(graph.nodes)]) for v in node.variables}
     homes, last = {}, 0
     for v in range(len(graph.variables)):
@@ -132,12 +134,12 @@ def _home_of_unused(graph: Graph) -> dict[int, int]:
 
 
 def bounds(cut: Sequence[int], n: int) -> list[tuple[int, int]]:
-    """(start, end) of the units of each stage; n is the number of units."""
+    """Returns the (start, end) units of each stage of a cut; n is the number of units."""
     return list(pairwise((0, *cut, n)))
 
 
 def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
-    """A cut as a user gives it: "3,7"."""
+    """Returns a cut as users write it: "3,7"."""
     return ",".join(str(units[k].first) for k in cut)
 
 
@@ -145,14 +147,14 @@ def as_text(cut: SplitPoints, units: Sequence[Unit]) -> str:
 
 
 class CutCosts(NamedTuple):
-    """The costs by which a model is cut into stages, an entry a unit: no rank has a step that could
-    be priced before the model is cut.
+    """The costs by which a model is cut into stages, one entry for each unit; before the cut no
+    rank has a step that could be simulated.
 
-    seconds  of all its passes
+    seconds  of all passes of the unit
     trained  whether it has a trained parameter
-    fixed    bytes of its parameters, and of what goes with them
-    kept     bytes that a micro-batch adds from its forward pass to its backward pass
-    border   seconds of the messages in front of it, both ways, if a stage begins there
+    fixed    bytes of its parameters, and of gradients and optimizer state
+    kept     bytes that a micro-batch keeps between its forward and its backward pass
+    border   seconds of the messages in front of it, in both directions, if a stage begins there
     """
 
     seconds: Sequence[float]
@@ -165,12 +167,12 @@ class CutCosts(NamedTuple):
 def split_points(
     costs: CutCosts, stages: int, live: Sequence[int] = (), notes: Sequence[str] = ()
 ) -> SplitPoints:
-    """The cut whose slowest stage is fastest, with a trained parameter in every stage.
+    """Returns the cut whose slowest stage is fastest, with a trained parameter in every stage.
 
-    A stage takes the time of its units, and of the messages at its ends. Of the cuts within NOISE
-    of the best time, those whose longest message is shortest; of these the one whose largest stage
-    takes least memory, of so many `live` micro-batches each; of these the fastest. `notes` say why
-    modules are units.
+    A stage takes the time of its units and of the messages at its ends. Among cuts within NOISE of
+    the best time, the one with the shortest longest message wins; then the one whose largest stage
+    takes least memory with `live` micro-batches in each stage; then the fastest. `notes` explain in
+    an error why modules are single units.
     """
     refuse_few(sum(costs.trained), stages, notes)
     border = np.array([0.0, *costs.border[1:], 0.0])
@@ -194,11 +196,11 @@ def split_points(
 
 
 def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray, np.ndarray]:
-    """starts[b, k] and ends[b, k] of spans of units that may be a stage: those that end before unit
-    b, as many in each row. Where there are fewer, the first ones begin with unit 0, too.
+    """Returns starts[b, k] and ends[b, k]: spans of units that could be a stage and end before unit
+    b, equally many in each row. Where there are fewer, spans from unit 0 are repeated.
 
-    The best cut is no slower than one into stages with as many trained units, so no span takes more
-    than the slowest stage of that.
+    The best cut is no slower than a cut with equally many trained units in each stage, so spans
+    that take longer than the slowest stage of that cut are left out.
     """
     n, trained = len(costs.trained), np.flatnonzero(costs.trained)
     cut = np.array([0, *trained[len(trained) * np.arange(1, stages) // stages], n])
@@ -212,16 +214,17 @@ def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray
 
 
 def _sums(values: Sequence[float], starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Over the units of spans."""
+    """Returns the sum of `values` over the units of each span."""
     up_to = np.concatenate(([0.0], np.cumsum(np.asarray(values, np.float64))))
     sums: np.ndarray = up_to[ends] - up_to[starts]
     return sums
 
 
 def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
-    """The cut whose largest cost[b, k] of a stage, of its span, is least, and that cost.
+    """Returns the least possible cost of the most expensive stage, and the cut that has it, by
+    dynamic programming; cost[b, k] is the cost of a stage with span k that ends before unit b.
 
-    best[b] is the least largest cost of so many stages that end before unit b.
+    best[b] is the least largest cost of the stages so far, if they end before unit b.
     """
     best, starts = np.zeros(0), list[np.ndarray]()
     for cost in costs:
@@ -255,7 +258,8 @@ def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
 def given_units(
     text: str | None, graph: Graph, stages: int
 ) -> tuple[list[Unit], SplitPoints | None]:
-    """The units of a cut that a user gives, and the cut; None if none is given."""
+    """Returns the units for a cut that a user gives, and the cut; without one, the units and
+    None."""
     if text is None:
         return units(graph), None
     begins = parse_cut(text, graph, stages)
@@ -264,7 +268,8 @@ def given_units(
 
 
 def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
-    """The layers at which stages begin, as a user gives them; raises ValueError for no cut."""
+    """Returns the layers at which stages begin, from the text that a user gives; raises ValueError
+    if it is no valid cut."""
     option, known = f"--cut {shown(text, 60)}", layers(graph)
     refuse_few(sum(layer.is_trained for layer in known), stages, graph.notes)
     words = [word.strip() for word in text.split(",")] if text.strip() else []

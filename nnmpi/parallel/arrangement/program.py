@@ -17,9 +17,10 @@ from nnmpi.schedules.reduction_tree import owners_of
 
 
 def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
-    """The program of a rank for a step of so many micro-batches; of PipeDream, for so many steps.
+    """Returns the program of a rank for a step of `micro` micro-batches; for PipeDream, of `micro`
+    steps.
 
-    PipeDream carries out the same, one op at a time (`stream` in `schedules/lowering.py`).
+    PipeDream runs the same ops one at a time (`stream` in `schedules/lowering.py`).
     """
     if a.config.reproducible:
         return slice_by_slice(micro)
@@ -30,13 +31,13 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
 @cached
 def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
-    """The programs of all ranks along pp."""
+    """Returns the programs of all ranks along pp."""
     pp, schedule = a.mesh.axes["pp"], proof.find(a.config.schedule)
     return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute)
 
 
 def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
-    """The program of a rank for the evaluation of a batch in so many micro-batches."""
+    """Returns the program of a rank that evaluates a batch in `micro` micro-batches."""
     if a.residences is not None:
         return [op for op in ops(a, rank, micro) if op.kind is Kind.F]
     pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
@@ -44,7 +45,8 @@ def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 
 
 def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
-    """How many samples of a batch each micro-batch of a rank has."""
+    """Returns the number of samples in each micro-batch of a rank, for a batch of `batch`
+    samples."""
     rows = np.arange(batch)
     if a.config.reproducible:
         owners = owners_of(a.config.slices, a.mesh.size)
@@ -56,28 +58,30 @@ def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:
 
 
 def measured_samples(config: Config, parts: int) -> int:
-    """The samples on which the units of a model are measured: those of a rank in a micro-batch."""
+    """Returns how many samples to measure the units of a model with: a rank's samples in a
+    micro-batch."""
     return max(-(-config.batch_size // (config.micro_batches * parts)), 2)
 
 
 # ---- ZeRO 3
 
 SLOTS = 2
-"""Slots of ZeRO: for the gradients, and for the parameters, of two buckets."""
+"""The number of slots of ZeRO 3 for gradients, and for parameters: one bucket is in use while the
+next one is gathered."""
 
 NONE = -1
 FORWARD, BACKWARD = 1, -1
 
 
 class SlotWalk:
-    """Which bucket of parameters ZeRO 3 has in which slot, and which it gathers when.
+    """The plan of ZeRO 3's parameter slots: which bucket is in which slot, and when it is gathered.
 
-    forward     use 0   gather 1 | use 1   gather 2 | use 2
-    backward    use 2            | use 1   gather 0 | use 0        1 was still there
-    slot        0       1          1       0          0
+        forward     use 0   gather 1 | use 1   gather 2 | use 2
+        backward    use 2            | use 1   gather 0 | use 0        1 was still there
+        slot        0       1          1       0          0
 
-    Bucket b is always in slot b mod SLOTS, and `stages` are those that use each bucket. The store
-    carries it out (`parallel/stores/weight_slots.py`).
+    Bucket b always uses slot b mod SLOTS; `stages` are the stages that use each bucket. The store
+    that follows this plan is in `parallel/stores/weight_slots.py`.
     """
 
     def __init__(self, stages: Sequence[frozenset[int]]) -> None:
@@ -90,11 +94,12 @@ class SlotWalk:
         self._current = NONE, FORWARD
 
     def holds(self, b: int) -> bool:
-        """Whether bucket b is in its slot, or on its way there."""
+        """Returns True if bucket b is in its slot, or is being gathered into it."""
         return self._held[b % SLOTS] == b
 
     def use(self, b: int, towards: int) -> list[int]:
-        """The buckets to gather for a use of b in this direction: b itself, and the next one."""
+        """Returns the buckets to gather when bucket b is used: b itself unless it is there, and the
+        next one in direction `towards` (FORWARD or BACKWARD)."""
         if self._current == (b, towards):
             return []
         following = b + towards
@@ -107,13 +112,14 @@ class SlotWalk:
         return [k for k in wanted if self._taken(k)]
 
     def updated(self) -> list[int]:
-        """All values have changed: the bucket that was used first comes again."""
+        """Forgets all buckets because their values have changed, and returns the one to gather
+        first: the first one used in the last step."""
         self._begin()
         first, self._first = self._first, NONE
         return [first] if first != NONE and self._taken(first) else []
 
     def _taken(self, b: int) -> bool:
-        """Gives its slot to bucket b, unless it has it."""
+        """Assigns bucket b to its slot; returns False if it was there."""
         was_held = self.holds(b)
         self._held[b % SLOTS] = b
         return not was_held

@@ -1,4 +1,5 @@
-"""RankModel: what ranks have of a model, and where in the flat buffer it is; Memory: its bytes."""
+"""RankModel: the part of a model that a rank has, and its place in the flat buffer; Memory: its
+bytes."""
 
 from bisect import bisect
 from collections.abc import Collection
@@ -11,16 +12,16 @@ NOT_TIED = -1
 
 
 class HeldVariable(NamedTuple):
-    """The part of a parameter or a buffer that a rank has, and its room in the flat buffer.
+    """The part of a parameter or buffer that a rank has, and its room in the flat buffer.
 
-    It holds for all ranks whose parts have this shape; the `Range` of one of them says which part.
+    It describes all ranks whose parts have this shape; the `Range` of a rank says which part it is.
 
     variable   its number in the graph
-    shape      of what is here
-    room       what the flat buffer reserves, in elements: the most that any rank has of it
+    shape      of the part
+    room       elements reserved in the flat buffer: the size of the largest part of any rank
     users      the stages of the rank that use it
-    region     which part of the flat buffer it is in: all ranks along tp have the even ones, and
-               of the odd ones each has its own branches
+    region     the region of the flat buffer: even regions are common to all ranks along tp, odd
+               ones contain each rank's own branches
     """
 
     variable: int
@@ -31,15 +32,17 @@ class HeldVariable(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of elements that are here."""
+        """The number of elements of the part."""
         return prod(self.shape)
 
 
 class Bucket(NamedTuple):
-    """A stretch of gradients that is summed in one operation: of several parameters, so no `Range`.
+    """A slice of the gradients in the flat buffer that is summed in one operation; it spans several
+    parameters.
 
-    tied   the place in the buffer of the only parameter in it, if stages of other ranks have that
-           too: it is summed over the ranks of all of them, in ZeRO 2 and 3 first over the replicas
+    tied   the index in the buffer of its only parameter, if stages of other ranks have that
+           parameter too: its gradient is summed over the ranks of all these stages, in ZeRO 2 and 3
+           first over the replicas
     """
 
     start: int
@@ -50,12 +53,13 @@ class Bucket(NamedTuple):
 class RankModel(NamedTuple):
     """The part of the model that ranks with the same coordinates along pp and tp have.
 
-    stages    their numbers
-    trained   parameters in the flat buffer, in its order
-    others    frozen parameters and buffers
-    scalars   numbers in front of the gradients: loss, stop, and one a parameter that any rank along
-              tp has here; so gradients of all of them begin at one place
-    buckets   of gradients, in the order in which they are summed
+    stages    the numbers of their stages
+    trained   the parameters in the flat buffer, in its order
+    others    frozen parameters, and buffers
+    scalars   the number of scalars in front of the gradients: loss, request, and one for each
+              parameter that any rank along tp has, so that gradients begin at the same index on all
+              of them
+    buckets   slices of the gradients, in the order in which they are summed
     """
 
     stages: tuple[int, ...]
@@ -66,21 +70,22 @@ class RankModel(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The length of the flat buffer."""
+        """The length of the flat buffer in elements."""
         return self.spans[-1][1] if self.trained else 0
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """(start, end) of each trained parameter in the flat buffer."""
+        """The (start, end) of each trained parameter in the flat buffer, padding included."""
         return spans_of([held.room for held in self.trained], self.scalars)
 
-    def stretches(self, variables: Collection[int]) -> list[tuple[int, int]]:
-        """Where those of these variables that are trained are in the flat buffer."""
+    def slices_of(self, variables: Collection[int]) -> list[tuple[int, int]]:
+        """Returns the slices of the flat buffer that contain these variables, where they are
+        trained."""
         pairs = zip(self.trained, self.spans, strict=True)
         return [(at, at + held.size) for held, (at, _) in pairs if held.variable in variables]
 
     def inside(self) -> dict[Bucket, list[HeldVariable]]:
-        """The trained parameters in each bucket."""
+        """Returns the trained parameters in each bucket."""
         in_order = sorted(self.buckets)
         starts = [bucket.start for bucket in in_order]
         contents: dict[Bucket, list[HeldVariable]] = {bucket: [] for bucket in in_order}
@@ -90,14 +95,14 @@ class RankModel(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """Bytes on one rank; what a node shares counts on the first of its ranks.
+    """The bytes on one rank; memory that a node shares counts on the first of its ranks.
 
     parameters   values, frozen ones included
     gradients    of trained parameters
     optimizer    optimizer state
     buffers      such as running statistics
-    slots        memory in which values or gradients are for a while only
-    windows      shared memory of a node, without the parameters and gradients in it
+    slots        memory that holds values or gradients temporarily
+    windows      shared memory of the node, without the parameters and gradients in it
     """
 
     parameters: int
@@ -109,5 +114,5 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """The sum of all bytes."""
         return sum(self)

@@ -1,4 +1,5 @@
-"""How gradients are summed over replicas, the ranks along dp and cp: the rules of `auto`."""
+"""The choice of the all-reduce that sums gradients over replicas, the ranks along dp and cp: the
+rules of `auto`."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from nnmpi.parallel.layout import server_count
 from nnmpi.parallel.mesh import REPLICAS, Mesh
 
 BY_NODES = ("shared", "hierarchical", "mpi")
-"""All-reduces whose order of additions depends on which ranks share a node."""
+"""The all-reduces whose order of additions depends on which ranks share a node."""
 
 
 def algorithm(
@@ -26,10 +27,11 @@ def algorithm(
     tied: Mapping[str, tuple[int, ...]],
     lengths: Mapping[tuple[int, int], int],
 ) -> str:
-    """The all-reduce of gradients; `lengths` are those of flat buffers, by coordinates along pp and
-    tp.
+    """Returns the name of the all-reduce of gradients; raises ValueError if the one asked for is
+    impossible.
 
-    `tied` are the parameters of several stages, by path, with their ranks along pp.
+    `lengths` are those of the flat buffers by (pp, tp). `tied` are the ranks along pp of each
+    parameter that several stages have, by path.
 
     `auto` follows a rule, so that the same layout gives the same bits:
 
@@ -43,8 +45,8 @@ def algorithm(
         tp                                                    ring
         else                                                  MEASURED
 
-    All groups of ranks along dp take the same one, since several groups may sum copies of one
-    parameter, which must get the same bits.
+    All groups of ranks along dp use the same one: several groups may sum copies of one parameter,
+    and the copies must get the same bits.
     """
     _refuse(config, cluster, mesh, tied)
     if config.allreduce not in ("auto", "shared"):
@@ -94,7 +96,7 @@ def _refuse(
 
 
 def _suits_nccl(config: Config, cluster: Cluster, mesh: Mesh) -> bool:
-    """Whether ranks that step together sum, and NCCL can: no refusal names it."""
+    """Returns True if ranks that step together sum gradients and nothing rules out NCCL."""
     sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
     together = not (server_count(config) or config.reproducible or config.schedule == "pipedream")
     can = cluster.has_nccl and not cluster.survives and cluster.shared_gpu is None
@@ -102,7 +104,7 @@ def _suits_nccl(config: Config, cluster: Cluster, mesh: Mesh) -> bool:
 
 
 def _refuse_shared_gpus(cluster: Cluster) -> None:
-    """Raises ValueError where two ranks have one GPU."""
+    """Raises ValueError if two ranks share a GPU."""
     if cluster.shared_gpu is not None:
         first, second = cluster.shared_gpu
         per_node = max(Counter(cluster.nodes).values())
@@ -114,8 +116,10 @@ def _refuse_shared_gpus(cluster: Cluster) -> None:
 
 
 def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
-    """Whether ranks along dp share nodes in one way for some ranks along tp, and in another for
-    others; no matter for two ranks, of which either order gives the same sum."""
+    """Returns True if nodes divide the ranks along dp differently for different ranks along tp.
+
+    Two ranks along dp are always fine, since both orders of two terms give the same sum.
+    """
     if mesh.count(*REPLICAS) <= 2 or mesh.axes["tp"] == 1:
         return False
 
@@ -133,12 +137,13 @@ def is_cut_unlike(cluster: Cluster, mesh: Mesh) -> bool:
 def _lack(
     config: Config, cluster: Cluster, mesh: Mesh, lengths: Mapping[tuple[int, int], int]
 ) -> str:
-    """An error if a node lacks memory for the parameters and sums of all groups along dp, or ""."""
+    """Returns an error text if a node lacks shared memory for the parameters and sums of all groups
+    along dp, else ""."""
     dtype = np.dtype(config.dtype)
 
     @cache
     def memory(n: int, ranks: int) -> int:
-        """The bytes that a node with this many ranks of a group needs for n numbers."""
+        """Returns the bytes that a node with `ranks` ranks of a group needs for n elements."""
         values = 0 if cluster.survives else n * dtype.itemsize
         return memory_of_sums(n, dtype, ranks) + values
 
@@ -161,11 +166,12 @@ def _lack(
 
 
 def progress(config: Config, cluster: Cluster, mesh: Mesh) -> tuple[str, ...]:
-    """The ways to progress messages in backward passes, by rank: polls between layers, or a thread.
+    """Returns how each rank progresses messages in backward passes: "poll" between layers, or a
+    "thread".
 
-    A thread takes the interpreter's lock and a share of a core: without a core of its own, steps
-    took longer with it than without any overlap. So it needs two cores besides those of BLAS, one
-    for itself and one for the system's part of sending.
+    A thread competes for the GIL and for a core: where it had no core of its own, steps took longer
+    with it than without any overlap. So `auto` takes a thread only with two spare cores, one for
+    the thread and one for the system's part of sending.
     """
     if config.progress == "thread" and not cluster.any_thread:
         raise ValueError(

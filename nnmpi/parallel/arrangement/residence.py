@@ -3,13 +3,13 @@
     memory 4, of units a to d each 1       F a b c d  B d c b a
       keep        in memory
       swap        written to disk behind the forward passes, read ahead of the backward passes
-      recompute   gone but for the input, from which the forward pass runs again
+      recompute   dropped except for the input, from which the forward pass runs again
 
-A step on two clocks, of computing and of the disk, says how long a choice takes, and the run keeps
-the same rules (`parallel/swapping/swapper.py`): a pass begins when there is room for its unit, the
-disk carries out one thing at a time, in order, and reads as far ahead as there is room.
+The time of a choice comes from a simulation with two clocks, of computing and of the disk. Runs
+follow the same rules (`parallel/swapping/swapper.py`): a pass begins when there is room for its
+unit, and the disk does one thing at a time, in order, and reads as far ahead as there is room.
 
-The functions take values only. KARMA (2020) has the idea, and chooses by a solver.
+All functions here are pure. KARMA (2020) has the idea, and chooses with a solver.
 """
 
 import math
@@ -29,9 +29,15 @@ class Residence(Enum):
 
 
 class UnitLoad(NamedTuple):
-    """A unit in a micro-batch: seconds of both passes; bytes that its backward pass needs, and
-    those of its input, if it is to be computed again; of values that are read for each pass, and of
-    gradients that are written behind the backward one, where the model is on disk."""
+    """The load of a unit in one micro-batch.
+
+    forward, backward   seconds of the passes
+    nbytes              of activations that the backward pass needs
+    input_bytes         of its input, from which it could be recomputed
+    values              bytes of parameters that are read for each pass, if the model is on disk
+    gradients           bytes of gradients that are written behind the backward pass, if it is on
+                        disk
+    """
 
     forward: float
     backward: float
@@ -42,8 +48,13 @@ class UnitLoad(NamedTuple):
 
 
 class Disk(NamedTuple):
-    """Bytes a second; and the seconds a byte that computing loses: to the thread that writes and
-    reads, as if all of its time were taken from it, and for new pages and dropped ones."""
+    """The speed of a disk and its cost for computing.
+
+    write, read   bytes a second
+    paging        seconds that computing loses for each byte that is written or read, as if the
+                  thread that does it took all of its time from computing
+    touch         seconds lost for each byte of a new page, and of a dropped one
+    """
 
     write: float
     read: float
@@ -52,8 +63,8 @@ class Disk(NamedTuple):
 
 
 class ModelOnDisk(NamedTuple):
-    """Bytes of values, gradients and optimizer state that are on disk but for those in use, and
-    what is in memory of them at a time."""
+    """The bytes of values, gradients and optimizer state that are on disk while unused, and the
+    bytes of them (`window`) that are in memory at a time."""
 
     values: float
     gradients: float
@@ -62,17 +73,17 @@ class ModelOnDisk(NamedTuple):
 
     @property
     def nbytes(self) -> float:
-        """All of it."""
+        """The bytes of values, gradients and optimizer state."""
         return self.values + self.gradients + self.optimizer
 
     @property
     def saved(self) -> float:
-        """The bytes of memory that are saved by having the model on disk."""
+        """The bytes of memory saved by having the model on disk."""
         return self.nbytes - self.window
 
     def seconds(self, disk: Disk) -> float:
-        """The seconds of an update: gradients are read for their norm, and then all; values and
-        optimizer state are written, and their pages touched for that."""
+        """Returns the seconds of an update: gradients are read for their norm, then all is read;
+        values and optimizer state are written, and their pages touched for that."""
         read = self.nbytes + self.gradients
         written = self.values + self.optimizer
         computing = (read + written) * disk.paging + written * disk.touch
@@ -85,26 +96,29 @@ Choice: TypeAlias = tuple[Residence, ...]
 KEEP, SWAP, RECOMPUTE = Residence
 
 STATE, MODEL, SUMMED = -1, -2, -3
-"""Stand for optimizer state, for values and gradients on disk, and for gradients that ranks sum and
-that stay in memory, where units are numbered."""
+"""Numbers that stand for the optimizer state, for values and gradients on disk, and for gradients
+that ranks sum and that stay in memory, where a unit's number is expected."""
 
 PIECE = 1 << 17
-"""Numbers of a model on disk that are updated at a time: whole blocks of sums of squares."""
+"""The elements of a model on disk that are updated at a time: a multiple of the blocks of sums of
+squares."""
 
 PIECES_AT_A_TIME = 3
-"""One is updated, the next one is read, and the one before is written."""
+"""Pieces in memory at a time: one is updated, the next one is read, and the one before is
+written."""
 
 STARTS = 200
-"""Choices from which a search begins, over the number of units: each takes longer with more."""
+"""The number of choices from which a search starts, times the number of units: each costs more with
+more units."""
 
 
 class Residences(NamedTuple):
-    """The choice of a run whose activations are more than its memory.
+    """The chosen residences of a run whose activations exceed its memory.
 
-    names    of the first layer of each unit
+    names    the path of the first layer of each unit
     memory   bytes for activations, without the samples themselves
-    state    bytes of optimizer state that are on disk between updates, when activations are gone
-    model    those of the model on disk, if it is there
+    state    bytes of optimizer state that is on disk between updates, while there are activations
+    model    the model on disk, if it is there
     """
 
     names: tuple[str, ...]
@@ -117,58 +131,61 @@ class Residences(NamedTuple):
 
     @property
     def activations(self) -> float:
-        """The bytes of all units."""
+        """The bytes of the activations of all units."""
         return sum(unit.nbytes for unit in self.loads)
 
     @property
     def in_file(self) -> float:
-        """The bytes that lie beside activations: gradients that stay in memory, too."""
+        """The bytes of the file besides activations: values, gradients, even those that stay in
+        memory, and optimizer state."""
         return 2 * self.model.values + self.model.optimizer if self.model else self.state
 
     @property
     def recomputes(self) -> bool:
-        """Whether a unit is computed again."""
+        """True if some unit is recomputed."""
         return RECOMPUTE in self.choice
 
     @property
     def seconds(self) -> float:
-        """The seconds of a micro-batch, forward and back, and of the update of a model on disk."""
+        """The seconds of a micro-batch, forward and backward, and of the update of a model on
+        disk."""
         update = self.model.seconds(self.disk) if self.model else 0.0
         return seconds(self.loads, self.choice, self.memory, self.disk, self.state) + update
 
     @property
     def seconds_kept(self) -> float:
-        """The seconds of a micro-batch, forward and back, with memory for all activations."""
+        """The seconds that a micro-batch would take with memory for all activations."""
         return sum(unit.forward + unit.backward for unit in self.loads)
 
 
-def left(unit: UnitLoad, how: Residence) -> float:
-    """The bytes that stay in memory."""
+def kept_bytes(unit: UnitLoad, how: Residence) -> float:
+    """Returns the bytes of a unit's activations that stay in memory after the forward pass."""
     return {KEEP: unit.nbytes, SWAP: 0.0, RECOMPUTE: unit.input_bytes}[how]
 
 
-def extra(unit: UnitLoad, how: Residence) -> float:
-    """The bytes that come back when a unit is computed again."""
+def extra_bytes(unit: UnitLoad, how: Residence) -> float:
+    """Returns the bytes that recomputing a unit allocates again."""
     return max(unit.nbytes - unit.input_bytes, 0.0) if how is RECOMPUTE else 0.0
 
 
 def least_memory(units: Sequence[UnitLoad]) -> float:
-    """The bytes that some choice can do with: one unit after the other is in memory."""
+    """Returns the least bytes that some choice can work with: one unit at a time is in memory."""
     return max(unit.nbytes for unit in units)
 
 
 def reserved(units: Sequence[UnitLoad], choice: Choice, unit: int, at: int) -> float:
-    """The bytes that reading a unit leaves free while the backward passes are at unit `at`: room to
-    recompute any one of the units from the next one to `at`."""
+    """Returns the bytes that must stay free when activations of `unit` are read ahead during the
+    backward pass of unit `at`: enough to recompute any unit between them."""
     between = range(unit + 1, at + 1)
-    return max((extra(units[r], choice[r]) for r in between), default=0.0)
+    return max((extra_bytes(units[r], choice[r]) for r in between), default=0.0)
 
 
-class Clocks:
-    """Two clocks, and the bytes in memory, of one micro-batch. No log of a step says these times:
-    passes wait for room, and room for the disk.
+class PassClocks:
+    """A simulation of one micro-batch: two clocks, of computing and of the disk, and the bytes in
+    memory.
 
-    If there is `state`, it is written from the beginning on, and read at the end.
+    Logs of steps on paper have no such times: passes wait for room, and room waits for the disk.
+    Optimizer state of `state` bytes is written at the beginning, and read at the end.
     """
 
     def __init__(
@@ -184,55 +201,57 @@ class Clocks:
         self.writes, self.ready = deque([(self.disk_free, state)]), dict[int, float]()
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
-        self.warm = memory - state  # free, with pages, since the step before
+        self.free_pages = memory - state  # free, with pages, since the step before
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
-        self.coming = self.behind = 0.0  # values of the next pass are there, gradients on disk
+        self.fetched = self.written = 0.0  # when values are in memory, and gradients on disk
         self._ask_for(0)
 
     def seconds(self) -> float:
-        """Until both are done; infinite if a pass finds no room."""
+        """Returns the time when both clocks have finished; infinity if a pass finds no room."""
         for s in range(len(self.units)):
             self._forward(s)
         for s in reversed(range(len(self.units))):
             self._backward(s)
         self._read(STATE)
-        return max(self.now, self.behind, self.ready.get(STATE, math.inf))
+        return max(self.now, self.written, self.ready.get(STATE, math.inf))
 
     def _room(self, nbytes: float) -> None:
-        """Waits for writes until there is room."""
+        """Waits for writes until `nbytes` are free."""
         while self.writes and (self.writes[0][0] <= self.now or self.held + nbytes > self.memory):
             end, freed = self.writes.popleft()
             self.now, self.held = max(self.now, end), self.held - freed
         if self.held + nbytes > self.memory * (1 + 1e-9):
             self.now = math.inf
-        self.warm = min(self.warm, self.memory - self.held)
-        self.now += max(nbytes - self.warm, 0.0) * self.disk.touch
-        self.warm = max(self.warm - nbytes, 0.0)
+        self.free_pages = min(self.free_pages, self.memory - self.held)
+        self.now += max(nbytes - self.free_pages, 0.0) * self.disk.touch
+        self.free_pages = max(self.free_pages - nbytes, 0.0)
 
     def _values(self, s: int, following: int) -> None:
-        """Waits for the values of a unit, if they are on disk, and asks for those of another."""
-        self.now = max(self.now, self.coming) + self.units[s].values * self.disk.paging
+        """Waits for the values of unit `s`, if they are on disk, and starts to read those of unit
+        `following`."""
+        self.now = max(self.now, self.fetched) + self.units[s].values * self.disk.paging
         self._ask_for(following)
 
     def _ask_for(self, s: int) -> None:
         if 0 <= s < len(self.units) and self.units[s].values:
             nbytes = self.units[s].values
-            self.coming = self.disk_free = max(self.disk_free, self.now) + nbytes / self.disk.read
+            self.fetched = self.disk_free = max(self.disk_free, self.now) + nbytes / self.disk.read
 
     def _forward(self, s: int) -> None:
         unit, how = self.units[s], self.choice[s]
         self._room(unit.nbytes)
         self._values(s, s + 1)
         self.now += unit.forward
-        self.held += unit.nbytes if how is SWAP else left(unit, how)
-        self.warm += unit.nbytes - left(unit, how) if how is not SWAP else 0.0
+        self.held += unit.nbytes if how is SWAP else kept_bytes(unit, how)
+        self.free_pages += unit.nbytes - kept_bytes(unit, how) if how is not SWAP else 0.0
         if how is SWAP:
             self.now += unit.nbytes * self.disk.paging
             self.disk_free = max(self.disk_free, self.now) + unit.nbytes / self.disk.write
             self.writes.append((self.disk_free, unit.nbytes))
 
     def _read(self, at: int) -> None:
-        """Starts to read what there is room for, when the writes are done."""
+        """Starts to read all activations that there is room for, after the writes that make the
+        room."""
         start = self.now
         while self.reads:
             s = self.reads[0]
@@ -250,33 +269,33 @@ class Clocks:
     def _backward(self, s: int) -> None:
         unit, how = self.units[s], self.choice[s]
         self._read(s)
-        self._room(extra(unit, how))
-        self.held += extra(unit, how)
+        self._room(extra_bytes(unit, how))
+        self.held += extra_bytes(unit, how)
         if how is SWAP:
             self.now = max(self.now, self.ready.get(s, math.inf))
         self._values(s, s - 1)
         if how is RECOMPUTE:
             self.now += unit.forward
         self.now += unit.backward + unit.gradients * self.disk.touch
-        freed = left(unit, how) + extra(unit, how) if how is not SWAP else unit.nbytes
-        self.held, self.warm = self.held - freed, self.warm + freed
+        freed = kept_bytes(unit, how) + extra_bytes(unit, how) if how is not SWAP else unit.nbytes
+        self.held, self.free_pages = self.held - freed, self.free_pages + freed
         if unit.gradients:
             self.disk_free = max(self.disk_free, self.now) + unit.gradients / self.disk.write
-            self.behind = self.disk_free
+            self.written = self.disk_free
 
 
 def seconds(
     units: Sequence[UnitLoad], choice: Choice, memory: float, disk: Disk, state: float = 0.0
 ) -> float:
-    """The time of a micro-batch, forward and back; infinite if it does not fit."""
-    return Clocks(units, choice, memory, disk, state).seconds()
+    """Returns the seconds of a micro-batch, forward and backward; infinity if it does not fit."""
+    return PassClocks(units, choice, memory, disk, state).seconds()
 
 
 def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 0.0) -> Choice:
-    """The choice that takes the least time, as far as changes of one or two units can find it.
+    """Returns the fastest choice that a local search over changes of one or two units finds; raises
+    ValueError if nothing fits.
 
-    The search starts from the last units that fit being kept, and those before swapped, or computed
-    again. Raises ValueError if nothing fits.
+    The search starts with the last units kept, and those before them swapped or recomputed.
     """
     if least_memory(units) > memory * (1 + 1e-9):
         raise ValueError(f"one unit has {least_memory(units):,.0f} bytes, of {memory:,.0f}")
@@ -291,7 +310,8 @@ def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 
 
 
 def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Choice:
-    """The choice after all changes of one or two units that make it better, the best one first."""
+    """Returns the choice after a descent: the best change of one or two units is made while it
+    helps."""
     least = cost(choice)
     while True:
         following = min(_neighbours(choice), key=cost, default=choice)
@@ -301,7 +321,8 @@ def _improved(choice: Choice, cost: Callable[[Choice], tuple[float, int]]) -> Ch
 
 
 def _neighbours(choice: Choice) -> Iterator[Choice]:
-    """Choices in which one unit is otherwise, or two that follow each other, or two exchange."""
+    """Yields choices that differ in one unit, in two neighbouring units, or by an exchange of two
+    units."""
     for i, residence in enumerate(choice):
         for how in Residence:
             if how is not residence:

@@ -1,4 +1,4 @@
-"""Bytes of what a rank updates, and of what it has besides: by their numbers, for plans."""
+"""The bytes of optimizer state, buffers and frozen parameters on a rank, from element counts."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -14,7 +14,7 @@ from nnmpi.parallel.arrangement.rank_model import HeldVariable
 
 
 def bytes_of_other(a: Arrangement, held: HeldVariable) -> int:
-    """The bytes of a frozen parameter or of a buffer."""
+    """Returns the bytes of a frozen parameter or of a buffer."""
     variable = a.graph.variables[held.variable]
     dtype = np.dtype(variable.dtype)
     if is_float(dtype):
@@ -23,17 +23,19 @@ def bytes_of_other(a: Arrangement, held: HeldVariable) -> int:
 
 
 def optimizer_bytes(a: Arrangement, n: int) -> int:
-    """The bytes of optimizer state, and of masters in 16-bit training, for n updated elements."""
+    """Returns the bytes of optimizer state, and of masters in 16-bit training, for n updated
+    elements."""
     return (state_array_count(a.config) + a.is_mixed) * n * a.updated_dtype.itemsize
 
 
 def state_array_count(config: Config) -> int:
-    """The number of state arrays per parameter of the optimizer that `config` asks for."""
+    """Returns the number of state arrays per parameter of the optimizer that `config` asks for."""
     return _state_array_count(OPTIMIZERS[config.optimizer], config.optimizer, config.momentum)
 
 
 @lru_cache(maxsize=64)
 def _state_array_count(rule: Callable[..., Optimizer], name: str, momentum: float) -> int:
-    """The number by a rule, which may be another one under the same name later."""
+    """Returns the number of state arrays that an optimizer makes; cached by its function, since a
+    user may replace the function under the same name."""
     config = Config(optimizer=name, momentum=momentum)
     return len(of_config(config, [("", Parameter(np.zeros(1)))]).sums)

@@ -1,4 +1,5 @@
-"""STORE_KINDS: what each kind of store decides. What it holds and sends, its step on paper says."""
+"""STORE_KINDS: the properties of each kind of store; its memory and traffic come from a step on
+paper."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -10,12 +11,14 @@ from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 
 
 def asked_kind(config: Config) -> StoreKind:
-    """The kind that --zero asks for, where several ranks have the same parameters."""
+    """Returns the kind of store that --zero asks for, where several ranks have the same
+    parameters."""
     return next(kind for kind in STORE_KINDS.values() if kind.zero == config.zero)
 
 
 def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
-    """The slice of the flat buffer that a server updates; a worker, with old copies, has none."""
+    """Yields the slice of the flat buffer that a server updates; nothing for a worker, whose copy
+    is older."""
     n, k = a.model_on(rank).length, rank - a.mesh.size
     if k >= 0:
         yield chunk_start(n, a.servers, k), chunk_start(n, a.servers, k + 1)
@@ -24,10 +27,10 @@ def _slice_of_server(a: Arrangement, rank: int) -> Iterator[FlatSlice]:
 _zero = partial(
     StoreKind,
     updaters=Arrangement.summed_over,
-    own=Arrangement.owned_ranges,
-    divides=True,
+    owned=Arrangement.owned_ranges,
+    is_sharded=True,
     scalars=False,
-    is_whole=False,
+    is_readable=False,
 )
 _of_strategy = partial(StoreKind, buckets=False)
 
@@ -37,19 +40,19 @@ STORE_KINDS: dict[str, StoreKind] = {
         StoreKind("replica", has_pages=True),
         StoreKind("local", has_pages=True),
         StoreKind("node", updaters=lambda a, rank, _: a.near_replicas(rank)),
-        _zero("zero 1", zero=1, copies=True),
-        _zero("zero 2", zero=2, scatters=True, copies=True),
+        _zero("zero 1", zero=1, has_all_values=True),
+        _zero("zero 2", zero=2, scatters=True, has_all_values=True),
         _zero("zero 3", zero=3, scatters=True),
         _of_strategy("versions", strategy="pipedream", scalars=False),
         _of_strategy("slices", strategy="reproducible"),
         _of_strategy(
             "served",
             strategy="server",
-            own=_slice_of_server,
-            divides=True,
+            owned=_slice_of_server,
+            is_sharded=True,
             scalars=False,
-            is_whole=False,
+            is_readable=False,
         ),
     )
 }
-"""By name."""
+"""The kinds of stores by name."""

@@ -1,10 +1,10 @@
 """State that exists on one rank only, and would be lost with it.
 
-             what its replicas have              sole, if no rank along tp or pp has it either
-replica      the same                            nothing; everything of a rank without replicas
-zero 1, 2    all values, state of others         optimizer state of its shards; masters, if any
-zero 3       values and state of others          its shards
-served       servers have slices of others       a server's slice; nothing of a worker
+             its replicas have                  unreplicated, if no rank along tp or pp has it
+replica      the same                           nothing; everything on a rank without replicas
+zero 1, 2    all values, other optimizer state  optimizer state of its shards; masters, if any
+zero 3       other values and optimizer state   its shards
+served       servers have other slices          a server's slice; nothing of a worker
 """
 
 from bisect import bisect_right
@@ -20,9 +20,9 @@ from nnmpi.parallel.mesh import REPLICAS
 
 
 class Unreplicated(NamedTuple):
-    """The variables of which a rank has something that no other one has, by their numbers.
+    """The variables of which a rank has state that no other rank has, by their numbers.
 
-    trained   of its own stretches of the flat buffer
+    trained   parameters in its own slices of the flat buffer
     others    frozen parameters and buffers
     """
 
@@ -31,13 +31,15 @@ class Unreplicated(NamedTuple):
 
 
 def unreplicated(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Unreplicated:
-    """The variables with state that no other rank has, except ranks in `lost`, which go with it."""
+    """Returns the variables with state that is on this rank only; ranks in `lost` do not count as
+    copies."""
     held, kind, stages = a.model_on(rank), a.store, ranks_of_variables(a)
     at = a.mesh.coordinates(rank) if rank < a.mesh.size else {}
     others_lost = [a.mesh.coordinates(r) for r in lost if r != rank]
 
-    def is_only_here(variable: int, *axes: str) -> bool:
-        """Whether no other rank along these axes, or along tp if it is whole there, has it."""
+    def is_unique(variable: int, *axes: str) -> bool:
+        """Returns True if no other rank along `axes` has the variable; ranks along tp count where
+        it is not sharded."""
         if rank >= a.mesh.size:  # a server
             return True
         along = {*axes} if variable in a.sharding.variables else {*axes, "tp"}
@@ -51,19 +53,19 @@ def unreplicated(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Unrep
         lost_too = sum(all(r[axis] in here for axis, here in have.items()) for r in others_lost)
         return prod(map(len, have.values())) - lost_too == 1
 
-    axes = () if kind.divides else REPLICAS
-    if kind.scatters or not kind.divides:  # else stages that have a parameter share its parts
+    axes = () if kind.is_sharded else REPLICAS
+    if kind.scatters or not kind.is_sharded:  # else stages that have a parameter share its parts
         axes = (*axes, "pp")
-    readable = {v for v, _ in clipped(a, rank, kind.own(a, rank))}
-    others = (held_variable.variable for held_variable in held.others if rank < a.mesh.size)
+    readable = {v for v, _ in clipped(a, rank, kind.owned(a, rank))}
+    others = (other.variable for other in held.others if rank < a.mesh.size)
     return Unreplicated(
-        frozenset(v for v in readable if is_only_here(v, *axes)),
-        frozenset(v for v in others if is_only_here(v, *REPLICAS, "pp")),
+        frozenset(v for v in readable if is_unique(v, *axes)),
+        frozenset(v for v in others if is_unique(v, *REPLICAS, "pp")),
     )
 
 
 def place_of(a: Arrangement, v: int, rank: int) -> Place:
-    """The place of the part of a variable that a rank has."""
+    """Returns the place, within the whole tensor, of the part of variable `v` that a rank has."""
     path, shape = a.graph.variables[v].path, a.graph.variables[v].shape
     part, cut = whole(shape), a.sharding.variables.get(v)
     if cut is not None:
@@ -74,8 +76,8 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 
 
 def clipped(a: Arrangement, rank: int, slices: Iterable[FlatSlice]) -> Iterator[tuple[int, Range]]:
-    """The ranges of a rank's parameters that are in stretches of its flat buffer, each with the
-    number of the variable."""
+    """Yields (number of the variable, range) for each part of a rank's parameters within these
+    slices of its flat buffer."""
     held, several = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
     ends = [stop for _, stop in several]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):
@@ -88,22 +90,22 @@ def clipped(a: Arrangement, rank: int, slices: Iterable[FlatSlice]) -> Iterator[
 
 
 def updated_ranges(a: Arrangement, rank: int) -> Iterator[tuple[int, Range]]:
-    """The ranges of trained parameters that a rank updates, each with its number in the graph."""
-    return clipped(a, rank, a.owned_ranges(rank) if a.store.buckets else a.store.own(a, rank))
+    """Yields (number of the variable, range) for all trained elements that a rank updates."""
+    return clipped(a, rank, a.owned_ranges(rank) if a.store.buckets else a.store.owned(a, rank))
 
 
 def unreplicated_bytes(a: Arrangement, rank: int) -> int:
-    """The bytes that would be lost with a rank."""
-    only_here, readable = unreplicated(a, rank), clipped(a, rank, a.store.own(a, rank))
+    """Returns the bytes that would be lost with a rank."""
+    only_here, readable = unreplicated(a, rank), clipped(a, rank, a.store.owned(a, rank))
     sizes = [numbers.size for v, numbers in readable if v in only_here.trained]
-    return bytes_of(a, rank, only_here, sizes, has_values=not a.store.copies)
+    return bytes_of(a, rank, only_here, sizes, has_values=not a.store.has_all_values)
 
 
 def bytes_of(
     a: Arrangement, rank: int, state: Unreplicated, sizes: Sequence[int], has_values: bool = True
 ) -> int:
-    """The bytes of variables on a rank: of the ranges of those that are trained, which have these
-    sizes, values and optimizer state; masters are counted with these."""
+    """Returns the bytes of some state on a rank: values and optimizer state of trained ranges with
+    these sizes, and frozen parameters and buffers. Masters count as optimizer state."""
     n = sum(sizes)
     values = n * a.dtype.itemsize if has_values and not a.is_mixed else 0
     others = (variable for variable in a.model_on(rank).others if variable.variable in state.others)

@@ -1,1 +1,1 @@
-"""Context parallelism: sequences cut over ranks, keys and values around a ring."""
+"""Context parallelism: sequences whose positions are divided among the ranks along cp."""

@@ -1,6 +1,7 @@
-"""Models whose sequences are cut: where their positions go, and layers for some of these.
+"""Models whose sequences are cut: the axis of positions of each edge, and layers for some
+positions.
 
-The rules of layers are in `tensor/rules.py`. What has none may mix positions, and is refused.
+Rules of layers are in `tensor/rules.py`. A layer without one may mix positions, and is refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,13 +25,14 @@ from nnmpi.parallel.tensor.rules import OPS, RULES
 
 
 def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
-    """Where the positions of each edge are; raises ValueError for what may mix them.
+    """Returns the cut of a model's sequences among `ranks` ranks; raises ValueError for nodes that
+    may mix positions.
 
-    Along the first axis behind the samples, inputs have `length` positions.
+    Inputs have `length` positions along their first axis after the samples.
     """
     if length < 2 * ranks:
         raise ValueError(
-            f"cp {ranks} cuts sequences into {2 * ranks} stretches, and they have {length} "
+            f"cp {ranks} cuts sequences into {2 * ranks} chunks, and they have {length} "
             f"positions: use at most --cp {length // 2}, or longer sequences"
         )
     axes = dict.fromkeys(graph.inputs, 1)
@@ -48,7 +50,7 @@ def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
 
 
 def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> int:
-    """The axis of the positions in the outputs of a node; 0 if there are none."""
+    """Returns the axis of positions in the outputs of a node; 0 if they have none."""
     axes_of_inputs = {axes.get(e, 0) for e in node.inputs}
     if axes_of_inputs <= {0}:
         return 0
@@ -71,7 +73,8 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
 
 
 def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
-    """For each argument that is no tensor of samples: whether it differs between positions."""
+    """Yields, for each argument that is no tensor of samples, whether it differs between
+    positions."""
     for argument in node.arguments[0]:
         if type(argument) is TensorRef:
             continue
@@ -86,14 +89,18 @@ def _reach(graph: Graph, node: Node, axes: int, axis: int) -> Iterator[bool]:
 
 
 class PositionSharded(Module):
-    """The base of these layers. `ring` are the ranks that share sequences, `axis_of_positions` is
-    that of a sample."""
+    """The base of layers that compute some positions of sequences.
+
+    ring               the ranks that share sequences, and the positions of each
+    axis_of_positions  the axis of positions in a sample
+    """
 
     ring: Ring
     axis_of_positions: int
 
     def own_positions(self, x: Any) -> Array:
-        """The positions of this rank, where x is; raises ValueError if x has others."""
+        """Returns the positions of this rank on x's device; raises ValueError if x does not have as
+        many."""
         x, comm, cut = as_tensor(x), self.ring.comm, self.ring.cut
         here, axis = cut.count(comm.rank), self.axis_of_positions + 1
         if x.ndim <= axis or x.shape[axis] != here:
@@ -106,14 +113,15 @@ class PositionSharded(Module):
 
 
 class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
-    """x plus the rows of the weight of the positions that are here."""
+    """A PositionalEmbedding that adds the rows of this rank's positions to x."""
 
     def forward(self, x: Tensor) -> Tensor:
         return apply(plus_rows, as_tensor(x), self.weight, index=self.own_positions(x))
 
 
 def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
-    """x (N, t, C) + rows of w (T, C), each of which is taken once; keeps no copy of these."""
+    """x (N, t, C) + the rows of w (T, C) at `index`, each of which occurs once; the rows are not
+    kept."""
 
     def of_w(g: Array, out: Array | None) -> Array:
         dw = xp_of(g).zeros(shape, g.dtype)
@@ -125,7 +133,7 @@ def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
 
 
 class PartDropout(PositionSharded, Dropout):
-    """Dropout with the masks of the positions that are here."""
+    """A Dropout that uses the masks of this rank's positions."""
 
     def forward(self, x: Tensor) -> Tensor:
         self.own_positions(x)
@@ -139,7 +147,7 @@ class PartDropout(PositionSharded, Dropout):
 
 
 class RingSelfAttention(PositionSharded, SelfAttention):
-    """SelfAttention whose keys and values come from all ranks of the ring."""
+    """A SelfAttention whose keys and values come from all ranks of the ring."""
 
     def attended(self, qkv: Tensor) -> Tensor:
         positions = self.own_positions(qkv)
@@ -154,11 +162,11 @@ LAYERS: Mapping[type[Module], type[PositionSharded]] = {
     Dropout: PartDropout,
     SelfAttention: RingSelfAttention,
 }
-"""Layers by the type that they replace; others work on some positions as they are."""
+"""The replacements of layers by type; other layers work unchanged on some positions."""
 
 
-def on_positions(model: Module, graph: Graph, ring: Ring) -> None:
-    """Makes the layers of the model, whose graph it is, those of this rank's positions.
+def shard_positions(model: Module, graph: Graph, ring: Ring) -> None:
+    """Makes the layers of a model, whose graph is given, compute only this rank's positions.
 
     Every rank calls it on an equal model, before channels are divided. Parameters stay the same.
     """

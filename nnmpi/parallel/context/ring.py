@@ -1,16 +1,16 @@
-"""Ring attention: keys and values travel around the ranks while each computes with what it has.
+"""Ring attention: keys and values travel around the ranks while each computes with those it has.
 
     round      0        1        2             forward: C - 1 messages of keys and values
     rank 0     kv 0 ─┐  kv 2 ─┐  kv 1
     rank 1     kv 1 ─┼► kv 0 ─┼► kv 2          backward: the same again, and in each round the
     rank 2     kv 2 ─┘  kv 1 ─┘  kv 0          gradients of what was there go to its owner
 
-Keys and values travel in their own type, and gradients in that of sums, since each is a part
-of a sum, but where sums are narrow (`Comm.split`).
+Keys and values travel in their own dtype. Their gradients are partial sums and travel in the dtype
+of sums, except with narrow sums (`Comm.split`).
 
-Gradients that went around with their keys and values would be as large in every round. Sent home,
-they are those of the keys that were seen alone: with a causal mask three quarters of that, and no
-rank waits for the sum of another one before it sends.
+Gradients that went around together with their keys and values would be full size in every round.
+Sent directly to their owner, they cover only the keys that were attended to: with a causal mask
+three quarters of that, and no rank waits for another rank's sum before it sends.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,20 +26,21 @@ from nnmpi.comm import Comm
 from nnmpi.parallel.sequence_cut import AttendedSlices, SequenceCut
 from nnmpi.parallel.wire import Transfer, wire_for
 
-TRAVEL, HOME = 0, 1
-"""Tags of messages: keys and values, and their gradients."""
+KV_TAG, GRADIENT_TAG = 0, 1
+"""The tags of messages: keys and values, and their gradients."""
 
 
 class Ring(NamedTuple):
-    """The ranks along cp, and which positions each of them has."""
+    """The ranks along cp, and the positions of each."""
 
     comm: Comm
     cut: SequenceCut
 
     def travelling(self, kv: Array) -> Iterator[tuple[int, Array]]:
-        """Yields (rank, its keys and values), own first, while the next ones are on their way.
+        """Yields (rank, its keys and values), those of this rank first, while the next ones are on
+        their way.
 
-        own (2, N, H, positions of this rank, D)
+        kv (2, N, H, positions of this rank, D)
         """
         comm, here = self.comm, kv
         wire, (_, N, H, _, D) = wire_for(comm, kv), kv.shape
@@ -48,8 +49,8 @@ class Ring(NamedTuple):
             works: list[Transfer] = []
             if s < comm.size - 1:
                 arriving = xp_of(kv).empty((2, N, H, self.cut.count(previous), D), kv.dtype)
-                works.append(wire.isend(here, (comm.rank + 1) % comm.size, TRAVEL))
-                works.append(wire.irecv(arriving, (comm.rank - 1) % comm.size, TRAVEL))
+                works.append(wire.isend(here, (comm.rank + 1) % comm.size, KV_TAG))
+                works.append(wire.irecv(arriving, (comm.rank - 1) % comm.size, KV_TAG))
             token = progress_hook.set(partial(_poll, progress_hook.get(), comm))
             try:
                 yield r, here
@@ -61,10 +62,11 @@ class Ring(NamedTuple):
                 here = arriving
 
     def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
-        """Starts to send the gradients of round s home, and to receive those for this rank; what it
-        returns waits for them, and adds those that have arrived.
+        """Starts to send the gradients of round s to their owner and to receive those of this rank;
+        returns a function that waits for both and adds what has arrived.
 
-        sent (2, N, H, keys seen here, D); total (2, N, H, keys of this rank, D) gets their sum
+        sent   (2, N, H, keys attended to on this rank, D)
+        total  (2, N, H, keys of this rank, D), to which the arriving gradients are added
         """
         comm = self.comm
         wire, other = wire_for(comm, sent), (comm.rank + s) % comm.size
@@ -72,8 +74,8 @@ class Ring(NamedTuple):
         mine = total[:, :, :, keys]
         arrived = xp_of(sent).empty(mine.shape, sent.dtype)
         works = [
-            wire.isend(sent, (comm.rank - s) % comm.size, HOME),
-            wire.irecv(arrived, other, HOME),
+            wire.isend(sent, (comm.rank - s) % comm.size, GRADIENT_TAG),
+            wire.irecv(arrived, other, GRADIENT_TAG),
         ]
 
         def add() -> None:
@@ -84,16 +86,16 @@ class Ring(NamedTuple):
         return add
 
 
-def _poll(before: Callable[[], object], comm: Comm) -> None:
-    before()
+def _poll(earlier_hook: Callable[[], object], comm: Comm) -> None:
+    earlier_hook()
     comm.poll()
 
 
 def ring_attention(
     qkv: Array, *, scale: float, causal: bool, keep_of: KeepOf | None, ring: Ring
 ) -> Result:
-    """`self_attention` of qkv (N, t, H, 3, D), the part of t positions of sequences that the ranks
-    of the ring have together; its value (N, t, H, D)."""
+    """`self_attention` of qkv (N, t, H, 3, D), where this rank has t positions of sequences that
+    all ranks of the ring share; the value is (N, t, H, D)."""
     xp, dtype, (N, t, H, _, D), me = xp_of(qkv), types_of(qkv.dtype).sums, qkv.shape, ring.comm.rank
     q = _by_head(qkv[:, :, :, 0])
     kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
@@ -101,7 +103,8 @@ def ring_attention(
     lse = xp.full((N, H, 1, t), -xp.inf, dtype)
 
     def part(r: int) -> tuple[AttendedSlices, Scores]:
-        """The queries here and keys of rank r that attend to each other, and how to score them."""
+        """Returns the queries of this rank and keys of rank r that attend to each other, and how to
+        score them."""
         seen, keep = ring.cut.seen(me, r, causal), None
         if keep_of is not None:
             queries, keys = ring.cut.of(me)[seen.queries], ring.cut.of(r)[seen.keys]
@@ -147,5 +150,6 @@ def ring_attention(
 
 
 def _by_head(x: Array) -> Array:
-    """x (N, t, H, D) as (N, H, 1, t, D), a view: queries of one head for each of the keys."""
+    """Returns x (N, t, H, D) as a view (N, H, 1, t, D), in which each head of keys has one head of
+    queries."""
     return x.transpose(0, 2, 1, 3)[:, :, None]

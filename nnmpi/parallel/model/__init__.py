@@ -1,1 +1,2 @@
-"""The parts of a model that ranks have: parts of tensors, whole tensors one at a time, stages."""
+"""The part of a model that each rank has: pipeline stages, slices of tensors, snapshots of them,
+and the moves between two arrangements of ranks."""

@@ -1,13 +1,14 @@
-"""FullState: the whole tensors of a model or of an optimizer, wherever they are, one at a time.
+"""FullState: the whole tensors of a model or of an optimizer, gathered one at a time.
 
-Files, the digest and --verify read a model through them alone. All ranks go through the entries
-together; each whole tensor is put together on the rank that writes, from one rank for each stretch:
+Files, the digest of the parameters and --verify read a model only in this way. All ranks iterate
+together, and each whole tensor is put together on the rank that writes. Every element is sent by
+one rank:
 
     rank 0 (writer)   part of a   ◄── receive ──┐      yields a, then b, ...
     rank 1            part of a   ─── send ─────┘      yields nothing
 
-The moves are those of `nearest.py`, as between arrangements of ranks. An optimizer knows which
-slices of the optimizer state are here. So its entries can be read after the end of a run, too.
+The moves are planned by `nearest.py`, like those between two arrangements of ranks. An optimizer
+knows which ranges of its state are on this rank, so the full state can be read after a run, too.
 """
 
 import hashlib
@@ -33,11 +34,11 @@ from nnmpi.parallel.model.nearest import Held, plan_moves
 from nnmpi.parallel.model.parts import PartTable, everything, memory_axes
 
 WRITER = 0
-"""The rank on which tensors are put together."""
+"""The rank that gathers whole tensors."""
 
 
 class FullTensor(NamedTuple):
-    """A whole tensor, on the host and in C order."""
+    """A whole tensor of a model or of an optimizer, on the host and in C order."""
 
     place: Place
     value: np.ndarray
@@ -45,9 +46,9 @@ class FullTensor(NamedTuple):
 
 
 class TensorSpec(NamedTuple):
-    """An entry before it is read.
+    """The path, shape and dtype of a tensor of `FullState`, before its values are gathered.
 
-    steps   a number of steps, which all ranks know, in place of an array that is moved
+    steps   a number of optimizer steps, which all ranks know: nothing is moved for it
     """
 
     place: Place
@@ -57,13 +58,14 @@ class TensorSpec(NamedTuple):
 
 
 class FullState:
-    """FullState in the order of a state dict. Every rank makes it, and iterates to the end.
+    """The whole tensors of a model or of an optimizer, in the order of its state dict.
 
-    Raises ValueError, on all ranks, unless the ranges that they have make up the tensors.
+    Every rank makes it, and iterates to the end. Raises ValueError, on all ranks, unless the ranges
+    that the ranks have make up the tensors.
 
-    tensors   their arrays are the items without `steps`, in the same order
-    have      all ranges of them, with the ranks or files that have these
-    reader    makes what reads ranges of this rank and of files, once for all entries
+    tensors   the tensors to move: the arrays of all `items` without `steps`, in the same order
+    have      all ranges of these tensors, each with the rank or file that holds it
+    reader    returns the function that reads ranges of this rank and of files; called once a pass
     """
 
     table: PartTable  # of the entries of a model
@@ -82,11 +84,13 @@ class FullState:
 
     @classmethod
     def of_model(cls, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> Self:
-        """The parameters and buffers, of which each rank of `comm` has some (see PartTable)."""
+        """The parameters and buffers of a model, each rank of `comm` having a part (see
+        `PartTable`)."""
         table = PartTable(model, comm, held)
         both = list(zip(table.tensors, table.held, strict=True))
         here = (t for (_, t), is_held in both if is_held and isinstance(t, Parameter))
-        like = next(here, None)  # each rank has some parameters, and all of a model have one type
+        # a tensor of another stage has no array here; all parameters of a model have one dtype
+        like = next(here, None)
         tensors, items, seen = list[MovedTensor](), list[TensorSpec](), set[int]()
         for (place, tensor), is_held in both:
             is_parameter = isinstance(tensor, Parameter)
@@ -99,7 +103,7 @@ class FullState:
             seen.add(id(tensor))
 
         def reader() -> Read:
-            by_path = table.current()
+            by_path = table.current()  # read late: a module may have assigned another array
             return lambda holder, have, name, lo, hi: _numbers(by_path[have.tensor], lo, hi)
 
         entries = cls(comm, tensors, items, table.ranges, reader)
@@ -108,7 +112,7 @@ class FullState:
 
     @classmethod
     def of_optimizer(cls, optimizer: Optimizer, model: Module, comm: Comm) -> Self:
-        """The state of an optimizer, by the paths of the parameters of all ranks."""
+        """The optimizer state of a model, under the paths of the parameters of all ranks."""
         parameters = trained(model, optimizer, comm)
         states.check_paths([p.place for p in parameters])
         local = {p.place.path: j for j, p in enumerate(optimizer.parameters)}
@@ -133,26 +137,27 @@ class FullState:
         return cls(comm, tensors, items, have, lambda: read)
 
     def __iter__(self) -> Iterator[FullTensor]:
-        """Every entry on the writer; nothing on other ranks."""
+        """Yields every tensor on the writer, and nothing on other ranks."""
         return self._read(self._to_writer, self._comm.rank == WRITER)
 
     def on_all_ranks(self) -> Iterator[FullTensor]:
-        """Every entry on every rank."""
+        """Yields every tensor on every rank."""
         return self._read(self._to_all, True)
 
     @property
     def writer_has_all(self) -> bool:
-        """Whether the writer, or a file that it reads, has every tensor: no rank sends it any."""
+        """True if no rank has to send: the writer, or a file that it reads, has every tensor."""
         return all(
             move.holder == WRITER or isinstance(move.holder, str) for move in self._to_writer.moves
         )
 
     def index(self) -> list[tuple[str, np.dtype[Any], tuple[int, ...]]]:
-        """(path, type, whole shape) of every entry."""
+        """The (path, dtype, whole shape) of every tensor."""
         return [(item.place.path, item.dtype, item.place.shape) for item in self._items]
 
     def sha256(self) -> str:
-        """One hash of all parameters, whole and in the order of the state dict, on every rank."""
+        """The SHA-256 of all parameters, whole and in the order of the state dict; the same on
+        every rank."""
         digest = hashlib.sha256()
         for entry in self:
             if entry.in_digest:
@@ -164,12 +169,13 @@ class FullState:
         return self._plan(range(self._comm.size))
 
     def _plan(self, ranks: Sequence[int]) -> MovePlan:
-        """Who gives what to these ranks, which need all."""
+        """Plans the moves that bring all tensors, whole, to each of these ranks."""
         need = [(r, Place.of_whole(t.path, t.shape).range()) for t in self._tensors for r in ranks]
         return plan_moves(self._tensors, self._have, need, [0] * self._comm.size)
 
     def _read(self, plan: MovePlan, is_needed: bool) -> Iterator[FullTensor]:
-        """Each entry, on a rank that needs all of them."""
+        """Carries out a plan; yields each tensor if this rank is one of those that need all of
+        them."""
         arrived = arrivals(plan, self._comm, self._reader())
         for place, _, in_digest, steps in self._items if is_needed else ():
             value = np.array(steps)
@@ -179,11 +185,12 @@ class FullState:
                 value = np.asarray(in_shape(numbers, place.shape, axes), order="C")
             yield FullTensor(place, value, in_digest)
         for _ in arrived:
-            raise AssertionError("each array is of an item")
+            raise AssertionError("every array that arrives belongs to an item")
 
 
 def _numbers(tensor: Any, lo: int, hi: int) -> np.ndarray:
-    """Numbers of the part of a tensor that this rank has, in the order of memory, on the host."""
+    """Elements lo..hi of this rank's part of a tensor, in memory order, on the host; for 16-bit
+    parameters the float32 masters."""
     if not isinstance(tensor, Parameter):
         row = tensor.reshape(-1)[lo:hi]
     elif isinstance(tensor.store, FlatStore):
@@ -195,7 +202,8 @@ def _numbers(tensor: Any, lo: int, hi: int) -> np.ndarray:
 
 
 def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:
-    """The parameters that the optimizers of all ranks have; every rank calls it."""
+    """The parameters of this rank's model that the optimizer of some rank updates; every rank calls
+    it."""
     parameters, updated = list(model.parameters()), {*optimizer.parameters}
     here = {i for i, p in enumerate(parameters) if p in updated}
     of_all = set[int]().union(*gather_objects(comm, here))
@@ -203,9 +211,10 @@ def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:
 
 
 def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
-    """Copy what this rank has from a whole state, if it fits the whole model on all ranks.
+    """Copies this rank's part of a whole optimizer state, after a check that it fits the whole
+    model.
 
-    Every rank calls it, with all of the state.
+    Every rank calls it, with the whole state. Raises ValueError on all ranks if one finds a misfit.
     """
     places = [p.place for p in trained(model, optimizer, comm)]
     values = all_or_none(comm, lambda: states.checked(state, places, optimizer.sums))
@@ -213,9 +222,12 @@ def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], co
 
 
 def first_difference(table: PartTable, buffers: bool | None = None) -> tuple[str, int] | None:
-    """The first tensor whose part here differs from that of the first rank with a copy of it.
+    """Returns the first tensor that differs from its copy on another rank, and that rank; else
+    None.
 
-    Of parameters, of buffers, or of both. Every rank calls it; all have the same names and shapes.
+    This rank's part is compared with the lowest rank that has the same part. `buffers` selects
+    buffers (True), parameters (False) or both (None). Every rank calls it; all have the same names
+    and shapes.
     """
     tensors, first, digests = table.current(), table.first_copies(), dict[str, bytes]()
     for path in first:

@@ -1,4 +1,4 @@
-"""Moves: which ranges of tensors are copied from who has them to who needs them, as a value.
+"""Moves: which ranges of tensors are copied from the rank that has them to a rank that needs them.
 
     have    rank 0  w 0..5    rank 1  w 5..9
     need    rank 0  w 0..9    rank 1  w 0..9    rank 2  w 0..9
@@ -6,15 +6,15 @@
     moves   0 ─► 0  w 0..5    0 ─► 1  w 0..5    0 ─► 2  w 0..5
             1 ─► 0  w 5..9    1 ─► 1  w 5..9    1 ─► 2  w 5..9
 
-Numbers may be needed in another part of their tensor than they are had in. A part is a box of the
-whole tensor. The numbers of a box that is in two parts follow each other in both in one order, that
-of memory, if not without gaps. So what a range of the one part has for a range of the other is a
-range of the box, and its numbers are listed only when they are copied:
+The sender and the receiver may have different parts of a tensor. A part is a box of the whole
+tensor. Where two parts overlap, the elements of the common box are in the same order in both
+memories, with different gaps between them. So a move is a range of elements of that box, and the
+runs of adjacent elements are listed only when they are copied:
 
     had  1 2 | 3 4    needed  1 | 2 3 | 4    in both  | 3 |    the rows of the box
          5 6 | 7 8            5 | 6 7 | 8             | 7 |    are the runs
 
-Nothing here communicates: `nearest.py` finds a plan, and `moving.py` carries it out.
+This module does not communicate: `nearest.py` makes a plan, and `moving.py` carries it out.
 """
 
 import math
@@ -32,10 +32,10 @@ from nnmpi.parallel.arrangement.exchanges import Traffic
 
 
 class Runs(NamedTuple):
-    """Arrays of where runs of numbers start in the part that is had and in the part that is needed,
-    and of their lengths; in the order of the first.
+    """Three arrays that describe runs of adjacent elements to copy: where each starts in the part
+    of the sender, where in the part of the receiver, and its length; sorted by the first.
 
-    A row of a matrix may be many runs, so they are arrays, not a `Range` each.
+    A row of a matrix may be many runs, so these are arrays and not a `Range` for each run.
     """
 
     source: np.ndarray
@@ -43,7 +43,7 @@ class Runs(NamedTuple):
     length: np.ndarray
 
     def cut(self, lo: int, hi: int) -> "Runs":
-        """The runs of numbers lo to hi - 1, counted along all of these runs."""
+        """The runs that cover elements lo..hi, counted along all of these runs."""
         ends = np.cumsum(self.length)
         first, stop = np.searchsorted(ends, lo, "right"), np.searchsorted(ends, hi) + 1
         runs = Runs(*(a[first:stop].copy() for a in self))
@@ -51,29 +51,32 @@ class Runs(NamedTuple):
         return runs
 
     def shorten(self, first: int, last: int) -> None:
-        """Leaves so many numbers out of the first run and of the last."""
+        """Drops `first` elements at the start of the first run and `last` at the end of the last
+        run, in place."""
         for array, less in zip(self, (-first, -first, first), strict=True):
             array[0] -= less
         self.length[-1] -= last
 
 
 def common(a: Part, b: Part) -> Part:
-    """The box that is in both; a side of it may be empty, but is not turned around."""
+    """The intersection of two boxes; a side may be empty, and then its start equals its stop."""
     sides = zip(a, b, strict=True)
     return tuple((lo := max(i, k), max(lo, min(j, m))) for (i, j), (k, m) in sides)
 
 
 def overlap(numbers: Range, box: Part, axes: Sequence[int]) -> Range:
-    """The numbers of a range that are in a box within its box."""
+    """The elements of `numbers`, a range of a box, that are in the smaller `box` within it, as a
+    range of that."""
     lo, hi = (before(n, numbers.box, box, axes) for n in (numbers.lo, numbers.hi))
     return Range(numbers.tensor, box, lo, hi)
 
 
 def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
-    """How many numbers of a box are among the first n of a part that it is in.
+    """Counts the elements of `box` among the first n elements of `part`, which contains the box.
 
-    n is written in digits, one an axis in the order of memory: those before it have the same first
-    digits, and then a smaller one.
+    n is written in mixed-radix digits, one for each axis in memory order. An element comes before n
+    if its first digits are equal and the next one is smaller, so one pass over the digits counts
+    all.
     """
     stride, inner = (math.prod(b - a for a, b in sides) for sides in (part, box))
     if n >= stride or not inner:
@@ -90,9 +93,10 @@ def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
 
 
 def runs_of(numbers: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
-    """Where a range of a box is in two parts that it is in.
+    """The runs of a range of a box in two parts, `source` and `target`, which both contain the box.
 
-    A run is a row of the box along the last axes, all but the first of which are whole in both.
+    A run is a row of the box along the last axes: as many of them as are whole in both parts, and
+    one more.
     """
     box, outer, length = numbers.box, list(axes), 1
     while outer:
@@ -110,7 +114,8 @@ def runs_of(numbers: Range, source: Part, target: Part, axes: Sequence[int]) -> 
 def _starts(
     rows: np.ndarray, box: Part, part: Part, outer: Sequence[int], axes: Sequence[int]
 ) -> np.ndarray:
-    """Where rows of a box start in a part; `outer` are the axes along which they are numbered."""
+    """The offsets in `part` at which these rows of a box start; rows are numbered along the axes
+    `outer`."""
     first, strides, stride = 0, dict[int, int](), 1
     for k in reversed(axes):
         strides[k] = stride
@@ -127,7 +132,7 @@ def _starts(
 
 
 Holder: TypeAlias = int | str
-"""A rank, by its number; or a file, by its name, which each rank that needs it reads itself."""
+"""The source of a range: a rank (its number), or a file (its name) that each rank reads itself."""
 
 VALUES = "values"
 """The name of the values of a tensor, among the names of its optimizer state."""
@@ -136,18 +141,18 @@ Arrays: TypeAlias = tuple[tuple[str, np.dtype[Any]], ...]
 """Names and types of arrays that lie alike: the values of a tensor, or its optimizer state."""
 
 TOGETHER = 1 << 25
-"""Bytes of tensors that are moved together; one that has more is moved alone."""
+"""Bytes of the tensors that are moved together; a larger tensor is moved alone."""
 
 MESSAGE = 1 << 22
 UNDER_WAY = 1 << 27
-"""Bytes of all messages that a rank may send at a time, and of those that it may receive."""
+"""The most bytes that a rank may be sending at a time; the same limit holds for receiving."""
 
 
 class MovedTensor(NamedTuple):
-    """A tensor, and what is moved of it.
+    """A tensor and the arrays of it that are moved.
 
-    axes          in the order of memory
-    may_differ    whether copies may differ, as those of buffers: then all ranks get the first one
+    axes          in memory order
+    may_differ    True if copies may differ, as those of buffers do: all ranks get the first copy
     """
 
     path: str
@@ -158,20 +163,20 @@ class MovedTensor(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """The bytes of a number, in all arrays."""
+        """The bytes of one element, summed over all arrays of the tensor."""
         return sum(dtype.itemsize for _, dtype in self.arrays)
 
     @property
     def nbytes(self) -> int:
-        """The bytes of the whole tensor."""
+        """The bytes of the whole tensor, summed over all its arrays."""
         return math.prod(self.shape) * self.itemsize
 
 
 class TensorMove(NamedTuple):
-    """Numbers that are copied from a holder to a rank.
+    """The elements of one tensor that are copied from a holder to a rank.
 
-    have, need   the ranges of the two
-    ranges       of boxes that are in both
+    have, need   the range that the holder has, and the range that the rank needs
+    ranges       the elements to copy, as ranges of boxes that are in both parts
     """
 
     holder: Holder
@@ -182,11 +187,12 @@ class TensorMove(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many numbers."""
+        """The number of elements that are copied."""
         return sum(numbers.size for numbers in self.ranges)
 
     def runs(self, axes: Sequence[int]) -> Runs:
-        """Where its numbers are in both parts, in the order in which they are had."""
+        """The runs to copy, from part to part, in the order in which the holder has them in
+        memory."""
         of_boxes = [runs_of(numbers, self.have.box, self.need.box, axes) for numbers in self.ranges]
         if len(of_boxes) == 1:
             return of_boxes[0]
@@ -196,14 +202,15 @@ class TensorMove(NamedTuple):
 
 
 def longest_message(ranks: int) -> int:
-    """The bytes of the longest message among so many ranks, of which each sends all others one."""
+    """The largest number of bytes of a message when each of `ranks` ranks sends one to every other
+    rank."""
     return max(min(MESSAGE, UNDER_WAY // ranks), 1 << 16)
 
 
 class MovePiece(NamedTuple):
-    """Numbers lo to hi - 1 of a move, of one array: part of a message.
+    """Elements lo..hi of one array of a move: a part of a message.
 
-    They are counted along all runs of the move, which may be of several boxes.
+    They are counted along all runs of the move, which may come from several boxes.
     """
 
     move: TensorMove
@@ -219,8 +226,8 @@ class MovePiece(NamedTuple):
 
 
 class MovedBytes(NamedTuple):
-    """Bytes of what a rank needs, which it has itself, reads from files or receives; and what it
-    sends."""
+    """The bytes that one rank copies in its own memory, reads from files, sends and receives in a
+    plan."""
 
     kept: int
     read: int
@@ -229,15 +236,15 @@ class MovedBytes(NamedTuple):
 
     @property
     def needed(self) -> int:
-        """The bytes of all that it needs."""
+        """The bytes of everything that this rank needs, wherever it gets them."""
         return self.kept + self.read + self.received.bytes
 
 
 class MovePlan(NamedTuple):
-    """The moves of some tensors, in the order of these; the same on all ranks.
+    """The moves of some tensors, in the order of the tensors; the same value on all ranks.
 
-    tensors   by their paths
-    needs     each with the rank that needs it
+    tensors   the tensors by their paths
+    needs     the ranges that are needed, each with the rank that needs it
     """
 
     tensors: Mapping[str, MovedTensor]
@@ -245,7 +252,8 @@ class MovePlan(NamedTuple):
     moves: tuple[TensorMove, ...]
 
     def together(self) -> "Iterator[MovePlan]":
-        """Plans of tensors that are moved together, one plan behind the other."""
+        """Cuts the plan into plans that are carried out one after the other, each of at most
+        TOGETHER bytes or of one tensor."""
         numbers, number, room = dict[str, int](), 0, 0  # the number of the plan of each tensor
         for path in dict.fromkeys(need.tensor for _, need in self.needs):
             room -= self.tensors[path].nbytes
@@ -258,14 +266,15 @@ class MovePlan(NamedTuple):
             yield MovePlan(self.tensors, (*some,), moves.get(k, ()))
 
     def between(self) -> dict[tuple[Holder, int], list[TensorMove]]:
-        """The moves from each holder to each rank."""
+        """Groups the moves by (holder, receiving rank)."""
         by_ends = defaultdict[tuple[Holder, int], list[TensorMove]](list)
         for move in self.moves:
             by_ends[move.holder, move.rank].append(move)
         return by_ends
 
     def messages(self, moves: Iterable[TensorMove], most: int) -> Iterator[list[MovePiece]]:
-        """The numbers of some moves, in messages of at most so many bytes."""
+        """Packs some moves into messages of at most `most` bytes; yields each as its list of
+        pieces."""
         message, room = list[MovePiece](), most
         for move in moves:
             for name, dtype in self.tensors[move.need.tensor].arrays:
@@ -282,7 +291,7 @@ class MovePlan(NamedTuple):
             yield message
 
     def moved(self, ranks: int) -> list[MovedBytes]:
-        """The bytes that each of so many ranks keeps, reads, sends and receives."""
+        """The bytes that each of `ranks` ranks copies, reads, sends and receives."""
         kept, read = [0] * ranks, [0] * ranks
         sent, received = [Traffic()] * ranks, [Traffic()] * ranks
         for plan in self.together():

@@ -1,11 +1,11 @@
-"""Moving: a plan of moves, carried out by messages between ranks and by reading files.
+"""Moving: carries out a plan of moves by messages between ranks and by reading files.
 
     rank 0   read ─► pack ═╗            ╔═► unpack ─► write      messages of a few MB, one under way
     rank 1   read ─► pack ═╩════════════╩═► unpack ─► write      at a time from each rank to each
     file     read ──────────────────────────────────► write
 
-Tensors are moved some at a time, so a rank has, beside what it trains, no more of them than fit in
-TOGETHER bytes, or a stretch of one that is larger.
+Tensors are moved a few at a time. So a rank needs, beside the memory of its training state, room
+for TOGETHER bytes, or for its part of one tensor that is larger.
 """
 
 import time
@@ -28,37 +28,38 @@ from nnmpi.parallel.model.moves import (
 )
 
 Read: TypeAlias = Callable[[Holder, Range, str, int, int], np.ndarray]
-"""read(holder, have, name, lo, hi): numbers lo to hi - 1 of the box of a range that the holder has,
-of the array of this name. They are read in order, those of a file none twice."""
+"""read(holder, have, name, lo, hi): elements lo..hi of the box of `have`, a range that the holder
+has, of the array `name`. Reads go forward, and no element of a file is read twice."""
 
 Write: TypeAlias = Callable[[Range, str, np.ndarray], None]
-"""write(need, name, numbers): all numbers of a need, of the array of this name."""
+"""write(need, name, values): stores all elements of a range that is needed, of the array `name`."""
 
 Arrival: TypeAlias = tuple[Range, str, np.ndarray]
-"""(need, name, numbers), as `Write` gets them."""
+"""(need, name, values): the arguments of a `Write`."""
 
-SHORT = 64  # numbers: shorter runs are copied by their indices, all at once
+SHORT = 64  # elements: runs shorter than this on average are copied by one fancy index
 
 
 def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
-    """Moves everything; every rank of `comm` calls it, with the same plan.
+    """Moves everything in a plan; every rank of `comm` calls it, with the same plan.
 
-    Raises at the end what `write` raises, and as `arrivals` does on other ranks too.
+    An exception of `write` is raised at the end, after all moves. If the plan reads files, every
+    rank raises then.
     """
     arrived = arrivals(plan, comm, read)
     for need, name, numbers in arrived:
         try:
             write(need, name, numbers)
         except Exception as error:
-            arrived.throw(error)  # which moves the rest: other ranks wait for it
+            arrived.throw(error)  # and moves the rest: other ranks wait for messages of this one
 
 
 def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None, None]:
-    """Yields (need, name, numbers) of each array of what this rank needs, in the order of the plan,
-    while everything is moved; every rank of `comm` iterates to the end, with the same plan.
+    """Yields (need, name, values) for each array that this rank needs, in the order of the plan,
+    while all ranks move theirs.
 
-    Raises at the end what reading or the caller (by `throw`) raises, on all ranks where there are
-    files.
+    Every rank of `comm` iterates to the end, with the same plan. What reading raises, or the caller
+    throws in, is raised at the end: on all ranks if the plan reads files.
     """
     error: Exception | None = None
     for some in plan.together():
@@ -80,7 +81,7 @@ Peers = dict[int, list[TensorMove]]
 
 
 class _Exchange:
-    """Moves of tensors that are moved together, on one rank."""
+    """The moves of one group of tensors on one rank: local copies, sends and receives."""
 
     def __init__(self, plan: MovePlan, comm: Comm, read: Read) -> None:
         self._plan, self._comm, self._read = plan, comm, read
@@ -101,17 +102,18 @@ class _Exchange:
         }
 
     def exchange(self) -> None:
-        """Sends other ranks what they need, and receives what this one needs."""
+        """Sends what other ranks need from this rank, and receives what this rank needs from
+        others."""
         streams = [self._receives(*peer) for peer in self._received.items()]
         streams += [self._sends(*peer) for peer in self._sent.items()]
         under_way = [(next(stream), stream) for stream in streams]
         while under_way:
-            under_way[0][0].poll()  # moves all
+            under_way[0][0].poll()  # one poll lets MPI move all messages
             ended = [stream for work, stream in under_way if work.done]
             under_way = [(work, stream) for work, stream in under_way if not work.done]
             under_way += [(work, stream) for stream in ended for work in islice(stream, 1)]
             if not ended:
-                time.sleep(0)  # lets other ranks use this core
+                time.sleep(0)  # where ranks share a core, the sender needs it now
 
     def _receives(self, source: int, moves: Sequence[TensorMove]) -> Iterator[Work]:
         for message in self._plan.messages(moves, self._most):
@@ -132,7 +134,7 @@ class _Exchange:
             yield self._comm.isend(packed, to)
 
     def copy(self) -> None:
-        """Copies what this rank needs of its own memory and of files."""
+        """Copies what this rank needs from its own memory and from files."""
         for moves in self._local:
             for piece in chain.from_iterable(self._plan.messages(moves, self._most)):
                 runs = self._runs(piece)
@@ -141,13 +143,14 @@ class _Exchange:
                 _copy(row, source, self._array(piece), target, runs.length)
 
     def arrived(self) -> Iterator[Arrival]:
-        """All that this rank has needed."""
-        while self._arrived:  # nothing is kept that the caller has done with
+        """Yields everything that this rank needs, and drops each array before the next one."""
+        while self._arrived:  # popped first, so that the caller's array is freed when it is done
             need, name = next(iter(self._arrived))
             yield need, name, self._arrived.pop((need, name))
 
     def _had(self, piece: MovePiece, runs: Runs) -> tuple[np.ndarray, np.ndarray]:
-        """A row of the holder that has the runs of a piece, and where they start in it."""
+        """Reads the elements of the holder that cover a piece; returns them and where each run
+        starts in them."""
         first, stop = int(runs.source[0]), int(runs.source[-1] + runs.length[-1])
         move = piece.move
         return self._read(move.holder, move.have, piece.name, first, stop), runs.source - first
@@ -156,7 +159,7 @@ class _Exchange:
         return self._arrived[piece.move.need, piece.name]
 
     def _runs(self, piece: MovePiece) -> Runs:
-        """The runs of the numbers of a piece."""
+        """The runs of elements of a piece."""
         axes = self._plan.tensors[piece.move.need.tensor].axes
         return piece.move.runs(axes).cut(piece.lo, piece.hi)
 
@@ -164,7 +167,7 @@ class _Exchange:
 def _unpacked(
     message: list[MovePiece], packed: np.ndarray
 ) -> Iterator[tuple[MovePiece, np.ndarray]]:
-    """The numbers of each piece, where they are in the bytes of a message."""
+    """Yields each piece of a message with a view of its values in the bytes of the message."""
     at = 0
     for piece in message:
         yield piece, packed[at : at + piece.nbytes].view(piece.dtype)
@@ -172,7 +175,7 @@ def _unpacked(
 
 
 def _packed(length: np.ndarray) -> np.ndarray:
-    """Where runs start that lie one behind the other."""
+    """The starts of runs of these lengths, packed one after the other."""
     starts: np.ndarray = np.cumsum(length) - length
     return starts
 
@@ -180,7 +183,8 @@ def _packed(length: np.ndarray) -> np.ndarray:
 def _copy(
     row: np.ndarray, source: np.ndarray, into: np.ndarray, target: np.ndarray, length: np.ndarray
 ) -> None:
-    """Copies runs of one row to another one, where they start elsewhere."""
+    """Copies runs of `row` that start at `source` to runs of `into` that start at `target`."""
+    # one slice assignment per run is slow where runs are short, as rows of a cut matrix may be
     if length.sum() < SHORT * len(length):
         into[_indices(target, length)] = row[_indices(source, length)]
     else:
@@ -189,6 +193,6 @@ def _copy(
 
 
 def _indices(start: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """The indices of all numbers of these runs."""
+    """The indices of all elements of these runs."""
     indices: np.ndarray = np.repeat(start - _packed(length), length) + np.arange(length.sum())
     return indices

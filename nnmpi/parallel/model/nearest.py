@@ -1,15 +1,16 @@
-"""Who gives each number that a rank needs; from the same values all ranks find the same plan.
+"""Plans who gives each element that a rank needs; from the same input all ranks make the same plan.
 
     own memory, else a rank of the node, else any rank, else a file
 
-A tensor is cut into cells, each within or without each box that is had. Of a cell, and so of what
-a needed box has of it, each holder has one range.
+A tensor is cut into cells, each of which is inside or outside of every box that some rank has. So
+of a cell, and of the part of it that a rank needs, each holder has one contiguous range.
 
-What each rank of an arrangement has of a model in training, and what it needs of it, on paper:
+This module also lists, on paper, what each rank of an arrangement has of a model in training, and
+what it needs:
 
-held      all of its part of each tensor that a rank has: what it needs before it trains
-updated   the ranges of trained parameters that a rank updates, and has the optimizer state of
-owned     what it updates, and all of its parts of other tensors: what a snapshot has of it
+held      this rank's part of every tensor: what it needs before it trains
+updated   the ranges of trained parameters that it updates, and whose optimizer state it has
+owned     what it updates, and its part of all other tensors: what its snapshot contains
 """
 
 from bisect import bisect_left
@@ -39,10 +40,10 @@ from nnmpi.parallel.model.moves import (
 )
 
 GRAIN = 1 << 20
-"""Numbers: of what several ranks have, no more are taken from one before another may be next."""
+"""Elements that are taken from one of several equally near holders before another may be chosen."""
 
 Held: TypeAlias = tuple[Holder, Range]
-"""A range, and who has it."""
+"""(holder, range): a range of a tensor, and the rank or file that has it."""
 
 
 def plan_moves(
@@ -51,12 +52,12 @@ def plan_moves(
     need: Iterable[tuple[int, Range]],
     nodes: Sequence[int],
 ) -> MovePlan:
-    """Each number that a rank needs, once: from its own memory, else from a rank of its node, else
-    from any rank, else from a file; of several from the one that has sent least.
+    """Plans a source for every element that a rank needs: its own memory, else a rank of its node,
+    else any rank, else a file; among several, the one that has sent least so far.
 
-    Each range comes with who has or needs it; `nodes` has the number of each rank's node. No rank
-    passes on what it is sent: what one rank alone has it sends to all that need it, and what
-    several have they send in equal shares. Raises ValueError for a number that is nowhere.
+    `have` and `need` give each range with its holder or rank; `nodes` gives the node of each rank.
+    No rank forwards what it receives: what only one rank has, it sends to all that need it, and
+    what several have, they send in equal shares. Raises ValueError for an element that no one has.
     """
     had, needs = defaultdict[str, list[Held]](list), defaultdict[str, list[tuple[int, Range]]](list)
     for holder, item in have:
@@ -74,7 +75,7 @@ def plan_moves(
 
 
 class _Overlap(NamedTuple):
-    """The numbers of a box that a holder has."""
+    """The elements of a box that a holder has, and the range of the holder that contains them."""
 
     numbers: Range
     holder: Holder
@@ -82,7 +83,7 @@ class _Overlap(NamedTuple):
 
 
 class _HolderPicker:
-    """Chooses holders, and counts the bytes that each one sends."""
+    """Picks the holder of each element, and counts the bytes that each holder sends."""
 
     def __init__(self, nodes: Sequence[int]) -> None:
         self._nodes, self._sent = nodes, defaultdict[Holder, int](int)
@@ -90,7 +91,7 @@ class _HolderPicker:
     def moves(
         self, tensor: MovedTensor, had: Sequence[Held], needs: Sequence[tuple[int, Range]]
     ) -> Iterator[TensorMove]:
-        """The moves of a tensor."""
+        """Yields the moves of one tensor."""
         cells, by_box = _cells(tensor.shape, had), dict[Part, list[_Overlap]]()
         for rank, need in needs:
             by_holder = defaultdict[Held, list[Range]](list)
@@ -102,7 +103,7 @@ class _HolderPicker:
                 if not holders:
                     raise ValueError(
                         f"{tensor.path}: the parts {[*dict.fromkeys(held.box for _, held in had)]} "
-                        f"that ranks have do not make up its shape {tensor.shape}, each number once"
+                        f"that ranks have do not cover its shape {tensor.shape} once"
                     )
                 if box not in by_box:
                     by_box[box] = [
@@ -125,7 +126,7 @@ class _HolderPicker:
         numbers: Range,
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
-        """Ranges that make up these numbers of a need, and who is to give each of them."""
+        """Cuts `numbers`, elements that a rank needs, into ranges, and picks a holder for each."""
         here, (*_, lo, hi) = (
             [piece for piece in inside if piece.holder == rank],
             numbers,
@@ -140,8 +141,8 @@ class _HolderPicker:
                 (at,) = runs_of(piece, need.box, need.box, tensor.axes).target
                 size = Place(tensor.path, tensor.shape, need.box).size
                 raise ValueError(
-                    f"{tensor.path}: no rank has number {at} of the {size} of its part {need.box}; "
-                    "give the ranks all that the ranks had that it was taken from"
+                    f"{tensor.path}: no rank has element {at} of the {size} in its part "
+                    f"{need.box}; give the ranks everything that was in the snapshot of all ranks"
                 )
             far, _, best = min(
                 (self._far(piece.holder, rank), self._sent[piece.holder], k)
@@ -149,6 +150,8 @@ class _HolderPicker:
             )
             giver = givers[best]
             end = min(hi, giver.numbers.hi)
+            # own memory is copied in one piece; a message ends where another holder's range starts
+            # and, if several have these elements, after GRAIN of them, so that shares are equal
             if far:
                 end = min(
                     end,
@@ -161,15 +164,16 @@ class _HolderPicker:
             lo = end
 
     def _far(self, holder: Holder, rank: int) -> int:
-        """0 in a rank's own memory, 1 on its node, 2 on another one, 3 in a file."""
+        """The distance of a holder: 0 for the rank itself, 1 on its node, 2 on another node, 3 for
+        a file."""
         if isinstance(holder, str):
             return 3
         return 0 if holder == rank else 1 + (self._nodes[holder] != self._nodes[rank])
 
 
 def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list[Held]]]:
-    """Boxes that make up the whole tensor, each within or without each box that is had, and who has
-    these."""
+    """Cuts a tensor into boxes, each inside or outside of every box that a holder has; returns each
+    with its holders."""
     parts = {numbers.box for _, numbers in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)
@@ -189,7 +193,7 @@ def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list
 
 
 def held(a: Arrangement) -> Iterator[tuple[int, Range]]:
-    """All parts that ranks have, each with its rank."""
+    """Yields the part of every tensor that each rank has, as (rank, range)."""
     for rank in range(a.ranks):
         model = a.model_on(rank)
         for variable in (*model.trained, *model.others):
@@ -197,13 +201,14 @@ def held(a: Arrangement) -> Iterator[tuple[int, Range]]:
 
 
 def updated(a: Arrangement) -> Iterator[tuple[int, Range]]:
-    """The ranges of trained parameters that ranks update, in memory order, each with its rank."""
+    """Yields the ranges of trained parameters that each rank updates, as (rank, range), in memory
+    order."""
     for rank in range(a.ranks):
         yield from ((rank, numbers) for _, numbers in updated_ranges(a, rank))
 
 
 def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
-    """The ranges that the snapshots of ranks contain, each with its rank."""
+    """Yields the ranges that the snapshot of each rank contains, as (rank, range)."""
     yield from updated(a)
     trained = {item.variable for model in a.rank_models.values() for item in model.trained}
     paths = {a.graph.variables[v].path for v in trained}
@@ -211,12 +216,12 @@ def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:
 
 
 def axes_of(model: Module) -> dict[str, tuple[int, ...]]:
-    """The axes of each parameter in the order of memory, by its path."""
+    """The axes of each parameter in memory order, by path."""
     return {p.place.path: p.memory_axes for p in model.parameters()}
 
 
 class Rearranged(NamedTuple):
-    """The moves from one arrangement to another one: of parameters and buffers, and of
+    """The moves from one arrangement of ranks to another: of parameters and buffers, and of
     optimizer state."""
 
     values: MovePlan
@@ -226,9 +231,9 @@ class Rearranged(NamedTuple):
 def rearranged(
     before: Arrangement, after: Arrangement, axes: Mapping[str, Sequence[int]]
 ) -> Rearranged:
-    """The moves from one arrangement to another one, on the nodes of the larger of the two.
+    """Plans the moves from one arrangement to another, on the nodes of the larger of the two.
 
-    `axes` are those of the model (see `axes_of`).
+    axes   of each parameter of the model (see `axes_of`)
     """
     nodes = max(before.cluster.nodes, after.cluster.nodes, key=len)
     dtype = after.updated_dtype

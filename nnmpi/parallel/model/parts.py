@@ -1,7 +1,8 @@
-"""The parts of a model on each rank: ModelPart, its stages here; PartTable, parts of tensors.
+"""The part of a model on each rank: ModelPart, its pipeline stages; PartTable, who has which
+ranges.
 
-A tensor of a model is in parts along tp, and a part is in several memories along dp. Of a part, in
-the order of its memory, a rank has some stretches:
+Tensor parallelism cuts a tensor into parts along tp. Ranks along dp have copies of a part, or each
+has ranges of it, in memory order:
 
     part 0    rank 0  [ ####.... ]   rank 1  [ ....#### ]     ZeRO, or the memory of a node
     part 1    rank 2  [ ######## ]   rank 3  [ ######## ]     copies: the first rank sends
@@ -27,26 +28,27 @@ Placed: TypeAlias = Sequence[tuple[Place, Any]]
 
 
 def everything(path: str) -> bool:
-    """Whether a rank has a part of a tensor, if it has one of all."""
+    """Returns True: the `held` of a rank that has a part of every tensor."""
     return True
 
 
 def which_held(tensors: Placed, held: Callable[[str], bool]) -> list[bool]:
-    """Whether this rank has a part of each of `Module.tensors()`.
+    """Tells for each of `Module.tensors()` whether this rank has a part of it.
 
-    A tensor under several names is held if one of them is.
+    A tensor with several names is held if one of the names is.
     """
     ids = {id(tensor) for place, tensor in tensors if held(place.path)}
     return [id(tensor) in ids for _, tensor in tensors]
 
 
 Boundary: TypeAlias = tuple[Edge, ...]
-"""The tensors that cross between two stages, in the order in which they are sent. Gradients of
-those that require one come back."""
+"""The tensors that one stage sends to the next, in this order. The gradients of those that require
+one are sent back."""
 
 
 def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
-    """The tensors that cross between all stages, as ranks with these coordinates have them."""
+    """The tensors that cross between all stages, with the local shapes of ranks at the mesh
+    coordinates `at`."""
 
     def here(e: int) -> Edge:
         axes = zip(a.graph.edges[e].axes, a.local_shape(e, 1, at), strict=True)
@@ -56,26 +58,27 @@ def boundaries_of(a: Arrangement, at: Mapping[str, int]) -> list[Boundary]:
 
 
 class ModelPart(NamedTuple):
-    """The stages of this rank; of a model that is not cut, one stage is all of it."""
+    """The pipeline stages of this rank; without a pipeline, stage 0 is the whole model."""
 
-    model: Module  # the whole tree of modules; only parameters of own stages have values
+    model: Module  # the whole tree of modules; only this rank's stages have values
     stages: Mapping[int, Module]  # by number
-    held: Callable[[str], bool] = everything  # whether this rank has a tensor, by its path
+    held: Callable[[str], bool] = everything  # True for paths of tensors on this rank
     tied: Sequence[tuple[Parameter, tuple[int, ...]]] = ()
-    """Parameters that stages of several ranks use, on all ranks in one order: each with its ranks
-    along pp."""
-    facts: Mapping[str, Any] = {}  # what the start event says of the cut
+    """Parameters that stages of several ranks use, each with the pp coordinates of these ranks; in
+    the same order on all ranks, since each has a Comm."""
+    facts: Mapping[str, Any] = {}  # the fields of the start event that describe the cut
     boundaries: Sequence[Boundary] = ()  # between the stages of all ranks
-    positions: np.ndarray | None = None  # of sequences, that this rank has; None: all
+    positions: np.ndarray | None = None  # of sequences, on this rank; None: all
 
     @classmethod
     def whole(cls, model: Module) -> Self:
-        """A model that is not cut."""
+        """The part of a rank that has the whole model."""
         return cls(model, {0: model})
 
     @property
     def fields(self) -> Fields:
-        """The fields of a batch that the stages of this rank need."""
+        """The fields of a batch that the stages of this rank need: inputs for the first stage,
+        labels for the last."""
         return Fields(0 in self.stages, len(self.boundaries) in self.stages, self.positions)
 
     @property
@@ -86,13 +89,15 @@ class ModelPart(NamedTuple):
 
 
 class PartTable:
-    """The parts of a model's parameters and buffers on the ranks of `comm`. Every rank makes it.
+    """The ranges of a model's parameters and buffers that each rank of `comm` has. Every rank makes
+    it.
 
-    `held` tells by its path in the state dict whether this rank has a part of a tensor: a pipeline
-    stage has the tensors of its own layers only, and no number of others is read.
+    `held` takes a path in the state dict, and returns True if this rank has a part of that tensor:
+    a pipeline stage has only the tensors of its own layers, and the values of others are never
+    read.
 
-    held     whether this rank has a part of each tensor
-    ranges   what each rank can read alone, with its number
+    held     for each tensor, True if this rank has a part of it
+    ranges   the ranges that each rank can read alone, as (rank, range)
     """
 
     def __init__(self, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> None:
@@ -108,16 +113,18 @@ class PartTable:
         ]
 
     def current(self) -> dict[str, Any]:
-        """The tensors by path: a module may have assigned another array since, or dropped one."""
+        """The tensors by path, as they are now: a module may have assigned or deleted one since the
+        table was made."""
         known = {place.path: tensor for place, tensor in self.tensors}
         return known | {place.path: tensor for place, tensor in self._model.tensors()}
 
     def has(self, p: Parameter) -> bool:
-        """Whether this rank has a part of p."""
+        """True if this rank has a part of p."""
         return id(p) in self._ids
 
     def first_copies(self) -> dict[str, int]:
-        """By path, of each tensor of which this rank has a part, the lowest rank with that part."""
+        """For each tensor that this rank has a part of, by path: the lowest rank that has the same
+        part."""
         first = dict[tuple[str, Part], int]()
         for rank, numbers in self.ranges:
             first.setdefault((numbers.tensor, numbers.box), rank)
@@ -128,12 +135,13 @@ class PartTable:
 
 
 def memory_axes(tensor: Any) -> tuple[int, ...]:
-    """The axes of a parameter or a buffer in the order of memory."""
+    """The axes of a parameter or buffer in memory order."""
     return tensor.memory_axes if isinstance(tensor, Parameter) else tuple(range(tensor.ndim))
 
 
 def _readable(place: Place, tensor: Any) -> list[Range]:
-    """The ranges of a part that this rank can read alone; at least one, perhaps empty."""
+    """The ranges of a tensor's part that this rank can read without the others: at least one, which
+    may be empty."""
     if isinstance(tensor, Parameter) and isinstance(tensor.store, FlatStore):
         return [
             numbers._replace(tensor=place.path) for numbers in tensor.store.readable(tensor.index)

@@ -1,10 +1,10 @@
-"""SavedRange: what a rank owns of a model in training, as copies; and how a model gets it back.
+"""SavedRange: copies of the ranges that a rank owns, and Restored, which loads them into a model.
 
     rank 0 of 2   w 0..5   b 0..1  ─┐                           ┌─►  w b   rank 0 of 3
     rank 1 of 2   w 5..9           ─┴─►  a plan, carried out  ──┼─►  w b   rank 1 of 3
     SavedRange each                                             └─►  w b   rank 2 of 3
 
-Who gives what to whom is in `nearest.py`, messages in `moving.py`.
+`nearest.py` plans who sends what to whom, and `moving.py` sends it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,10 +34,10 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class ValuesInFile:
-    """A row of numbers in a file, read when it is sliced.
+    """A one-dimensional array in a file, which is read when it is sliced.
 
-    file   its name, for all ranks alike
-    read   reads numbers lo to hi - 1 of the row
+    file   the name of the file, the same on all ranks
+    read   read(lo, hi) returns elements lo..hi
     """
 
     file: str
@@ -48,19 +48,20 @@ class ValuesInFile:
 
 
 FlatValues: TypeAlias = np.ndarray | ValuesInFile
-"""A row of numbers, in memory of the host or in a file: a slice of it is an array on the host."""
+"""A one-dimensional array, in host memory or in a file; a slice of it is an array on the host."""
 
 
 class StateRange(NamedTuple, Generic[T]):
-    """A range of a tensor with a T for its values, and one for each state array of the optimizer.
+    """A range of a tensor, with a T for its values and a T for each array of its optimizer state.
 
-    A T is a row of numbers (`SavedRange`), the name of their type, or where they are in a file.
-    The fields are a row of the manifest of a checkpoint, so the `range` is not one of them.
+    A T is an array (`SavedRange`), the name of its dtype (`StateRange[str]`), or its place in a
+    file. The fields are a row of the manifest of a checkpoint, so `range` is a property and not a
+    field.
 
-    path, part, lo, hi   the `range`; the path is the first name of the tensor
-    shape, axes          of the whole tensor; the axes are in the order of memory
-    steps                how often it was updated
-    sums                 optimizer state by name; none of a tensor that is not trained
+    path, part, lo, hi   make up the `range`; the path is the first name of the tensor
+    shape, axes          of the whole tensor; the axes are in memory order
+    steps                the number of updates of the tensor so far
+    sums                 the optimizer state by name; empty for a tensor that is not trained
     """
 
     path: str
@@ -80,54 +81,55 @@ class StateRange(NamedTuple, Generic[T]):
 
     @property
     def range(self) -> Range:
-        """The numbers that it has."""
+        """The range of elements."""
         return self.place.range(self.lo, self.hi)
 
     @property
     def is_trained(self) -> bool:
-        """Whether an optimizer updates it."""
+        """True if an optimizer updates the tensor."""
         return self.steps > 0 or bool(self.sums)
 
     def array(self, name: str) -> T:
-        """The values, or the optimizer state of this name."""
+        """The values, or the array of the optimizer state with this name."""
         return self.values if name == VALUES else self.sums[name]
 
     def map(self, f: Callable[[T], U]) -> "StateRange[U]":
-        """The range with f applied to its values and to each state array."""
+        """The range with f applied to its values and to each array of its optimizer state."""
         return StateRange(*self[:7], f(self.values), {k: f(row) for k, row in self.sums.items()})
 
 
 SavedRange: TypeAlias = StateRange[FlatValues]
-"""A range with its numbers."""
+"""A range with its values and optimizer state, as arrays in memory or in a file."""
 
 
 def holder_of(saved_range: SavedRange, rank: int) -> Holder:
-    """The file that has the numbers of a range, or the rank, in whose memory they are."""
+    """The file that has the values of a saved range, or else `rank`."""
     return saved_range.values.file if isinstance(saved_range.values, ValuesInFile) else rank
 
 
 def dtypes_of(saved_range: SavedRange) -> StateRange[str]:
-    """The range with names of types in place of numbers."""
+    """The range with the names of dtypes in place of arrays."""
     return saved_range.map(lambda row: row[0:0].dtype.name)
 
 
 def bytes_of(saved_range: StateRange[str]) -> int:
-    """The bytes of a range: of its values and its optimizer state."""
+    """The bytes of a range: of its values and of its optimizer state."""
     types = (saved_range.values, *saved_range.sums.values())
     return (saved_range.hi - saved_range.lo) * sum(int(named(name).itemsize) for name in types)
 
 
 def saved(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> tuple[SavedRange, ...]:
-    """Copies of what this rank owns, between two steps; no message is sent."""
+    """Copies of the ranges that this rank owns, made between two steps; no message is sent."""
     return tuple(saved_range.map(np.array) for saved_range in owned(part, optimizer, whole))
 
 
 def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator[SavedRange]:
-    """The ranges that this rank owns between two steps; the next step may change them in place.
+    """Yields the ranges that this rank owns between two steps, as views that the next step may
+    change.
 
-    These are the ranges that its optimizer updates, and all that it has of frozen parameters and of
-    buffers. Without `whole`, as on a parameter server, tensors that it does not update are left
-    out: its copies are old.
+    They are the ranges that its optimizer updates, and its whole part of frozen parameters and of
+    buffers. `whole=False` leaves out the tensors that it does not update: on a parameter server
+    these are old copies.
     """
     numbers = {p: j for j, p in enumerate(optimizer.parameters)}
     for place, tensor, is_held in _tensors(part):
@@ -141,7 +143,7 @@ def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator
 
 
 def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
-    """Each parameter and buffer once, under its first name, and whether this rank has a part."""
+    """Yields (place, tensor, is_held) for each parameter and buffer once, under its first name."""
     tensors, seen = list(part.model.tensors()), set[int]()
     for (place, tensor), is_held in zip(tensors, which_held(tensors, part.held), strict=True):
         if id(tensor) not in seen:
@@ -150,7 +152,8 @@ def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
 
 
 def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]:
-    """The ranges of parameter j that this rank updates, with their values and optimizer state."""
+    """Yields the ranges of parameter j that this rank updates, with their values and optimizer
+    state."""
     p = optimizer.parameters[j]
     assert isinstance(p.store, FlatStore)
     for _, _, lo, hi in optimizer.owned(j):
@@ -161,11 +164,12 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
 
 
 class Restored:
-    """The ranges that ranks owned, to be loaded into a model. Every rank of `comm` makes it.
+    """The ranges that ranks owned when a snapshot was taken, ready to be loaded. Every rank of
+    `comm` makes it.
 
-    Each rank has what some ranks owned, or nothing, and all of them have what is in files; ranks
-    and layout may be others than those that it is from. Raises ValueError, on all ranks, if it is
-    not all of this model.
+    Each rank brings the ranges of some ranks, or none, and all know the same files. The number of
+    ranks and the layout may differ from those of the snapshot. Raises ValueError, on all ranks, if
+    the ranges do not make up this model.
     """
 
     def __init__(
@@ -192,8 +196,8 @@ class Restored:
         )
 
     def values_to_model(self) -> None:
-        """Copies parameters and buffers. Every rank calls it, before parameters are in a store that
-        ranks share."""
+        """Copies parameters and buffers into the model. Every rank calls it, before parameters move
+        to a store that ranks share."""
 
         def write(need: Range, name: str, numbers: np.ndarray) -> None:
             place, tensor, _ = self._tensors[need.tensor]
@@ -202,7 +206,8 @@ class Restored:
         carry_out(self._values, self._comm, self._read, write)
 
     def load_optimizer_state(self, optimizer: Optimizer) -> None:
-        """Copies optimizer state and step counts to `optimizer`. Every rank calls it."""
+        """Copies the optimizer state and the number of updates of each parameter into the
+        optimizer. Every rank calls it."""
         numbers = {id(p): j for j, p in enumerate(optimizer.parameters)}
         here = {k: numbers[id(t)] for k, (_, t, _) in self._tensors.items() if id(t) in numbers}
         steps = dict[str, int]()
@@ -233,7 +238,7 @@ class Restored:
         have: Sequence[Held],
         own_need: Sequence[Range],
     ) -> MovePlan:
-        """The plan for moving these arrays of each tensor. Every rank calls it."""
+        """Plans the moves of the given arrays of each tensor. Every rank calls it."""
         tensors = [
             MovedTensor(p.path, p.shape, memory_axes(t), moved_arrays, not isinstance(t, Parameter))
             for (p, t, _), moved_arrays in zip(self._tensors.values(), arrays, strict=True)
@@ -243,17 +248,19 @@ class Restored:
         return plan_moves(tensors, have, need, self._nodes)
 
     def _sorted(self, owned: Sequence[SavedRange]) -> dict[Held, SavedRange]:
-        """The ranges that this rank has or that are in files, by holder and range; raises
-        ValueError for any that does not fit the model."""
+        """The ranges that this rank has or that are in files, by (holder, range).
+
+        Raises ValueError for one that does not fit the model.
+        """
         by_holder = dict[Held, SavedRange]()
         for have in owned:
             if have.path not in self._tensors:
-                raise ValueError(f"{have.path} of the snapshot is not part of this model")
+                raise ValueError(f"{have.path} is in the snapshot, but not in this model")
             place, tensor, _ = self._tensors[have.path]
             if have.shape != place.shape or have.axes != memory_axes(tensor):
                 raise ValueError(
-                    f"{have.path} has shape {have.shape} and order of memory {have.axes} in the "
-                    f"snapshot, the model needs {place.shape} and {memory_axes(tensor)}"
+                    f"{have.path} has shape {have.shape} and memory order {have.axes} in the "
+                    f"snapshot, but {place.shape} and {memory_axes(tensor)} in this model"
                 )
             by_holder.setdefault((holder_of(have, self._comm.rank), have.range), have)
         return by_holder

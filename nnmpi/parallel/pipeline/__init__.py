@@ -1,1 +1,1 @@
-"""Pipelines: stages of a model on several ranks."""
+"""Pipeline parallelism: the stages of a rank, and the measured costs by which a model is cut."""

@@ -1,8 +1,8 @@
 """The cost of each unit of a model: seconds and bytes of one micro-batch, measured on one rank.
 
-The micro-batch goes through the graph unit by unit, so one unit's parameters are in memory at a
-time. The model is left as it was: values that were not drawn before are discarded, gradients,
-running statistics and counters of passes stay.
+The micro-batch passes through the graph unit by unit, so only one unit's parameters are in memory
+at a time. The model is left unchanged: values drawn for the measurement are discarded; gradients,
+running statistics and counters of passes are restored.
 """
 
 import tracemalloc
@@ -34,19 +34,20 @@ LIMIT = 0.5
 
 
 Timer: TypeAlias = Callable[[], float]
-"""The time in seconds."""
+"""Returns the time in seconds."""
 
 
 class UnitCost(NamedTuple):
-    """The cost of a unit or a stage in one micro-batch: numbers, to be sent as a row of float64.
+    """The cost of a unit or a stage in one micro-batch; all fields are floats, to be sent as a row
+    of float64.
 
     forward           seconds of its forward pass
-    input_gradient    seconds of the gradient of its input; 0 where that needs none
-    weight_gradient   seconds of the gradients of its parameters; 0 where it trains none
+    input_gradient    seconds of the gradient of its input; 0 if the input needs none
+    weight_gradient   seconds of the gradients of its parameters; 0 if none is trained
     parameter_bytes   of the values of its parameters, trained or not
-    activation_bytes  of memory that a forward pass adds: its output and what else the
-                      backward pass needs; that of a stage includes its input
-    input_bytes       of all tensors that cross in front of it: the messages, if a stage begins here
+    activation_bytes  of memory that a forward pass adds: its output, and what else the backward
+                      pass needs; for a stage, including its input
+    input_bytes       of all tensors that enter it: the messages, if a stage begins with it
     """
 
     forward: float
@@ -58,19 +59,19 @@ class UnitCost(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The time of all three passes."""
+        """The seconds of all three passes."""
         return self.forward + self.input_gradient + self.weight_gradient
 
     def scaled(self, factor: float) -> "UnitCost":
-        """The cost in a micro-batch with `factor` times as many samples."""
+        """Returns the cost of a micro-batch with `factor` times as many samples."""
         more = UnitCost(*(n * factor for n in self))
         return more._replace(parameter_bytes=self.parameter_bytes)
 
 
 class UnitCosts(NamedTuple):
-    """The costs of the units of a model in a micro-batch of so many samples.
+    """The costs of the units of a model in a micro-batch of `samples` samples.
 
-    begins   the number of the first layer of each
+    begins   the index of the first layer of each unit
     """
 
     samples: int
@@ -78,15 +79,16 @@ class UnitCosts(NamedTuple):
     costs: tuple[UnitCost, ...]
 
     def scaled(self, samples: int) -> "UnitCosts":
-        """About what they cost with so many samples."""
+        """Returns the approximate costs for another number of samples."""
         scaled = (cost.scaled(samples / self.samples) for cost in self.costs)
         return UnitCosts(samples, self.begins, (*scaled,))
 
 
 def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
-    """The cost of each stage: the sums over its units.
+    """Returns the cost of each stage: the sums over its units.
 
-    Stage 0 needs no gradient of its input: that of its other units is part of its weight gradient.
+    Stage 0 needs no gradient of its input, so the input gradients of its units count as part of its
+    weight gradient.
     """
     of_stages = list[UnitCost]()
     for a, b in bounds(cut, len(costs)):
@@ -99,10 +101,10 @@ def stage_costs(costs: Sequence[UnitCost], cut: SplitPoints) -> list[UnitCost]:
 
 
 class Timing(NamedTuple):
-    """How passes are timed: each time is the least of so many repeats, after a warm-up.
+    """How passes are timed: the least of `repeats` measurements, after a warm-up.
 
-    The ranks along the axes of `together`, which divide the layers, make the passes together. Their
-    exchanges count, unless the `clock` stands still while they wait.
+    The ranks of the Comms in `together`, which divide the layers, make the passes together. Their
+    communication is included, unless `clock` stands still while they wait.
     """
 
     repeats: int = 5
@@ -122,10 +124,10 @@ def profile(
     timing: Timing = REPEATED,
     dtype: Any = None,
 ) -> list[UnitCost]:
-    """The cost of each unit of a model for a micro-batch x; `dtype` is that of the parameters, by
-    default that of x.
+    """Returns the cost of each unit of a model for a micro-batch x; `dtype` is that of the
+    parameters, by default that of x.
 
-    The sums agree with a pass through the whole model if freed memory stays in the process
+    The sums agree with a pass through the whole model if the process keeps freed memory
     (`blas.tune`), as it does in a run.
     """
     costs, dtype = list[UnitCost](), dtype or arrays(x)[0].dtype
@@ -151,8 +153,8 @@ _PASS = Pass(0, None, UNTRACKED)
 
 
 def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
-    """The root of a backward pass, and its gradient of ones: the output, or those of the outputs
-    that are new, joined."""
+    """Returns the root of a backward pass and its gradient of ones: the output, or all new outputs
+    joined."""
 
     def ones(t: Tensor) -> Array:
         return backend.xp_of(t.data).ones_like(t.data)
@@ -171,12 +173,12 @@ def _fastest(
     on: Backend,
     timing: Timing,
 ) -> tuple[Tensors, list[float]]:
-    """The input of the next unit, and the least of each time over the repeats.
+    """Returns the input of the next unit, and the least of each time over the repeats.
 
-    That input requires gradients if a unit before it is trained. Gradients are not cleared between
-    repeats: in a step, all micro-batches but one add to them.
+    That input requires gradients if this unit or one before it is trained. Gradients are not
+    cleared between repeats: in a step, all micro-batches except the first add to them.
     """
-    start, late = perf_counter(), np.zeros(1, np.int64)
+    start, is_late = perf_counter(), np.zeros(1, np.int64)
     y, _ = _passes(module, x, on, timing.clock)
     needing = needing_gradients(x)
     if isinstance(y, Tensor) and needing and all(t.grad is None for t in needing):
@@ -187,10 +189,10 @@ def _fastest(
     leaves = each(lambda t: Tensor(t.data, t.requires_grad), y)
     measured = [_passes(module, x, on, timing.clock)[1]]
     while len(measured) < timing.repeats:
-        late[0] = perf_counter() - start > LIMIT
+        is_late[0] = perf_counter() - start > LIMIT
         for comm in timing.together:  # all ranks make the same number of passes
-            comm.all_reduce(late, "doubling")
-        if late[0]:
+            comm.all_reduce(is_late, "doubling")
+        if is_late[0]:
             break
         measured.append(_passes(module, x, on, timing.clock)[1])
     return leaves, [min(times) for times in zip(*measured, strict=True)]
@@ -199,7 +201,8 @@ def _fastest(
 def _passes(
     module: Module, enters: Tensors, on: Backend, clock: Timer
 ) -> tuple[Any, tuple[float, ...]]:
-    """The output; seconds of its forward pass, of the gradients of its input and of parameters."""
+    """Returns the output, and the seconds of the forward pass, of the input gradient and of the
+    weight gradients."""
     inputs = needing_gradients(enters)
     for t in inputs:
         t.grad = None
@@ -218,15 +221,16 @@ def _passes(
 
 
 def _now(on: Backend, clock: Timer) -> float:
-    """The time in seconds, after waiting for the device."""
+    """Returns the time in seconds, after waiting for the device."""
     backend.to_host(on.xp.zeros(1))
     return clock()
 
 
 def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Comm]) -> int:
-    """The memory that a forward pass adds, as long as its output is there.
+    """Returns the memory that a forward pass adds while its output is alive.
 
-    Ranks that are threads share one trace, and crash if it ends while one of them computes.
+    Ranks that are threads share one tracemalloc trace, and crash if it ends while one of them
+    computes.
     """
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()

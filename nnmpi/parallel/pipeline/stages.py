@@ -1,4 +1,4 @@
-"""Which layers this rank has of a model in stages, and what is left of other stages."""
+"""Takes a rank's stages out of a model, and frees the parameters of other stages."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -12,7 +12,7 @@ from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 def own_stages(
     model: Module, arrangement: Arrangement, rank: int, facts: Mapping[str, Any]
 ) -> ModelPart:
-    """The part of the model that a rank has; parameters of other ranks lose their memory."""
+    """Returns the part of a model that a rank has; parameters of other ranks lose their memory."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.branches
     positions = arrangement.own_positions(rank)
     if len(division.stages) == 1 and not owned.variables:
@@ -45,7 +45,8 @@ def own_stages(
 
 
 class OnAnotherRank:
-    """The store of a parameter that is not of this rank: it has no memory here."""
+    """The store of a parameter that another rank has; it has no memory on this rank, and every
+    access raises ValueError."""
 
     def __init__(self, path: str, where: str) -> None:
         self._where = f"{path} is in a {where}, and not here"

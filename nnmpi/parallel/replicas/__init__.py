@@ -1,1 +1,1 @@
-"""Data parallelism."""
+"""Data parallelism: replicas compute parts of a batch, and their gradients are summed."""

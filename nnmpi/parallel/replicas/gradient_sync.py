@@ -1,16 +1,17 @@
-"""Syncs of data parallelism: gradients are summed over dp, bucket by bucket, in backward passes.
+"""Syncs of data parallelism: sum gradients over dp, bucket by bucket, during backward passes.
 
 Rules:
 
-- Buckets start in the order of their numbers, the last one first, never in that in which they are
-  final: ranks differ in that, and collectives of one Comm have to be called in one order.
-- Bucket 0 is last, since its scalars say which parameters were used; nobody knows before.
-- Gradients are not set to 0 between steps. A parameter without one has an old one in memory, so
-  `fill_unused` comes before the sum.
+- Sums start in descending order of buckets, never in the order in which buckets become final: that
+  differs between ranks, and all ranks of a Comm have to call its collectives in one order.
+- Bucket 0 is last, since its scalars say which parameters were used; no rank knows that earlier.
+- Gradients are not set to 0 between steps. A parameter without a gradient has an old one in memory,
+  so `fill_unused` comes before the sum.
 
-Parameters of layers along tp that compute some positions, samples or rows are copies, of whose
-gradients each rank has a term. The sums over dp come first, bucket by bucket; then each rank sums
-what it updates of all these parameters over tp, in one all-reduce. So ZeRO sends its shards only.
+Where the ranks along tp compute different positions, samples or rows of a layer, its parameters are
+copies, and each rank has one term of their gradients. These are summed over dp first, bucket by
+bucket; then each rank sums the part that it updates over tp, in one all-reduce for all these
+parameters. So ZeRO sends its shards only.
 
     flat_grad   [ ... | norm.weight | norm.bias | c_attn ... | c_proj.bias | ... ]
                         ▼             ▼                        ▼
@@ -31,15 +32,15 @@ from nnmpi.parallel.wire import Transfer, Wire
 
 
 class BucketedSync(GradientSync):
-    """The sum of a bucket starts when it is complete, in one order on every rank.
+    """Starts the sum of a bucket when all its gradients are final, in the same order on every rank.
 
-    The loss, the request and which parameters were used are in the scalars of the store, which
-    most stores send with the first bucket of the buffer, the last one that is summed. Without
-    `overlap` all sums wait for the end of the backward pass, and those over dp for each other. Sums
-    over other stages too (one parameter each) wait for nothing: the ranks of two stages start them
-    in different orders.
+    The loss, the request and which parameters were used are scalars of the store, and most stores
+    send them with bucket 0, which is summed last. Without `overlap` all sums start after the
+    backward pass, and those over dp wait for each other. A bucket that other stages sum too (one
+    parameter) never waits: the ranks of two stages start these sums in different orders, and would
+    wait in a circle.
 
-    at_end   what follows the sums over dp
+    at_end   called after the sums over dp
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class BucketedSync(GradientSync):
             self._works[0].poll()
 
     def finish(self) -> None:
-        """Starts what is left, unused parameters included, and waits for all sums."""
+        """Starts the sums that are left, of unused parameters too, and waits for all."""
         dp = self._buckets.all[0].comm
         with self._waiting:
             while self._due:
@@ -106,10 +107,10 @@ class BucketedSync(GradientSync):
 
 
 class ScatteredSync(BucketedSync):
-    """The sync of ZeRO 2 and 3: gradients leave in each backward pass.
+    """The sync of ZeRO 2 and 3, which scatters gradients in each backward pass.
 
-    The buckets of a stage start in one order on every rank, the last ones first, as soon as the
-    pass is done with all their parameters; those with parameters that it does not use, at its end.
+    The buckets of a stage start in descending order on every rank, each as soon as the pass is done
+    with all its parameters; buckets with parameters that the pass does not use start at its end.
     Without `overlap` each sum is complete before the backward pass goes on.
     """
 
@@ -118,7 +119,7 @@ class ScatteredSync(BucketedSync):
     def __init__(self, store: LocalStore, *how: Any) -> None:
         super().__init__(store, *how)
         buckets = store.buckets
-        self._of_pass: dict[int, tuple[list[int], list[int]]] = {}  # due, and uses, of each stage
+        self._of_pass: dict[int, tuple[list[int], list[int]]] = {}  # by stage: due, uses
         for stage in {stage for stages in buckets.stages for stage in stages}:
             due = [b for b, stages in enumerate(buckets.stages) if stage in stages]
             uses = [sum(stage in buckets.users[i] for i in members) for members in buckets.members]
@@ -130,7 +131,7 @@ class ScatteredSync(BucketedSync):
         self._due = []
 
     def begin_pass(self, stage: int) -> None:
-        while self._due:  # with parameters that the pass before has not used
+        while self._due:  # buckets with parameters that the last pass has not used
             self._start_next()
         due, uses = self._of_pass.get(stage, ((), ()))
         self._due, self._left = [*due], [*uses]
@@ -139,7 +140,7 @@ class ScatteredSync(BucketedSync):
         self._store.poll()
 
     def _start_next(self) -> None:
-        """Starts the sum of a bucket; the next backward pass writes other gradients."""
+        """Starts the sum of a bucket; the next backward pass will write new gradients."""
         store, b = self._store, self._due.pop()
         fill_unused(self._members[b])
         for p in self._members[b]:
@@ -155,8 +156,8 @@ class ScatteredSync(BucketedSync):
 
 
 def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
-    """Sums the shards of buckets that other stages have too, each over the ranks with the same
-    shard of it."""
+    """Sums the shards of buckets that other stages have too, each over the ranks that have the same
+    shard."""
     with waiting("sums"):
         for b, stages in tied.items():
             shard = store.shard_gradient(store.shards[b])
@@ -164,9 +165,10 @@ def sum_over_stages(store: LocalStore, tied: Mapping[int, Wire]) -> None:
 
 
 def sum_terms(store: LocalStore, terms: Sequence[FlatSlice], tp: Comm) -> None:
-    """Sums the gradients in some stretches of the store, of which each rank along tp has a term."""
-    shards = (shard for stretch in terms for shard in store.own_shards(*stretch))
-    pieces = [*map(store.shard_gradient, shards)]  # on all ranks of tp as many numbers
+    """Sums over tp the gradients in `terms`, slices of the flat buffer of which each rank along tp
+    has one term."""
+    shards = (shard for bounds in terms for shard in store.own_shards(*bounds))
+    pieces = [*map(store.shard_gradient, shards)]  # equally long on all ranks of tp
     if not pieces:
         return
     row = store.on.xp.concatenate(pieces)

@@ -1,8 +1,8 @@
 """Data parallelism: each rank computes its part of a batch, and gradients are summed over dp.
 
-Batches whose parts have one sample where a layer needs more are refused before the first step.
-BatchNorm1d takes one number a channel from each sample, and one number has no variance. An image
-may have several numbers a channel; where it has one, BatchNorm2d itself refuses it.
+A batch is refused before the first step if a part of it has one sample and the model has a
+BatchNorm1d, which takes one value a channel from each sample: one value has no variance. An image
+may have several values a channel; where it has one, BatchNorm2d itself raises.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,14 +39,14 @@ from nnmpi.parallel.wire import wire_for, wire_of
 
 
 def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """The parts of data parallelism; every rank calls it."""
+    """The parts of a strategy that make it data parallel; every rank calls it."""
     dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
     try:
         store, sync = _store_and_sync(layout, spec, tied)
-    except NoRoomError as error:  # on all ranks alike
+    except NoRoomError as error:  # raised on all ranks
         raise ValueError(f"allreduce {arrangement.algorithm}: {error}") from None
     stats = [duplicate(replicas)] if p > 1 else []
     wire = wire_beside if arrangement.algorithm == NCCL else wire_for
@@ -69,7 +69,8 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """The parts of data parallelism between the stages of a pipeline; every rank calls it."""
+    """The parts of a strategy with data parallelism in each stage of a pipeline; every rank calls
+    it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
     facts = {"schedule": config.schedule, "micro_batches": config.micro_batches, **spec.part.facts}
     return parts._replace(
@@ -78,9 +79,10 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
-    """For each parameter that other stages have too, by index: the ranks that sum its gradient.
+    """By index of each parameter that other stages have too: a Comm of the ranks that sum its
+    gradient.
 
-    Where gradients are scattered, those with the same shard: others have other shards.
+    If gradients are scattered, these are only the ranks with the same shard.
     """
     comms, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     rank, mesh = layout.all.rank, layout.mesh
@@ -98,8 +100,11 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
 def _store_and_sync(
     layout: Layout, spec: TrainSpec, tied: Mapping[int, Comm]
 ) -> tuple[LocalStore, GradientSync]:
-    """The store of the arrangement, to which the parameters move, and what sums their gradients:
-    where ranks along tp have terms of them, over tp, too."""
+    """Moves the parameters to the store of the arrangement; returns it with the sync that sums
+    their gradients.
+
+    Terms of gradients on ranks along tp are summed by the sync too.
+    """
     a, dp, on, scaler = spec.arrangement, layout.replicas, spec.task.on, spec.task.scaler
     held, parameters = a.model_on(layout.all.rank), spec.parameters
     with_comms = [
@@ -110,7 +115,7 @@ def _store_and_sync(
         held.spans, with_comms, [variable.users for variable in held.trained], a.algorithm
     )
     if scaler is not None:
-        for p in {*spec.part.parameters} - {*parameters}:  # not trained: they have no masters
+        for p in {*spec.part.parameters} - {*parameters}:  # frozen, so without masters
             p.move(SingleStore(p.data.astype(a.dtype)), 0)
     in_front, apart = held.scalars, dp.size == 1
     made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
@@ -118,7 +123,7 @@ def _store_and_sync(
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}
         at_end.append(partial(sum_over_stages, store, wires))
-    if terms := held.stretches(a.sharding.terms):
+    if terms := held.slices_of(a.sharding.terms):
         at_end.append(partial(sum_terms, store, terms, layout.axis["tp"]))
     sync = ScatteredSync if a.store.scatters else BucketedSync
     return store, sync(store, a.config.overlap, at_end, spec.recorder)
@@ -128,22 +133,25 @@ def _store_and_sync(
 
 
 class OneSampleError(AgreedError, ValueError):
-    """Some part of a batch has one sample."""
+    """Raised if a part of a batch has one sample where a layer needs more."""
 
 
 def check_parts(
     model: Module, loader: Loader, batches: float, cuts: Sequence[BatchCut], into: str, remedy: str
 ) -> None:
-    """Raises OneSampleError, on all ranks alike, if a part of the first `batches` has one sample.
+    """Raises OneSampleError, on all ranks, if a part of one of the first `batches` batches has one
+    sample and a layer needs more.
 
-    `cuts` are those of all ranks; `into` describes them, `remedy` is what to do instead.
+    cuts     how all ranks cut a batch
+    into     describes the parts in the message
+    remedy   what the message suggests
     """
     layers = row_norm_names(model)
     if not layers:
         return
     for n in _sizes(loader, batches):
         if any(len(part) == 1 for cut in cuts for part in cut(np.arange(n))):
-            how = f" is cut into {into}, and one of these parts has 1; use {remedy}"
+            how = f" is cut into {into}, one of which has 1 sample; use {remedy}"
             raise OneSampleError(
                 f"{layers[0]} needs more than one sample: of {len(loader.split.y)} in batches of "
                 f"{loader.batch_size}, a batch of {n}"
@@ -152,7 +160,8 @@ def check_parts(
 
 
 def check_micro_batches(model: Module, loader: Loader, batches: float, parts: int) -> None:
-    """Checks batches whose micro-batches, so many `parts` of each, have statistics of all ranks."""
+    """Checks batches in `parts` micro-batches, whose statistics are taken over all ranks (see
+    `check_parts`)."""
     check_parts(
         model,
         loader,
@@ -164,7 +173,8 @@ def check_micro_batches(model: Module, loader: Loader, batches: float, parts: in
 
 
 def _sizes(loader: Loader, batches: float) -> list[int]:
-    """The sizes of the first `batches` batches of an epoch: whole ones, and the last one."""
+    """The different sizes of the first `batches` batches of an epoch: full ones, and the last
+    one."""
     samples, size = len(loader.split.y), loader.batch_size
     full_batches, rest = divmod(samples, size)
     sizes = [size] * min(full_batches, 1)

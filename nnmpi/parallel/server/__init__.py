@@ -7,7 +7,7 @@
 flat   [ a a a a a a | b b b b b b ]     each server updates its slice of all parameters
            rank 3        rank 4
 
-bsp, ssp and asp differ in one number: the steps that a worker may be ahead of the slowest one.
+bsp, ssp and asp differ in one number: how many steps a worker may be ahead of the slowest one.
 """
 
 from nnmpi.options.config import Config
@@ -19,12 +19,13 @@ from nnmpi.parallel.strategy import RankStep, Strategy, TrainSpec, executor_of
 
 
 def make(layout: Layout, spec: TrainSpec) -> Strategy:
-    """The strategy of this rank; every rank calls it."""
+    """The strategy of this rank, a worker's or a server's; every rank calls it."""
     return ParameterServer(layout, spec) if layout.serves else ServerClient(layout, spec)
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
-    """The gradients of a worker; a server makes no step of its own."""
+    """The step of one rank on paper: a worker computes gradients, a server does nothing by
+    itself."""
     store, _ = served(layout, spec)
     optimizer = spec.optimizer(store.parameters)
     if layout.serves:
@@ -36,7 +37,8 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
 
 
 def check(config: Config, ranks: int) -> None:
-    """Raises ValueError if there are too few ranks for the servers, or other ranks than dp says."""
+    """Raises ValueError if there are too few ranks for the servers, or if dp does not equal the
+    number of workers."""
     servers = server_count(config)
     if ranks <= servers:
         raise ValueError(
@@ -45,6 +47,6 @@ def check(config: Config, ranks: int) -> None:
         )
     if servers and config.dp not in (None, ranks - servers):
         raise ValueError(
-            f"dp {config.dp} does not fit {ranks} ranks of which {servers} serve: "
+            f"dp {config.dp} does not fit {ranks} ranks, {servers} of them servers: "
             f"start it with mpirun -n {config.dp + servers}, or leave dp out"
         )

@@ -1,10 +1,10 @@
-"""ServerClient: a worker computes gradients at its own pace, and pushes them to the servers.
+"""ServerClient: a worker, which computes gradients at its own pace and pushes them to the servers.
 
-Each worker has a sequence of batches of its own, the endless sequence of epochs, and takes its part
-of each. Where workers do not wait for each other, a fast one gets further in it than a slow one. An
-epoch ends after as many pushes as it would have if all were equally fast. So a run sees as many
-samples at any speeds; but the fast worker has computed its parts of later batches, and fewer of the
-slow worker's parts are seen.
+Each worker iterates over an endless sequence of batches, epoch after epoch, and takes its part of
+each. Where workers do not wait for each other, a fast one gets further than a slow one. An epoch
+ends after as many pushes as N workers would make if all were equally fast, so a run sees the same
+number of samples at any speeds. But the fast worker has computed parts of later batches, in place
+of parts of the slow worker, which are not seen.
 """
 
 from collections.abc import Generator
@@ -36,7 +36,8 @@ Batches: TypeAlias = Generator[tuple[StepState, Load], None, None]
 
 
 class LocalGradient(GradientSync):
-    """The GradientSync and the update of a worker: a step leaves its own gradient in the store."""
+    """The GradientSync and the update of a worker: a step leaves this worker's gradient in the
+    store."""
 
     def __init__(self, store: LocalStore) -> None:
         self._store = store
@@ -51,15 +52,18 @@ class LocalGradient(GradientSync):
         fill_unused(self._store.parameters)
 
     def apply(self, step: int) -> Outcome:
-        """The loss of this worker's samples; the servers update the parameters."""
+        """The loss of this worker's samples as the outcome of a step; the servers update the
+        parameters."""
         return Outcome(backend.to_float(self._loss), self._request, True)
 
 
 def worker_parts(
     layout: Layout, spec: TrainSpec, store: LocalStore
 ) -> tuple[LocalGradient, BatchStats]:
-    """The gradient sync and the batch statistics of a worker: local, except that statistics are
-    over all workers if these make each step together."""
+    """The gradient sync and the batch statistics of a worker.
+
+    Statistics are local, except where the workers make each step together: then over all workers.
+    """
     dp = layout.axis["dp"]
     together = steps_ahead(spec.arrangement.config) == 0 and dp.size > 1
     return LocalGradient(store), Synced(dp) if together else LOCAL
@@ -77,17 +81,18 @@ class ServerClient(ServerStrategy):
         sync, stats = slowed(config, dp.rank, dp.size, gradient, stats)
         self._executor = executor_of(layout, spec, sync, gradient.apply, stats)
         split = BatchSplit(config.micro_batches, dp.size, dp.rank)
-        # a worker by itself can compute nothing on parts without samples
+        # batch statistics of no samples do not exist, and here no other worker contributes to them
         self._cut: BatchCut = (
             split if self._synchronous else lambda rows: [part for part in split(rows) if len(part)]
         )
         self._channel = RequestChannel(layout, self._store, self._slices)
         self._batches: Batches | None = None
         if self._next_steps:
-            self._is_at(self._next_steps[dp.rank])
+            self._set_position(self._next_steps[dp.rank])
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """The steps of all workers in an epoch, as this one learns of them from the servers."""
+        """Yields the steps of all workers in an epoch, as the servers report them to this
+        worker."""
         self._check_batches(loader)
         if self._batches is None:
             at = start if self.position is None else self.position.next
@@ -96,7 +101,7 @@ class ServerClient(ServerStrategy):
             with closing(self._epoch(self._batches, loader, start)) as steps:
                 yield from self.traffic.counted(steps, loader)
                 yield from steps
-        except Exception:  # after an error of one rank, `close` is not called
+        except Exception:  # `close` is not called after an error of one rank
             self._batches.close()
             raise
 
@@ -108,7 +113,7 @@ class ServerClient(ServerStrategy):
         while reply.go:
             state, load = next(batches)
             if not self._synchronous:
-                self._is_at(state.next(len(loader)))
+                self._set_position(state.next(len(loader)))
             reply = self._push(load, state, len(loader), reply.stop)
             if reply.go:
                 yield from progress.results(reply.totals)
@@ -118,14 +123,14 @@ class ServerClient(ServerStrategy):
             average_buffers(self.layout.axis["dp"], self._task.model)
         yield from progress.results(reply.totals, ended=True, stop=reply.stop)
 
-    def _is_at(self, state: StepState) -> None:
+    def _set_position(self, state: StepState) -> None:
         """Notes which step this worker makes next."""
         self.position = WorkerPosition(self.layout.axis["dp"].rank, self.layout.workers, state)
 
     def _push(self, load: Load, state: StepState, batches: int, stop: bool) -> Reply:
-        """Computes a gradient and sends it; without samples, sends that there is none.
+        """Computes a gradient and pushes it; without samples, pushes zeros and says so.
 
-        `stop` is what the servers have replied: whether one knows of a rank that wants to stop.
+        stop   True if the servers have replied that some rank wants to end the run
         """
         samples, loss = sum(len(batch.samples) for batch in load.micro), 0.0
         divisor = sum(self._task.objective.loss.divisor(batch.y) for batch in load.micro)
@@ -157,14 +162,14 @@ class ServerClient(ServerStrategy):
         super().close()
 
     def _end_batches(self) -> None:
-        """The next step begins them anew, where this worker is."""
+        """Closes the endless batches; the next step opens them again, at this worker's position."""
         if self._batches is not None:
             self._batches.close()
             self._batches = None
 
 
 def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
-    """The batches of all epochs from `start` on, each with the state before its step."""
+    """Yields the batches of all epochs from `start` on, each with the state before its step."""
     state = start
     while True:
         with closing(loader.loads(state.epoch, cut, state.batch)) as loads:
@@ -176,7 +181,7 @@ def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
 def average_buffers(comm: Comm, model: Module) -> None:
     """Replaces floating-point buffers by their means over the ranks, added in the order of ranks.
 
-    Counts, such as num_batches_tracked, stay as they are.
+    Integer buffers, such as num_batches_tracked, stay as they are.
     """
     buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
     if not buffers:

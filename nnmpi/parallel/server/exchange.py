@@ -25,22 +25,22 @@ POLLS, PAUSE = 20, 5e-5  # polls before the first pause, and seconds of a pause
 
 
 class Purpose(IntEnum):
-    """The purpose of a worker's request. Every reply brings the parameters as they are then."""
+    """The purpose of a worker's request; every reply comes with the current parameters."""
 
-    START = 0  # the beginning of an epoch
-    PUSH = 1  # a gradient follows; the reply says whether to compute another one
-    DONE = 2  # the end of the epoch; the reply comes when all workers have asked for it
+    START = 0  # an epoch begins
+    PUSH = 1  # a gradient follows; the reply says if the worker is to compute another one
+    DONE = 2  # the epoch has ended; the reply comes when all workers have sent this
 
 
 class WorkerRequest(NamedTuple):
-    """The request that a worker sends to each server; with a PUSH, a gradient follows."""
+    """The request that a worker sends to each server; after a PUSH it also sends a gradient."""
 
     purpose: float
     samples: float = 0
     divisor: float = 0  # of the loss of these samples
     loss: float = 0  # summed over the samples
-    stop: float = 0  # whether some rank wants to end the run
-    squares: float = 0  # of the whole gradient, summed
+    stop: float = 0  # not 0 if some rank wants to end the run
+    squares: float = 0  # sum of squares of the whole gradient
 
 
 class Totals(NamedTuple):
@@ -56,15 +56,16 @@ class Totals(NamedTuple):
 class Reply(NamedTuple):
     """The reply that a server sends to a worker, before the parameters."""
 
-    go: bool  # whether to compute another gradient in this epoch; the first server decides
-    stop: bool  # whether some rank wants to end the run
+    go: bool  # True: compute another gradient in this epoch; the first server decides
+    stop: bool  # True if some rank wants to end the run
     totals: Totals
 
 
 def poll_until(is_done: Callable[[], bool]) -> None:
-    """Calls it until it returns True, with pauses: a rank that spins takes a core from the others.
+    """Calls `is_done` until it returns True, with pauses: a rank that spins takes a core from the
+    others.
 
-    The first calls follow each other at once: a pause costs more than a call.
+    The first POLLS calls have no pause between them, since a pause costs more than a call.
     """
     polls = 0
     while not is_done():
@@ -73,15 +74,15 @@ def poll_until(is_done: Callable[[], bool]) -> None:
 
 
 def wait_all(works: Iterable[Transfer]) -> None:
-    """Waits for all works, without spinning."""
+    """Waits for all transfers, without spinning."""
     for work in works:
         poll_until(work.poll)
 
 
 class RequestChannel:
-    """A worker's end: sends requests to all servers, and receives their replies.
+    """A worker's end of the connection to all servers: sends requests, and receives replies.
 
-    Each server updates one of the slices of the parameters.
+    slices   the slice of the parameters that each server updates
     """
 
     def __init__(self, layout: Layout, store: LocalStore, slices: Sequence[slice]) -> None:
@@ -92,7 +93,8 @@ class RequestChannel:
         self._replies = np.zeros((layout.servers, 2 + len(Totals._fields)))
 
     def ask(self, request: WorkerRequest) -> Reply:
-        """Sends the request to all servers; returns when all of their parameters are here."""
+        """Sends a request to all servers; returns when the replies and parameters of all of them
+        have arrived."""
         comm, wire, store, works = self._comm, self._wire, self._store, list[Transfer]()
         self._request[:] = [*request, *(p.has_grad for p in store.parameters)]
         for rank, part, reply in zip(self._servers, self._slices, self._replies, strict=True):
@@ -109,10 +111,10 @@ class RequestChannel:
 
 
 class ReplyChannel:
-    """A server's end: receives the requests of one worker, and sends replies.
+    """A server's end of the connection to one worker: receives requests, and sends replies.
 
-    `request`, `used` and `gradient` are those of the last request. With `copies`, parameters may be
-    updated while a reply is on its way.
+    `request`, `used` and `gradient` are those of the last request. If `copies` is True, parameters
+    are copied before they are sent, so that they can be updated meanwhile.
     """
 
     def __init__(
@@ -125,31 +127,31 @@ class ReplyChannel:
         zeros_like = store.on.xp.zeros_like
         self._sent = zeros_like(self._parameters) if copies else self._parameters
         self.gradient = zeros_like(self._parameters)  # of the server's slice
-        # the head of a request, then its gradient, until both came
+        # the head of a request and then its gradient, until both have arrived
         self._receiving: list[Transfer] = []
         self._sending: list[Transfer] = []
 
     @property
     def request(self) -> WorkerRequest:
-        """The head of the request."""
+        """The last request of the worker."""
         return WorkerRequest(*self._head[: len(WorkerRequest._fields)].tolist())
 
     @property
     def used(self) -> Array:
-        """For each parameter, 1 if it has a gradient, else 0."""
+        """For each parameter, 1 if the worker's gradient of it exists, else 0."""
         return self._head[len(WorkerRequest._fields) :]
 
     def listen(self) -> None:
-        """Starts to receive a request."""
+        """Starts to receive the next request."""
         self._receiving = [self._comm.irecv(self._head, self._worker, REQUEST)]
 
     def poll(self) -> None:
-        """All messages of this rank progress."""
+        """Polls one message, which moves all messages of this rank."""
         if self._receiving:
             self._receiving[-1].poll()
 
     def arrived(self) -> bool:
-        """Whether a request has arrived, its gradient included; true once for each request."""
+        """True, once for each request, when it has arrived with its gradient."""
         works = self._receiving
         if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:
             works.append(self._wire.irecv(self.gradient, self._worker, GRADIENT))
@@ -159,7 +161,7 @@ class ReplyChannel:
         return True
 
     def reply(self, reply: Reply) -> None:
-        """Sends a reply, and the parameters."""
+        """Starts to send a reply and the parameters."""
         self.flush()
         self._reply[:] = [reply.go, reply.stop, *reply.totals]
         if self._sent is not self._parameters:
@@ -170,5 +172,5 @@ class ReplyChannel:
         ]
 
     def flush(self) -> None:
-        """Waits until the last reply has been sent."""
+        """Waits until the last reply was sent."""
         wait_all(self._sending)

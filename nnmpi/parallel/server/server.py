@@ -1,11 +1,11 @@
 """ParameterServer: updates a slice of the parameters with the gradients that workers push.
 
-One rule for bsp, ssp and asp: a worker that has pushed gets a reply, and goes on, as soon as it is
-no more than `bound` steps ahead of the slowest worker. BSP is a bound of 0: the gradients of a step
-are summed, and used for one update. ASP has no bound. In ASP and SSP each push is an update.
+One rule covers bsp, ssp and asp: a worker that has pushed gets a reply, and continues, as soon as
+it is at most `bound` steps ahead of the slowest worker. In BSP the bound is 0: the gradients of a
+step are summed for one update. ASP has no bound. In SSP and ASP each push is an update.
 
-The learning rate follows all workers: push i, whichever worker makes it, has that of step
-i // workers. So no fast worker reaches the end of a schedule while a slow one is at its start.
+The learning rate follows all workers: push i, by whichever worker, has the rate of step i //
+workers. So a fast worker does not reach the end of a schedule while a slow one is at its start.
 
 bound 1      worker 0   push 0 ─ push 1 ─ waits ───────── push 2
              worker 1   ................. ─── push 0 ────┘
@@ -32,11 +32,11 @@ from nnmpi.parallel.strategy import TrainSpec
 
 
 class ClockTable:
-    """Clocks and counts; it knows neither messages nor parameters.
+    """The clocks of workers and counts of their pushes; it knows neither messages nor parameters.
 
     clocks[w]     pushes of worker w so far, in all epochs
     version       optimizer steps so far
-    staleness[w]  {s: how often s optimizer steps lay between a pull and the push computed from it}
+    staleness[w]  {s: how often s optimizer steps were between a pull and the push computed from it}
     bound         how many pushes a worker may be ahead of the slowest one before it has to wait
     """
 
@@ -46,7 +46,8 @@ class ClockTable:
         self.staleness: list[Counter[int]] = [Counter() for _ in range(workers)]
 
     def begin(self, step: int, pushes: int) -> None:
-        """Starts an epoch at this step, of so many pushes; each worker may make one of them."""
+        """Starts an epoch of `pushes` pushes at step number `step`; each worker is granted one
+        push."""
         workers = range(len(self.clocks))
         self._step, self._budget, self._granted = step, pushes, len(workers)
         self.totals, self.stop, self._ending = Totals(), False, False
@@ -55,20 +56,20 @@ class ClockTable:
 
     @property
     def step(self) -> int:
-        """The step that the last push belongs to: N pushes of N workers count as one."""
+        """The step to which the last push belongs: N pushes of N workers count as one."""
         return self._step + int(self.totals.pushes - 1) // len(self.clocks)
 
     @property
     def is_over(self) -> bool:
-        """Whether all workers have ended the epoch."""
+        """True if all workers have ended the epoch."""
         return not self._active
 
     def started(self, w: int) -> None:
-        """Worker w waits to begin the epoch."""
+        """Notes that worker w waits to begin the epoch."""
         self._waiting[w] = True
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
-        """Worker w has pushed a gradient, and waits to go on."""
+        """Counts a gradient that worker w has pushed; the worker waits for a reply."""
         self.totals = Totals(*map(add, self.totals, (1, samples, divisor, loss, 0)))
         self.clocks[w] += 1
         self.stop = self.stop or stop
@@ -76,26 +77,28 @@ class ClockTable:
         self._waiting[w] = False
 
     def applied(self, workers: Iterable[int], updated: bool | None) -> None:
-        """The pushes of these workers were used: False if skipped, None if they had no samples."""
+        """Counts an update with the pushes of these workers: True, False if it was skipped, None if
+        they had no samples."""
         for w in workers:
             self.staleness[w][self.version - self._pulled[w]] += 1
         self.version += updated is True
         self.totals = self.totals._replace(skipped=self.totals.skipped + (updated is False))
 
     def ended(self, w: int, stop: bool) -> None:
-        """Worker w has ended the epoch: no other waits for it any more."""
+        """Notes that worker w has ended the epoch: no other waits for it any more."""
         self._active.discard(w)
         self.stop = self.stop or stop
 
     def released(self) -> Iterator[tuple[int, bool]]:
-        """Workers that wait and are not too far ahead, and whether each is to push again."""
+        """Yields (w, go) for each waiting worker that is not too far ahead: True if it is to push
+        again."""
         slowest = min((self.clocks[w] for w in self._active), default=0)
         for w in [w for w in self._waiting if self.clocks[w] - slowest <= self._bound]:
             self._pulled[w] = self.version
             yield w, self._waiting.pop(w) or self._grant()
 
     def _grant(self) -> bool:
-        """Takes one of the pushes that are left in the epoch, if there is one."""
+        """Takes one of the pushes that are left in the epoch; returns False if there is none."""
         if self._ending or self._granted >= self._budget:
             return False
         self._granted += 1
@@ -103,7 +106,7 @@ class ClockTable:
 
 
 class ParameterServer(ServerStrategy):
-    """The strategy of a server: it serves requests until the workers have ended the epoch."""
+    """The strategy of a server: it serves requests until all workers have ended the epoch."""
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         super().__init__(layout, spec)
@@ -113,13 +116,13 @@ class ParameterServer(ServerStrategy):
         self._staleness = self._table.staleness
         if self._next_steps:
             self._table.clocks = [state.step for state in self._next_steps]
-        copies = not self._synchronous  # else an update comes only when all replies have arrived
+        copies = not self._synchronous  # else no update comes before all replies were sent
         self._channels = [ReplyChannel(layout.all, w, store, store.own, copies) for w in workers]
         self._polled = cycle(self._channels)
         self._clip_norm = config.clip_norm
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """Serves for an epoch; yields at its end what all workers have done."""
+        """Serves requests for an epoch; at its end yields what all workers have done."""
         self._check_batches(loader)
         table, workers = self._table, self.layout.workers
         steps = min(len(loader) - start.batch, self._control.steps() - start.step)
@@ -137,14 +140,15 @@ class ParameterServer(ServerStrategy):
         yield from progress.results(table.totals, ended=True, stop=table.stop)
 
     def _serve(self) -> bool:
-        """Serves the requests that have arrived, and replies; returns whether there were any."""
+        """Handles the requests that have arrived, and replies to released workers; returns True if
+        any had arrived."""
         table = self._table
         next(self._polled).poll()  # one poll moves the messages of all channels
         arrived = [w for w, channel in enumerate(self._channels) if channel.arrived()]
         for w in arrived:
             self._handle(w)
         for w, go in table.released() if arrived else ():
-            # the worker sends it to the other servers
+            # the worker passes `stop` on to the other servers
             stop = table.stop or self._control.request() >= STOPS
             self._channels[w].reply(Reply(go, stop, table.totals))
             self._channels[w].listen()
@@ -164,7 +168,7 @@ class ParameterServer(ServerStrategy):
                 self._update(range(len(self._channels)))
 
     def _update(self, workers: Sequence[int]) -> None:
-        """One update for the pushes of these workers: their sum, in the order of ranks."""
+        """Makes one update with the pushes of these workers, summed in the order of ranks."""
         channels = [self._channels[w] for w in workers]
         requests, gradient = [channel.request for channel in channels], channels[0].gradient
         for channel in channels[1:]:
@@ -172,7 +176,7 @@ class ParameterServer(ServerStrategy):
         squares = np.array([requests[0].squares])
         if self._synchronous:
             for channel in channels:
-                channel.flush()  # returns at once: each worker has pushed since the last reply
+                channel.flush()  # does not wait: each worker has pushed since it got the last reply
             squares[0] = float(xp_of(gradient).dot(gradient, gradient))
             self.layout.server_group.all_reduce(squares, "doubling")
         updated = None
@@ -183,10 +187,11 @@ class ParameterServer(ServerStrategy):
         self._table.applied(workers, updated)
 
     def _step(self, gradient: Array, used: Array, loss: float, squares: float) -> bool:
-        """One optimizer step on this server's slice if all is finite; returns whether it was made.
+        """Makes an optimizer step on this server's slice if all is finite; returns True if it was
+        made.
 
-        `used` is above 0 for each parameter that has a gradient; `squares` are of the gradient of
-        all slices.
+        used      above 0 for each parameter that has a gradient
+        squares   of the gradient in the slices of all servers
         """
         if not (math.isfinite(loss) and math.isfinite(squares)):
             return False
@@ -199,5 +204,6 @@ class ParameterServer(ServerStrategy):
         return True
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
-        """Workers evaluate: parameters of this rank are old outside of its slice."""
+        """Takes part in the sum only: the workers evaluate, as parameters outside of this rank's
+        slice are old."""
         self._sum(outputs)

@@ -1,4 +1,4 @@
-"""ServerStrategy: what workers and servers have in common, in the same order on every rank."""
+"""ServerStrategy: what workers and servers do alike, in the same order on every rank."""
 
 import math
 from collections import Counter
@@ -28,12 +28,13 @@ from nnmpi.parallel.wire import wire_of
 
 
 def steps_ahead(config: Config) -> float:
-    """How many steps a worker may be ahead of the slowest one; 0: they make each step together."""
+    """How many steps a worker may be ahead of the slowest one; 0: all make each step together."""
     return {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
 
 
 class ServedStore(LocalStore):
-    """Whole buffers, of which the optimizer updates `own`: a server's slice; for a worker, nothing.
+    """A store with whole buffers, of which the optimizer updates only the slice `own`: a server's
+    slice; for a worker, nothing.
 
     `gradient` is the gradient of that slice for the next step.
     """
@@ -47,17 +48,17 @@ class ServedStore(LocalStore):
         return self.gradient[shard.packed]
 
     def gradient_bytes(self) -> int:
-        """The whole gradient of a worker, or the gradient of a server's slice."""
+        """The memory of a worker's whole gradient, or of the gradient of a server's slice."""
         return self.gradient.nbytes or super().gradient_bytes()
 
     def close(self) -> None:
-        """Parameters move to a store of which any optimizer updates all."""
+        """Moves the parameters to a store of which any optimizer updates all."""
         self.begin()
         FlatStore(self.parameters, self.flat.dtype, self.on)
 
 
 def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
-    """The store of a rank, and the slices that servers update."""
+    """Makes the store of a rank; returns it with the slices that the servers update."""
     trained = [p for p in spec.task.model.parameters() if p.requires_grad]
     n = spans_of([p.room for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
@@ -68,7 +69,7 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
 
 
 class ServerStrategy:
-    """A rank's store and optimizer, and how it begins and ends."""
+    """The store and the optimizer of a rank, and how it begins and ends."""
 
     position: WorkerPosition | None = None
     last: LastStep | None = None
@@ -90,7 +91,8 @@ class ServerStrategy:
         return {"servers": self.layout.servers, "steps_ahead": ahead}
 
     def _check_batches(self, loader: Loader) -> None:
-        """Raises OneSampleError on all ranks if some part of a batch is too small for the model."""
+        """Raises OneSampleError on all ranks if a part of a batch has too few samples for the
+        model."""
         workers, parts, steps = self.layout.workers, self._micro_batches, self._control.steps()
         if self._synchronous:
             check_micro_batches(self._task.model, loader, steps, parts)
@@ -105,12 +107,13 @@ class ServerStrategy:
         )
 
     def _sum(self, outputs: Outputs) -> None:
-        """The sum over all ranks; those that wait leave their core to those that evaluate."""
+        """Sums `outputs` over all ranks; those that wait leave their core to those that still
+        evaluate."""
         comm = self.layout.all
         outputs.add_up(comm, lambda row: wait_all([comm.start(row, "doubling")]))
 
     def finish(self) -> dict[str, Any]:
-        """All ranks get the model of the first worker, and the staleness of the first server.
+        """Gives all ranks the model of worker 0; returns the staleness counts of the first server.
 
         {worker: {staleness of a gradient: how often}}
         """
@@ -127,7 +130,7 @@ class ServerStrategy:
         return {"staleness": staleness}
 
     def leave(self) -> None:
-        """There is nothing that a rank has alone."""
+        """Does nothing: no rank has state that it would have to hand over."""
 
     def close(self) -> None:
         self._store.close()
@@ -135,7 +138,7 @@ class ServerStrategy:
 
 
 class EpochProgress:
-    """Turns totals into results of steps, which add up to the totals.
+    """Turns totals of an epoch into results of steps, whose sums are the totals.
 
     N pushes of N workers count as one step, whichever workers made them.
     """
@@ -147,9 +150,9 @@ class EpochProgress:
     def results(
         self, totals: Totals, ended: bool = False, stop: bool = False
     ) -> Iterator[StepResult]:
-        """The results since the last call: one, or more if updates were skipped.
+        """Yields the results since the last call: one, or more if updates were skipped.
 
-        At the end of an epoch, a step that lacks pushes counts as well.
+        At the end of an epoch, a step with missing pushes counts too.
         """
         new, state = Totals(*map(sub, totals, self._totals)), self._state
         made, rest = divmod(int(totals.pushes), self._workers)

@@ -1,12 +1,12 @@
-"""Channels: activations to the next stage and their gradients back, as ports of the two stages.
+"""Channels: send activations to the next stage and gradients back, as ports of the two stages.
 
     stage s     Outlet   SEND_F ── activation ──► RECV_F   Inlet   stage s + 1
                          RECV_B ◄── gradient ──── SEND_B
 
-Both ends know the shapes of the tensors that cross and the order of their axes in memory
-(`Boundary`), so an array is sent as it lies in memory, and received into a buffer of the same
-order. Each is a message. Messages of a boundary and a direction have a tag of their own and arrive
-in the order in which they were sent: that of the boundary, and of micro-batches.
+Both ends know the shapes of the tensors of a boundary and their axes in memory order (`Boundary`).
+So an array is sent as it is in memory, and received into a buffer of the same order, as one
+message. Each boundary and direction has a tag. Its messages arrive in the order in which they were
+sent: micro-batch by micro-batch, and in each the tensors in the order of the boundary.
 """
 
 import math
@@ -44,11 +44,12 @@ from nnmpi.parallel.wire import Transfer, Wire, wire_of
 from nnmpi.schedules.op import Kind, Op
 
 PAUSE = 5e-4
-"""A poll takes some microseconds, and computations ask for one several times a millisecond."""
+"""Seconds between two polls: each takes some microseconds, and the kernels that compute ask for one
+several times a millisecond."""
 
 
 class Pool:
-    """Buffers for arrays of an edge, which are used again."""
+    """Reusable buffers for the arrays of one tensor that crosses a boundary."""
 
     def __init__(self, edge: Edge, on: Backend = CPU) -> None:
         self.edge, self._xp, self.free = edge, on.xp, list[Array]()
@@ -56,7 +57,7 @@ class Pool:
         self._inverse = inverse(edge.order)
 
     def take(self, samples: int) -> "Buffer":
-        """A buffer for so many samples."""
+        """Takes a free buffer, or allocates one, for this number of samples."""
         shape = self.shape(samples)
         n = math.prod(shape)
         memory = self.free.pop() if self.free else self._xp.empty(0, self.edge.dtype)
@@ -67,19 +68,20 @@ class Pool:
 
 
 class Buffer(NamedTuple):
-    """Memory of a pool, and what of it is used, with the axes of the model."""
+    """Memory of a pool, and the array in it, with the axes in the order of the model."""
 
     pool: Pool
     memory: Array
     array: Array
 
     def give_back(self) -> None:
-        """Nobody uses the buffer any more."""
+        """Returns the buffer to its pool, when nobody uses it any more."""
         self.pool.free.append(self.memory)
 
 
 class Received(Tensor):
-    """An activation from another stage; `take` finds a buffer for its gradient, to be sent back."""
+    """An activation from another stage; its gradient accumulates in a buffer from `take`, to be
+    sent back."""
 
     __slots__ = ("_buffer", "_take")
 
@@ -99,7 +101,7 @@ class Received(Tensor):
             slot[...] = new
 
     def gradient(self) -> Buffer:
-        """The gradient: zeros if the stage has not used the tensor."""
+        """The buffer with the gradient: zeros if the stage has not used the tensor."""
         if self._buffer is None:
             self._buffer = self._take()
             self._buffer.array[...] = 0
@@ -113,13 +115,14 @@ class Sends:
         self._works: deque[tuple[Transfer, Buffer | None]] = deque()
 
     def add(self, work: Transfer, buffer: Buffer | None = None) -> None:
-        """A send that was started; its buffer is given back when it is complete."""
+        """Adds a send that was started; returns its buffer to the pool once it is complete."""
         while self._works and self._works[0][0].done:
             self._end()
         self._works.append((work, buffer))
 
     def poll(self) -> bool:
-        """Moves all messages, if one of them is a send."""
+        """Polls the oldest send, which moves all messages; returns False if there is none, or it is
+        complete."""
         return bool(self._works) and not self._works[0][0].poll()
 
     def finish(self) -> None:
@@ -135,9 +138,10 @@ class Sends:
 
 
 class BoundaryEnd(Port):
-    """One end of a boundary: what a stage receives there, and what it sends.
+    """One end of a boundary between two stages: receives from the peer stage, and sends to it.
 
-    `away` is -1 at the end of the stage behind the boundary, and 1 at that of the one before it.
+    `away` is -1 for the stage behind the boundary, whose peer is the previous stage, and 1 for the
+    stage in front of it.
     """
 
     has_memory = True
@@ -163,7 +167,7 @@ class BoundaryEnd(Port):
         self._outgoing: dict[int, list[tuple[Edge, Array, Buffer | None]]] = {}
 
     def receive(self, micro: int) -> None:
-        """Starts to receive."""
+        """Starts to receive the tensors of a micro-batch."""
         self._arriving[micro] = []
         for pool in self._receives:
             buffer = pool.take(self._samples(micro))
@@ -172,13 +176,13 @@ class BoundaryEnd(Port):
             self._arriving[micro].append((work, buffer))
 
     def send(self, micro: int) -> None:
-        """Starts to send what there is, as it lies in memory."""
+        """Starts to send the outputs or gradients of a micro-batch, as they are in memory."""
         for edge, array, buffer in self._outgoing.pop(micro):
             work = self._comm.isend(array.transpose(edge.order), self._peer, self._send_tag)
             self._sends.add(work, buffer)
 
     def under_way(self) -> Transfer | None:
-        """One of the receives that are not complete yet, if any."""
+        """Returns a receive that is not complete yet, or None."""
         for row in self._arriving.values():
             for work, _ in row:
                 if not work.done:
@@ -186,16 +190,17 @@ class BoundaryEnd(Port):
         return None
 
     def done(self, micro: int) -> None:
-        """Gives back the buffers of a micro-batch, which is not needed any more."""
+        """Returns the buffers of a micro-batch, which is not needed any more, to their pools."""
         for buffer in self._used.pop(micro):
             buffer.give_back()
 
     def _samples(self, micro: int) -> int:
-        """How many samples a micro-batch has here."""
+        """The number of samples of a micro-batch on this rank."""
         return len(self._load.micro[micro].samples)
 
     def _arrived(self, micro: int, name: str) -> list[Array]:
-        """Waits for what was sent; it stays until `done`."""
+        """Waits for the tensors of a micro-batch, and returns them; they stay valid until
+        `done`."""
         buffers, arrays = list[Buffer](), list[Array]()
         with waiting(name, micro, self.stage):
             for work, buffer in self._arriving.pop(micro):
@@ -207,7 +212,8 @@ class BoundaryEnd(Port):
 
 
 class Inlet(BoundaryEnd, Source):
-    """The source of a stage that is not the first."""
+    """The source of a stage that is not the first: receives activations, sends their gradients
+    back."""
 
     def take(self, micro: int) -> Tensors:
         samples = self._samples(micro)
@@ -225,7 +231,7 @@ class Inlet(BoundaryEnd, Source):
 
 
 class Outlet(BoundaryEnd, Sink):
-    """The sink of a stage that is not the last."""
+    """The sink of a stage that is not the last: sends activations, receives their gradients."""
 
     def root(self, micro: int, y: Any) -> Tensor:
         root: Tensor = JoinedOutputs(y) if isinstance(y, tuple) else y
@@ -236,7 +242,8 @@ class Outlet(BoundaryEnd, Sink):
         self._outgoing[micro] = []
         for t, pool in zip(outputs, self._pools, strict=True):
             self._check(pool.edge.dtype, pool.shape(self._samples(micro)), t.data)
-            # a gradient that comes back tells that the memory has been sent
+            # a gradient that has come back proves that the memory was sent; where none comes back,
+            # it may be reused earlier, so it is copied
             array = t.data if self._receives else t.data.copy(order="K")
             self._outgoing[micro].append((pool.edge, array, None))
 
@@ -251,17 +258,17 @@ class Outlet(BoundaryEnd, Sink):
         return root.seed(back)
 
     def _check(self, dtype: Any, wanted: tuple[int, ...], array: Array) -> None:
-        """Raises ValueError for an array that the other end has no buffer for."""
+        """Raises ValueError for an array that does not fit the buffer at the other end."""
         if array.shape != wanted or array.dtype != dtype:
             raise ValueError(
-                f"stage {self.stage} returns {array.dtype} of shape {array.shape}, and "
-                f"{dtype} of shape {wanted} in evaluation mode: both must be the same in "
-                "training"
+                f"stage {self.stage} returns {array.dtype} of shape {array.shape} in training, but "
+                f"{dtype} of shape {wanted} in evaluation mode: make `forward` return the same "
+                "dtype and shape in both"
             )
 
 
 class Channels:
-    """The messages of a rank: the ends of all boundaries of its stages, if there are any."""
+    """The messages of a rank: the ends of all boundaries of its stages."""
 
     def __init__(
         self,
@@ -279,7 +286,7 @@ class Channels:
         self.is_needed = bool(ends)
 
     def poll(self) -> None:
-        """Moves all messages, as polling one does; not more often than every PAUSE seconds."""
+        """Polls one message under way, which moves all of them; at most once in PAUSE seconds."""
         now = time.perf_counter()
         if now < self._next_poll:
             return
@@ -303,8 +310,8 @@ class Channels:
 
 
 class Ports(NamedTuple):
-    """The stages of a rank, between samples, channels and the loss; statistics of batches are
-    `stats` of all ranks that have samples of the same batch."""
+    """The stages of a rank with their sources and sinks, and the batch statistics over all ranks
+    that have samples of the same batch."""
 
     stages: dict[int, Stage]
     channels: Channels

@@ -1,15 +1,16 @@
-"""StepControl: what the steps of a strategy ask a run, and tell it."""
+"""StepControl: the callbacks by which the steps of a strategy read settings of the run and report
+to it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
 class StepControl(NamedTuple):
-    """The functions by which steps ask a run for settings and requests, and tell it events."""
+    """Callbacks by which steps ask the run for settings and requests, and report events to it."""
 
-    lr_factor: Callable[[int], float]  # what multiplies the learning rates in a step
-    request: Callable[[], float]  # what this rank requests after this step: STOPS, SAVES or 0
-    steps: Callable[[], int]  # in the whole run
-    event: Callable[[dict[str, Any]], None]  # takes an event
-    reads: Callable[[int], bool]  # whether something reads the model after so many steps
-    launched: Callable[[], None]  # an update was launched, whose outcome is not known
+    lr_factor: Callable[[int], float]  # the factor of all learning rates in a step
+    request: Callable[[], float]  # this rank's request after this step: STOPS, SAVES or 0
+    steps: Callable[[], int]  # the number of steps of the whole run
+    event: Callable[[dict[str, Any]], None]  # reports an event
+    reads: Callable[[int], bool]  # True if something reads the model after this number of steps
+    launched: Callable[[], None]  # an update was launched; its outcome is not known yet

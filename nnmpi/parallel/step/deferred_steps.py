@@ -1,14 +1,15 @@
-"""DeferredSteps: steps on a device whose host reads what a step has shown in the next one.
+"""DeferredSteps: steps on a GPU whose host reads the outcome of a step during the next one.
 
     step i      F  B  UPDATE ── loss, squares ──┐ copied to the host
     step i + 1  F ─────────────────────── read ◄┘  B  UPDATE
 
-The device decides itself how a step is clipped, and whether it is made. The host needs to know it
-for the loss scale and the number of the next update: behind F of the next step, which the device
-computes while the host waits. A step behind which something else is read is made as on the host.
+The device itself decides how a step is clipped, and whether it is skipped. The host needs to know
+that for the loss scale and the number of the next update: it waits after it has launched F of the
+next step, which the device computes meanwhile. If something else reads the model or the outcome
+after a step, that step is made as on the host.
 
-Ranks that have whole copies and sum gradients by NCCL do so too. NCCL sums their losses; their
-hosts agree on what they request and which parameters have a gradient, without a wait for devices.
+Ranks that have whole copies and sum gradients by NCCL do the same. NCCL sums their losses; their
+hosts agree on requests and on which parameters have a gradient, without waiting for devices.
 """
 
 import math
@@ -34,13 +35,14 @@ from nnmpi.parallel.wire import wire_of
 from nnmpi.schedules.op import Kind, Op
 
 UNREAD = Outcome(0.0, 0.0, True)
-"""The outcome of a step until the host has read the real one."""
+"""A placeholder for the outcome of a step until the host has read it."""
 
 
 class DeferredSteps:
-    """The update, the hooks around B and the steps of an executor, for outcomes that are read late.
+    """The update, the hooks and the steps of an executor, for outcomes that the host reads one step
+    later.
 
-    now: an update that waits
+    now   makes an update and waits for its outcome
     """
 
     def __init__(
@@ -60,8 +62,8 @@ class DeferredSteps:
         self.op_hooks: OpHooks = [(kind, self._behind_reading) for kind in (Kind.B, Kind.I)]
 
     def apply(self, step: int) -> Outcome:
-        """Update the parameters, and wait for the outcome at the end of an epoch or where it is
-        read."""
+        """Updates the parameters; waits for the outcome only at the end of an epoch or where
+        something reads it."""
         self._read()
         if self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1):
             return self._now(step)
@@ -72,7 +74,7 @@ class DeferredSteps:
     def steps(
         self, executor: Executor, loads: Iterable[Load], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """The steps of an executor, each yielded when its outcome is known."""
+        """Yields the results of an executor's steps, each when its outcome is known."""
         self._end, last = start.step + batches - start.batch, list[StepResult]()
         for result in executor.steps(loads, start, batches):
             for done in last:
@@ -82,7 +84,7 @@ class DeferredSteps:
                 yield result
 
     def _agreed_request(self) -> float:
-        """The sum of the ranks' requests; parameters with a gradient on any rank are marked."""
+        """The sum of the ranks' requests; marks the parameters that have a gradient on any rank."""
         store = self._store
         row = np.array([0.0, store.request, *(p.has_grad for p in store.parameters)])
         store.dp.all_reduce(row, "doubling")
@@ -100,7 +102,7 @@ class DeferredSteps:
         return loss
 
     def _launch(self, step: int) -> None:
-        """Launch an optimizer step, which the device leaves out where a sum is not finite."""
+        """Launches an optimizer step, which the device skips if a sum is not finite."""
         store, xp = self._store, self._store.on.xp
         by, shown = xp.empty(2, store.updated_dtype), xp.empty(2, np.float64)
         squares = store.squares(store.shards, [(store.spans[0][0], store.spans[-1][1])])
@@ -110,19 +112,20 @@ class DeferredSteps:
         self._unread = HostCopy(self._copies, shown)
 
     def _behind_reading(self, do: Do, op: Op) -> None:
-        """Carry out an operation that needs the loss scale, behind the outcome of the last step."""
+        """Carries out an operation that needs the loss scale, after the outcome of the last step
+        was read."""
         self._read()
         do(op)
 
     def _read(self) -> None:
-        """Read the outcome of the last step, which sets the loss scale and the number of the next
+        """Reads the outcome of the last step, and sets the loss scale and the number of the next
         update."""
         if self._unread is None:
             return
         (loss, squares), self._unread = self._unread.wait(), None
         is_finite = math.isfinite(loss) and math.isfinite(squares)
         self._outcome = Outcome.of((loss, 0.0, not is_finite, squares))
-        if not is_finite:
+        if not is_finite:  # the device has skipped the update that the optimizer has counted
             self._optimizer.steps[:] = self._counts
         if (scaler := self._store.scaler) is not None:
             scaler.current = scaler.current.after(is_finite)
@@ -130,7 +133,8 @@ class DeferredSteps:
 
 
 def can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
-    """Tell whether this rank has a device and all parameters, and NCCL sums gradients of copies."""
+    """True if this rank has a GPU and all parameters, and no other ranks or NCCL sums the
+    gradients."""
     has_all = a.ranks == 1 or (a.algorithm == NCCL and a.ranks == a.mesh.count(*REPLICAS))
     copies = a.store.name in ("local", "replica")
     return not store.on.is_host and has_all and copies and optimizer.takes_mixed

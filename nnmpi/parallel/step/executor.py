@@ -1,19 +1,19 @@
-"""Executor: carries out the program of a step on one rank, for any way of being parallel.
+"""Executor: carries out the program of a step on one rank, for any kind of parallelism.
 
-    F          a stage computes on a batch, or on an activation that was received
+    F          forward pass of a stage, on a batch or on an activation that was received
     B          its backward pass, from the loss or from a gradient that was received
-    I, W       its two halves: the gradient of the input first, those of parameters later
-    RECOMPUTE  the F before ran without recording: it runs again, from the same input
-    REDUCE     backward passes are the last ones: gradients are summed as they become final
+    I, W       the two halves of B: first the gradient of the input, later those of parameters
+    RECOMPUTE  the F before it ran without recording: it runs again, from the same input
+    REDUCE     the last backward passes begin: gradients are summed as they become final
     UPDATE     all sums are complete: parameters are updated
     RECV SEND  a message between stages starts
 
-What differs between strategies is given to it (the rules of this folder are in `__init__.py`):
+Everything in which strategies differ is an argument (rules: `__init__.py` of this folder):
 
-    ports      stages of the model, sources and sinks of what they compute on  (channels.py)
+    ports      stages of the model, with their sources and sinks       (channels.py)
     sync       how gradients are summed over dp        (replicas/gradient_sync.py and others)
     update     what is done with the sums              (update.py)
-    programs   which operations a step and an evaluation consist of    (schedules/)
+    programs   the operations of a step and of an evaluation           (schedules/)
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -41,26 +41,27 @@ from nnmpi.schedules.op import MESSAGES, Kind, Op
 
 
 class GradientSync:
-    """How gradients are summed while the backward passes run; this one sums nothing."""
+    """Sums gradients while backward passes run; this base class sums nothing."""
 
     every_pass = False
-    """Whether `begin_pass` and `ready` are called in every backward pass; else only `ready`, in the
-    last one of each stage."""
+    """True if `begin_pass` and `ready` are called in every backward pass; else only `ready`, in the
+    last pass of each stage."""
 
     def begin(self, step: int) -> None:
         """Starts a step: no parameter has a gradient."""
 
     def begin_pass(self, stage: int) -> None:
-        """A backward pass over the parameters of a stage begins."""
+        """Called when a backward pass over the parameters of a stage begins."""
 
     def ready(self, p: Parameter) -> None:
-        """The backward pass is done with p."""
+        """Called when a backward pass is done with p."""
 
     def reduce(self, loss: Any, request: float) -> None:
-        """All losses are known: `loss` and `request` are summed over the ranks."""
+        """Takes this rank's loss and request, which are summed over the ranks; all its losses are
+        known."""
 
     def poll(self) -> None:
-        """Called often during a step: messages progress."""
+        """Moves messages; called often during a step."""
 
     def finish(self) -> None:
         """Waits until all sums are complete."""
@@ -70,9 +71,9 @@ NO_SYNC = GradientSync()
 
 
 class StepState(NamedTuple):
-    """How far training has come before a step: the one counter that steps depend on.
+    """The position of training before a step: the one counter that steps depend on.
 
-    A checkpoint records it besides the entries of stores and optimizers.
+    A checkpoint contains it beside values and optimizer state.
     """
 
     step: int = 0  # steps made so far
@@ -80,33 +81,34 @@ class StepState(NamedTuple):
     batch: int = 0  # within the epoch
 
     def next(self, batches: int) -> "StepState":
-        """After the step, in an epoch of so many batches."""
+        """The state after this step, in an epoch of `batches` batches."""
         if self.batch + 1 < batches:
             return StepState(self.step + 1, self.epoch, self.batch + 1)
         return StepState(self.step + 1, self.epoch + 1, 0)
 
 
 class StepResult(NamedTuple):
-    """A step over `samples` samples: the sum of their losses, and what all ranks agreed on."""
+    """The result of a step over `samples` samples: the sum of their losses, and what all ranks
+    agreed on."""
 
     state: StepState  # after the step
     samples: int
-    divisor: float  # what the mean of the losses divides their sum by
+    divisor: float  # the number by which the mean divides the sum of the losses
     loss: float
-    request: float  # the sum of those of all ranks: from STOPS on, one wants to end the run
-    updated: bool  # False if a number was not finite, and parameters were left as they are
-    gradient_norm: float | None = None  # before clipping; None where no rank knows all of it
-    is_followed: bool = False  # whether another step is made already
+    request: float  # summed over ranks: from STOPS on, some rank wants to end the run
+    updated: bool  # False if a value was not finite: the update was skipped
+    gradient_norm: float | None = None  # before clipping; None if no rank knows all of it
+    is_followed: bool = False  # True if the next step has already been computed
 
 
 Program: TypeAlias = Callable[[int], list[Op]]
-"""The operations of a step of so many micro-batches."""
+"""Returns the operations of a step of a given number of micro-batches."""
 
 
 class Programs(NamedTuple):
-    """The programs of a rank.
+    """The programs of a rank for a step and for an evaluation.
 
-    checked_steps   the steps at the start of an epoch in which outputs that are computed again are
+    checked_steps   the number of steps at the start of an epoch in which recomputed outputs are
                     compared with the first ones
     """
 
@@ -116,10 +118,10 @@ class Programs(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """The program of a step, and what follows from it."""
+    """The program of a step, with what is derived from it once."""
 
-    calls: list[tuple[Do, Op]]  # what carries out each operation
-    last_backward: dict[int, int]  # of each stage: the micro-batch that it goes back over last
+    calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
+    last_backward: dict[int, int]  # by stage: the micro-batch of its last backward pass
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
 
     @classmethod
@@ -132,11 +134,12 @@ class StepPlan(NamedTuple):
 
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
-"""Kinds of operations, and what carries one out by the first argument and does more around it."""
+"""Wrappers of operations, as (kind, hook) pairs: hook(do, op) calls do(op), and may act before and
+after it."""
 
 
 class Executor:
-    """Carries out steps; it holds no counter and knows no other rank."""
+    """Carries out the steps of one rank; it keeps no counter and knows no other rank."""
 
     def __init__(
         self,
@@ -182,7 +185,8 @@ class Executor:
     def steps(
         self, loads: Iterable[Load], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
-        """A step for each batch from `start` on, of an epoch of so many."""
+        """Yields a result for each load, of an epoch of `batches` batches, from the state `start`
+        on."""
         state, self._checked_until = start, start.step + self._checked_steps
         for load in loads:
             result = self.run(load, state, batches)
@@ -191,9 +195,9 @@ class Executor:
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def run(self, load: Load, state: StepState, batches: int) -> StepResult:
-        """One step, of an epoch of so many batches."""
+        """Makes one step, of an epoch of `batches` batches."""
         self._step = state.step
-        self._plan, self._states = self._plan_of(len(load.micro)), {}  # none is in a stage yet
+        self._plan, self._states = self._plan_of(len(load.micro)), {}
         self.begin(load)
         for begin in self._begins:
             begin(state.step)
@@ -201,15 +205,19 @@ class Executor:
         return StepResult(state.next(batches), len(load.rows), load.divisor, *self._outcome)
 
     def begin(self, load: Load) -> None:
-        """The ports find the micro-batches of this step from here on."""
+        """Gives the micro-batches of a step to all ports."""
         self._load = load
         for port in self._ports:
             port.begin(load)
 
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def to_update(self, ops: Iterator[Op], first: int) -> Outcome:
-        """Carries out operations up to the next UPDATE, where steps overlap: that of micro-batch i
-        is `first` + i, and its load is begun in what is done around F."""
+        """Carries out operations up to and including the next UPDATE, for strategies whose steps
+        overlap.
+
+        The UPDATE of micro-batch i is that of step `first` + i. The load of a step is begun by a
+        hook of F.
+        """
 
         def calls() -> Iterator[tuple[Do, Op]]:
             for op in ops:
@@ -225,14 +233,14 @@ class Executor:
     @no_grad()
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
-        """Forward passes over batches; of the last stage `outputs` takes what they give."""
+        """Runs forward passes over batches; `outputs` accumulates what the last stage returns."""
         self._step, self.loss.outputs = step, outputs
         with closing(loads):
             for load in loads:
                 self.begin(load)
                 calls = self._evaluation_of(len(load.micro))
                 self._carry_out(calls, self._channels.poll)
-                self._channels.sends.finish()  # else a fast stage computes ahead of a slow one
+                self._channels.sends.finish()  # else a fast stage runs ahead of a slow one
 
     def _carry_out(self, calls: Iterable[tuple[Do, Op]], poll: Callable[[], None]) -> None:
         tokens = progress_hook.set(poll), current_recorder.set(self._recorder)
@@ -290,7 +298,7 @@ class Executor:
             rest = state.root.backward(seed, until=leaves)
             assert rest is not None
             state.finish = rest.finish
-        else:  # samples: there is nothing to compute before the gradients of parameters
+        else:  # the input is data: all of the backward pass is left to W
             state.finish = partial(state.root.backward, seed)
         if stage.source.has_memory:
             stage.source.give_back(op.micro, state.input)
@@ -302,13 +310,14 @@ class Executor:
             port.done(op.micro)
 
     def _parameter_gradients(self, op: Op, state: PassState, run: Callable[..., object]) -> None:
-        """Computes them; the micro-batch is not needed any more."""
+        """Runs a backward pass, or the rest of one, that ends at parameters, and forgets the
+        micro-batch."""
         self._input = state.input
-        # each one is the last where steps overlap, and the plan of a step is empty (PipeDream)
+        # where steps overlap (PipeDream), the plan is empty, and every backward pass is the last
         is_last = self._plan.last_backward.get(op.stage, op.micro) == op.micro
         if every_pass := self._sync.every_pass:
             self._sync.begin_pass(op.stage)
-        if state.root.requires_grad:  # else the first stage has used none of its parameters
+        if state.root.requires_grad:  # False if the first stage has used none of its parameters
             run(on_leaf=self._ready if is_last or every_pass else None)
         del self._states[op.stage, op.micro]
         self._input = ()  # else the arrays of the last micro-batch stay until the next step
@@ -317,7 +326,7 @@ class Executor:
         stage, samples = self._stages[op.stage], self._load.micro[op.micro].samples
         x = stage.source.take(op.micro)
         y = forward(stage.module, x, Pass(self._step, samples))
-        memory = {id(t.storage) for _, t in parts(x)}  # which may be used again before y is sent
+        memory = {id(t.storage) for _, t in parts(x)}  # may be reused before y is sent
 
         def apart(t: Tensor) -> Tensor:
             return tensor(t, on=backend.of(t.data)) if id(t.storage) in memory else t
@@ -330,14 +339,15 @@ class Executor:
         self._sync.reduce(self.loss.loss(), self._request())
 
     def _ready(self, leaf: Tensor) -> None:
-        """A backward pass is done with this leaf."""
+        """Reports a parameter to the sync when a backward pass is done with it; refuses any other
+        leaf."""
         if isinstance(leaf, Parameter) and leaf in self._parameters:
             self._sync.ready(leaf)
         elif leaf not in {*needing_gradients(self._input)}:
             raise ValueError(
-                f"the model uses a tensor of shape {leaf.shape} that requires a gradient and is "
-                "none of its parameters, so it would be neither trained nor saved: make it an "
-                "attribute of a module, as nn.Parameter"
+                f"the model uses a tensor of shape {leaf.shape} that requires a gradient, but is "
+                "not one of its parameters, so it would be neither trained nor saved: make it an "
+                "nn.Parameter and an attribute of a module"
             )
 
     def _update(self, op: Op) -> None:

@@ -1,4 +1,4 @@
-"""Objective: the loss that is trained, as a sum over samples, and the metrics of evaluation."""
+"""Objective: the loss that is trained, as a sum over samples, and the metrics of an evaluation."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -16,31 +16,31 @@ from nnmpi.parallel.agreement import gather_objects
 SumRow: TypeAlias = Callable[[np.ndarray], object]
 
 Row: TypeAlias = list[np.ndarray]
-"""Sums over samples (see Objective.evaluate)."""
+"""A list of arrays, each summed over samples (see `Objective.evaluate`)."""
 
-NOTHING = np.zeros(())
-"""A zero that adds to an array of any shape."""
+ZERO = np.zeros(())
+"""A zero, to which an array of any shape can be added."""
 
 
 class Criterion(Protocol):
-    """A loss that sums over samples, and what the sum over a whole batch is divided by."""
+    """A loss that returns the sum over samples, and knows what the mean divides it by."""
 
     def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
-        """The sum of the losses."""
+        """The sum of the losses of these samples."""
 
     def divisor(self, target: Any, /) -> float:
-        """The number by which the mean divides the sum."""
+        """The number by which the mean over samples with these targets divides the sum."""
 
 
 class SumOfMean:
-    """A function that returns the mean over the samples it gets, made a sum over them."""
+    """A loss function that returns a mean over samples, turned into one that returns the sum."""
 
     def __init__(self, function: Callable[[Tensor, Any], Tensor]) -> None:
         self._function = function
 
     def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
-        """Floating-point labels get the type of the scores; all are on their backend."""
-        if not len(labels):  # whose mean may be NaN
+        """The sum of the losses; floating-point labels are cast to the dtype of the scores."""
+        if not len(labels):  # the mean of no samples may be NaN
             return scores.sum()
         dtype = scores.dtype if labels.dtype.kind == "f" else None
         mean = self._function(scores, backend.of(scores.data).asarray(labels, dtype))
@@ -48,7 +48,7 @@ class SumOfMean:
             described = f"of shape {mean.shape}" if isinstance(mean, Tensor) else repr(mean)[:60]
             raise ValueError(
                 f"the loss returned {type(mean).__name__} {described}: return the mean over the "
-                "samples, as a tensor with one number"
+                "samples, as a tensor with one element"
             )
         total: Tensor = mean.sum() * len(labels)
         return total
@@ -61,10 +61,10 @@ class SumOfMean:
 
 
 class Objective:
-    """A loss and metrics, summed over samples wherever they are.
+    """A loss and metrics, summed over samples, on whichever ranks they are.
 
-    `whole` brings all scores of samples to this rank: metrics get them as NumPy arrays.
-    `counts_samples`: of ranks that have parts of the same samples, one counts these.
+    whole            gathers all scores of samples on this rank; metrics get them as NumPy arrays
+    counts_samples   False on all but one of the ranks that have parts of the same samples
     """
 
     def __init__(
@@ -79,16 +79,16 @@ class Objective:
         self._counts_correct = isinstance(loss, ClassLoss) and ACCURACY not in metrics
         self._names = (*[ACCURACY] * self._counts_correct, *metrics)
 
-    def nothing(self) -> Row:
-        """The row of no samples; the shape of a metric is not known yet."""
-        return [np.zeros(3), *[NOTHING] * len(self._names)]
+    def empty_row(self) -> Row:
+        """The row of no samples, in which the shapes of metrics are not known yet."""
+        return [np.zeros(3), *[ZERO] * len(self._names)]
 
     def evaluate(self, scores: Tensor, labels: np.ndarray) -> Row:
         """The row of these samples, which adds up over samples and ranks.
 
-        [loss, divisor, samples] | sum and count of each metric, stacked
+        [loss, divisor, samples] | (sum, count) of each metric, stacked
         """
-        row = self.nothing()
+        row = self.empty_row()
         if self._counts_correct:
             assert isinstance(self.loss, ClassLoss)
             loss, *correct = self.loss.evaluate(scores, labels)
@@ -106,7 +106,8 @@ class Objective:
     def sums(self, row: Row, comm: Comm, all_reduce: SumRow) -> Sums:
         """The sums of the rows of all ranks; every rank calls it.
 
-        Ranks that have evaluated nothing do not know the shapes of metrics.
+        Ranks that have evaluated no samples do not know the shapes of metrics, so these are
+        gathered first.
         """
         shapes: list[tuple[int, ...]] = [(3,), *[(2,)] * self._counts_correct]
         if self._metrics:
@@ -120,13 +121,13 @@ class Objective:
         named = dict(zip(self._names, shares, strict=True))
         return Sums(float(loss), float(divisor), int(samples), named)
 
-    def plus(self, a: Row, b: Row) -> Row:
-        """The row of the samples of both; raises ValueError if a metric has changed its shape."""
+    def add(self, a: Row, b: Row) -> Row:
+        """The sum of two rows; raises ValueError if a metric has changed its shape."""
         self._shapes([[sums.shape for sums in row] for row in (a, b)])
         return [x + y for x, y in zip(a, b, strict=True)]
 
     def _shapes(self, rows: Sequence[Sequence[tuple[int, ...]]]) -> list[tuple[int, ...]]:
-        """The shapes that rows have in common; raises ValueError if a metric has several."""
+        """The shapes that all rows have in common; raises ValueError if a metric has several."""
         shapes = [{*of_metric} - {()} or {(2,)} for of_metric in zip(*rows, strict=True)]
         for name, of_metric in zip(("loss", *self._names), shapes, strict=True):
             if len(of_metric) > 1:
@@ -139,7 +140,8 @@ class Objective:
 
 
 def _share(name: str, returned: Any) -> np.ndarray:
-    """The sum and the count that a metric returned; raises ValueError if it did not."""
+    """The (sum, count) that a metric returned, stacked; raises ValueError if it returned anything
+    else."""
     try:
         total, count = (np.asarray(x, float) for x in returned)
         return np.stack([total, np.broadcast_to(count, total.shape)])

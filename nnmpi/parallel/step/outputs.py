@@ -1,4 +1,4 @@
-"""Outputs: what an evaluation keeps of what the model returns, and adds up over ranks."""
+"""Outputs: accumulate what a model returns in an evaluation, and add it up over ranks."""
 
 from typing import Any, Protocol
 
@@ -13,37 +13,38 @@ from nnmpi.parallel.step.objective import Objective, SumRow
 
 
 class Outputs(Protocol):
-    """An accumulator of the outputs of an evaluation, which adds up over ranks."""
+    """An accumulator of the outputs of an evaluation, whose content adds up over ranks."""
 
     def add(self, scores: Tensor, batch: Batch) -> None:
-        """Takes the scores of a batch."""
+        """Adds the scores of a batch."""
 
     def clear(self) -> None:
-        """Keeps nothing: another rank has the same."""
+        """Clears the content, because another rank has the same."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
-        """Adds up what the ranks keep; every rank calls it."""
+        """Sums the content over all ranks; every rank calls it."""
 
 
-class Measured:
-    """The row of all outputs (see Objective), and in the end what it says."""
+class LossAndMetrics:
+    """The loss and metrics of an evaluation: `row` accumulates them, and `add_up` makes `sums` of
+    it."""
 
     def __init__(self, objective: Objective) -> None:
-        self._objective, self.row, self.sums = objective, objective.nothing(), Sums()
+        self._objective, self.row, self.sums = objective, objective.empty_row(), Sums()
 
     def add(self, scores: Tensor, batch: Batch) -> None:
         row = self._objective.evaluate(scores, batch.y)
-        self.row = self._objective.plus(self.row, row)
+        self.row = self._objective.add(self.row, row)
 
     def clear(self) -> None:
-        self.row = self._objective.nothing()
+        self.row = self._objective.empty_row()
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
         self.sums = self._objective.sums(self.row, comm, all_reduce)
 
 
 class AllScores:
-    """The whole scores of every sample; zeros where another rank has them."""
+    """The scores of every sample; zeros where another rank has them, until `add_up`."""
 
     def __init__(self, objective: Objective, n: int, shape: tuple[int, ...], dtype: Any) -> None:
         self.array, self._n, self._objective = np.zeros(shape, dtype), n, objective

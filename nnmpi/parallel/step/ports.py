@@ -1,16 +1,16 @@
-"""Stages of a model and their ports: where the input of a stage comes from, where its output goes.
+"""Stages and their ports: where the input of a stage comes from, and where its output goes.
 
 Samples ──► stage ──► LossSink    a model that is not cut
 Inlet   ──► stage ──► Outlet      a stage of a pipeline (channels.py)
 
 Rules:
 
-- Memory that a port has handed out is its own again after `done(micro)`: what is to stay longer is
-  copied (as `Executor._evaluate` does).
+- Memory that a port has handed out belongs to the port again after `done(micro)`: copy what has to
+  live longer (as `Executor._evaluate` does).
 - The loss is divided in one place, `LossSink.seed`, by the divisor of the whole batch on all ranks.
   A mean over a micro-batch or over a rank would weigh samples of uneven parts differently.
 - `put` is called once for each micro-batch, also where RECOMPUTE follows; its root may then have no
-  graph. It keeps the loss on its device: `float(loss)` here would wait in each micro-batch.
+  graph. The loss stays on its device: `float(loss)` would wait in each micro-batch.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ Tensors: TypeAlias = Structure[Tensor]
 
 
 class Task(NamedTuple):
-    """The loss that is trained; with a loss scale, if parameters have masters."""
+    """A model and its objective; with a loss scale if parameters have masters."""
 
     model: Module
     objective: Objective
@@ -47,7 +47,8 @@ class Task(NamedTuple):
 
 
 def forward(module: Module, x: Tensors, now: Pass) -> Any:
-    """The output of a module, with randomness keyed by the step and by each sample."""
+    """Calls a module with an input, with randomness keyed by the step and the samples of the given
+    pass."""
     token = current_pass.set(now)
     try:
         if isinstance(x, dict):
@@ -58,14 +59,15 @@ def forward(module: Module, x: Tensors, now: Pass) -> Any:
 
 
 def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
-    """The tensors that require a gradient."""
+    """The tensors of an input that require a gradient."""
     return tuple(t for _, t in parts(x) if t.requires_grad)
 
 
 class JoinedOutputs(Tensor):
-    """Several tensors as one number that nobody reads: the one root of a backward pass.
+    """Several tensors as one scalar, which nobody reads: the root of one backward pass over all of
+    them.
 
-    That gives each part the gradient set by `seed`.
+    The backward pass gives each part the gradient that `seed` has set.
     """
 
     __slots__ = ("_gradients", "parts")
@@ -81,7 +83,8 @@ class JoinedOutputs(Tensor):
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
-        """Sets the parts' gradients, unread where a part requires none; returns the root's."""
+        """Sets the gradients of the parts (None where a part requires none); returns the gradient
+        of the root."""
         self._gradients = gradients
         return np.zeros(())
 
@@ -90,51 +93,52 @@ class JoinedOutputs(Tensor):
 
 
 CHECKED_STEPS = 3
-"""In so many steps at the start of an epoch, outputs that are computed again are compared."""
+"""The number of steps at the start of an epoch in which recomputed outputs are compared with the
+first ones."""
 
 
 class Port:
-    """Where a stage meets what is around it.
+    """One side of a stage: its input or its output.
 
-    has_memory   whether it has some for a micro-batch, so that `give_back` and `done` are called
+    has_memory   True if the port has memory for a micro-batch: `give_back` and `done` are called
     """
 
     has_memory = False
 
     def begin(self, load: Load) -> None:
-        """Starts a step."""
+        """Starts a step on the micro-batches of `load`."""
         self._load = load
 
     def done(self, micro: int) -> None:
-        """The micro-batch is not needed any more: its memory may be used again."""
+        """Called when a micro-batch is not needed any more: its memory may be reused."""
         raise NotImplementedError
 
 
 class Source(Port):
-    """Where the input of a stage comes from."""
+    """The port from which the input of a stage comes."""
 
     def take(self, micro: int) -> Tensors:
         """The input of a micro-batch."""
         raise NotImplementedError
 
     def give_back(self, micro: int, x: Any) -> None:
-        """x, which `take` has returned, has its gradients, if it requires any."""
+        """Takes x, which `take` had returned, back with its gradients, if it requires any."""
         raise NotImplementedError
 
 
 class Sink(Port):
-    """Where the output of a stage goes."""
+    """The port to which the output of a stage goes."""
 
     def root(self, micro: int, y: Any) -> Tensor:
-        """The tensor that a backward pass starts from: y itself, or the loss of y."""
+        """The tensor from which a backward pass starts: y itself, or the loss of y."""
         raise NotImplementedError
 
     def put(self, micro: int, root: Tensor) -> None:
-        """Takes it, once for each micro-batch."""
+        """Takes the root of a micro-batch after its forward pass."""
         raise NotImplementedError
 
     def seed(self, micro: int, root: Tensor) -> Array:
-        """The gradient of the tensor that a backward pass starts from."""
+        """The gradient of the root, with which a backward pass starts."""
         raise NotImplementedError
 
     def evaluate(self, micro: int, y: Any) -> None:
@@ -156,9 +160,9 @@ class Samples(Source):
 
 
 class LossSink(Sink):
-    """The sink of the last stage: the loss beside the labels, as a mean over the whole batch.
+    """The sink of the last stage: computes the loss, as a mean over the whole batch.
 
-    `outputs` takes what an evaluation gives.
+    `outputs` accumulates the scores of an evaluation.
     """
 
     outputs: Outputs
@@ -166,7 +170,7 @@ class LossSink(Sink):
     def __init__(self, objective: Objective) -> None:
         self._loss_of = objective.loss
         self._sum: Any = None
-        self._seed: tuple[Any, Array] | None = None  # the last one, which nobody writes to
+        self._seed: tuple[Any, Array] | None = None  # reused as long as it fits; read-only
 
     def begin(self, load: Load) -> None:
         self._load, self._sum = load, None
@@ -189,7 +193,8 @@ class LossSink(Sink):
         return self._seed[1]
 
     def loss(self) -> Any:
-        """The sum of the losses since it was last asked for; 0 of a rank without the last stage."""
+        """Returns and clears the sum of the losses since the last call; 0 on a rank without the
+        last stage."""
         total, self._sum = self._sum, None
         return 0.0 if total is None else total
 
@@ -198,7 +203,7 @@ class LossSink(Sink):
 
 
 class Stage(NamedTuple):
-    """A part of the model between two ports."""
+    """A part of the model, between its source and its sink."""
 
     module: Module
     source: Source
@@ -206,7 +211,7 @@ class Stage(NamedTuple):
 
 
 class PassState:
-    """A micro-batch in a stage, between its forward and its backward pass."""
+    """The state of a micro-batch in a stage, between its forward and its backward pass."""
 
     __slots__ = ("_digest", "finish", "input", "root", "stats")
 
@@ -216,22 +221,23 @@ class PassState:
         self.finish: Callable[..., object]  # W, after I
 
     def note(self, root: Tensor) -> None:
-        """This is the output of the forward pass, which will run again."""
+        """Notes a checksum of the output of a forward pass that will be recomputed."""
         self._digest = _digest(root)
 
     def compare(self, stage: int) -> None:
-        """Raises ValueError if the root is another output than the one that was noted."""
+        """Raises ValueError if the recomputed output differs from the one that was noted."""
         if self._digest and self._digest != _digest(self.root):
             raise ValueError(
-                f"stage {stage}: computed again from the same input, it gives another output, so "
-                "gradients would be wrong: draw numbers in `forward` with nnmpi.random(self, "
-                "shape), and change no attribute in it but buffers that say how parts of a batch "
-                "combine; or go without --recompute"
+                f"stage {stage}: recomputed from the same input, it returns another output, so "
+                "gradients would be wrong: in `forward`, draw random numbers with "
+                "nnmpi.random(self, shape), and change no attribute except buffers that say how "
+                "parts of a batch combine; or leave out --recompute"
             )
 
 
 def _digest(root: Tensor) -> list[int]:
-    """A checksum of the output of a stage, or of its loss; a hash takes four times as long."""
+    """Checksums (CRC-32) of the output of a stage, or of its loss; a hash would take four times as
+    long."""
     parts = root.parts if isinstance(root, JoinedOutputs) else (root,)
     rows = (backend.to_host(t.data).ravel("K").view(np.uint8) for t in parts)  # not copied
     return [crc32(row.data) for row in rows]

@@ -1,4 +1,4 @@
-"""Loss scaling in a step: the loss is multiplied for the backward pass."""
+"""Loss scaling in a step: the backward pass starts from the loss times the loss scale."""
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
@@ -10,13 +10,14 @@ from nnmpi.parallel.step.ports import LossSink
 
 
 def widened(scores: Tensor) -> Tensor:
-    """Scores as a loss takes them: in the type of sums."""
+    """The scores in the dtype of sums (float32 for 16 bits), as a loss takes them."""
     types = types_of(scores.dtype)
     return scores.astype(types.sums) if types.is_mixed else scores
 
 
 class ScaledLossSink(LossSink):
-    """The loss, computed in the type of sums, and times the loss scale on its way back."""
+    """A LossSink that computes the loss in the dtype of sums, and multiplies its seed by the loss
+    scale."""
 
     def __init__(self, objective: Objective, scaler: Scaler) -> None:
         super().__init__(objective)

@@ -1,4 +1,4 @@
-"""StepTraffic: what a rank sends in a step, as its communicators count it."""
+"""StepTraffic: the bytes and messages that a rank sends in a step, as its Comms count them."""
 
 from collections.abc import Callable, Generator, Iterable
 
@@ -11,11 +11,11 @@ from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
-    """Messages of a rank in the first step over a whole batch that follows another one.
+    """Counts the messages of a rank in the first step over a whole batch that follows another step.
 
-    Messages that a step has started count in it, also those that go on during the next step: until
-    a step is counted, each waits for them by `complete`. What is sent between two steps, as by
-    --verify and callbacks, counts in none.
+    Messages that a step has started belong to it even if they go on during the next step: until a
+    step has been counted, each step ends with `complete`, which waits for them. What is sent
+    between two steps, as by --verify and callbacks, is not counted.
     """
 
     sent: AxisTraffic | None = None
@@ -29,7 +29,8 @@ class StepTraffic:
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
-        """The first steps of an epoch, up to the one that is counted; none if none is left."""
+        """Yields the first steps of an epoch, up to and including the one that is counted; none if
+        one was counted already."""
         if self.sent is not None or len(loader.split.y) < self._batch_size:
             return
         earlier = self._so_far() if self._has_begun else None
@@ -49,7 +50,8 @@ class StepTraffic:
 
 
 def sent_along(layout: Layout, comms: Iterable[Comm]) -> AxisTraffic:
-    """The traffic that these Comms of a rank have sent, by the axis of the Comm each comes from."""
+    """The traffic that these Comms of a rank have sent so far, by the axis of the mesh that each
+    Comm runs along."""
     along = {**layout.axis, "dp": layout.replicas, "model": layout.model}
     names = {axis: comm.name for axis, comm in along.items() if comm.size > 1}
     sent = dict.fromkeys(TRAFFIC_AXES, Traffic())

@@ -1,23 +1,23 @@
 """Update: ranks agree on the sums of a step, clip the gradient, and update the parameters they own.
 
-    agree   loss, request, and the squared norm of the gradient; is all of it finite?
-    clip    by the norm over all parameters, each number counted once
-    apply   the optimizer's step, or none if a number was not finite
+    agree   on loss, request and the squared norm of the gradient; are all of them finite?
+    clip    by the norm over all parameters, each element counted once
+    apply   the optimizer step, or skip it if a value was not finite
 
-The store brings the sums over dp: loss and request have come with the gradients, or come now.
-Where a model is spread over ranks of other axes, one more all-reduce sums what these have.
+The store provides the sums over dp: loss and request were summed with the gradients, or are now.
+Where a model is spread over ranks of other axes, one more all-reduce sums over these.
 
 Rules:
 
-- A step waits for a device here and nowhere else, once, for the numbers of `totals`, or not at all
-  (`deferred_steps.py`). What else is to be read joins that array; `tests/strict/` counts the waits.
-- What is decided is decided from sums that are the same on all ranks: to clip, to skip the step,
-  which parameters have a gradient. A decision from a rank's own gradient lets copies drift apart.
-- Each number counts once. `counts_loss` and `counts` say on which rank: a new axis along which
+- A step waits for a device only here, once, for the values of `totals`, or not at all
+  (`deferred_steps.py`). Add to that array what else has to be read; `tests/strict/` counts waits.
+- Every decision (to clip, to skip the step, which parameters have a gradient) is made from sums
+  that are the same on all ranks. A decision from a rank's own gradient would let copies diverge.
+- Each element counts once. `counts_loss` and `counts` say on which rank: a new axis along which
   ranks have copies or parts has to be right in both (`Layout`, `PartTable`).
 - `settle` is last: until then other ranks may write to values that this rank reads.
-- Between what ranks agree on and `settle` no message is sent, so nothing is half done on a rank
-  that is left. What is known of the step is kept until the next one is summed.
+- No message is sent between the agreement and `settle`, so if a rank is lost, the others have
+  either all of the update or none. They keep the sums until the next step is summed.
 """
 
 import math
@@ -36,8 +36,9 @@ from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
 
 DECIDED = 4
-"""The first numbers of a decision: loss, request, whether something is not finite, squares. Behind
-them is on how many ranks each tied parameter has a gradient."""
+"""The length of the fixed part of a decision: loss, request, count of ranks with a sum that is not
+finite, sum of squares. After it comes, for each tied parameter, on how many ranks it has a
+gradient."""
 
 
 class Outcome(NamedTuple):
@@ -58,12 +59,11 @@ class Outcome(NamedTuple):
 class Update:
     """The second half of a step, after the gradients have been summed.
 
-    `counts` tells which parameters this rank counts in the norm of the gradient: of several copies
-    in one model, one. `tied` are those that other ranks of the model have too, the same on all.
-
+    counts     True for each parameter that this rank counts in the norm: one of several copies
+    tied       the parameters that other ranks of the model have too, the same on all ranks
     summed     the number of steps whose sums this rank knows
-    decision   what all ranks have agreed on in the last one, as soon as this rank knows
-    version    the number of steps after which values here are as they are; 0 before the first one
+    decision   what all ranks have agreed on in the last step, once this rank knows
+    version    the number of steps after which this rank's values are as they are; 0 at first
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Update:
         self.decision: Sequence[float] | None = None
 
     def apply(self, step: int) -> Outcome:
-        """One optimizer step, if all sums are finite; the only place that waits for a device."""
+        """Makes one optimizer step if all sums are finite; nothing else waits for a device."""
         sums = self._sums()
         self.summed, self.decision = step + 1, None
         if self._model.size > 1:
@@ -95,13 +95,13 @@ class Update:
         return outcome
 
     def carry_out(self, decision: Sequence[float]) -> Outcome:
-        """Carries out the decision on the last step, without messages: clips, and updates."""
+        """Carries out the decision on the last step, without messages: clips and updates."""
         self.decision = decision
         outcome, squares, *used = Outcome.of(decision), *decision[DECIDED - 1 :]
         for p, times in zip(self._tied, used, strict=True):
             p.has_grad = p in self._own and times > 0
         if outcome.updated:
-            if self._clip_norm is not None:  # as `optim.clip_grad_norm`, over all ranks
+            if self._clip_norm is not None:  # like `optim.clip_grad_norm`, over all ranks
                 self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
             self._optimizer.step(self._lr_factor(self.summed - 1))
         if (scaler := self._store.scaler) is not None:
@@ -110,10 +110,11 @@ class Update:
         return outcome
 
     def _sums(self) -> list[float]:
-        """The sums over dp that decide what is done; marks parameters with a gradient on any rank.
+        """The sums over dp from which the step is decided; marks parameters that have a gradient on
+        any rank.
 
-        loss | request | whether something is not finite | squares of the gradient | use of each
-        that is tied
+        loss | request | 1 if a sum is not finite | squares of the gradient | uses of each tied
+        parameter
         """
         store = self._store
         *scalars, squares = backend.to_list(store.totals(self._counted))
@@ -128,8 +129,8 @@ class Update:
         return sums
 
     def _agreed(self, sums: list[float]) -> list[float]:
-        """The sums over all ranks that hold one model, by one all-reduce in float64 of those of the
-        ranks along axes other than dp."""
+        """The sums over all ranks that hold one model, by one all-reduce in float64 along the axes
+        other than dp."""
         row = np.array(sums, float)
         with waiting("agree"):
             self._model.all_reduce(row, "doubling")
@@ -138,7 +139,7 @@ class Update:
 
 
 def _counted(store: LocalStore, counts: Sequence[bool]) -> Iterator[FlatSlice]:
-    """The stretches of parameters that this rank counts in the norm; some may be empty."""
+    """Yields the slices of the flat buffer that this rank counts in the norm; some may be empty."""
     start = end = store.spans[0][0]
     for is_counted, (_, stop) in zip(counts, store.spans, strict=True):
         if is_counted:

@@ -1,36 +1,35 @@
-"""Stores of training: where the parameters and gradients of a rank are, and how they are summed.
+"""Stores: where the parameters and gradients of a rank are in memory, and how gradients are summed.
 
-                     flat                    flat_grad
+                     flat (values)           flat_grad (gradients)
 LocalStore           a copy on each rank     this rank's; the sums over dp replace it
-NodeStore            one memory for a node   this rank's segment; the sums are in one memory for a
-                                             node, and each rank updates the part that it summed
+NodeStore            shared by the node      this rank's segment; the sums are shared by the node,
+                                             and each rank updates the part that it has summed
 ZeroStore            a copy on each rank,    this rank's, or the shards that it updates
                      or its shards
 VersionStore         the newest version      this rank's
 SliceStore           a copy on each rank     a stack of buffers, one for each partial sum of slices
-ServedStore          a copy on each rank     a worker's; a server has those of its slice
+ServedStore          a copy on each rank     a worker's; on a server, those of its slice
 
-`table.py` has the one of each kind of store that arrangements name.
+`table.py` lists the kinds of stores that an arrangement may name.
 
-Masters: float32 values that the optimizer updates, of which parameters of 16 bits are the
-rounding.
+Masters are float32 values that the optimizer updates; the 16-bit parameters are their rounding.
 
     F, B          values and gradients in 16 bits; losses, and so gradients, times the loss scale
-    sum           in 16 bits, with partial sums in float32, or narrow ones
-    update        in one pass over memory (`kernels/steps.py`): masters whose rounding is not the
-                  value any more take the value, are moved by gradients that become float32,
-                  unscaled and clipped, and values = masters, rounded
+    sum           in 16 bits; partial sums in float32, or in 16 bits too
+    update        in one pass over memory (`kernels/steps.py`): masters that no longer round to the
+                  value take the value; gradients become float32, unscaled and clipped, and move
+                  the masters; values = masters, rounded
 
-A `LocalStore` keeps them, if there is a loss scale. A rank has the masters of what it updates: all
-of them in replicas, a part on a node that shares its parameters and in ZeRO. Files, digests and
-snapshots have masters. Values that are written from outside win over masters of which they are not
-the rounding.
+A `LocalStore` keeps masters if there is a loss scale. A rank has the masters of what it updates:
+all of them in replicas, a part on a node that shares its parameters and in ZeRO. Files, digests and
+snapshots contain masters. If a value was written from outside, so that its master no longer rounds
+to it, the value wins.
 
-bytes a parameter (Adam)    values   gradients   masters and sums
+bytes a parameter (Adam)    values   gradients   masters and optimizer state
 replicas                    2        2           12
 zero 1                      2        2           12 / d
 zero 2                      2        4 / d       12 / d
 zero 3                      -        4 / d       12 / d
 
-Zero 3 keeps masters alone between steps, and rounds them where it gathers them.
+ZeRO 3 keeps only masters between steps, and rounds them where it gathers them.
 """

@@ -1,4 +1,4 @@
-"""Buckets: the stretches of a flat buffer whose gradients are summed in one operation each."""
+"""Buckets: slices of a flat buffer; the gradients in each are summed by one operation."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -11,11 +11,12 @@ from nnmpi.nn.store import FlatStore, Shard, shards_of
 from nnmpi.parallel.wire import Wire
 
 GATHER = "ring"
-"""The all-gather of buckets that ranks have in parts."""
+"""The algorithm that gathers buckets whose shards are on several ranks."""
 
 
 class CommBucket(NamedTuple):
-    """A `Bucket` of the arrangement, whose gradients are summed over the ranks of `comm`."""
+    """Elements start..stop of a flat buffer, whose gradients are summed over the ranks of
+    `comm`."""
 
     start: int
     stop: int
@@ -30,8 +31,8 @@ class Buckets:
     rank 1    [ ..##         | ...###          | ..##     ]
     packed    [ ## | ### | ## ]                                  on each rank
 
-    all        the buckets in the order of memory, and so of a forward pass; one may be empty
-    spans      where each parameter is, with its padding
+    all        the buckets in memory order, which is the order of a forward pass; one may be empty
+    spans      (start, stop) of each parameter, padding included
     of         the bucket of each parameter
     members    the parameters of each bucket
     users      the stages of this rank that use each parameter
@@ -59,25 +60,28 @@ class Buckets:
         ]
 
     def shards(self, over: Wire | None = None) -> list[Shard]:
-        """This rank's shard of each bucket, among the ranks of its Comm, or of another one."""
+        """This rank's shard of each bucket, as the ranks of the bucket's Comm, or of `over`, divide
+        it."""
         chunks = ((start, (over or comm).chunk(stop - start)) for start, stop, comm in self.all)
         return shards_of((start + chunk.start, start + chunk.stop) for start, chunk in chunks)
 
     def views(self, memory: Array, b: int, parameters: Sequence[Parameter]) -> dict[int, Array]:
-        """A view for each parameter of bucket b, which is at the start of this memory."""
+        """A view for each parameter of bucket b into `memory`, at whose start the bucket is."""
         origin, spans = self.all[b].start, self.spans
         view = FlatStore.view
         return {i: view(memory, parameters[i], spans[i][0] - origin) for i in self.members[b]}
 
     def set_up(self, dtype: Any, on: Backend = CPU) -> None:
-        """Comm chooses its ways and takes its memory now, or finds no room.
+        """Makes the Comms of all buckets choose their algorithms and take their memory now, which
+        raises NoRoomError where there is none.
 
-        The longest first, in an order that all ranks of all comms share.
+        The longest bucket is first: an order that all ranks of all Comms share, so no two wait for
+        each other.
         """
         for b in sorted(self.all, key=lambda b: (b.start - b.stop, b.comm.name)):
-            if b.comm.size > 1 and self.algorithm not in REDUCE_SCATTERS:  # which take no memory
+            if b.comm.size > 1 and self.algorithm not in REDUCE_SCATTERS:  # these take no memory
                 b.comm.all_reduce(on.xp.zeros(b.stop - b.start, dtype), self.algorithm)
 
 
 NO_BUCKETS = Buckets((), (), (), "")
-"""Gradients are not summed in buckets."""
+"""The buckets of a store whose gradients are not summed in buckets."""

@@ -1,9 +1,9 @@
 """GatheredValues: the values of ZeRO 1 and 2, whole on each rank.
 
-After an update each rank has new values in its shards, and all ranks gather those of all. The
-gathers start in the order of the next forward pass, few at a time, and go on during it: a parameter
-waits for its bucket when it is used. They have a Comm of their own, on which each rank may start
-the next one when it finds the time.
+After an update each rank has new values in its shards only, and all ranks gather all shards. The
+gathers start in the order of the next forward pass, AT_ONCE at a time, and go on during this pass:
+a parameter waits for its bucket when it is used. They have a Comm of their own, so each rank may
+start the next gather whenever it has time.
 """
 
 from collections import deque
@@ -15,11 +15,11 @@ from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
-AT_ONCE = 4  # gathers
+AT_ONCE = 4  # gathers under way
 
 
 class GatheredValues:
-    """`flat` has all values; a bucket is complete when its gather is."""
+    """Whole values in `flat`; a bucket is complete when its gather is."""
 
     rotates, order = False, 0
     slot_bytes = 0
@@ -33,36 +33,36 @@ class GatheredValues:
         self._works: dict[int, Transfer] = {}
         self._is_complete = True
 
-    def own(self, shard: Shard) -> Array:
+    def shard_view(self, shard: Shard) -> Array:
         """The memory of the values of a shard."""
         return self.flat[shard.start : shard.stop]
 
     def value(self, i: int) -> Array:
-        """The values of parameter i, as soon as they are complete; other buckets progress."""
+        """The values of parameter i, once they are complete; moves the other gathers too."""
         if not self._is_complete:
             self._wait_for(self._buckets.of[i])
             self.poll()
         return self._values[i]
 
     def refresh(self, i: int, made: int) -> None:
-        """Values stay where they are."""
+        """Does nothing: values stay where they are."""
 
-    def here(self, i: int) -> Array:
-        """The values of parameter i as they are."""
+    def current(self, i: int) -> Array:
+        """The values of parameter i as they are, without waiting."""
         return self._values[i]
 
     def gather(self) -> None:
-        """All ranks have updated their shards: the values of the others come."""
+        """Starts to gather the new values of all shards; every rank has updated its own."""
         for b, (_, _, comm) in enumerate(self._buckets.all):
             if comm is self._sums:
                 self._due.append(b)
-            else:  # at once, since the next sum on its Comm may start before a use
+            else:  # at once: the next sum on this Comm may start before a use, on some ranks first
                 self._start(b, comm)
         self._is_complete = False
         self.poll()
 
     def poll(self) -> None:
-        """The next gathers start when others are complete."""
+        """Drops gathers that are complete and starts the next ones."""
         while self._works:
             b, work = next(iter(self._works.items()))
             if not work.poll():
@@ -73,7 +73,7 @@ class GatheredValues:
         self._is_complete = not self._works
 
     def wait(self) -> None:
-        """No gather is due or under way."""
+        """Waits until all gathers that are due or under way are complete."""
         for b in range(len(self._buckets.all)):
             self._wait_for(b)
         self._is_complete = True

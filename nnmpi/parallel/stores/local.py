@@ -1,7 +1,7 @@
-"""LocalStore: a whole copy of the parameters on this rank, and the base of the stores of training.
+"""LocalStore: a whole copy of the parameters on this rank; the base of all stores of training.
 
-In front of the gradients are scalars that are summed together with them
-(`arrangement/flat_buffer.py`); or there are none, and scalars are summed apart.
+The first elements of the gradient buffer are scalars that are summed together with the gradients
+(`arrangement/flat_buffer.py`); or there are none, and scalars are summed separately.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,12 +26,12 @@ from nnmpi.parallel.wire import Transfer
 
 
 class StoreSpec(NamedTuple):
-    """The arguments that any store is made from.
+    """The arguments of any store.
 
     dp        the ranks that have the same parameters
-    scalars   how many scalars have room in front of the gradients; 0: they are summed apart
-    apart     whether they are summed apart though they have room: no sum takes them along
-    scaler    the loss scale, where parameters have masters
+    scalars   how many scalars have room in front of the gradients; 0: they are summed separately
+    apart     True if they are summed separately although they have room: no sum takes them along
+    scaler    the loss scale, if parameters have masters
     """
 
     parameters: Sequence[Parameter]
@@ -45,23 +45,23 @@ class StoreSpec(NamedTuple):
 
 
 InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
-"""Yields arrays of one length, or the same pieces of each of them, one behind the other; the work
-on them is over when the next ones are asked for."""
+"""Takes arrays of equal length, and yields the same piece of each, one piece after the other. The
+caller is done with a piece when it asks for the next one."""
 
 
 _HAS_GRAD = attrgetter("has_grad")
 
 
 class LocalStore(FlatStore):
-    """A whole copy on this rank.
+    """A store with a whole copy of the parameters on this rank.
 
-    scaler    the loss scale, where parameters have masters
-    masters   what the optimizer updates instead of values, if anything: of the shards of this rank,
-              packed
-    factor    what gradients are multiplied by when they are read: 1 but for masters, or in a step
-              that the device decides, what that has decided
-    in_turn   how what an update reads and changes comes to memory, where some of it is on disk
-              (`swapping/model_pages.py`)
+    scaler      the loss scale, if parameters have masters
+    masters     the values that the optimizer updates in place of 16-bit parameters, packed, of this
+                rank's shards; None where it updates the parameters
+    factor      what gradients are multiplied by when they are read: 1 without masters; in a step
+                that the device decides, an array with its decision
+    in_pieces   brings the arrays of an update to memory piece by piece, if they are on disk
+                (`swapping/model_pages.py`)
     """
 
     in_pieces: InPieces | None = None
@@ -70,10 +70,10 @@ class LocalStore(FlatStore):
 
     def __init__(self, spec: StoreSpec) -> None:
         self.dp, self.buckets, self.scaler = spec.dp, spec.buckets, spec.scaler
-        # apart they are on the host, but for the loss
+        # scalars that are summed separately are on the host, except for the loss
         self._in_front = 0 if spec.apart else spec.scalars
         self._apart = np.zeros(scalar_count(spec.parameters))
-        self.loss, self.request = 0.0, 0.0  # of this rank, the loss where it was computed
+        self.loss, self.request = 0.0, 0.0  # of this rank; the loss may be on the device
         super().__init__(spec.parameters, spec.dtype, spec.on, spec.scalars)
 
     def allocate(self) -> None:
@@ -82,7 +82,7 @@ class LocalStore(FlatStore):
         self.allocate_masters()
 
     def allocate_masters(self) -> None:
-        """Takes the memory of masters, when it is known what this rank updates."""
+        """Allocates the masters, once it is known which shards this rank updates."""
         self.updated_dtype = types_of(self.dtype).masters
         if self.scaler is not None:
             n = self.shards[-1].packed.stop if self.shards else 0
@@ -97,19 +97,21 @@ class LocalStore(FlatStore):
             self.keep(i, p.data)
 
     def keep(self, i: int, values: Array) -> None:
-        """Copies values of parameter i, of any type, into what this rank updates of it."""
+        """Copies values of parameter i, of any dtype, to the shards of it that this rank
+        updates."""
         row, start = memory_order(self.parameters[i], self.on.asarray(values)), self.spans[i][0]
         for shard in within(self.shards, start, start + row.size):
             part = row[shard.start - start : shard.stop - start]
             self.updated(shard)[...] = self._merged(shard, part)
 
     def updated(self, shard: Shard) -> Array:
-        """The memory that the optimizer updates for a shard."""
+        """The memory that the optimizer updates for a shard: its masters, if there are any, else
+        its values."""
         return self.shard_values(shard) if self.masters is None else self.masters[shard.packed]
 
     def _merged(self, shard: Shard, values: Array) -> Array:
-        """The values that the optimizer is to update, where a shard has these values: its masters,
-        but for those of which these are not the rounding."""
+        """The masters of a shard, with `values` in place of each master that no longer rounds to
+        its value."""
         if self.masters is None:
             return values
         merged = self.masters[shard.packed].copy()
@@ -126,7 +128,8 @@ class LocalStore(FlatStore):
         return self._merged(self.own_shard(i, lo, hi), super().numbers(i, lo, hi))
 
     def own_shard(self, i: int, lo: int, hi: int) -> Shard:
-        """Numbers lo to hi - 1 of parameter i, in the order of its memory, if they are readable."""
+        """Elements lo..hi of parameter i, in memory order, as a shard of this rank; an empty one if
+        it has none."""
         start = self.spans[i][0]
         return next(within(self.shards, start + lo, start + hi), Shard(0, 0, 0))
 
@@ -134,24 +137,27 @@ class LocalStore(FlatStore):
 
     @property
     def scalars(self) -> Array:
-        """Loss, request and uses: of this rank, or, after a sum, of all ranks of dp."""
+        """The loss, the request and the uses of parameters: of this rank or, after a sum, of all
+        ranks of dp."""
         return self.flat_grad[: self._in_front] if self._in_front else self._apart
 
     def note_loss(self, loss: Any, request: float) -> None:
-        """Notes the loss of this rank and what it requests, each in one write to a device."""
+        """Stores the loss of this rank and its request for the sum, each in one write to a
+        device."""
         self.loss, self.request = loss, request
         where, number = (LOSS, loss) if self._in_front else (REQUEST, request)
         self.scalars[where] = number
 
     def note_used(self) -> None:
-        """Writes into the scalars what this rank requests, and which parameters have a gradient."""
+        """Writes this rank's request, and a 1 for each parameter that has a gradient, to the
+        scalars."""
         scalars = self.scalars
         row = np.array([self.request, *map(_HAS_GRAD, self.parameters)], scalars.dtype)
         scalars[REQUEST : REQUEST + len(row)] = self.on.asarray(row) if self._in_front else row
 
     def totals(self, counted: Sequence[FlatSlice]) -> Array:
-        """The scalars summed over dp, and behind them the sum of the squares of the gradients in
-        the stretches that this rank counts."""
+        """The scalars summed over dp, followed by the sum of squares of the gradients in `counted`,
+        the slices that this rank counts."""
         sum_of_squares = self.squares(self.shards, counted)
         if self._in_front:
             sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)
@@ -161,14 +167,15 @@ class LocalStore(FlatStore):
         return row
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
-        """The scalars that are apart, and the sum of these squares; one copy from the device."""
+        """The scalars that are summed separately, followed by the sum of `squares`; one copy from
+        the device."""
         xp, numbers = self.on.xp, (self.loss, *squares)
         row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
         self.scalars[LOSS], *sums = backend.to_list(row)
         return [*self.scalars.tolist(), sum(sums)]
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """The sum of the squares of the summed gradients in what of these shards is counted, as an
+        """The sum of squares of the summed gradients in the counted part of these shards, as an
         update reads them; the same bits on every rank."""
         terms = list[Array]()
         for start, end in counted:
@@ -185,20 +192,21 @@ class LocalStore(FlatStore):
         self.factor = 1.0 if self.scaler is None else 1.0 / self.scaler.current.scale
 
     def start(self, b: int) -> Transfer | None:
-        """Starts the sum of a bucket, in its place; None on one rank, where it is complete."""
+        """Starts the sum of a bucket in place; returns None on one rank, where nothing is
+        summed."""
         start, stop, comm = self.buckets.all[b]
         if comm.size == 1:
             return None
         return comm.start(self.flat_grad[start:stop], self.buckets.algorithm)
 
     def poll(self) -> None:
-        """Messages that this store has started progress."""
+        """Moves messages that this store has started."""
 
     def wait(self) -> None:
-        """No message that this store has started is under way."""
+        """Waits for all messages that this store has started."""
 
     def show_sums(self) -> None:
-        """All sums are complete: from here on `flat_grad` holds them."""
+        """Makes `flat_grad` show the sums, which are all complete."""
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         for shard in self.own_shards(start, end):
@@ -219,8 +227,8 @@ class LocalStore(FlatStore):
             super().scale(piece, factor)
 
     def scale_gradients(self, factor: float) -> None:
-        """Multiplies all summed gradients that this rank updates by; beside masters, when they are
-        read."""
+        """Multiplies all summed gradients that this rank updates by `factor`; with masters, when
+        they are read."""
         if self.masters is not None:
             self.factor *= factor
             return
@@ -232,25 +240,26 @@ class LocalStore(FlatStore):
         return self.unscaled(self.grad_memories[i])
 
     def unscaled(self, summed: Array) -> Array:
-        """The gradient, as the optimizer reads it, for sums of any shape."""
+        """The summed gradient, in any shape, as the optimizer reads it: in the dtype of masters,
+        times `factor`."""
         return summed.astype(self.updated_dtype, copy=False) * self.factor
 
     def settle(self) -> None:
-        """Returns when every rank has updated the parameters that it owns."""
+        """Waits until every rank has updated the parameters that it owns."""
 
     def close(self) -> None:
-        """Frees shared memory; parameters move to memory of this rank. Every rank calls it."""
+        """Frees shared memory, and moves parameters to memory of this rank. Every rank calls it."""
 
 
 def fill_unused(parameters: Iterable[Parameter]) -> None:
-    """Writes zeros where there is no gradient."""
+    """Writes zeros as the gradient of each parameter that has none in this step."""
     for p in parameters:
         if not p.has_grad:
             p.grad_memory[...] = 0
 
 
 def _pieces(operands: Iterator[Operands], in_pieces: InPieces) -> Iterator[Operands]:
-    """The operands of updates in pieces that come to memory in turn."""
+    """Yields the operands of updates in pieces that are brought to memory one after the other."""
     for x in operands:
         beside = [] if x.mixed.values is None else [x.mixed.values]
         for values, grads, *rest in in_pieces(x.values, x.grads, *x.sums.values(), *beside):
@@ -260,7 +269,8 @@ def _pieces(operands: Iterator[Operands], in_pieces: InPieces) -> Iterator[Opera
 
 
 def squares(g: Array, in_pieces: InPieces | None = None, factor: float | Array = 1.0) -> Array:
-    """The float64 sum over blocks of squares of factor * g: threads of BLAS change nothing."""
+    """The float64 sum of squares of factor * g, summed block by block, so that BLAS threads do not
+    change its bits."""
     dtype, on = types_of(g.dtype).sums, backend.of(g)
     if on is backend.META:
         return np.array(1.0)

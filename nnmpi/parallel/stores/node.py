@@ -1,4 +1,5 @@
-"""NodeStore: one memory of parameters for all ranks of a node, and one for the sums of gradients.
+"""NodeStore: one copy of the parameters for all ranks of a node, in shared memory, and one of the
+sums.
 
 rank 0   flat_grad  [ a0 | b0 ]──┐    total            flat
 rank 1   flat_grad  [ a1 | b1 ]──┴──► [ a | b ] ─────► [ A | B ]
@@ -20,7 +21,7 @@ from nnmpi.parallel.wire import Transfer
 
 
 class NodeStore(LocalStore):
-    """All buckets are summed over the ranks of dp, through a window that its nodes share."""
+    """A store whose values and summed gradients are in windows that the ranks of a node share."""
 
     def __init__(self, spec: StoreSpec) -> None:
         self._node = node = spec.dp.node()
@@ -49,19 +50,23 @@ class NodeStore(LocalStore):
         return super().parameter_bytes() * self._is_first_of_node
 
     def gradient_bytes(self) -> int:
-        """The memory of this rank's gradients, and on the first rank that of the node's sums."""
+        """The memory of this rank's gradients, plus, on the first rank of a node, of the node's
+        sums."""
         return super().gradient_bytes() * (1 + self._is_first_of_node)
 
     def begin(self) -> None:
         if self._is_apart:
-            raise ValueError("leave trainer.gathered_parameters() before the next step")
+            raise ValueError(
+                "a step cannot begin within trainer.gathered_parameters(): leave it first"
+            )
         self.flat_grad, self.grad_memories = self._mine
         super().begin()
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Within it each rank has a copy of its own; that of a node's first rank is kept."""
-        if self._is_apart:  # within another one
+        """A context in which each rank has its own copy of the parameters; at the end, that of the
+        node's first rank is kept."""
+        if self._is_apart:  # nested
             yield
             return
         shared, self._is_apart = self.flat, True
@@ -84,7 +89,8 @@ class NodeStore(LocalStore):
         self.flat_grad, self.grad_memories = self._total
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
-        """Each rank adds up what it owns; only the first node counts, since all hold the same."""
+        """The sum of squares over all ranks: each adds up its shards, and only the first node
+        counts, since all nodes have the same sums."""
         squares_here = super().squares(shards, counted) if self._first_node else 0
         total = np.array([squares_here], "float64")
         self.dp.all_reduce(total, "doubling")
@@ -96,7 +102,7 @@ class NodeStore(LocalStore):
 
     def close(self) -> None:
         FlatStore(self.parameters, self.flat.dtype, CPU)
-        self._parameters.barrier()
-        # of this store and its optimizer there are arrays that nobody uses any more
+        self._parameters.barrier()  # no rank frees the window while another still copies from it
+        # this store and its optimizer still have views, which nobody reads any more
         self._parameters.free(check=False)
         self._window.free(check=False)

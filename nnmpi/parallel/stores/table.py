@@ -1,8 +1,8 @@
-"""STORES: what makes the store of each kind that replicas have, by the names of arrangements.
+"""STORES: the constructors of the stores that an arrangement may name.
 
-Stores of other strategies take one argument more, which only these know: `VersionStore` of
-PipeDream, `SliceStore` of reproducible runs (`checks/reproducible.py`), `ServedStore` of a
-parameter server (`server/strategy.py`).
+Stores of other strategies take one more argument and are made there: `VersionStore` by PipeDream,
+`SliceStore` by reproducible runs (`checks/reproducible.py`), `ServedStore` by a parameter server
+(`server/strategy.py`).
 """
 
 from collections.abc import Callable, Mapping

@@ -1,13 +1,14 @@
-"""VersionStore: several versions of the weights of a stage, for micro-batches that are in flight.
+"""VersionStore: several versions of the weights of a stage, for the micro-batches in flight.
 
     version     5             6             7 (newest)      free
     buffer      [ weights ]   [ weights ]   [ weights ]     [ ......... ]
     used by     micro-batch 7 micro-batch 8 nobody yet
 
-The backward pass of a micro-batch reads the arrays that its forward pass has read (vjps close over
-them). So an update leaves alone what a micro-batch uses, and writes the next version into another
-buffer, which is free again when no micro-batch needs it. A version that nobody uses is updated in
-place. There is one buffer of gradients: each backward pass is followed by its update.
+The backward pass of a micro-batch reads the arrays that its forward pass has read, since vjps close
+over them. So an update does not touch a version that a micro-batch uses: it writes the next version
+to another buffer, which is free again when no micro-batch needs it. A version that nobody uses is
+updated in place. There is one buffer of gradients, because each backward pass is followed by its
+update.
 """
 
 from collections.abc import Iterator
@@ -19,14 +20,14 @@ from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 
 
 class Weights(NamedTuple):
-    """A flat buffer, and its view for each parameter."""
+    """A flat buffer of weights, and its view for each parameter."""
 
     flat: Array
     values: list[Array]
 
 
 class VersionStore(LocalStore):
-    """`flat` is the newest version; `newest` counts the updates that it has seen."""
+    """A store in which `flat` is the newest version, and `newest` counts the updates so far."""
 
     def __init__(self, spec: StoreSpec) -> None:
         super().__init__(spec)
@@ -37,20 +38,20 @@ class VersionStore(LocalStore):
 
     @property
     def buffers(self) -> int:
-        """The buffers of weights that were made so far."""
+        """The number of weight buffers made so far."""
         return len(self._weights) + len(self._free)
 
     def slot_bytes(self) -> int:
-        """The memory of all versions but the newest, so far."""
+        """The memory of all versions made so far, except for the newest one."""
         return super().slot_bytes() + (self.buffers - 1) * int(self.flat.nbytes)
 
     def retain(self, micro: int, version: int) -> None:
-        """A micro-batch uses this version, now or later."""
+        """Keeps a version until `release(micro)`, for a micro-batch that uses it."""
         self._used[micro] = version
 
     @contextmanager
     def version_of(self, micro: int) -> Iterator[None]:
-        """Within it, parameters have the values of the version that a micro-batch uses."""
+        """A context in which parameters have the values of the version that a micro-batch uses."""
         self.values = self._weights[self._used[micro]].values
         try:
             yield
@@ -58,16 +59,18 @@ class VersionStore(LocalStore):
             self.values = self._weights[self.newest].values
 
     def release(self, micro: int) -> None:
-        """A micro-batch needs its version no longer."""
+        """Ends the use of a version by a micro-batch; its buffer is free if no other one uses
+        it."""
         version = self._used.pop(micro)
         if version != self.newest and version not in self._used.values():
             self._free.append(self._weights.pop(version))
 
     @contextmanager
     def next_version(self) -> Iterator[None]:
-        """Within it, an optimizer makes the newest version the next one.
+        """A context in which an optimizer updates the newest version to the next one.
 
-        For the tape, no memory was written that a backward pass needs.
+        The tape does not see the write, as it never changes memory that a backward pass still
+        needs.
         """
         written = [p.storage.written for p in self.parameters]
         current = self._weights[self.newest]
@@ -89,7 +92,7 @@ class VersionStore(LocalStore):
                 p.storage.written = clock
 
     def close(self) -> None:
-        """Gives back the memory of all versions but the newest."""
+        """Frees the memory of all versions except for the newest one."""
         self._weights = {self.newest: self._weights[self.newest]}
         self._used.clear()
         self._free.clear()

@@ -1,4 +1,4 @@
-"""ZeroStore: the store of ZeRO. Each rank along dp updates its shards of the parameters.
+"""ZeroStore: the store of ZeRO, in which each rank along dp updates its shards of the parameters.
 
                            values            gradients        optimizer state    bytes a parameter
                                                                                  (float32, Adam)
@@ -7,12 +7,13 @@ ZeroStore           1      GatheredValues    WholeGradients   shards            
                     2      GatheredValues    GradientSlots    shards             4 + 12/d
                     3      WeightSlots       GradientSlots    shards             16/d
 
-The store calls its two parts, which know neither each other nor, once they are made, the store. The
-scalars are summed last, with the squares, in one short all-reduce.
+The store calls its two parts, one for values and one for gradients. They do not know each other,
+and use the store only while they are made. The scalars are summed last, with the squares of the
+gradients, in one short all-reduce.
 
-Values can be read where all ranks along dp read together: in a step, in an evaluation, in
-`reading`. A rank that reads alone, between steps, is refused: it would wait for ranks that may wait
-for it. In `gathered` each has all.
+Values can be read only where all ranks along dp read together: in a step, in an evaluation, in
+`reading`. A rank that reads alone between steps is refused: it would wait for ranks that may wait
+for it. In `gathered` each rank has all values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,10 +39,10 @@ GradBuffers: TypeAlias = WholeGradients | GradientSlots
 
 
 class ZeroStore(LocalStore):
-    """Parameters of which each rank updates a part.
+    """A store of which each rank along dp updates a part.
 
-    Buckets are summed over the ranks of dp, but for parameters that other stages have too.
-    `gathers` has the same ranks as dp.
+    Buckets are summed over dp, except for parameters that other stages have too. `gathers` is a
+    Comm of the ranks of dp for the gathers of values.
     """
 
     def __init__(self, values: type[Values], gradients: type[GradBuffers], spec: StoreSpec) -> None:
@@ -56,7 +57,8 @@ class ZeroStore(LocalStore):
 
     def allocate(self) -> None:
         self.shards = self.buckets.shards()
-        # a bucket of several stages is counted in shards of its own, once in each stage
+        # a bucket that other stages sum too is cut over more ranks than dp; the norm of this stage
+        # needs it whole within dp
         self._counted = self.buckets.shards(wire_of(self.dp, self.on))
         self.buckets.set_up(self.dtype, self.on)
         self.allocate_masters()
@@ -72,7 +74,7 @@ class ZeroStore(LocalStore):
     def take(self, i: int, p: Parameter) -> None:
         values = self.on.asarray(p.data)
         if not self._values.rotates:
-            self._values.here(i)[...] = values
+            self._values.current(i)[...] = values
         self.keep(i, values)
 
     def value(self, i: int) -> Array:
@@ -89,10 +91,10 @@ class ZeroStore(LocalStore):
 
     def written(self, i: int) -> None:
         if self.rotates:
-            self.keep(i, self._values.here(i))
+            self.keep(i, self._values.current(i))
 
     def shard_values(self, shard: Shard) -> Array:
-        return self._values.own(shard)
+        return self._values.shard_view(shard)
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         if self._whole:
@@ -101,7 +103,7 @@ class ZeroStore(LocalStore):
         return self.updated(shard)
 
     def parameter_bytes(self) -> int:
-        """The memory of values, if it is not that of masters."""
+        """The memory of the values; 0 if they are the masters, which are counted elsewhere."""
         return 0 if self.flat is self.masters else int(self.flat.nbytes)
 
     def gradient_bytes(self) -> int:
@@ -120,7 +122,7 @@ class ZeroStore(LocalStore):
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        if self._whole:  # within another one
+        if self._whole:  # nested
             yield
             return
         arrays = self.views(self.on.xp.zeros(self.length, self.dtype))
@@ -142,13 +144,13 @@ class ZeroStore(LocalStore):
         if self._has_sums:
             sums = self.buckets.all[self.buckets.of[i]].comm
             raise ValueError(
-                f"{self.parameters[i].place.path}: after a step the gradient is in parts on "
-                f"{sums.size} ranks; all of them get it by store.whole_gradient({i})"
+                f"{self.parameters[i].place.path}: after a step the gradient is sharded over "
+                f"{sums.size} ranks; call store.whole_gradient({i}) on all of them"
             )
         return self._gradients.grad_memory(i)
 
     def shard_gradient(self, shard: Shard) -> Array:
-        return self._gradients.own(shard)
+        return self._gradients.shard_view(shard)
 
     def whole_gradient(self, i: int) -> Array:
         return self.unscaled(self._gradients.whole(i))
@@ -159,12 +161,13 @@ class ZeroStore(LocalStore):
         row = np.array([*self.on_host([squares]), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
-        # equal if, and only if, all orders are: both products are rounded alike, orders**2 is not
+        # equal if and only if all orders are (Cauchy-Schwarz): both products are rounded alike,
+        # and `orders**2` would not be
         if orders * orders != self.dp.size * squared:
             raise ValueError(
-                f"zero 3 gathers parameters when they are used, and {self.dp.size} ranks have used "
-                "them in different orders, so that some had wrong values: run layers and read "
-                "parameters in one order on all ranks, or use --zero 2"
+                f"zero 3 gathers parameters when they are used, but {self.dp.size} ranks have used "
+                "them in different orders, so some had wrong values: run layers and read "
+                "parameters in the same order on all ranks, or use --zero 2"
             )
         return row[:-2]
 
@@ -172,7 +175,9 @@ class ZeroStore(LocalStore):
 
     def begin(self) -> None:
         if self._whole:
-            raise ValueError("leave trainer.gathered_parameters() before the next step")
+            raise ValueError(
+                "a step cannot begin within trainer.gathered_parameters(): leave it first"
+            )
         self._has_sums, self._is_reading = False, True
         super().begin()
         self._gradients.begin()
@@ -189,7 +194,8 @@ class ZeroStore(LocalStore):
         self._values.wait()
 
     def show_sums(self) -> None:
-        """From here on the gradients are sums, in shards; no values are sent when they change."""
+        """Waits for all sums; from now on gradients are sums, in shards, and reading a whole one is
+        refused."""
         self.wait()
         self._has_sums = True
 
@@ -208,7 +214,7 @@ class ZeroStore(LocalStore):
 
     def _refuse_reading(self, i: int) -> NoReturn:
         raise ValueError(
-            f"{self.parameters[i].place.path}: between steps its values are in parts on "
-            f"{self.dp.size} ranks along dp; enter `with trainer.gathered_parameters():` on "
-            "every rank, and read or write them in it"
+            f"{self.parameters[i].place.path}: between steps its values are sharded over "
+            f"{self.dp.size} ranks along dp; read or write them in `with "
+            "trainer.gathered_parameters():` on every rank"
         )

@@ -1,11 +1,13 @@
-"""Activations of a rank beyond its memory: written to disk and read again, or computed again; its
-parameters, gradients and optimizer state on disk, but for those in use.
+"""Training beyond memory: activations are swapped to disk or recomputed; parameters, gradients and
+optimizer state are on disk while they are not in use.
 
 Rules:
 
-- Addresses stay and pages go: arrays lie in a mapping of a file, of which the system drops and
-  fetches pages. So ops, vjps and bits are what they are without it, whatever is done wrong here.
-- Where a unit is, the arrangement says (`arrangement/residence.py`), and the run waits for room as
-  its clocks do. A rule that changes in one of the two changes in the other.
-- The thread calls the system, and no code that makes arrays.
+- Addresses stay, pages move: arrays are in a mapping of a file, whose pages the system drops and
+  fetches. So ops, vjps and bits are the same as without it, and a mistake in this folder can only
+  cost time.
+- The arrangement chooses where each unit is (`arrangement/residence.py`), and the run waits for
+  room in the same way as its simulated clocks do. If you change a rule in one of the two, change
+  the other.
+- The thread makes system calls only; it runs no code that creates arrays.
 """

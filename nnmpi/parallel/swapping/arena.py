@@ -1,4 +1,4 @@
-"""Arena: memory for arrays in a mapping of a file that has no name; how fast its disk is."""
+"""Arena: memory for arrays in a mapping of an unnamed file; measures how fast its disk is."""
 
 import mmap
 import os
@@ -22,46 +22,47 @@ MEASURED = 1 << 27
 """Bytes that are written and read to measure a disk."""
 
 Blocks: TypeAlias = list[tuple[int, int]]
-"""Where each begins and ends, in bytes."""
+"""(start, end) of each block, in bytes from the start of the arena."""
 
 PAGE = mmap.PAGESIZE
 
 PIECES = 64
-"""In which they are written and read, as arrays are."""
+"""The number of pieces in which they are written and read, as arrays would be."""
 
 STRIDE = 23
-"""It has no divisor in common with PIECES, so that each is met."""
+"""The step from piece to piece; coprime to PIECES, so that each is visited once."""
 
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 
 
 def check() -> None:
-    """Raises ValueError if there can be no arena here."""
+    """Raises ValueError if this machine, or the folder for temporary files, cannot have an
+    arena."""
     if native.kernel("arena") is None:
         why = native.missing() or "it needs Linux and compiled kernels, without NNMPI_NATIVE=0"
-        raise ValueError(f"memory: activations cannot be swapped here: {why}")
+        raise ValueError(f"memory: activations cannot be swapped on this machine: {why}")
     wanted, folder = os.environ.get("TMPDIR"), tempfile.gettempdir()
     if wanted and not (os.path.isdir(wanted) and os.access(wanted, os.W_OK | os.X_OK)):
         raise ValueError(
-            f"memory: activations cannot be swapped to {shown(wanted)}, which TMPDIR names: it is "
-            "no folder that can be written; make it, or set TMPDIR to another folder"
+            f"memory: activations cannot be swapped to {shown(wanted)}, as TMPDIR says: it is not "
+            "a folder that can be written; create it, or set TMPDIR to another folder"
         )
     if _kind_of_files(folder) in IN_MEMORY:
         raise ValueError(
-            f"memory: activations would be swapped to {folder}, which is in memory itself: set "
+            f"memory: activations would be swapped to {folder}, which is itself in memory: set "
             "TMPDIR to a folder on a disk"
         )
 
 
 def free_disk() -> int:
-    """The bytes that are free where arenas are."""
+    """The free bytes of the file system on which arenas are."""
     disk = os.statvfs(tempfile.gettempdir())
     return disk.f_bavail * disk.f_frsize
 
 
 @contextmanager
-def in_one_line(nbytes: int) -> Iterator[None]:
-    """Turns an OSError about a file of so many bytes into a ValueError that says what to do."""
+def disk_errors(nbytes: int) -> Iterator[None]:
+    """Turns an OSError about a file of `nbytes` bytes into a ValueError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -72,7 +73,8 @@ def in_one_line(nbytes: int) -> Iterator[None]:
 
 
 def _kind_of_files(folder: str) -> str:
-    """The type of the file system of a folder, as Linux lists it; empty if it does not."""
+    """The type of the file system of a folder, from /proc/self/mountinfo; empty if it is not
+    listed."""
     device, mounts = os.stat(folder).st_dev, Path("/proc/self/mountinfo")
     wanted = f"{os.major(device)}:{os.minor(device)}"
     for line in mounts.read_text().splitlines() if mounts.exists() else ():
@@ -89,22 +91,27 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 class Arena:
-    """Memory for arrays of so many bytes in all; what has no room in it is in the heap.
+    """Memory for arrays of `nbytes` bytes in all, in a mapped file; arrays that do not fit are on
+    the heap.
 
-    A tag says of a block which unit needs it first in its backward pass.
+    The tag of a block is the unit whose backward pass needs it first.
     """
 
     def __init__(self, nbytes: int) -> None:
-        made = tempfile.TemporaryFile  # it is there while it is mapped
-        with in_one_line(nbytes), made(prefix="nnmpi-swap-") as file:
+        made = tempfile.TemporaryFile  # closed at once: a mapping keeps an unnamed file alive
+        with disk_errors(nbytes), made(prefix="nnmpi-swap-") as file:
             os.posix_fallocate(file.fileno(), 0, nbytes)
             self._handler = _function("arena")(file.fileno(), nbytes)
         self._nbytes, self._address = nbytes, _function("address")(self._handler)
 
     @contextmanager
     def allocating(self, tag: int, nbytes: float = 0.0) -> Iterator[None]:
-        """Within it the arrays that this thread makes lie here; with free memory that keeps its
-        pages they take no more than this, as long as there is some."""
+        """A context in which the arrays that this thread makes are in the arena, in blocks with
+        this tag.
+
+        Freed memory keeps its pages for reuse, unless these and the new blocks exceed `nbytes`
+        together.
+        """
         _function("tag")(self._handler, tag, round(nbytes))
         handler = _function("use")(self._handler)
         try:
@@ -113,35 +120,37 @@ class Arena:
             _function("use")(handler)
 
     def retag(self, tag: int, array: np.ndarray) -> None:
-        """The tag of the block of an array, if it lies here."""
+        """Sets the tag of the block of an array, if it is in the arena."""
         _function("retag")(self._handler, array.__array_interface__["data"][0], tag)
 
     def blocks(self, tag: int) -> Blocks:
-        """Where the blocks of a tag begin and end."""
+        """The (start, end) of each block with this tag."""
         tagged: Blocks = _function("blocks")(self._handler, tag)
         return tagged
 
-    def places(self, arrays: Iterable[np.ndarray]) -> Blocks:
-        """Where the pages of arrays are that lie here, in order; neighbours are joined."""
+    def pages(self, arrays: Iterable[np.ndarray]) -> Blocks:
+        """The ranges of whole pages that contain these arrays, sorted and joined; arrays on the
+        heap are left out."""
         joined: Blocks = []
         for start, end in sorted(map(self._bytes_of, arrays)):
             first, stop = start // PAGE * PAGE, -(-end // PAGE) * PAGE
-            if not 0 <= start < self._nbytes:  # it is short, and in the heap
+            if not 0 <= start < self._nbytes:  # a short array, on the heap
                 continue
             if joined and first <= joined[-1][1]:
                 first = joined.pop()[0]
             joined.append((first, stop))
         return joined
 
-    def forget(self, array: np.ndarray) -> None:
-        """The numbers of an array are not needed any more: pages that are its own become 0."""
+    def discard(self, array: np.ndarray) -> None:
+        """Drops the content of an array that is not needed any more; pages that contain nothing
+        else become 0."""
         start, end = self._bytes_of(array)
         first, stop = -(-start // PAGE) * PAGE, end // PAGE * PAGE
         if 0 <= start < self._nbytes and first < stop:
             self._each(("forget",), [(first, stop)])
 
-    def singly(self, blocks: Blocks) -> None:
-        """A page there that is touched brings no others to memory."""
+    def no_readahead(self, blocks: Blocks) -> None:
+        """Tells the system that touching a page of these blocks should read that page only."""
         self._each(("singly",), blocks)
 
     def _bytes_of(self, array: np.ndarray) -> tuple[int, int]:
@@ -149,48 +158,51 @@ class Arena:
         return start, start + array.nbytes
 
     def trim(self, nbytes: float) -> None:
-        """Drops pages of freed memory, so that at most this many bytes of it keep theirs."""
-        with in_one_line(self._nbytes):
+        """Drops pages of freed memory, so that at most `nbytes` bytes of it are in memory."""
+        with disk_errors(self._nbytes):
             _function("trim")(self._handler, max(round(nbytes), 0))
 
     def start_write(self, blocks: Blocks) -> None:
-        """The system begins to write pages that have changed."""
+        """Makes the system begin to write the pages that have changed."""
         self._each(("start_write",), blocks)
 
     def end_write(self, blocks: Blocks) -> None:
-        """Waits for that, and takes the pages out of memory."""
+        """Waits until the pages are written, and drops them from memory."""
         self._each(("end_write",), blocks)
 
     def start_read(self, blocks: Blocks) -> None:
-        """The system begins to read pages."""
+        """Makes the system begin to read pages."""
         self._each(("start_read",), blocks)
 
     def write_out(self, blocks: Blocks) -> None:
-        """Writes pages that have changed, and takes them out of memory."""
+        """Writes the pages that have changed, and drops all of them from memory."""
         self._each(("start_write", "end_write"), blocks)
 
     def read_in(self, blocks: Blocks) -> None:
-        """Has pages in memory."""
+        """Reads pages, and returns when they are in memory."""
         self._each(("start_read", "end_read"), blocks)
 
     def _each(self, names: Iterable[str], blocks: Blocks) -> None:
-        with in_one_line(self._nbytes):
+        with disk_errors(self._nbytes):
             for name in names:
                 for start, end in blocks:
                     _function(name)(self._handler, start, end)
 
 
 def measured_disk() -> Disk:
-    """How fast the disk of arenas is, and how long pages take; the best of three times."""
-    with in_one_line(MEASURED):
+    """Measures how fast the disk of arenas is and how long paging takes; the best of three
+    times."""
+    with disk_errors(MEASURED):
         both = [_measure(Arena(MEASURED)) for _ in range(3)]
     write, read, *_ = map(max, zip(*both, strict=True))
     return Disk(write, read, min(d.paging for d in both), min(d.touch for d in both))
 
 
-def mixed(blocks: Blocks) -> Blocks:
-    """The blocks ordered so that the next one is far away, as in passes: in sequence the system
-    would make room for many pages at a time, in a quarter of the time."""
+def far_apart(blocks: Blocks) -> Blocks:
+    """The blocks in an order in which the next one is far away, as in passes over a model.
+
+    In sequence the system would make room for many pages at a time, in a quarter of the time.
+    """
     return [blocks[i * STRIDE % len(blocks)] for i in range(len(blocks))]
 
 
@@ -204,7 +216,7 @@ def _measure(arena: Arena) -> Disk:
         array = np.empty(MEASURED, np.uint8)
     blocks = [*pairwise(range(0, MEASURED + 1, MEASURED // PIECES))]
 
-    first, again = (_seconds(partial(_fill, array, mixed(blocks), value)) for value in (1, 2))
+    first, again = (_seconds(partial(_fill, array, far_apart(blocks), value)) for value in (1, 2))
     began = thread_time()
     write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
     taken = thread_time() - began

@@ -1,6 +1,7 @@
-"""Disk thread: writes and reads the activations of stages in order, and counts what is in memory.
+"""DiskThread: writes and reads the activations of stages in order, and counts the bytes in memory.
 
-It knows no swapper, so one that the program has dropped is garbage, and ends it.
+The thread has no reference to the swapper. So when the program drops a swapper, it is collected,
+and its finalizer ends the thread.
 """
 
 import threading
@@ -12,13 +13,13 @@ from nnmpi.parallel.swapping.arena import Arena
 
 
 class DiskThread:
-    """A thread, and what it shares with the one that computes.
+    """A thread that writes and reads, and what it shares with the thread that computes.
 
-    change  is held by who reads or changes the others, and told of changes
-    jobs    what is to be done: ("write", "read" or "drop", a stage or STATE)
-    read    what has been read and not been needed yet
-    held    bytes in memory, or promised to a job
-    at      the stage whose backward pass is next
+    change   the condition to hold when reading or changing the others; notified of changes
+    jobs     what is to be done: ("write", "read" or "drop", a stage or STATE)
+    loaded   what has been read and has not been needed yet
+    in_use   bytes in memory, or reserved for a job
+    at       the stage whose backward pass is next
     """
 
     def __init__(self, plan: Residences, arena: Arena) -> None:
@@ -27,8 +28,8 @@ class DiskThread:
         self._longest = max(unit.input_bytes for unit in plan.loads)
         self.change = threading.Condition()
         self.jobs: deque[tuple[str, int]] = deque()
-        self.read: set[int] = set()
-        self.held, self.at = 0.0, self._last
+        self.loaded: set[int] = set()
+        self.in_use, self.at = 0.0, self._last
         self._do = {"write": self._write_out, "read": self._read_in, "drop": self._drop}
         self._is_busy = self._is_ended = False
         self._error: Exception | None = None
@@ -37,60 +38,67 @@ class DiskThread:
 
     @property
     def limit(self) -> float:
-        """The bytes that may be held, but for rounding."""
+        """The bytes that may be in memory, with a margin for rounding."""
         return self._plan.memory * (1 + 1e-9)
 
     @property
     def spare(self) -> float:
-        """The bytes of free memory that may keep their pages. An output that the unit before reads
-        too is there a pass longer than it is held."""
-        return max(self._plan.memory - self.held - self._longest, 0.0)
+        """The bytes of freed memory that may keep their pages.
+
+        The longest input is subtracted: an output that the previous unit reads too is in memory one
+        pass longer than it is counted.
+        """
+        return max(self._plan.memory - self.in_use - self._longest, 0.0)
 
     def end(self) -> None:
-        """The thread ends after what it is doing; any thread may call it."""
+        """Makes the thread end after its current job; any thread may call it."""
         with self.change:
             self._is_ended = True
             self.change.notify_all()
 
     def join(self) -> None:
-        """Until it has ended."""
+        """Waits until the thread has ended."""
         self._thread.join()
 
     def add(self, *jobs: tuple[str, int]) -> None:
-        """To be done after the others."""
+        """Appends jobs to the queue."""
         with self.change:
             self.jobs.extend(jobs)
             self.change.notify_all()
 
     def write_state(self) -> None:
-        """Optimizer state is in memory, and is to be written."""
+        """Counts the optimizer state as in memory, and queues its write."""
         with self.change:
-            self.held += self._plan.state
+            self.in_use += self._plan.state
             self.add(("write", STATE))
 
     def move_to(self, stage: int) -> None:
-        """The backward pass of a stage is next."""
+        """Sets the stage whose backward pass is next, up to which the thread may read ahead."""
         with self.change:
             self.at = stage
             self.change.notify_all()
 
     def wait(self, ready: Callable[[], bool]) -> None:
-        """Until it is so; raises what has gone wrong in the thread."""
+        """Waits until `ready()` is true; raises the exception of the thread, if it has failed."""
         with self.change:
             self.change.wait_for(lambda: ready() or self._error is not None)
             if self._error is not None:
                 raise self._error
 
-    def start_again(self) -> None:
-        """Forgets a step that was broken off: no activations are left, and optimizer state, if they
-        are on disk between updates, are where nobody knows."""
+    def reset(self) -> None:
+        """Forgets a step that was aborted: no activations are left, and the optimizer state is
+        written again.
+
+        Where the optimizer state is on disk between updates, nobody knows after an aborted step
+        which part of it is in memory.
+        """
         with self.change:
             self.jobs.clear()
-            self.held, self.at = 0.0, STATE  # a read that waits has room
+            self.in_use, self.at = 0.0, STATE  # gives a read that waits the room to finish
             self.change.notify_all()
             self.wait(lambda: not self._is_busy)
-            self.read.clear()
-            self.held, self.at = 0.0, self._last
+            self.loaded.clear()
+            self.in_use, self.at = 0.0, self._last
             self.write_state()
 
     # ---- in the thread
@@ -113,13 +121,14 @@ class DiskThread:
                 self.change.notify_all()
 
     def _drop(self, s: int) -> None:
-        """Writes out pages read without being asked for, as optimizer state by a checkpoint."""
+        """Writes out pages that were read without a job, such as optimizer state that a checkpoint
+        has read."""
         self._arena.write_out(self._arena.blocks(s))
 
     def _write_out(self, s: int) -> None:
         self._drop(s)
         with self.change:
-            self.held -= self._nbytes[s]
+            self.in_use -= self._nbytes[s]
             self.change.notify_all()
 
     def _read_in(self, s: int) -> None:
@@ -127,13 +136,13 @@ class DiskThread:
 
         def has_room() -> bool:
             rest = reserved(self._plan.loads, self._plan.choice, s, self.at)
-            return self.held + nbytes + rest <= self.limit
+            return self.in_use + nbytes + rest <= self.limit
 
         with self.change:
             self.change.wait_for(lambda: has_room() or self._is_ended)
-            self.held += nbytes
+            self.in_use += nbytes
             self._arena.trim(self.spare)
         self._arena.read_in(self._arena.blocks(s))
         with self.change:
-            self.read.add(s)
+            self.loaded.add(s)
             self.change.notify_all()

@@ -1,11 +1,11 @@
-"""StageBoundary: the border between two stages of one rank, as the ports of both.
+"""StageBoundary: the boundary between two stages of one rank, as the sink of one and source of the
+other.
 
     stage s     StageBoundary.put ── activation ──► StageBoundary.take     stage s + 1
                 StageBoundary.seed ◄── gradient ─── StageBoundary.give_back
 
-Nothing is copied. What crosses is let go of as soon as the pass behind it is over, unless vjps have
-it, or the stage is to be computed again: an array of the same shape without numbers takes its
-place.
+Nothing is copied. An activation is released as soon as the pass behind it is over, unless vjps keep
+it or the stage will be recomputed: an array of the same shape with one element takes its place.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ from nnmpi.schedules.op import Op
 
 
 def placeholder(array: Array) -> Array:
-    """An array of this shape and type with one number."""
+    """An array of this shape and dtype that takes the memory of one element."""
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
 
 class StageInput(Tensor):
-    """An activation of the stage before; contributions to its gradient add up as on the tape."""
+    """An activation of the previous stage; contributions to its gradient add up as on the tape."""
 
     __slots__ = ()
 
@@ -41,18 +41,18 @@ class StageInput(Tensor):
 
 
 class StageBoundary(Source, Sink):
-    """The sink of a stage, and the source of the next one; one micro-batch at a time.
+    """The sink of one stage and the source of the next, for one micro-batch at a time.
 
-    keeps    whether the stage behind it is computed again
-    noted    is told of each activation before it is taken
+    recomputed   True if the stage behind it is recomputed, and so needs its input again
+    on_put       called with each activation before it is taken
     """
 
     has_memory = True
 
     def __init__(
-        self, requires_grad: bool, keeps: bool, noted: Callable[[np.ndarray], None]
+        self, requires_grad: bool, recomputed: bool, on_put: Callable[[np.ndarray], None]
     ) -> None:
-        self._requires_grad, self._keeps, self._noted = requires_grad, keeps, noted
+        self._requires_grad, self._recomputed, self._on_put = requires_grad, recomputed, on_put
         self._empty()
 
     def _empty(self) -> None:
@@ -61,10 +61,10 @@ class StageBoundary(Source, Sink):
         self._gradient: Array | None = None
 
     def begin(self, load: Load) -> None:
-        """Starts a step, whatever is left of one that was broken off."""
+        """Starts a step, and forgets a step that was aborted."""
         self._empty()
 
-    # ---- of the stage before
+    # ---- for the previous stage
 
     def root(self, micro: int, y: Any) -> Tensor:
         root: Tensor = y
@@ -72,18 +72,18 @@ class StageBoundary(Source, Sink):
 
     def put(self, micro: int, root: Tensor) -> None:
         self._array = root.data
-        self._noted(root.data)
+        self._on_put(root.data)
         root.data = placeholder(root.data)
 
     def seed(self, micro: int, root: Tensor) -> Array:
         gradient, self._gradient = self._gradient, None
-        root.data = placeholder(root.data)  # of a stage that was computed again
+        root.data = placeholder(root.data)  # if the stage was recomputed, it has data again
         return np.zeros(root.shape, root.dtype) if gradient is None else gradient
 
     def evaluate(self, micro: int, y: Any) -> None:
         self._array = y.data
 
-    # ---- of the stage behind it
+    # ---- for the next stage
 
     def take(self, micro: int) -> Tensor:
         array, self._array = self._array, None
@@ -91,14 +91,15 @@ class StageBoundary(Source, Sink):
         self._leaf = StageInput(array, self._requires_grad)
         return self._leaf
 
-    def passed(self) -> None:
-        """The forward pass of the stage behind it is over."""
+    def forward_done(self) -> None:
+        """Releases the activation, unless it is needed again, as the forward pass of the next stage
+        is over."""
         leaf, self._leaf = self._leaf, None
-        if leaf is not None and not self._keeps:
+        if leaf is not None and not self._recomputed:
             leaf.data = placeholder(leaf.data)
 
     def done(self, micro: int) -> None:
-        self._leaf = None  # of an evaluation
+        self._leaf = None  # left by an evaluation
 
     def give_back(self, micro: int, x: Any) -> None:
         self._gradient = x.grad
@@ -106,7 +107,7 @@ class StageBoundary(Source, Sink):
 
 
 class LocalChannels(Channels):
-    """The borders of a rank that has all stages: nothing is sent."""
+    """The boundaries of a rank that has all stages: nothing is sent."""
 
     def __init__(self, boundaries: list[StageBoundary]) -> None:
         self.sends = Sends()
@@ -115,25 +116,25 @@ class LocalChannels(Channels):
         self.is_needed = False
 
     def poll(self) -> None:
-        """There is nothing to move."""
+        """Does nothing: there are no messages."""
 
     def forward(self, do: Do, op: Op) -> None:
-        """A forward pass, behind which the border in front of the stage is empty."""
+        """Runs a forward pass, and then releases the input of the stage."""
         do(op)
         if op.stage:
-            self.inlets[op.stage].passed()
+            self.inlets[op.stage].forward_done()
 
 
 def stage_boundaries(
     plan: Residences,
     takes: Sequence[bool],
-    noted: Callable[[int, np.ndarray], None] = lambda s, array: None,
+    on_put: Callable[[int, np.ndarray], None] = lambda s, array: None,
 ) -> list[StageBoundary]:
-    """The borders between stages, across which gradients come back where `takes` says so.
+    """The boundaries between stages; gradients come back across those for which `takes` is True.
 
-    noted   is told of each activation that stage s takes, before it does
+    on_put   called with a stage and each activation that it takes, before it does
     """
     return [
-        StageBoundary(requires_grad, plan.choice[s] is Residence.RECOMPUTE, partial(noted, s))
+        StageBoundary(requires_grad, plan.choice[s] is Residence.RECOMPUTE, partial(on_put, s))
         for s, requires_grad in enumerate(takes, 1)
     ]

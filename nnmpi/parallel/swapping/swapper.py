@@ -1,9 +1,9 @@
-"""Swapper: carries out where the activations of each stage are, around the passes of an executor.
+"""Swapper: moves the activations of each stage to disk and back, around the passes of an executor.
 
     computing   F0 ─ F1 ─ F2 ─ F3 ─ B3 ─ B2 ─ B1 ─ B0
     thread         write 0 ─ write 1 ─ ... read 1 ─ read 0
 
-It waits for room and for the disk by the rules of the clocks in `arrangement/residence.py`.
+It waits for memory and for the disk by the same rules as the clocks in `arrangement/residence.py`.
 """
 
 import weakref
@@ -16,8 +16,8 @@ from nnmpi.parallel.arrangement.residence import (
     STATE,
     Residence,
     Residences,
-    extra,
-    left,
+    extra_bytes,
+    kept_bytes,
 )
 from nnmpi.parallel.step.executor import OpHooks
 from nnmpi.parallel.stores.local import LocalStore
@@ -28,14 +28,18 @@ from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundari
 from nnmpi.schedules.op import Kind, Op
 
 ROOM = 2
-"""An arena has so many times the room of activations: memory that is freed leaves gaps."""
+"""The size of an arena, as a multiple of the activations: freed memory leaves gaps."""
 
 Do = Callable[[Op], None]
 
 
 def file_bytes(activations: float, more: float) -> int:
-    """The length of the file: what is kept lies there too, as the heap would not give it back; so
-    does more, which stays where it is."""
+    """The length of the file of an arena, for `activations` and `more` bytes that stay where they
+    are.
+
+    Activations that are kept in memory are in the arena too, as the heap would not return their
+    pages.
+    """
     return ROOM * round(activations) + round(more) + (1 << 20)
 
 
@@ -54,26 +58,27 @@ class Swapper:
         self.channels = LocalChannels(self.boundaries)
         self.op_hooks: OpHooks = (
             (Kind.F, self._forward),
-            (Kind.RECOMPUTE, self._again),
+            (Kind.RECOMPUTE, self._recompute),
             (Kind.B, self._backward),
             (Kind.REDUCE, self._reduce),
             (Kind.UPDATE, self._update),
         )
         self._disk = DiskThread(plan, self._arena)
         self._end = weakref.finalize(self, self._disk.end)
-        self._is_within = False  # a step, which may have been broken off
+        self._is_within = False  # a step: still True at the next one if it was aborted
 
     def close(self) -> None:
-        """The thread ends."""
+        """Ends the thread."""
         self._end()
         self._disk.join()
 
     def allocating_model(self) -> AbstractContextManager[None]:
-        """Within it values and gradients are made."""
+        """A context in which values and gradients are allocated, in the arena if they are to be on
+        disk."""
         return self._arena.allocating(MODEL) if self._plan.model else nullcontext()
 
     def take(self, store: LocalStore, stages: Iterable[Sequence[Parameter]]) -> None:
-        """The parameters are these, of each stage."""
+        """Takes the store, with the parameters of each stage."""
         if self._plan.model:
             has_gradients = self._plan.model.gradients > 0
             self._pages = ModelPages(self._arena, store, [*stages], has_gradients)
@@ -81,31 +86,32 @@ class Swapper:
 
     @contextmanager
     def allocating_state(self) -> Iterator[None]:
-        """Within it the optimizer state is made."""
+        """A context in which the optimizer state is allocated, in the arena if it is to be on
+        disk."""
         where = self._arena.allocating(STATE) if self._plan.state else self.allocating_model()
         with where:
             yield
         self._disk.write_state()
 
-    # ---- around operations
+    # ---- hooks of operations
 
     def _reduce(self, do: Do, op: Op) -> None:
-        """The last forward pass is over."""
+        """Starts to read the optimizer state, as the last forward pass is over."""
         do(op)
         self._disk.add(("read", STATE))
 
     def _update(self, do: Do, op: Op) -> None:
         disk = self._disk
         disk.move_to(STATE)
-        disk.wait(lambda: STATE in disk.read)
+        disk.wait(lambda: STATE in disk.loaded)
         if self._pages:
             self._pages.end_backward()
         do(op)
         if self._pages:
             self._pages.drop()
         with disk.change:
-            disk.read.discard(STATE)
-            disk.held -= self._plan.state
+            disk.loaded.discard(STATE)
+            disk.in_use -= self._plan.state
         disk.write_state()
         self._is_within = False
 
@@ -113,23 +119,23 @@ class Swapper:
         disk, s, how = self._disk, op.stage, self._choice[op.stage]
         if op.stage == op.micro == 0:
             if self._is_within:
-                disk.start_again()
+                disk.reset()
             self._is_within = True
             disk.add(("drop", STATE))
             if self._pages:
                 self._pages.begin()
-        disk.wait(lambda: disk.held + self._loads[s].nbytes <= disk.limit)
+        disk.wait(lambda: disk.in_use + self._loads[s].nbytes <= disk.limit)
         if self._pages:
             self._pages.enter(s, s + 1)
-        with self._arena.allocating(s, self._plan.memory - disk.held):
+        with self._arena.allocating(s, self._plan.memory - disk.in_use):
             do(op)
         if s:
-            self.boundaries[s - 1].passed()
+            self.boundaries[s - 1].forward_done()
         if self._pages and s != self._last:
             self._pages.leave(s)
         with disk.change:
             swaps = how is Residence.SWAP
-            disk.held += self._loads[s].nbytes if swaps else left(self._loads[s], how)
+            disk.in_use += self._loads[s].nbytes if swaps else kept_bytes(self._loads[s], how)
             if swaps:
                 disk.add(("write", s))
             if s == self._last:
@@ -139,30 +145,30 @@ class Swapper:
                 disk.add(*(("read", t) for t in swapped))
             self._arena.trim(disk.spare)
 
-    def _again(self, do: Do, op: Op) -> None:
+    def _recompute(self, do: Do, op: Op) -> None:
         disk = self._disk
-        more = extra(self._loads[op.stage], self._choice[op.stage])
+        more = extra_bytes(self._loads[op.stage], self._choice[op.stage])
         disk.move_to(op.stage)
-        disk.wait(lambda: disk.held + more <= disk.limit)
+        disk.wait(lambda: disk.in_use + more <= disk.limit)
         if self._pages:
             self._pages.enter(op.stage, op.stage - 1)
-        with self._arena.allocating(op.stage, self._plan.memory - disk.held):
+        with self._arena.allocating(op.stage, self._plan.memory - disk.in_use):
             with disk.change:
-                disk.held += more
+                disk.in_use += more
             do(op)
 
     def _backward(self, do: Do, op: Op) -> None:
         disk, s, how = self._disk, op.stage, self._choice[op.stage]
         disk.move_to(s)
         if how is Residence.SWAP:
-            disk.wait(lambda: s in disk.read)
+            disk.wait(lambda: s in disk.loaded)
         if self._pages:
             self._pages.enter_backward(s)
         do(op)
         if self._pages:
             self._pages.leave_backward(s)
         with disk.change:
-            disk.read.discard(s)
+            disk.loaded.discard(s)
             swaps, unit = how is Residence.SWAP, self._loads[s]
-            disk.held -= unit.nbytes if swaps else left(unit, how) + extra(unit, how)
+            disk.in_use -= unit.nbytes if swaps else kept_bytes(unit, how) + extra_bytes(unit, how)
             disk.change.notify_all()

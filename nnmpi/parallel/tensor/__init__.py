@@ -1,4 +1,4 @@
-"""Tensor parallelism: layers whose channels are divided among the ranks of a Comm."""
+"""Tensor parallelism: layers that are divided among the ranks of a Comm."""
 
 from nnmpi.parallel.tensor.ways import POSITIONS, Way
 

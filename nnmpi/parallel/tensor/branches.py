@@ -1,4 +1,4 @@
-"""Branches on ranks: each branch goes whole to one rank, which computes it alone.
+"""Parallel branches divided among ranks: each branch goes to one rank, which computes it alone.
 
                     rank 0   a ──┐
     x on all ranks               ├──► one message ──► y on all ranks
@@ -8,9 +8,10 @@
     sum, mean       all-reduce of the output         all-reduce of the gradient of x
     concat, stack   all-gather of the outputs        the same
 
-The largest branch is given away first, each to the rank that has the fewest numbers of parameters
-so far, of equal ones to that with the fewest branches, then to the first. Branches that share
-parameters go to one rank. Where there are more ranks than branches, the others only join.
+Branches are assigned in the order of their size, the largest first: each to the rank with the
+fewest parameters so far, of equal ones to the rank with the fewest branches, then to the lowest
+rank. Branches that share parameters go to one rank. If there are more ranks than branches, the
+others only take part in the join.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -34,14 +35,14 @@ from nnmpi.parallel.tensor.ops import all_gather, all_reduce, copy, memory_order
 
 
 class BranchCall(NamedTuple):
-    """A call of a Branches whose branches are divided among ranks.
+    """A call of a Branches module whose branches are divided among ranks.
 
     join     "sum", "mean", "concat" or "stack"
-    owners   the rank of each branch, in their order
-    nodes    of each branch
+    owners   the rank of each branch, in order
+    nodes    the graph nodes of each branch
     inputs   the edges that it is called with
-    outputs  the edge of each branch
-    result   the edge behind the join
+    outputs  the output edge of each branch
+    result   the output edge of the join
     """
 
     path: str
@@ -54,29 +55,31 @@ class BranchCall(NamedTuple):
 
     @property
     def node(self) -> int:
-        """The node that joins the branches."""
+        """The index of the node that joins the branches."""
         return self.nodes[-1].stop
 
     def gathered(self, ranks: int) -> tuple[int, ...]:
-        """The numbers of a sample that each rank gives to an all-gather, added up."""
+        """Returns the bounds of the join's all-gather: rank r contributes elements bounds[r] to
+        bounds[r + 1] of a sample."""
         sizes = [0] * ranks
         for owner, edge in zip(self.owners, self.outputs, strict=True):
             sizes[owner] += edge.numbers
         return tuple(accumulate(sizes, initial=0))
 
     def as_given(self, x: Array) -> "BranchCall":
-        """This call, with its result in x's wider type as long as parameters do not have theirs."""
+        """Returns this call with a result of x's dtype, if that is the wider dtype of sums: so it
+        is while parameters do not have their 16-bit dtype yet."""
         if x.dtype == self.inputs[0].dtype or x.dtype != types_of(np.dtype(self.result.dtype)).sums:
             return self
         return self._replace(result=self.result._replace(dtype=x.dtype.name))
 
 
 class BranchOwners(NamedTuple):
-    """The nodes and variables of a graph that one rank alone computes and has.
+    """The nodes and variables of a graph that one rank along tp computes and has alone.
 
-    calls      of Branches, by the node that joins them
-    nodes      the rank of each node in a branch
-    variables  the rank of each parameter and buffer of these
+    calls      the calls of Branches, by the index of the node that joins them
+    nodes      the rank of each node within a branch
+    variables  the rank of each parameter and buffer of these nodes
     """
 
     calls: Mapping[int, BranchCall] = {}
@@ -84,11 +87,11 @@ class BranchOwners(NamedTuple):
     variables: Mapping[int, int] = {}
 
     def runs(self, node: int, rank: int) -> bool:
-        """Whether a rank computes a node."""
+        """Returns True if a rank computes a node."""
         return self.nodes.get(node, rank) == rank
 
     def has(self, variable: int, rank: int) -> bool:
-        """Whether a rank has a parameter or a buffer, or a part of it."""
+        """Returns True if a rank has a parameter or a buffer, or a part of it."""
         return self.variables.get(variable, rank) == rank
 
 
@@ -96,7 +99,7 @@ NO_BRANCHES = BranchOwners()
 
 
 def divide_branches(graph: Graph, ranks: int) -> BranchOwners:
-    """Which rank has which branch; every rank finds the same.
+    """Assigns the branches of a model to ranks; every rank gets the same result.
 
     Raises ValueError if a branch shares a parameter with a layer outside.
     """
@@ -126,7 +129,7 @@ def divide_branches(graph: Graph, ranks: int) -> BranchOwners:
 
 
 def outermost(graph: Graph) -> Iterator[Call]:
-    """The calls of Branches that are not in a branch themselves."""
+    """Yields the calls of Branches that are not within another one's branch."""
     calls = [call for call in graph.calls if call.layer is Branches]
     for call in calls:
         if not any(call.nodes != o.nodes and {*call.nodes} <= {*o.nodes} for o in calls):
@@ -134,7 +137,8 @@ def outermost(graph: Graph) -> Iterator[Call]:
 
 
 def _nodes_of_branches(graph: Graph, call: Call) -> list[range]:
-    """The nodes of each branch, which run one branch after the other; the last node joins them."""
+    """Returns the nodes of each branch, which run one branch after the other; the last node of the
+    call joins them."""
     makers = {e: k for k in call.nodes for e in graph.nodes[k].outputs}
     ranges, start = [], call.nodes.start
     for value in graph.nodes[call.nodes[-1]].arguments[0]:
@@ -158,7 +162,8 @@ def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: se
 
 
 def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
-    """The indices of sets, those together that have something in common, or with others have."""
+    """Groups sets that have an element in common, directly or through other sets; returns lists of
+    indices."""
     groups: list[tuple[Set[Any], list[int]]] = []
     for i, members_of in enumerate(sets):
         members = [i]
@@ -170,7 +175,8 @@ def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
 
 
 def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:
-    """The rank of each branch, of which these are the numbers of parameters and the parameters."""
+    """Returns the rank of each branch, where `sizes` are the numbers of their elements, and `used`
+    their parameters."""
     groups = overlapping(used)
     load, count, owners = [0] * ranks, [0] * ranks, [0] * len(sizes)
     for members in sorted(groups, key=lambda group: (-sum(sizes[i] for i in group), group)):
@@ -186,7 +192,7 @@ def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tup
 
 
 class BranchesOnRanks(Branches):
-    """A Branches of which each rank of `comm` computes its own branches."""
+    """A Branches module of which each rank of `comm` computes its own branches."""
 
     comm: Comm
     call: BranchCall
@@ -213,7 +219,7 @@ class BranchesOnRanks(Branches):
         return apply(joined_on_ranks, *outputs, *ends, **options, samples=samples, xp=xp_of(array))
 
     def drop_others(self) -> None:
-        """Takes the branches of other ranks out of the model."""
+        """Replaces the branches of other ranks by placeholders, which frees their parameters."""
         for name, owner in zip([*self], self.call.owners, strict=True):
             if owner != self.comm.rank:
                 self[name] = BranchOnAnotherRank(owner)
@@ -225,7 +231,7 @@ class BranchesOnRanks(Branches):
 
 
 class BranchOnAnotherRank(Module):
-    """Stands for a branch that another rank has."""
+    """The placeholder of a branch that another rank has."""
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
@@ -237,9 +243,10 @@ class BranchOnAnotherRank(Module):
 def joined_on_ranks(
     *inputs: Array, join: str, axis: int, comm: Comm, call: BranchCall, samples: int, xp: Any
 ) -> Result:
-    """The join of the branches of all ranks, from those of this rank.
+    """The join of the branches of all ranks, given the outputs of this rank's branches.
 
-    The arrays behind these are inputs, to whose gradients the join adds nothing.
+    The arrays behind these are inputs of the branches, whose gradients must be summed over ranks
+    even on a rank that runs no branch; the join adds zeros to their gradients.
     """
     here = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
     parts, ends = inputs[: len(here)], inputs[len(here) :]
@@ -258,7 +265,7 @@ def joined_on_ranks(
 
 
 def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
-    """Zeros in the shape of an edge, in its order of memory."""
+    """Returns zeros in the shape of an edge, in its memory order."""
     shape, order = edge.shape(samples), memory_order(len(edge.axes))
     return xp.zeros([shape[k] for k in order], np.dtype(edge.dtype)).transpose(inverse(order))
 
@@ -266,7 +273,7 @@ def _zeros(edge: Edge, samples: int, xp: Any) -> Array:
 def _all_gathered(
     outputs_here: Sequence[Array], call: BranchCall, comm: Comm, samples: int, xp: Any
 ) -> list[Array]:
-    """The outputs of all branches, in their order; rank r brings its own ones side by side."""
+    """Returns the outputs of all branches, in order; each rank sends its own concatenated."""
     at = [b * samples for b in call.gathered(comm.size)]
     nothing = xp.empty(0, np.dtype(call.result.dtype))
     row = xp.concatenate([nothing, *(part.reshape(-1) for part in outputs_here)])

@@ -1,4 +1,4 @@
-"""NodeChoices: the ways in which a node of a graph may be divided, given how its inputs are."""
+"""Choices: the ways in which a node of a graph can be divided, given how its inputs are cut."""
 
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
@@ -38,18 +38,19 @@ from nnmpi.parallel.tensor.ways import (
 
 BY_SAMPLES = Way(SAMPLES, SAMPLES, part=BySamples)
 FOLLOWS_SAMPLES = Way(SAMPLES, SAMPLES)
-"""A layer that is as it is on some samples, and may run as one op with the layer before it."""
+"""The way of a layer that needs no change on a part of the samples, and may be fused with the layer
+before it."""
 
 
 class PlanCost(NamedTuple):
-    """The cost of a plan, compared by the first number that differs. It counts numbers, since a
-    plan decides bits, and has to be the same on every machine.
+    """The cost of a plan, compared field by field. Costs are element counts, not times, because a
+    plan decides bits and must be the same on every machine.
 
-    copied  parameters that every rank has, though their layer could be divided
-    whole   with sequence parallelism, and `rows:tp`: numbers of a sample, between nodes, that
-            every rank has
-    sent    numbers of a sample: twice those that are summed, once those that are gathered or
-            reduce-scattered; not tokens that travel to experts, as no other way has as few whole.
+    copied  elements of parameters that every rank has, although their layer could be divided
+    whole   with sequence parallelism and `rows:tp`: elements of a sample, between nodes, that every
+            rank has
+    sent    elements of a sample: summed ones count twice, gathered and reduce-scattered ones once.
+            Tokens sent to experts do not count, since that way leaves the fewest activations whole.
             Where a plan looks for the fastest ways, seconds
     """
 
@@ -58,17 +59,17 @@ class PlanCost(NamedTuple):
     sent: float = 0
 
     def plus(self, other: "PlanCost") -> "PlanCost":
-        """The cost of both."""
+        """Returns the sum of two costs, field by field."""
         return PlanCost(*map(add, self, other))
 
 
 class NodeChoice(NamedTuple):
-    """One way of a node, with what follows from it.
+    """One way of a node, with its consequences.
 
-    bounds     the channels of each rank
-    gathers    whether the output is gathered
-    output     where the output is cut
-    variables  where each parameter and buffer of the node is cut
+    bounds     the bounds of the channels of each rank
+    gathers    whether the output is all-gathered
+    output     where the output is cut; None if it is whole
+    variables  where each parameter and buffer of the node is cut; None if it is whole
     """
 
     way: Way
@@ -85,11 +86,11 @@ class NodeChoice(NamedTuple):
 
 
 class NodeChoices:
-    """The choices for the nodes of a graph.
+    """The generator of choices for the nodes of a graph.
 
     cuts      what may be cut besides channels
-    per_step  the samples of a step over which sums of gradients are spread, if what they send
-              counts as activations do; else 0
+    per_step  the samples of a step over which sums of gradients are spread, if their traffic counts
+              like that of activations; else 0
     """
 
     def __init__(
@@ -100,16 +101,17 @@ class NodeChoices:
 
     @cached_property
     def ways(self) -> list[list[Way]]:
-        """The ways of each node, whatever its inputs are like."""
+        """The ways of each node, however its inputs are cut."""
         return [possible(self.graph, node, self.cuts) for node in self.graph.nodes]
 
     def of(
         self, k: int, states: Sequence[AxisCut | None], may_be_copy: bool
     ) -> Iterator[NodeChoice]:
-        """The choices for node k if its inputs are cut so, the preferred one first.
+        """Yields the choices for node k, the preferred one first, if its inputs are cut as `states`
+        say.
 
-        `may_be_copy`: every rank may have all of a layer that could be divided, as where another
-        node uses its parameters too.
+        With `may_be_copy`, every rank may have all of a layer that could be divided, for example
+        because another node uses its parameters too.
         """
         graph, node = self.graph, self.graph.nodes[k]
         uncut = tuple((v, None) for v in node.variables)
@@ -138,7 +140,8 @@ class NodeChoices:
     def _by_samples(
         self, node: Node, states: Sequence[AxisCut | None], summed: PlanCost
     ) -> Iterator[NodeChoice]:
-        """The choices of a layer by samples: with its output as it is, and gathered."""
+        """Yields the choices of a layer by samples: one leaves the output cut along samples, one
+        gathers it."""
         edges, both = self.graph.edges, zip(states, node.inputs, strict=True)
         graded = [state for state, e in both if edges[e].requires_grad]
         if {*states} - {None, OF_SAMPLES} or (None in graded and len(graded) > 1):
@@ -157,7 +160,8 @@ class NodeChoices:
     def _by_rows(
         self, k: int, way: Way, states: Sequence[AxisCut | None], summed: int
     ) -> Iterator[NodeChoice]:
-        """The choices of a layer of images by rows: with its output as it is, and gathered."""
+        """Yields the choices of a layer that is cut along image rows: one leaves the output cut,
+        one gathers it."""
         graph, node, ranks = self.graph, self.graph.nodes[k], self.ranks
         x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
         rows, made, behind = (cut_of_rows(edge, ranks) for edge in (x, y, made_by(graph, k)))
@@ -178,7 +182,7 @@ class NodeChoices:
             yield self._gathered(node, choice)
 
     def _cut_by(self, node: Node, way: Way, state: AxisCut | None) -> Iterator[NodeChoice]:
-        """The choices of one way of a layer: with its output as it is, and gathered."""
+        """Yields the choices of one way of a layer, with the output left cut, and gathered."""
         graph, ranks = self.graph, self.ranks
         x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
         sides = (way.input, x), (way.output, y)
@@ -210,8 +214,8 @@ class NodeChoices:
         yield from self._with_bounds(node, way, state, behind)
 
     def _blocks(self, node: Node, size: int) -> Iterator[int]:
-        """How many channels in a row may be kept together: one, or those that a layer behind
-        needs."""
+        """Yields the block sizes in which channels may be divided: 1, and sizes that a following
+        layer needs."""
         yield 1
         known, e = {1}, node.outputs[0]
         sample = self.graph.edges[e].sample
@@ -225,7 +229,7 @@ class NodeChoices:
     def _with_bounds(
         self, node: Node, way: Way, state: AxisCut | None, bounds: Bounds
     ) -> Iterator[NodeChoice]:
-        """The choices of one way of a layer, whose channels are divided so."""
+        """Yields the choices of one way of a layer whose channels are divided at `bounds`."""
         y = self.graph.edges[node.outputs[0]]
         variables = _cuts(self.graph, node, way, bounds)
         cost = self._cost(node, *way.pattern.sends)
@@ -241,12 +245,13 @@ class NodeChoices:
             yield self._gathered(node, choice)
 
     def _terms(self, node: Node) -> tuple[tuple[int, AxisCut | None], ...]:
-        """The parameters of a layer that each rank has whole, with a term of their gradients."""
+        """Returns the variables of a layer that stays whole on each rank; each rank has a term of
+        the gradients of its parameters."""
         variables = self.graph.variables
         return tuple((v, TERMS if variables[v].is_parameter else None) for v in node.variables)
 
     def _gathered(self, node: Node, choice: NodeChoice) -> NodeChoice:
-        """The choice with an output that ranks gather."""
+        """Returns the choice with an output that is all-gathered."""
         cost = choice.cost.plus(self._cost(node, GATHER_OUTPUT))
         return choice._replace(cost=cost, gathers=True, output=None)
 
@@ -255,8 +260,8 @@ class NodeChoices:
 
 
 def cut_by(along: Along, edge: Edge, ranks: int) -> AxisCut | None:
-    """Where an edge is cut that is whole, or cut along positions, samples or rows of images; None
-    if it is whole, or cannot be cut so."""
+    """Returns where an edge is cut along positions, samples or image rows; None if `along` says
+    none of these, or if the edge cannot be cut so."""
     if along is SAMPLES:
         return OF_SAMPLES if edge.of_samples and edge.axes[0].size == 1 else None
     if along is IMAGE_ROWS:
@@ -265,21 +270,23 @@ def cut_by(along: Along, edge: Edge, ranks: int) -> AxisCut | None:
 
 
 def cut_of_positions(edge: Edge, ranks: int) -> AxisCut | None:
-    """The positions of each rank; None if there are none, or too few of them."""
+    """Returns the positions of each rank as a cut; None if the edge has no positions, or fewer than
+    ranks."""
     if len(edge.sample) != 2 or edge.sample[0] < ranks:
         return None
     return AxisCut(parts_of(edge.sample[0], ranks), 0)
 
 
 def cut_of_rows(edge: Edge, ranks: int) -> AxisCut | None:
-    """The rows of each rank; None if these are no images, or have too few of them."""
+    """Returns the image rows of each rank as a cut; None if the edge has no images, or images with
+    too few rows."""
     if len(edge.sample) != 3 or not edge.of_samples or edge.sample[1] < ranks:
         return None
     return AxisCut(parts_of(edge.sample[1], ranks), 1)
 
 
 def channels(graph: Graph, node: Node, way: Way) -> int:
-    """How many channels there are to divide: of the output, or rows of a table."""
+    """Returns the number of channels to divide: those of the output, or the rows of a table."""
     y = graph.edges[node.outputs[0]]
     if way.output is not None and not isinstance(way.output, Marker):
         return y.sample[_axis(way.output, y, -1)]
@@ -290,7 +297,7 @@ def channels(graph: Graph, node: Node, way: Way) -> int:
 
 
 def _axis(axis: Along, edge: Edge, same: int) -> int:
-    """An axis of a sample, counted from 0."""
+    """Returns an axis of a sample, counted from 0; `...` stands for axis `same`."""
     if isinstance(axis, Marker):
         return 0
     assert axis is not None
@@ -300,9 +307,9 @@ def _axis(axis: Along, edge: Edge, same: int) -> int:
 def _cuts(
     graph: Graph, node: Node, way: Way, bounds: Bounds
 ) -> tuple[tuple[int, AxisCut | None], ...]:
-    """Where each parameter and buffer is cut.
+    """Returns where each parameter and buffer of a node is cut.
 
-    Of a table of positions, the last rank has the rows that no sample is long enough for, too.
+    A table of positions may be longer than any sample: the last rank has the rows that are left.
     """
     cuts: list[tuple[int, AxisCut | None]] = []
     for name, v in variables_of(graph, node).items():

@@ -1,4 +1,5 @@
-"""Constraints: what --layout asks of the search for a plan, by names of axes and of layers."""
+"""Constraints: the requests of --layout to the search for a plan, by names of axes and of
+layers."""
 
 from collections.abc import Callable, Collection, Mapping
 from fnmatch import fnmatchcase
@@ -13,21 +14,21 @@ from nnmpi.parallel.tensor.ways import IMAGE_ROWS, SAMPLES, WHOLE, Marker
 
 BATCH, ROWS = "batch", "rows"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
-"""Names of axes that `channels:tp` allows; each other name allows itself alone."""
+"""The axis names that `channels:tp` allows; every other name allows only itself."""
 
 
 WayPrice: TypeAlias = Callable[[int, NodeChoice], float]
-"""The seconds of a choice for a node of the graph."""
+"""A function that returns the seconds of a choice for a node of the graph."""
 
 
 class Constraints(NamedTuple):
-    """Constraints on cuts along tp: the axes and the ways allowed, and the price of a choice.
+    """Constraints on cuts along tp: the axes and ways that are allowed, and the price of a choice.
 
-    names    axes of activations; none: those that --tp cuts alone
-    ways     names of ways by paths of layers, or by patterns of these
-    samples  of a step, of all ranks along tp together: what a layer by samples sends once a step
-             counts beside activations that much less; with 0 it counts more than any of these
-    price    what counts in place of the numbers that are sent
+    names    axes of activations that may be cut; if empty, those that --tp cuts by itself
+    ways     names of ways, by layer paths or patterns of them
+    samples  the samples of a step, of all ranks along tp together: the traffic that a layer by
+             samples has once a step counts that much less beside activations; with 0 it counts most
+    price    the price of a choice, instead of the elements it sends
     """
 
     names: frozenset[str] = frozenset()
@@ -37,14 +38,15 @@ class Constraints(NamedTuple):
 
     @property
     def cuts(self) -> list[Marker]:
-        """Whether layers may be computed by samples, and images be cut by rows."""
+        """The markers of what may be cut besides channels and positions: samples, and image
+        rows."""
         by_rows = "spatial" in self.ways.values() or self.names_rows
         by_samples = bool(self.ways) or BATCH in self.names
         return [SAMPLES] * by_samples + [IMAGE_ROWS] * by_rows
 
     @property
     def names_rows(self) -> bool:
-        """Whether images are to be cut by rows wherever they can be."""
+        """True if images are to be cut along rows wherever possible."""
         return ROWS in self.names
 
     @property
@@ -53,7 +55,7 @@ class Constraints(NamedTuple):
         return self.samples * bool(self.names & {BATCH, ROWS})
 
     def allows(self, graph: Graph, node: Node, choice: NodeChoice) -> bool:
-        """Whether the names allow a choice for a layer."""
+        """Returns True if the names allow a choice for a layer."""
         if choice.way is WHOLE:
             by_samples = BATCH in self.names and takes_samples(graph, node)
             return not by_samples or follows(node)
@@ -66,8 +68,11 @@ class Constraints(NamedTuple):
         return not (self.names and name) or name in allowed
 
     def check(self, graph: Graph, ranks: int, is_cut: bool) -> None:
-        """Raises ValueError for an axis that was asked for and no layer has, or of which none is
-        cut; where seconds count, all are allowed and none is asked for."""
+        """Raises ValueError if no layer has an axis that was named, or if nothing could be cut
+        along it.
+
+        Where choices have prices in seconds, all axes are allowed and none is requested.
+        """
         for name in sorted(self.names) if self.price is None else ():
             group = OF_CHANNELS if name == "channels" else {name}
             having = [
@@ -91,7 +96,8 @@ UNCONSTRAINED = Constraints()
 
 
 def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
-    """The name of the axis along which a way cuts what was whole; "" if it cuts nothing new."""
+    """Returns the name of the axis along which a way cuts what was whole; "" if it cuts nothing
+    new."""
     way, y = choice.way, graph.edges[node.outputs[0]]
     if not way.pattern.divides:
         return ""
@@ -103,11 +109,13 @@ def _cut_of(graph: Graph, node: Node, choice: NodeChoice) -> str:
 
 
 def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) -> dict[str, str]:
-    """The names of ways by the paths of layers, of those by patterns; the last one counts.
+    """Returns the name of the way of each layer that a pattern selects; of several patterns the
+    last counts.
 
-    A pattern is of the layers that have the way. Layers in branches of ranks have no choice, nor
-    those that are as they are on a part of their input, unless one that exchanges rows of it is
-    named. Raises ValueError for a pattern of no layer, and for one that has another way.
+    A pattern selects only layers that have the way. Layers within branches of ranks have no choice.
+    Layers that work on a part of their input unchanged have none either, except where the path of a
+    layer that exchanges image rows is given literally. Raises ValueError for a pattern that selects
+    nothing, and for a path whose layer does not have the way.
     """
     wanted = dict[str, str]()
     for pattern, how in ways.items():
@@ -131,8 +139,8 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
 
 
 def refuse_rows(graph: Graph, k: int, ranks: int) -> None:
-    """Raises ValueError if a layer cannot be cut by rows of images in the way that was asked for:
-    it takes none, or ones of fewer rows than there are ranks, or has no op of its own."""
+    """Raises ValueError if a layer cannot be cut along image rows as requested: it has no images,
+    images with fewer rows than ranks, or runs fused with the layer before it."""
     node = graph.nodes[k]
     layer = f"layer {node.name} ({node.kind})"
     for does, edge in (("takes", graph.edges[node.inputs[0]]), ("makes", made_by(graph, k))):

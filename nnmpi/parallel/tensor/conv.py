@@ -9,9 +9,9 @@ from nnmpi.parallel.tensor.layers import ColumnSharded, Product, RowSharded
 
 
 class _ShardedConvolution(Product):
-    """A convolution with the arguments of the ordinary one, without groups, and a Comm.
+    """A convolution with the arguments of the ordinary one, except groups, and a Comm.
 
-    `part`: `gather_output` of a column, `bounds` of a row.
+    `part` is `gather_output` of a column, or `bounds` of a row.
     """
 
     axis = 1
@@ -36,21 +36,21 @@ class _ShardedConvolution(Product):
 
 
 class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
-    """Conv2d of which each rank computes some output channels: see `ColumnSharded`."""
+    """A Conv2d of which each rank computes some output channels: see `ColumnSharded`."""
 
     fuses_as = Conv2d
 
 
 class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
-    """Conv2d of which each rank has some input channels: see `RowSharded`.
+    """A Conv2d of which each rank has some input channels: see `RowSharded`.
 
     ReLU and pooling come after the sum over ranks, so they are not fused.
     """
 
 
 class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):
-    """Conv1d of which each rank computes some output channels: see `ColumnSharded`."""
+    """A Conv1d of which each rank computes some output channels: see `ColumnSharded`."""
 
 
 class RowConv1d(_ShardedConvolution, RowSharded, Conv1d):
-    """Conv1d of which each rank has some input channels: see `RowSharded`."""
+    """A Conv1d of which each rank has some input channels: see `RowSharded`."""

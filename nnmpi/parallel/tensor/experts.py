@@ -1,20 +1,21 @@
-"""Experts on ranks: each rank has some of them.
+"""Mixture of experts on ranks: each rank has some experts.
 
     whole on all ranks     x, gates ──► experts of this rank, for all tokens ──► all-reduce ──► y
 
     cut along positions    x, gates of ──► all-to-all ──► experts of ──► all-to-all ──► y of these
                            some tokens     of tokens      this rank      of results     tokens
 
-Tokens that are whole have no need to travel. Backward, one all-reduce has the gradients of x and of
-the gates, of which each rank has the terms of its own experts.
+If all ranks have all tokens, none has to be sent. Backward, one all-reduce sums the gradients of x
+and of the gates, of which each rank has the terms of its own experts.
 
-Those that are cut (`--sequence-parallel`) go to the ranks that have an expert for them, once to
-each, with its gates: C + E_r numbers a token to a rank of E_r experts. That rank adds up what its
-experts make of the token, and C numbers come back. Backward the same with gradients: C numbers
-there, C + E_r back.
+Tokens that are cut along positions (`--sequence-parallel`) go once to each rank that has an expert
+for them, together with their gates: C + E_r elements a token for a rank with E_r experts. That rank
+sums the outputs of its experts, and C elements come back. Backward, gradients take the same ways: C
+elements to the experts, C + E_r back.
 
-Gates without numbers send the most (`Routing`). Where all tokens go to all experts, a step sends
-that. It sends less where experts are equally loaded: (p - 1) / p of the tokens leave their rank.
+On paper gates have no values, so the largest traffic is assumed (`Routing`). A step sends that much
+if all tokens go to all experts. It sends less if experts are equally loaded: then (p - 1) / p of
+the tokens leave their rank.
 """
 
 from collections.abc import Sequence
@@ -31,33 +32,36 @@ from nnmpi.autograd.ops import experts
 from nnmpi.comm import Comm
 from nnmpi.nn.layers.experts import Experts, Router
 from nnmpi.parallel.tensor.layers import Sharded
-from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, own
+from nnmpi.parallel.tensor.ops import Bounds, all_gather, all_reduce, all_to_all, span_of
 from nnmpi.parallel.tensor.specs import AxisSharded
 
 
 def lengths(bounds: Sequence[int]) -> list[int]:
-    """How much each rank has."""
+    """Returns the length of each rank's part."""
     return [stop - start for start, stop in pairwise(bounds)]
 
 
 class ShardedExperts(Sharded, Experts):
-    """Experts of which each rank has some, with `bounds`; input and output are whole."""
+    """Experts of which each rank has experts bounds[r] to bounds[r + 1] - 1; input and output are
+    whole."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
-        options = self.options(x) | {"start": own(self.bounds, self.comm)[0], "comm": self.comm}
+        options = self.options(x) | {"start": span_of(self.bounds, self.comm)[0], "comm": self.comm}
         return apply(experts_on_ranks, x, gates, *weights, **options)
 
 
 def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **options: Any) -> Result:
-    """`experts` of all ranks, from those of this rank."""
+    """The outputs of the experts of all ranks, given those of this rank and an input that is whole
+    on all ranks."""
     y, vjps, plain, _ = experts.experts(x, gates, *weights, **options)
     xp = xp_of(x)
     assert plain is not None
     all_reduce(y, comm, tuple(range(y.ndim)))
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[list[Array | None], Any]:
-        """The gradients of x and of the gates, summed; and what the others share."""
+        """Returns the summed gradients of x and of the gates, and what the gradients of the weights
+        share."""
         shared, gradients = plain(g, needs), list[Array | None]((None, None))
         terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
         if terms:
@@ -71,7 +75,8 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 
 
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
-    """`prepare` gives the gradients of both inputs, and what those of the weights share."""
+    """Returns the Result of an op whose `prepare` gives the gradients of both inputs, and what
+    those of the weights share."""
     picks: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
     rest: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
     return Result(y, (*picks, *rest), prepare)
@@ -81,25 +86,27 @@ def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) ->
 
 
 class CountingRouter(Sharded, Router):
-    """Router of which each rank has some positions of a sample, with `bounds`.
+    """A Router of which each rank has some positions of a sample, with `bounds`.
 
-    The capacity of an expert is that of a sample, and the first tokens have it: ranks tell each
-    other how many of theirs chose each expert. The gradient of the weight is a term.
+    The capacity of an expert holds for a whole sample, and the first tokens get it, so ranks
+    exchange how many of their tokens chose each expert. Each rank has a term of the gradient of the
+    weight.
     """
 
     def options(self, x: Tensor) -> dict[str, object]:
         return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
 
     def counted(self, here: Array) -> tuple[Array, Array]:
-        """How many tokens of ranks before this one chose each expert, and how many of all ranks,
-        both (N, 1, E) like those of this rank."""
+        """Returns how many tokens of lower ranks chose each expert, and how many of all ranks; both
+        (N, 1, E), like `here`, the counts of this rank."""
         rank, size = self.comm.rank, self.comm.size
         ranks = all_gather(here, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
 
 
 class ExchangingExperts(Sharded, Experts):
-    """Experts of which each rank has some, with `bounds`; tokens of other ranks come to them."""
+    """Experts of which each rank has some, with `bounds`; tokens of other ranks are sent to
+    them."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -112,7 +119,7 @@ class ExchangingExperts(Sharded, Experts):
 
 
 class Routing(NamedTuple):
-    """The most tokens of a sample that ranks send to each other.
+    """The largest possible numbers of tokens of a sample that ranks send to each other.
 
     tokens, experts   how many each rank has
     top_k, slots      the most experts of a token, and the most tokens of an expert
@@ -123,74 +130,78 @@ class Routing(NamedTuple):
     top_k: int
     slots: int
 
-    def goes(self, me: int) -> list[int]:
-        """How many tokens rank `me` may send to each rank, most where experts are most; to its own
-        experts all that they take."""
+    def sends(self, me: int) -> list[int]:
+        """Returns how many tokens rank `me` may send to each rank: most to ranks with most experts;
+        for its own experts, as many as they take."""
         room = [min(self.tokens[me], n * self.slots) for n in self.experts]
-        goes, left = [0] * len(room), self.tokens[me] * self.top_k
+        sends, left = [0] * len(room), self.tokens[me] * self.top_k
         for q in sorted(range(len(room)), key=lambda q: -self.experts[q]):
             if q != me:
-                goes[q] = min(room[q], left)
-                left -= goes[q]
-        goes[me] = room[me]
-        return goes
+                sends[q] = min(room[q], left)
+                left -= sends[q]
+        sends[me] = room[me]
+        return sends
 
-    def comes(self, me: int) -> list[int]:
-        """How many tokens may come from each rank, in proportion to those that it has."""
+    def receives(self, me: int) -> list[int]:
+        """Returns how many tokens may come from each rank, in proportion to the tokens that it
+        has."""
         others = [n * (r != me) for r, n in enumerate(self.tokens)]
         total = min(sum(others), self.experts[me] * self.slots)
         ends = [total * n // max(sum(others), 1) for n in accumulate(others, initial=0)]
-        comes = lengths(ends)
-        comes[me] = self.goes(me)[me]
-        return comes
+        receives = lengths(ends)
+        receives[me] = self.sends(me)[me]
+        return receives
 
 
 class TokenExchange(NamedTuple):
-    """Which tokens of this rank go to the experts of each rank, and how many come from each.
+    """The tokens of this rank that are sent to the experts of each rank, and the number that come
+    from each.
 
-    goes   the numbers of the tokens, rank by rank, of which each has at least one gate there
-    comes  how many there are from each rank
-    slots  on which an expert computes, where numbers do not say it; then ranks to which no token
-           goes count as if some did
+    sends     for each rank, the indices of the tokens that have at least one gate there
+    receives  the number of tokens that come from each rank
+    slots     on paper, the slots on which an expert computes; then a message to each rank is
+              assumed
     """
 
     comm: Comm
-    goes: Sequence[Array]
-    comes: Sequence[int]
+    sends: Sequence[Array]
+    receives: Sequence[int]
     slots: int | None = None
 
-    def there(self, parts: Sequence[Array], width: int) -> Array:
-        """The rows that come for the experts of this rank, of so many numbers; parts[r] goes."""
-        arrived = self._all_to_all(parts, [(n, width) for n in self.comes])
+    def dispatch(self, parts: Sequence[Array], width: int) -> Array:
+        """Sends parts[r] to rank r, and returns the rows, `width` elements each, that arrive for
+        the experts of this rank."""
+        arrived = self._all_to_all(parts, [(n, width) for n in self.receives])
         return xp_of(arrived[0]).concatenate(arrived)
 
-    def back(self, rows: Array, widths: Sequence[int]) -> list[Array]:
-        """The outputs of each rank's experts for tokens of this rank; `rows` are sent back."""
-        ends = pairwise(accumulate(self.comes, initial=0))
-        shapes = [(len(i), width) for i, width in zip(self.goes, widths, strict=True)]
+    def combine(self, rows: Array, widths: Sequence[int]) -> list[Array]:
+        """Sends `rows`, outputs of this rank's experts, back to the ranks of their tokens, and
+        returns the outputs of each rank's experts for tokens of this rank."""
+        ends = pairwise(accumulate(self.receives, initial=0))
+        shapes = [(len(i), width) for i, width in zip(self.sends, widths, strict=True)]
         return self._all_to_all([rows[start:stop] for start, stop in ends], shapes)
 
     def _all_to_all(self, parts: Sequence[Array], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
         return all_to_all(parts, shapes, self.comm, skips=not self.slots)
 
 
-def exchange(
+def token_exchange(
     gates: Array, comm: Comm, bounds: Bounds, samples: int, most: Routing | None
 ) -> TokenExchange:
-    """The exchange of tokens of some samples with these gates (tokens, E); without numbers, the
-    most."""
+    """Returns the exchange of the tokens of `samples` samples with these gates (tokens, E); on
+    paper, the largest one."""
     xp, me = xp_of(gates), comm.rank
     most = most if is_meta(gates) else None
     if most is None:
-        goes = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
+        sends = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
     else:
-        goes = [xp.empty(samples * n, int) for n in most.goes(me)]
-    here = np.array([[len(index) for index in goes]])
+        sends = [xp.empty(samples * n, int) for n in most.sends(me)]
+    here = np.array([[len(index) for index in sends]])
     ranks = all_gather(here, comm, tuple(range(comm.size + 1)), 0)
     if most is None:
-        return TokenExchange(comm, goes, ranks[:, me].tolist())
-    comes = [samples * n for n in most.comes(me)]
-    return TokenExchange(comm, goes, comes, min(samples * most.slots, sum(comes)))
+        return TokenExchange(comm, sends, ranks[:, me].tolist())
+    receives = [samples * n for n in most.receives(me)]
+    return TokenExchange(comm, sends, receives, min(samples * most.slots, sum(receives)))
 
 
 def experts_by_exchange(
@@ -202,40 +213,43 @@ def experts_by_exchange(
     activation: str,
     most: Routing | None = None,
 ) -> Result:
-    """`experts` of all ranks, for x (N, t, C) of which this rank has some positions.
+    """The outputs of the experts of all ranks for x (N, t, C), of which this rank has t positions;
+    tokens travel to their experts.
 
-    Rank r has experts bounds[r] to bounds[r + 1] - 1. They compute on as many slots as the one with
-    the most tokens has. `most` says how many tokens go where, for gates without numbers.
+    Rank r has experts bounds[r] to bounds[r + 1] - 1. All of its experts compute on as many slots
+    as the one with the most tokens needs. `most` gives the numbers of tokens on paper, where gates
+    have no values.
     """
     xp, shape, C, spans = xp_of(x), x.shape, x.shape[-1], [*pairwise(bounds)]
     rows, table = x.reshape(-1, C), gates.reshape(-1, bounds[-1])
-    trip, of_gates = exchange(table, comm, bounds, len(x), most), gates.shape
+    exchange, gates_shape = token_exchange(table, comm, bounds, len(x), most), gates.shape
     widths = [C + stop - start for start, stop in spans]
-    pairs = zip(trip.goes, spans, strict=True)
+    pairs = zip(exchange.sends, spans, strict=True)
     parts = [xp.concatenate((rows[i], table[i, a:b]), axis=1) for i, (a, b) in pairs]
-    came = trip.there(parts, widths[comm.rank])[None]
-    slots = trip.slots
+    tokens = exchange.dispatch(parts, widths[comm.rank])[None]
+    slots = exchange.slots
     if slots is None:
-        slots = int((came[0, :, C:] != 0).sum(axis=0).max())
+        slots = int((tokens[0, :, C:] != 0).sum(axis=0).max())
     options: dict[str, Any] = {"slots": slots, "activation": activation}
-    value, vjps, plain, _ = experts.experts(came[..., :C], came[..., C:], *weights, **options)
+    value, vjps, plain, _ = experts.experts(tokens[..., :C], tokens[..., C:], *weights, **options)
     y = xp.zeros(rows.shape, x.dtype)
-    for i, part in zip(trip.goes, trip.back(value[0], [C] * comm.size), strict=True):
+    for i, part in zip(exchange.sends, exchange.combine(value[0], [C] * comm.size), strict=True):
         y[i] += part
     assert plain is not None
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[tuple[Array, Array] | None, Any]:
-        """The gradients of x and of the gates; and what the others share."""
+        """Returns the gradients of x and of the gates, and what the gradients of the weights
+        share."""
         flat = g.reshape(-1, C)
-        shared = plain(trip.there([flat[i] for i in trip.goes], C)[None], needs)
+        shared = plain(exchange.dispatch([flat[i] for i in exchange.sends], C)[None], needs)
         if True not in needs[:2]:
             return None, shared
         d = xp.concatenate([vjp(shared, None) for vjp in vjps[:2]], axis=-1)
         dx, dgates = xp.zeros(flat.shape, g.dtype), xp.zeros((len(flat), bounds[-1]), g.dtype)
-        returned = zip(trip.goes, trip.back(d[0], widths), spans, strict=True)
+        returned = zip(exchange.sends, exchange.combine(d[0], widths), spans, strict=True)
         for i, part, (start, stop) in returned:
             dx[i] += part[:, :C]
             dgates[i, start:stop] = part[:, C:]
-        return (dx.reshape(shape), dgates.reshape(of_gates)), shared
+        return (dx.reshape(shape), dgates.reshape(gates_shape)), shared
 
     return _of_inputs_and_weights(y.reshape(shape), vjps, prepare)

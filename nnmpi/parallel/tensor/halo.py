@@ -1,7 +1,8 @@
-"""The halo of images that are cut by rows: rows of others that the outputs of a rank depend on.
+"""The halo of images that are cut along rows: rows of other ranks that the outputs of a rank depend
+on.
 
-Of an image (N, C, H, W) each rank has some rows, (N, C, h, W): nearly as many as any other, of the
-input and of the output of a layer. The gradients of the halo go back.
+Each rank has some rows of each image (N, C, H, W), (N, C, h, W), nearly as many as any other rank,
+both of the input and of the output of a layer. Gradients of halo rows are sent back.
 
     window 3, stride 1, padding 1, six rows on two ranks:
 
@@ -13,9 +14,9 @@ input and of the output of a layer. The gradients of the halo go back.
     forward        row 2 to rank 1, row 3 to rank 0
     backward       the gradient of row 3 to rank 1, which adds it; that of row 2 to rank 0
 
-Which rows move follows from what each rank has and what it needs: one row or many, from the
-neighbour or from several ranks, if parts are thinner than the window. There is one message for
-each pair of ranks and direction.
+Which rows are sent follows from the rows that each rank has and needs: one or many, from a
+neighbour, or from several ranks if parts are thinner than the window. There is one message for each
+pair of ranks and direction.
 """
 
 from collections.abc import Mapping
@@ -32,40 +33,41 @@ from nnmpi.nn.layers.pooling import has_2x2_windows
 from nnmpi.parallel.tensor.ops import all_to_all
 
 Rows = tuple[int, int]
-"""The rows start to stop - 1 of an image; below 0 and behind the last they are padding."""
+"""Rows start to stop - 1 of an image; rows below 0 or beyond the last one are padding."""
 
 SIZES = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1}
-"""The attributes of a layer that make its windows, and what they are where it has none."""
+"""The attributes of a layer that define its windows, with their values for layers without them."""
 
 
 def windows_of(settings: Mapping[str, Any]) -> Windows:
-    """The windows of a layer of images with these attributes; without any, pixels alone."""
+    """Returns the windows of an image layer with these attributes; without any, windows of one
+    pixel."""
     return windows(*(settings.get(name, usual) for name, usual in SIZES.items()))
 
 
 class Halo(NamedTuple):
-    """The rows of an image that a rank needs, and those that move for that.
+    """The rows of an image that a rank needs, and the rows that are sent for that.
 
-    own     the rows of this rank
-    needed  the rows that its outputs depend on, padding included
-    gives   of its own rows, those that each rank needs
-    gets    of the rows of each rank, those that it needs
+    own       the rows of this rank
+    needed    the rows that its outputs depend on, padding included
+    sends     its own rows that each rank needs
+    receives  the rows of each rank that it needs
     """
 
     rank: int
     own: Rows
     needed: Rows
-    gives: tuple[Rows, ...]
-    gets: tuple[Rows, ...]
+    sends: tuple[Rows, ...]
+    receives: tuple[Rows, ...]
 
     @classmethod
     def of(cls, window: Window, height: int, ranks: int, rank: int) -> Self:
-        """The halo of a rank, where images have so many rows."""
+        """Returns the halo of a rank, for images with `height` rows on `ranks` ranks."""
         had = [*pairwise(bounds(height, ranks))]
         needed = [window.inputs(*made) for made in pairwise(bounds(window.outputs(height), ranks))]
-        gives = (_within(rows, had[rank]) for rows in needed)
-        gets = (_within(needed[rank], rows) for rows in had)
-        return cls(rank, had[rank], needed[rank], tuple(gives), tuple(gets))
+        sends = (_within(rows, had[rank]) for rows in needed)
+        receives = (_within(needed[rank], rows) for rows in had)
+        return cls(rank, had[rank], needed[rank], tuple(sends), tuple(receives))
 
     @property
     def height(self) -> int:
@@ -73,55 +75,58 @@ class Halo(NamedTuple):
         return self.needed[1] - self.needed[0]
 
     def sent(self) -> list[int]:
-        """How many rows of a sample go to each other rank."""
-        return [b - a for r, (a, b) in enumerate(self.gives) if r != self.rank]
+        """Returns how many rows of a sample are sent to each other rank."""
+        return [b - a for r, (a, b) in enumerate(self.sends) if r != self.rank]
 
     def received(self) -> list[int]:
-        """How many rows of a sample come from each other rank."""
-        return [b - a for r, (a, b) in enumerate(self.gets) if r != self.rank]
+        """Returns how many rows of a sample come from each other rank."""
+        return [b - a for r, (a, b) in enumerate(self.receives) if r != self.rank]
 
     def fetch(self, x: Array, into: Array, comm: Comm) -> None:
-        """Fills `into` (N, rows needed, W, C) from x (N, h, W, C) of all ranks; not its padding."""
-        arrived = _exchanged(x, self.own[0], self.gives, self.gets, comm)
-        for (a, b), rows in zip(self.gets, arrived, strict=True):
+        """Fills `into` (N, rows needed, W, C), except for its padding, from x (N, h, W, C) of all
+        ranks."""
+        arrived = _exchanged(x, self.own[0], self.sends, self.receives, comm)
+        for (a, b), rows in zip(self.receives, arrived, strict=True):
             into[:, a - self.needed[0] : b - self.needed[0]] = rows
 
-    def give_back(self, d: Array, comm: Comm) -> Array:
-        """The gradient of x from that of the rows needed, d (N, rows needed, W, C).
+    def add_back(self, d: Array, comm: Comm) -> Array:
+        """Returns the gradient of x, given d (N, rows needed, W, C), the gradient of the needed
+        rows.
 
-        It is the transpose of `fetch`: gradients of rows of others are sent there, and added in the
-        order of ranks. The memory of d becomes that of the result where it can.
+        It is the transpose of `fetch`: gradients of other ranks' rows are sent to them and added in
+        the order of ranks. The memory of d is reused for the result where possible.
         """
         first, (lo, hi) = self.needed[0], self.own
-        arrived = _exchanged(d, first, self.gets, self.gives, comm)
+        arrived = _exchanged(d, first, self.receives, self.sends, comm)
         dx = arrived[self.rank]
-        if self.gives[self.rank] != self.own:
-            a, b = self.gives[self.rank]
+        if self.sends[self.rank] != self.own:
+            a, b = self.sends[self.rank]
             dx = xp_of(d).zeros((len(d), hi - lo, *d.shape[2:]), d.dtype)
             dx[:, a - lo : b - lo] = arrived[self.rank]
-        for r, (a, b) in enumerate(self.gives):
+        for r, (a, b) in enumerate(self.sends):
             if r != self.rank:
                 dx[:, a - lo : b - lo] += arrived[r]
         return dx
 
 
 def rows_sent(window: Window, height: int, ranks: int) -> int:
-    """How many rows of a sample all ranks send together."""
+    """Returns how many rows of a sample all ranks together send."""
     return sum(sum(Halo.of(window, height, ranks, rank).sent()) for rank in range(ranks))
 
 
 def _exchanged(
-    x: Array, first: int, gives: tuple[Rows, ...], gets: tuple[Rows, ...], comm: Comm
+    x: Array, first: int, sends: tuple[Rows, ...], receives: tuple[Rows, ...], comm: Comm
 ) -> list[Array]:
-    """The rows `gets[r]` of each rank r, which gets the rows `gives[r]` of x (N, rows, W, C), whose
-    first is row `first`. Rows of a single image are sent from where they lie."""
+    """Sends rows `sends[r]` of x (N, rows, W, C), whose first row is row `first` of the image, to
+    each rank r, and returns the rows `receives[r]` that each rank r sends. Rows of a single image
+    are sent without a copy."""
     n, _, *size = x.shape
-    parts = [x[:, a - first : b - first] for a, b in gives]
-    return all_to_all(parts, [(n, b - a, *size) for a, b in gets], comm)
+    parts = [x[:, a - first : b - first] for a, b in sends]
+    return all_to_all(parts, [(n, b - a, *size) for a, b in receives], comm)
 
 
 def _within(rows: Rows, among: Rows) -> Rows:
-    """The rows that are among others; an empty range if there are none."""
+    """Returns the rows that are among others; an empty range if there are none."""
     start, stop = (min(max(row, among[0]), among[1]) for row in rows)
     return start, stop
 
@@ -130,7 +135,7 @@ def _within(rows: Rows, among: Rows) -> Rows:
 
 
 def pooling_behind(graph: Graph, k: int) -> int | None:
-    """The node of the pooling that runs as one op with a layer; None if none does."""
+    """Returns the node of the pooling that is fused with a layer; None if none is."""
     last = max([k, *(nodes[-1] for nodes in graph.fused if nodes[0] == k)])
     pool = graph.nodes[last]
     is_fused = last > k and pool.layer is MaxPool2d and has_2x2_windows(pool.settings)
@@ -138,24 +143,25 @@ def pooling_behind(graph: Graph, k: int) -> int | None:
 
 
 def made_by(graph: Graph, k: int) -> Edge:
-    """The output of a layer, and of a pooling that runs as one op with it."""
+    """Returns the output edge of a layer, after a pooling that is fused with it."""
     last = pooling_behind(graph, k)
     return graph.edges[graph.nodes[k if last is None else last].outputs[0]]
 
 
 def window_of_rows(graph: Graph, k: int) -> Window:
-    """The rows that one of the output of a layer depends on, with a pooling that is fused."""
+    """Returns the window along rows of a layer, including a pooling that is fused with it."""
     rows, _ = windows_of(graph.nodes[k].settings)
     return rows if pooling_behind(graph, k) is None else rows.pooled()
 
 
 def rows_moved(graph: Graph, k: int, ranks: int) -> int:
-    """How many rows of a sample all ranks send together for a layer of which each makes some."""
+    """Returns how many rows of a sample all ranks together send for a layer that is cut along
+    rows."""
     height = graph.edges[graph.nodes[k].inputs[0]].sample[1]
     return rows_sent(window_of_rows(graph, k), height, ranks)
 
 
 def is_fused_pooling(graph: Graph, k: int) -> bool:
-    """Whether a pooling runs as one op with the layer before it."""
+    """Returns True if node k is a pooling that is fused with the layer before it."""
     firsts = [k, *(nodes[0] for nodes in graph.fused if nodes[-1] == k)]
     return any(pooling_behind(graph, first) == k for first in firsts)

@@ -1,14 +1,14 @@
-"""Spatial layers, on some rows of images: the ordinary ones, with whole weights.
+"""Spatial layers work on some rows of images: ordinary layers, with whole weights.
 
     x whole ──► own rows ──► layers, which exchange a halo where they need one ──► all-gather ──► y
     dx  ◄── all-gather ◄──                                                 ◄── own rows ◄── dy
 
-Gradients of weights are terms, which are summed once a step (`replicas/gradient_sync.py`). Layers
-that treat each pixel alone, such as ReLU, need no counterpart here. The ops are the ordinary
-kernels between two halos:
+Each rank has a term of the gradients of weights, and the terms are summed once a step
+(`replicas/gradient_sync.py`). Layers that treat each pixel alone, such as ReLU, need no counterpart
+here. The ops are the ordinary kernels between two exchanges of halos:
 
     x --Halo.fetch--> rows needed --kernel without padding--> y
-    dx <--Halo.give_back-- d <--its vjp-- g
+    dx <--Halo.add_back-- d <--its vjp-- g
 """
 
 from collections.abc import Callable, Sequence
@@ -35,10 +35,10 @@ from nnmpi.parallel.tensor.ways import Way
 
 
 class SpatialLayer(nn.Module):
-    """The base of these layers.
+    """The base of spatial layers: each rank has rows bounds[r] to bounds[r + 1] - 1 of the input.
 
-    bounds         of the rows of the input
-    gather_output  whether the output is made whole
+    bounds         the rows of the input of each rank
+    gather_output  whether the output is all-gathered
     """
 
     comm: Comm
@@ -55,22 +55,23 @@ class SpatialLayer(nn.Module):
         return gather(y, self.comm, bounds(made, self.comm.size), 2) if self.gather_output else y
 
     def of_rows(self, x: Tensor, *args: Any, **fused: Any) -> Tensor:
-        """The rows of the output that are here, from those of the input."""
+        """Returns this rank's rows of the output, given its rows of the input."""
         y: Tensor = super().forward(x, *args, **fused)
         return y
 
     def window(self, pool: bool = False) -> Window:
-        """The rows that one of the output depends on."""
+        """Returns the window along rows that an output row depends on."""
         rows, _ = windows_of(vars(self))
         return rows.pooled() if pool else rows
 
     def halo(self, pool: bool = False) -> Halo:
-        """The halo of this rank: the rows of an image that it needs, and those that move."""
+        """Returns the halo of this rank: the rows of an image that it needs, and the rows that are
+        sent."""
         return Halo.of(self.window(pool), self.bounds[-1], self.comm.size, self.comm.rank)
 
 
 class SpatialConv2d(SpatialLayer, nn.Conv2d):
-    """Convolution; the rows that its windows need of other ranks are exchanged."""
+    """A Conv2d on some rows of images; ranks exchange the rows that its windows need."""
 
     fuses_as = nn.Conv2d
 
@@ -83,7 +84,7 @@ class SpatialConv2d(SpatialLayer, nn.Conv2d):
 
 
 class SpatialMaxPool2d(SpatialLayer, nn.MaxPool2d):
-    """The maximum of each window."""
+    """A MaxPool2d on some rows of images; ranks exchange the rows that its windows need."""
 
     fuses_as = nn.MaxPool2d
 
@@ -92,20 +93,20 @@ class SpatialMaxPool2d(SpatialLayer, nn.MaxPool2d):
 
 
 class SpatialAvgPool2d(SpatialLayer, nn.AvgPool2d):
-    """The mean of each window, zeros of the padding included."""
+    """An AvgPool2d on some rows of images, which counts the zeros of the padding."""
 
     def of_rows(self, x: Tensor) -> Tensor:
         return _pooled(self, x, partial(avg_pool2d, count_include_pad=True), 0.0)
 
 
 def _pooled(layer: SpatialLayer, x: Tensor, kernel: Callable[..., Any], padding: float) -> Tensor:
-    """x pooled by a kernel, to which the padding is this number."""
+    """Returns x pooled by a kernel, with `padding` as the value around the image."""
     options = {"halo": layer.halo(), "comm": layer.comm, "windows": windows_of(vars(layer))}
     return apply(pool2d, x, kernel=kernel, padding=padding, **options)
 
 
 class SpatialBatchNorm2d(SpatialLayer, nn.BatchNorm2d):
-    """Batch normalisation with statistics over the rows of all ranks, then over other samples."""
+    """A BatchNorm2d with statistics over the rows of all ranks, then over other samples."""
 
     fuses_as = nn.BatchNorm2d
 
@@ -116,19 +117,19 @@ class SpatialBatchNorm2d(SpatialLayer, nn.BatchNorm2d):
 
 
 class SpatialDropout(SpatialLayer, nn.Dropout):
-    """Dropout of the pixels of these rows, which is told which ones they are."""
+    """A Dropout that uses the masks of this rank's rows."""
 
 
 class SpatialDropout2d(SpatialLayer, nn.Dropout2d):
-    """Dropout of whole channels: of the same ones on all ranks."""
+    """A Dropout2d, which drops the same channels on all ranks."""
 
 
 class SpatialPReLU(SpatialLayer, nn.PReLU):
-    """PReLU, whose slopes all ranks have."""
+    """A PReLU on some rows of images; all ranks have its slopes."""
 
 
 class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
-    """The mean of each channel, (N, C, 1, 1), on all ranks: N C numbers are summed over them."""
+    """The mean of each channel, (N, C, 1, 1), on all ranks: they sum N C elements."""
 
     def of_rows(self, x: Tensor) -> Tensor:
         pixels = self.bounds[-1] * x.shape[3]
@@ -141,7 +142,8 @@ class SpatialMean(SpatialLayer, nn.AdaptiveAvgPool2d):
 def conv2d(
     x: Array, w: Array, b: Array | None, *, halo: Halo, comm: Comm, shape: conv.ConvShape
 ) -> Result:
-    """This rank's rows of the convolution, then optional 2x2 max-pool and ReLU; w, b are whole."""
+    """This rank's rows of a convolution with whole w and b, then 2x2 max-pool and ReLU if `shape`
+    asks for them."""
     xl, columns = like_weight(x, w).transpose(0, 2, 3, 1), shape.windows[1]
     (n, _, W, C), (O, _, kh, kw) = xl.shape, w.shape
     within = slice(columns.before, columns.before + W)
@@ -161,7 +163,7 @@ def conv2d(
 
     def vjp_rows(shared: Any, out: Array | None) -> Array:
         d = bands.gradient(vjp_x(shared, None).transpose(0, 2, 3, 1)[:, :, within])
-        return halo.give_back(d, comm).transpose(0, 3, 1, 2)
+        return halo.add_back(d, comm).transpose(0, 3, 1, 2)
 
     y = bands.result(inner.value.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
     return Result(y, (vjp_rows, vjp_w, vjp_b), prepare_bands)
@@ -176,11 +178,11 @@ def pool2d(
     halo: Halo,
     comm: Comm,
 ) -> Result:
-    """This rank's rows of the pooling by a kernel; `padding` is the number around the image."""
+    """This rank's rows of a pooling by `kernel`; `padding` is the value around the image."""
     xl, columns, xp = x.transpose(0, 2, 3, 1), windows[1], xp_of(x)
     n, _, W, C = xl.shape
     within = slice(columns.before, columns.before + W)
-    has_all = halo.gets[halo.rank] == halo.needed
+    has_all = halo.receives[halo.rank] == halo.needed
     if has_all and not any(halo.sent() + halo.received()) and not columns.before:
         rows = xl[:, halo.needed[0] - halo.own[0] :][:, : halo.height]
     else:
@@ -190,12 +192,12 @@ def pool2d(
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = of_rows(g, None).transpose(0, 2, 3, 1)
-        return halo.give_back(d[:, :, within], comm).transpose(0, 3, 1, 2)
+        return halo.add_back(d[:, :, within], comm).transpose(0, 3, 1, 2)
 
     return Result(y, (vjp,))
 
 
 def _without_padding(windows: Windows) -> Windows:
-    """The windows of images that contain their padding."""
+    """Returns the windows for images that already contain their padding."""
     rows, columns = (window._replace(before=0, after=0) for window in windows)
     return rows, columns

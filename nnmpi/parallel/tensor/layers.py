@@ -3,9 +3,9 @@
 x whole on all ranks ──► Column ──► some channels a rank ──► Row ──► y whole on all ranks
                                      (ReLU, BatchNorm, pooling, Dropout: local)
 
-One all-reduce serves two layers: in Row on the way forward, in Column on the way back. Arguments
-are PyTorch's, with the whole sizes; each rank draws, saves and updates its part of the weight. On
-a Comm of one rank they are the ordinary layers.
+One all-reduce serves two layers: in Row in the forward pass, in Column in the backward pass.
+Arguments are PyTorch's, with whole sizes; each rank draws, saves and updates its own part of the
+weight. On a Comm of one rank they are ordinary layers.
 
 Their ops are the ordinary op on this rank's channels, with one all-reduce in it:
 
@@ -13,16 +13,15 @@ Their ops are the ordinary op on this rank's channels, with one all-reduce in it
 column      whole    some outputs       no message       all-reduce
 row         sharded  some inputs        all-reduce       no message
 
-With sequence parallelism what is whole here is cut along positions: see `specs.py`.
+With sequence parallelism, what is whole here is cut along positions: see `specs.py`.
 
     x some positions ─► all-gather ─► Column ─► some channels a rank ─► Row ─► reduce-scatter ─► y
     (LayerNorm, Dropout, sums of two activations: each rank computes its positions)
 
-The same along samples, behind and before layers that compute some samples (`specs.py`).
+Between layers by samples, it is cut along samples in the same way.
 
-All-reduces work in the memory of the array that they sum, which nothing else uses. `of` is
-`linear`, whose channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the
-last in memory.
+All-reduces are in place, so nothing else may use the array that they sum. `of` is `linear`, whose
+channels are the last `axis`, or `conv1d` or `conv2d`, where they are axis 1 and the last in memory.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,12 +36,13 @@ from nnmpi.autograd.ops.linear import like_weight, linear
 from nnmpi.comm import Comm
 from nnmpi.nn import Embedding, Linear, Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, own, part_of
+from nnmpi.parallel.tensor.ops import Bounds, even_bounds, gather, part_of, span_of
 from nnmpi.parallel.tensor.specs import LayerSpec, Replicated, Spec
 
 
 class Sharded(Module):
-    """The base of all sharded layers: which part this is.
+    """The base of all sharded layers: a layer of which this rank has channels bounds[rank] to
+    bounds[rank + 1] - 1.
 
     spec   how ranks have what is not cut along channels
     """
@@ -53,7 +53,8 @@ class Sharded(Module):
     weight: Parameter
 
     def _take(self, comm: Comm, axis: int, names: str, bounds: Bounds | None = None) -> None:
-        """Keeps this rank's part of the weight, along an axis whose numbers have these names."""
+        """Keeps this rank's part of the weight along an axis; `names` says in errors what the axis
+        counts."""
         n, label = self.weight.shape[axis], type(self).__name__.removeprefix("Sharded")
         self.comm, self.spec = comm, Replicated(comm)
         self.bounds = bounds or even_bounds(n, comm.size, f"{label} with {n} {names}")
@@ -69,7 +70,8 @@ class Sharded(Module):
 
 
 class Product(Sharded):
-    """The base of sharded products, whose weight is (outputs, inputs, ...)."""
+    """The base of sharded matrix products and convolutions, whose weight is (outputs, inputs,
+    ...)."""
 
     bias: Parameter | None
     keep_part: Callable[..., None]  # of weight and bias
@@ -97,7 +99,8 @@ class ColumnSharded(Product):
         self.bias = part_of(self.bias, 0, self.bounds, comm)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """`relu` and, for images, `pool` are done in the same op."""
+        """Returns this rank's outputs; with `relu` and, for images, `pool`, after a fused ReLU and
+        pooling."""
         y = self._applied(column, x, relu=relu, pool=pool)
         return gather(y, self.comm, self.bounds, self.axis) if self.gather_output else y
 
@@ -112,14 +115,14 @@ class RowSharded(Product):
         self._take(comm, 1, "inputs", bounds)
 
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
-        """`relu` applies ReLU to the sum over ranks."""
+        """Returns the sum over ranks; with `relu`, after a fused ReLU."""
         if pool:
             raise ValueError(f"{type(self).__name__}: pooling comes after the sum over ranks")
         return self._applied(row, x, relu=relu)
 
 
 class _ShardedLinear(Product):
-    """Linear with a Comm. `part`: `gather_output` of a column, `bounds` of a row."""
+    """A Linear with a Comm; `part` is `gather_output` of a column, or `bounds` of a row."""
 
     axis = -1
 
@@ -131,7 +134,8 @@ class _ShardedLinear(Product):
 
 
 class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
-    """Linear of which each rank computes some outputs: weight (some of out_features, in_features).
+    """A Linear of which each rank computes some outputs: weight (some of out_features,
+    in_features).
 
     See `ColumnSharded` for input and output.
     """
@@ -140,11 +144,11 @@ class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
 
 
 class GatheringLinear(ColumnLinear):
-    """ColumnLinear of which each rank has some positions of the input (N, T, in_features), or some
-    samples of the input (N, ..., in_features).
+    """A ColumnLinear whose input is cut: each rank has some positions of (N, T, in_features), or
+    some samples of (N, ..., in_features).
 
-    They are gathered for the product, and again for the gradient of the weight: a rank keeps its
-    own ones only.
+    The input is gathered for the product, and again for the gradient of the weight, so a rank keeps
+    only its own part in between.
     """
 
     fuses_as = Linear
@@ -156,7 +160,7 @@ class GatheringLinear(ColumnLinear):
 
 
 class RowLinear(_ShardedLinear, RowSharded, Linear):
-    """Linear of which each rank has some inputs: weight (out_features, some of in_features).
+    """A Linear of which each rank has some inputs: weight (out_features, some of in_features).
 
     See `RowSharded` for input and output.
     """
@@ -165,7 +169,7 @@ class RowLinear(_ShardedLinear, RowSharded, Linear):
 
 
 class ShardedEmbedding(Sharded, Embedding):
-    """Embedding of which each rank has some rows; indices and output are whole on all ranks."""
+    """An Embedding of which each rank has some rows; indices and output are whole on all ranks."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, comm: Comm, padding_idx: int | None = None
@@ -174,12 +178,12 @@ class ShardedEmbedding(Sharded, Embedding):
         self._take(comm, 0, "rows")
 
     def forward(self, index: Any) -> Tensor:
-        """Integers of any shape, as an array or a tensor."""
+        """Returns the rows at `index`, integers of any shape, as an array or a tensor."""
         return apply(
             sharded_lookup,
             self.weight,
             index=self.checked(index),
-            start=own(self.bounds, self.comm)[0],
+            start=span_of(self.bounds, self.comm)[0],
             padding=self.padding_idx,
             spec=self.spec.of(index),
         )
@@ -194,7 +198,8 @@ OpFunction = Callable[..., Result]
 def column(
     x: Array, w: Array, b: Array | None, *, of: OpFunction, spec: Spec, axis: int, **options: Any
 ) -> Result:
-    """Some outputs of an op: w and b are those of these outputs, x is whole on all ranks."""
+    """This rank's outputs of the op `of`: w and b are those of these outputs, x is whole on all
+    ranks."""
     result = of(x, w, b, **options)
     of_x, *others = result.vjps
 
@@ -208,7 +213,7 @@ def column(
 def gathering_linear(
     x: Array, w: Array, b: Array | None, *, spec: Spec, relu: bool = False
 ) -> Result:
-    """`linear` of all positions or samples, of which x has some; w and b are some outputs."""
+    """This rank's outputs of `linear` for all positions or samples, of which x has some."""
     of_all = linear(spec.whole(x), w, b, relu=relu)
     y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 
@@ -241,7 +246,7 @@ def row(
     relu: bool = False,
     **options: Any,
 ) -> Result:
-    """An op on some inputs, summed over the ranks, + b, then ReLU if `relu`."""
+    """The op `of` on this rank's inputs, summed over the ranks, + b, then ReLU if `relu`."""
     result, xp = of(x, w, None, **options), xp_of(x)
     plain = result.prepare
     of_x, of_w, _ = result.vjps
@@ -255,7 +260,7 @@ def row(
     passed, outputs = y if relu else None, len(w)
 
     def prepare(g: Array, needs: Sequence[bool]) -> tuple[Array, Any]:
-        """The gradient before ReLU, and what the vjps of x and w share."""
+        """Returns the gradient before ReLU, and what the vjps of x and w share."""
         if passed is not None:
             g = g * (passed > 0)
         return g, plain(spec.whole(g), (*needs[:2], False)) if True in needs[:2] else None
@@ -271,30 +276,32 @@ def row(
 
 
 def _memory_order(array: Array, axis: int) -> tuple[int, ...] | None:
-    """The order of the axes in memory, as `all_reduce` takes it."""
+    """Returns the order of the axes in memory, as `all_reduce` takes it."""
     return None if axis == -1 else (0, *range(2, array.ndim), 1)
 
 
 def sharded_lookup(
     w: Array, *, index: Array, start: int, padding: int | None, spec: Spec
 ) -> Result:
-    """Row i of the whole weight for each i of the index: w has its rows from `start` on.
+    """Row i of the whole weight for each i of the index, where w has the rows from `start` on.
 
-    Row `padding` of the whole weight gets no gradient. What is kept does not depend on the index.
+    Row `padding` of the whole weight gets no gradient. A copy of the index is all that is kept, so
+    that the memory kept for the backward pass does not depend on the values of the index.
     """
     xp, kept = xp_of(w), index.copy()  # the backward pass reads it again
 
-    def found() -> tuple[Array, Array]:
-        """Where the index has a row that is here, and which one."""
+    def local_rows() -> tuple[Array, Array]:
+        """Returns where the index points to a row of this rank, and the local number of that
+        row."""
         here = (kept >= start) & (kept < start + len(w))
         return here, kept[here] - start
 
-    here, rows = found()
+    here, rows = local_rows()
     y = xp.zeros((*index.shape, w.shape[1]), w.dtype)
     y[here] = w[rows]
 
     def vjp(g: Array, out: Array | None) -> Array:
-        here, rows = found()
+        here, rows = local_rows()
         dw = xp.zeros(w.shape, g.dtype)
         add_rows(dw, rows, spec.whole(g)[here])
         if padding is not None and start <= padding < start + len(w):

@@ -1,7 +1,8 @@
 """Cross-entropy of logits whose classes are divided among ranks; no rank sees all logits.
 
-Each rank finds, for each sample, four numbers of its own classes. One all-gather brings them to
-all ranks, and every rank computes the whole loss from them, in one order: all have its bits.
+Each rank computes four values for each sample from its own classes. One all-gather brings them to
+all ranks, and every rank computes the whole loss from them in the same order, so all get equal
+bits.
 
     maximum    sum of exp(z - maximum)    logit of the label, or 0    class of the maximum
     with label_smoothing, a fifth: the sum of spread z
@@ -19,15 +20,16 @@ from nnmpi.autograd.ops.losses import Labels, Smoothing, gradient
 from nnmpi.autograd.ops.softmax import like_rows, rows_of
 from nnmpi.comm import Comm
 from nnmpi.nn.losses import CrossEntropyLoss
-from nnmpi.parallel.tensor.ops import Bounds, all_gather, own
+from nnmpi.parallel.tensor.ops import Bounds, all_gather, span_of
 from nnmpi.parallel.wire import wire_for
 
 
 class ShardedCrossEntropyLoss(CrossEntropyLoss):
-    """-log(softmax(logits))[label]: logits (N, this rank's classes, ...), integer labels (N, ...).
+    """-log(softmax(logits))[label], for logits (N, this rank's classes, ...) and integer labels (N,
+    ...).
 
     Labels are the same on all ranks, and so are the loss and the number of correct predictions.
-    `weight` is that of all classes, and `options` are those of CrossEntropyLoss.
+    `weight` has an entry for each class of all ranks, and `options` are those of CrossEntropyLoss.
     """
 
     def __init__(
@@ -58,14 +60,15 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         return float(total), int(correct.sum()), int(kept.sum())
 
     def whole(self, scores: Tensor) -> np.ndarray:
-        """The logits of all classes, on every rank and on the host."""
-        start, stop = own(self.bounds, self.comm)
+        """Returns the logits of all classes, on every rank and in host memory."""
+        start, stop = span_of(self.bounds, self.comm)
         bounds = tuple(b * (scores.shape[1] // (stop - start)) for b in self.bounds)
         return backend.to_host(all_gather(scores.data, self.comm, bounds, 1))
 
     def _softmax(self, logits: Tensor, labels: Any) -> "_Softmax":
-        """The softmax, for which all ranks exchange their numbers."""
-        start, stop = own(self.bounds, self.comm)
+        """Returns this rank's part of the softmax; all ranks call it, because they exchange
+        values."""
+        start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
                 f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; it takes (N, "
@@ -86,7 +89,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
-    """The loss of logits z of which this rank has some columns; the backward pass is local."""
+    """The loss of logits z, of which this rank has some columns; the backward pass sends
+    nothing."""
     shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:
@@ -99,7 +103,7 @@ def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "me
 
 
 class _Softmax(NamedTuple):
-    """This rank's part of the softmax: numbers of each sample, and of each rank and sample."""
+    """This rank's part of the softmax, and the table of values of each rank and sample."""
 
     labels: Labels
     smoothing: Smoothing | None
@@ -113,7 +117,8 @@ class _Softmax(NamedTuple):
     def of(
         cls, z: Array, labels: Labels, smoothing: Smoothing | None, classes: range, comm: Comm
     ) -> "_Softmax":
-        """Computed on the transpose, as in `cross_entropy`; all ranks call it."""
+        """Returns the softmax of z, computed on its transpose as in `cross_entropy`; all ranks call
+        it."""
         xp, n = xp_of(z), len(labels.classes)
         here = (labels.classes >= classes.start) & (labels.classes < classes.stop)
         samples = xp.arange(n)[here]
@@ -135,13 +140,13 @@ class _Softmax(NamedTuple):
         return cls(labels, smoothing, e, rows * n + samples, samples, comm.rank, table)
 
     def _sum(self) -> tuple[Array, Array]:
-        """The maximum of all classes, and the sum of exponentials above it."""
+        """Returns the maximum over all classes, and the sum of exp(z - maximum)."""
         xp, maximum = xp_of(self.table), self.table[:, 0]
         top = maximum.max(axis=0)
         return top, (self.table[:, 1] * xp.exp(maximum - top)).sum(axis=0)
 
     def losses(self) -> Array:
-        """The loss of each sample; 0 where its label is ignored."""
+        """Returns the loss of each sample; 0 where its label is ignored."""
         xp, (top, total), labels = xp_of(self.table), self._sum(), self.labels
         log_total, chosen = xp.log(total), self.table[:, 2].sum(axis=0) - top
         if self.smoothing is None:
@@ -153,7 +158,7 @@ class _Softmax(NamedTuple):
         return losses.astype(self.exponentials.dtype)
 
     def gradient(self, g: Array) -> Array:
-        """The gradient of this rank's logits (classes, N), from that of each loss."""
+        """Returns the gradient of this rank's logits, (classes, N), given that of each loss."""
         xp, (top, total) = xp_of(self.table), self._sum()
         factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)

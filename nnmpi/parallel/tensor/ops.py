@@ -1,4 +1,4 @@
-"""Parts of tensors along an axis of channels, and the four ops between ranks that hold them.
+"""Parts of tensors along an axis of channels, and the four ops that communicate between ranks.
 
             forward                     backward
 copy        x                           all-reduce        x goes into a sharded layer
@@ -7,7 +7,7 @@ gather      all-gather along an axis    own part          sharded channels becom
 scatter     own part along an axis      all-gather        whole channels become sharded
 
 `copy` and `reduce` are transposes of each other as maps between what all ranks hold, and so are
-`gather` and `scatter`. They keep no state; on a Comm of one rank each is the identity.
+`gather` and `scatter`. They have no state; on a Comm of one rank each is the identity.
 """
 
 from collections.abc import Sequence
@@ -27,20 +27,21 @@ from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.wire import wire_for
 
 SHORT = 8192
-"""Bytes: up to here latency counts, and all-reduces go by `doubling`."""
+"""Bytes up to which an all-reduce uses `doubling`, because latency dominates."""
 
 Bounds = tuple[int, ...]
-"""`bounds[r]` to `bounds[r + 1]` are the channels of rank r."""
+"""Rank r has channels bounds[r] to bounds[r + 1] - 1."""
 
 CHANNELS_LAST = (0, 2, 3, 1)
-"""Memory order of images (N, C, H, W)."""
+"""The memory order of images (N, C, H, W)."""
 
 
 # ---- parts
 
 
 def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
-    """Bounds of nearly equal parts; raises ValueError if a rank would have no channel."""
+    """Returns the bounds of nearly equal parts; raises ValueError if a rank would have no
+    channel."""
     if channels < ranks:
         some = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
@@ -50,8 +51,8 @@ def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
     return bounds(channels, ranks)
 
 
-def own(bounds: Bounds, comm: Comm) -> tuple[int, int]:
-    """This rank's channels: the first, and the one behind the last."""
+def span_of(bounds: Bounds, comm: Comm) -> tuple[int, int]:
+    """Returns (start, stop) of this rank's channels."""
     return bounds[comm.rank], bounds[comm.rank + 1]
 
 
@@ -59,15 +60,15 @@ P = TypeVar("P", Parameter, Parameter | None)
 
 
 def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
-    """A parameter that is this rank's part of a whole one along an axis; None of None.
+    """Returns a parameter that is this rank's part of a whole one along an axis; None for None.
 
-    Values that are not drawn yet will be drawn for this part alone; others are copied.
+    Values that are not drawn yet will be drawn for this part only; other values are copied.
     """
     if p is None:
         return p
     place = p.place
     part = list(whole(place.shape))
-    part[axis] = own(bounds, comm)
+    part[axis] = span_of(bounds, comm)
     place = place._replace(part=tuple(part))
     new = Parameter.drawn(place, p.init, p.memory_axes)
     new.requires_grad = p.requires_grad
@@ -82,7 +83,8 @@ def part_of(p: P, axis: int, bounds: Bounds, comm: Comm) -> P:
 
 
 def copy_of(p: P) -> P:
-    """A parameter with the same values, or with those that will be drawn; None of None."""
+    """Returns a copy of a parameter, which draws the same values if none are drawn yet; None for
+    None."""
     return p if p is None else part_of(p, 0, (0, p.place.shape[0]), comm_self())
 
 
@@ -92,13 +94,13 @@ def copy_of(p: P) -> P:
 def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> None:
     """Replaces the array by its sum over the ranks.
 
-    `order` is the order of its axes in memory: by default (N, H, W, C) for four axes, else C
-    order. An array in that order is summed without a copy. All ranks add in the same order, so
-    all have the same bits.
+    `order` is the order of its axes in memory: by default (N, H, W, C) for four axes, else C order.
+    An array in that order is summed without a copy. All ranks add in the same order, so all get the
+    same bits.
 
-    Short arrays go by `doubling`, others through memory that a node shares, or by `ring` where
-    there is none to share. `auto` would time the ways, and sibling groups could choose
-    differently: copies of a parameter in two groups would then have different bits.
+    Short arrays use `doubling`, others memory that the node shares, or `ring` where there is none.
+    `auto` would measure the algorithms, and sibling groups could choose differently: then copies of
+    a parameter in two groups would get different bits.
     """
     row = array.transpose(memory_order(array.ndim) if order is None else order)
     wire = wire_for(comm, array)
@@ -110,13 +112,13 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
 
 
 def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
-    """The parts of all ranks side by side along an axis, in the default order of memory."""
+    """Returns the concatenation of all ranks' parts along an axis, in the default memory order."""
     xp = xp_of(part)
     mine = xp.moveaxis(part, axis, 0)
     rest = prod(mine.shape[1:])
     lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
     buffer = xp.empty((bounds[-1], *mine.shape[1:]), part.dtype)
-    buffer[slice(*own(bounds, comm))] = mine
+    buffer[slice(*span_of(bounds, comm))] = mine
     with waiting("tensor"):
         wire_for(comm, buffer).all_gather(buffer, parts=lengths)
     gathered = xp.moveaxis(buffer, 0, axis)
@@ -125,9 +127,10 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
 
 
 def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
-    """This rank's part, along an axis, of the sum over the ranks: the transpose of `all_gather`.
+    """Returns this rank's part, along an axis, of the sum over the ranks: the transpose of
+    `all_gather`.
 
-    It is in memory of its own, in C order. The array may be overwritten.
+    The result is a new array in C order. The array may be overwritten.
     """
     xp = xp_of(array)
     buffer = xp.ascontiguousarray(xp.moveaxis(array, axis, 0))
@@ -137,7 +140,7 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
     row = buffer.reshape(-1)
     with waiting("tensor"):
         wire.start_reduce_scatter(row, "ring", lengths).wait()
-    return xp.moveaxis(buffer[slice(*own(bounds, comm))], 0, axis).copy(order="C")
+    return xp.moveaxis(buffer[slice(*span_of(bounds, comm))], 0, axis).copy(order="C")
 
 
 def all_to_all(
@@ -146,9 +149,10 @@ def all_to_all(
     comm: Comm,
     skips: bool = True,
 ) -> list[Array]:
-    """The arrays of these shapes that each rank has for this one; parts[r] goes to rank r.
+    """Sends parts[r] to rank r, and returns the arrays, with shapes[r], that each rank r has sent
+    to this one.
 
-    With `skips` no message is sent of an array that is empty, which both ranks know.
+    With `skips`, no message is sent for an empty array; both ranks know that it is empty.
     """
     xp, me, dtype = xp_of(parts[0]), comm.rank, parts[0].dtype
     wire, ahead = wire_for(comm, parts[0]), [(me + s) % comm.size for s in range(1, comm.size)]
@@ -164,12 +168,12 @@ def all_to_all(
 
 
 def own_part(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
-    """This rank's part of an array along an axis: a view."""
-    return array[(slice(None),) * (axis % array.ndim) + (slice(*own(bounds, comm)),)]
+    """Returns a view of this rank's part of an array along an axis."""
+    return array[(slice(None),) * (axis % array.ndim) + (slice(*span_of(bounds, comm)),)]
 
 
 def memory_order(ndim: int) -> tuple[int, ...]:
-    """The order in which axes lie in memory: channels last for images."""
+    """Returns the default order of axes in memory: channels last for images."""
     return CHANNELS_LAST if ndim == 4 else tuple(range(ndim))
 
 
@@ -177,7 +181,7 @@ def memory_order(ndim: int) -> tuple[int, ...]:
 
 
 def copy(x: Tensor, comm: Comm) -> Tensor:
-    """x itself; its gradient is the sum over the ranks, each of which computes with x.
+    """Returns x; its gradient is the sum over the ranks, each of which computes with x.
 
     x has the same values on all ranks.
     """
@@ -186,18 +190,18 @@ def copy(x: Tensor, comm: Comm) -> Tensor:
 
 
 def reduce(x: Tensor, comm: Comm) -> Tensor:
-    """The sum of x over the ranks; the gradient of the sum is that of each x."""
+    """Returns the sum of x over the ranks; the gradient of the sum is that of each x."""
     return apply(_reduce, x, comm=comm)
 
 
 def gather(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """The parts of all ranks, side by side along an axis."""
+    """Returns the concatenation of all ranks' parts along an axis."""
     _check(x, bounds[comm.rank + 1] - bounds[comm.rank], axis, "gather", bounds)
     return apply(_gather, x, comm=comm, bounds=bounds, axis=axis)
 
 
 def scatter(x: Tensor, comm: Comm, bounds: Bounds, axis: int = 1) -> Tensor:
-    """This rank's part of x, which is the same on all ranks, along an axis."""
+    """Returns this rank's part of x along an axis; x is the same on all ranks."""
     _check(x, bounds[-1], axis, "scatter", bounds)
     return apply(_scatter, x, comm=comm, bounds=bounds, axis=axis)
 

@@ -1,6 +1,6 @@
-"""parallelize(model, comm, x): the layers of a model become sharded ones, under their names.
+"""parallelize(model, comm, x) replaces the layers of a model by sharded ones, under the same names.
 
-Its last step alone, for a graph that is divided already, is rebuild(model, graph, sharding, comm).
+rebuild(model, graph, sharding, comm) is its last step alone, for a graph that is divided already.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from nnmpi.parallel.tensor import ops
 from nnmpi.parallel.tensor.branches import BranchesOnRanks
 from nnmpi.parallel.tensor.constraints import Constraints
 from nnmpi.parallel.tensor.layers import Sharded
-from nnmpi.parallel.tensor.ops import copy_of, own, part_of
+from nnmpi.parallel.tensor.ops import copy_of, part_of, span_of
 from nnmpi.parallel.tensor.possible import variables_of
 from nnmpi.parallel.tensor.shard import shard
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
@@ -33,10 +33,10 @@ from nnmpi.parallel.tensor.ways import SAMPLES, SUM_GRADIENT, SUM_OUTPUT, AxisCu
 
 
 def become(layer: Module, kind: type[Module], attributes: Mapping[str, Any]) -> None:
-    """Makes a layer one of another class, in place, with these attributes besides.
+    """Changes the class of a layer in place, and sets these attributes.
 
-    A class is changed, and no new layer made, so that its parameters, hooks and buffers, and what
-    refers to it in the model or outside, stay as they are.
+    Its class changes, instead of a new layer being made, so that its parameters, hooks and buffers
+    stay, and all references to it remain valid.
     """
     layer.__class__ = kind
     for name, value in attributes.items():
@@ -44,7 +44,7 @@ def become(layer: Module, kind: type[Module], attributes: Mapping[str, Any]) -> 
 
 
 def replace(model: Module, new: Mapping[Module, Module]) -> None:
-    """Puts other layers in the places of those that are given, wherever the model has them."""
+    """Replaces the given layers by others wherever the model has them."""
     for module in [*dict.fromkeys(model.modules())]:
         for name, child in [*module._modules.items()]:
             if child in new:
@@ -62,14 +62,15 @@ def parallelize(
     whole_output: bool = False,
     ways: Mapping[str, str] = {},
 ) -> Sharding:
-    """Divides the layers of a model among the ranks of a Comm so that they send the least.
+    """Divides the layers of a model among the ranks of a Comm so that they send as little as
+    possible.
 
-    x are some samples, an array or a tensor, of which only the shape and the type count. With
-    `whole_output` every rank gets all scores, as most losses need them. `ways` are those of some
-    layers, as `shard` takes them.
+    x is an array or tensor with some samples, of which only shape and dtype matter. With
+    `whole_output` every rank gets all scores, as most losses need them. `ways` names the ways of
+    some layers, by path.
 
-    Every rank calls it on an equal model. Raises ValueError, and leaves the model as it was, if it
-    cannot be divided.
+    Every rank calls it on an equal model. If the model cannot be divided, it raises ValueError and
+    leaves the model unchanged.
     """
     refuse_parts(model)
     sample = as_tensor(x)
@@ -90,10 +91,11 @@ def parallelize(
 
 
 def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None:
-    """Makes the layers of the model, whose graph it is, this rank's parts, under their names.
+    """Replaces the layers of a model by this rank's parts, under the same names; `graph` is that of
+    the model.
 
     Every rank calls it on an equal model. Weights that are not drawn yet are drawn for this rank's
-    part alone; others are cut. The model is left as it was if something is wrong with it.
+    part only; others are cut. If something is wrong with the model, it is left unchanged.
     """
     if comm.size != sharding.ranks:
         raise ValueError(
@@ -131,7 +133,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
 
 
 def refuse_parts(model: Module) -> None:
-    """Raises ValueError for a layer that is a part already."""
+    """Raises ValueError if the model contains a layer that is sharded already."""
     for path, layer in model.named_modules():
         is_part = isinstance(layer, Sharded | BySamples) or isinstance(vars(layer).get("_way"), Way)
         is_part |= any(place.part != whole(place.shape) for place, _ in layer.tensors())
@@ -146,11 +148,11 @@ def _part(
     cuts: Mapping[str, AxisCut | None],
     comm: Comm,
 ) -> Any:
-    """The layer that replaces one: its input is cut by `cut`, its parameters and buffers by
+    """Returns this rank's part of a layer: its input is cut by `cut`, its parameters and buffers by
     `cuts`."""
     new: Any = copy(layer)
     new._way = at.way
-    start, stop = own(at.bounds, comm)
+    start, stop = span_of(at.bounds, comm)
     for name in at.way.sizes:
         if name != "part":
             setattr(new, name, getattr(layer, name) * (stop - start) // at.bounds[-1])
@@ -178,7 +180,8 @@ def _part(
 
 
 class _Exchanging(Sharded):
-    """The base of the sharded form of somebody's own layer: its `forward`, between two sums."""
+    """The base of the sharded form of a layer that has no sharded class: its own `forward` between
+    two sums over ranks."""
 
     _way: Way
     gather_output: bool
@@ -197,7 +200,7 @@ class _Exchanging(Sharded):
 
 
 def _tie(model: Module, graph: Graph) -> None:
-    """Lets the names of a parameter stand for one again."""
+    """Makes all names of a tied parameter refer to one parameter again."""
     modules = dict(model.named_modules())
     for variable in graph.variables:
         places = [path.rpartition(".") for path in variable.names if variable.is_parameter]

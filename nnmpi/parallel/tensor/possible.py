@@ -1,4 +1,5 @@
-"""Which ways a layer has, with its settings and as it is called, whatever its inputs are like."""
+"""The ways that a layer has, given its settings and how it is called, however its inputs are
+cut."""
 
 from collections.abc import Collection
 from typing import Any
@@ -9,9 +10,10 @@ from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, Marker, Way
 
 
 def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Way]:
-    """The ways of a layer with its settings; none if it is not called with samples alone.
+    """Returns the ways of a layer with its settings; none if it is called with anything but tensors
+    of samples.
 
-    Those that cut positions, samples or rows of images are among them if `cuts` has these.
+    Ways that cut positions, samples or image rows are included if `cuts` has these markers.
     """
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     if node.layer is None or not is_plain(node) or not all(edge.of_samples for edge in edges):
@@ -25,13 +27,14 @@ def possible(graph: Graph, node: Node, cuts: Collection[Marker] = ()) -> list[Wa
 
 
 def is_plain(node: Node) -> bool:
-    """Whether a layer is called with tensors of samples alone, and returns one."""
+    """Returns True if a layer is called with tensors of samples only, and returns one."""
     args, named = node.arguments
     return not named and all(type(part) is TensorRef for part in (*args, node.result))
 
 
 def keeps_cut(graph: Graph, node: Node) -> bool:
-    """Whether an op takes inputs that are cut: other arguments are numbers that are not trained."""
+    """Returns True if an op can take inputs that are cut: its other arguments are scalars that are
+    not trained."""
     return node.op in OPS and all(_is_number(graph, a) for a in node.arguments[0])
 
 
@@ -45,22 +48,23 @@ def _is_number(graph: Graph, argument: Any) -> bool:
 
 
 def takes_samples(graph: Graph, node: Node) -> bool:
-    """Whether a layer may be computed by samples: it takes tensors of these, and returns one."""
+    """Returns True if a layer can be computed by samples: its inputs are tensors of samples, and
+    its output is one."""
     edges = [graph.edges[e] for e in (*node.inputs, *node.outputs)]
     whole_rows = (edge.of_samples and edge.axes[0].size == 1 for edge in edges)
     return node.layer is not None and bool(node.inputs) and is_plain(node) and all(whole_rows)
 
 
 def follows(node: Node) -> bool:
-    """Whether a layer is as it is on a part of its input, and so never changes how that is cut;
-    on rows of images some that are exchange these."""
+    """Returns True if a layer works unchanged on a part of its input, and so never changes how that
+    is cut; some of these layers exchange rows of images."""
     if node.layer is None or node.layer not in RULES or node.variables:
         return False
     return not any(way.rebuilds for way in ways(node.layer) if IMAGE_ROWS not in way.markers)
 
 
 def variables_of(graph: Graph, node: Node) -> dict[str, int]:
-    """The parameters and buffers of a layer, by the name of the attribute."""
+    """Returns the parameters and buffers of a layer, by attribute name."""
     by_name = {}
     for v in node.variables:
         for path in graph.variables[v].names:
@@ -71,7 +75,7 @@ def variables_of(graph: Graph, node: Node) -> dict[str, int]:
 
 
 def _check_own(graph: Graph, node: Node, way: Way) -> None:
-    """Raises ValueError if the way of somebody's own layer cannot be right."""
+    """Raises ValueError if a way that a user gives for a layer cannot be right."""
     label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
         raise ValueError(f"{label} cuts positions on one side: give POSITIONS on both, or on none")

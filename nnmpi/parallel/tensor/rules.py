@@ -1,14 +1,16 @@
-"""Rules: what ranks may do with each layer; one table, for tensor and for context parallelism.
+"""Rules: how ranks may divide each kind of layer; one table, for tensor and for context
+parallelism.
 
-    ways       in which its channels, or with `--sequence-parallel` its positions, are cut along tp
+    ways       how its channels, or its positions with `--sequence-parallel`, are cut along tp
     positions  where its output has the axis of positions, if cp cuts sequences:
 
     edge     (N, T)  ──►  (N, T, C)  ──►  (N, T, C)  ──►  (N, C, T)
     layer        Embedding       Linear, attention    ChannelsFirst
     axis        1            1                1                2
 
-Along tp every rank computes all of what has no rule, from whole inputs; cp refuses it, since it may
-mix positions. Rules see values only: the class of a layer, its plain attributes, shapes.
+A layer without a rule is computed by every rank along tp, from whole inputs; cp refuses it, because
+it may mix positions. Rules depend on values only: the class of a layer, its plain attributes,
+shapes.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,37 +43,37 @@ from nnmpi.parallel.tensor.ways import (
 # ---- where positions go
 
 PositionRule = Callable[[Options, int, int], int | None]
-"""The axis of the positions in the output, from the settings of a layer, and the number of axes and
-the axis of the positions in its input; None if the layer mixes positions."""
+"""Returns the axis of the positions in the output, given the settings of a layer, and the number of
+axes and the axis of positions of its input; None if the layer mixes positions."""
 
 
 def mixed(settings: Options, axes: int, axis: int) -> int | None:
-    """Positions may be mixed: the output at one of them may depend on others."""
+    """Returns None: the output at a position may depend on other positions."""
     return None
 
 
 def same_axis(settings: Options, axes: int, axis: int) -> int | None:
-    """Each number is treated alone."""
+    """Returns the same axis: each element is treated alone."""
     return axis
 
 
 def channels_last(settings: Options, axes: int, axis: int) -> int | None:
-    """The numbers along the last axis are treated together."""
+    """Returns the same axis unless it is the last one, along which the layer mixes elements."""
     return axis if axis < axes - 1 else None
 
 
 def before_normalized(settings: Options, axes: int, axis: int) -> int | None:
-    """The numbers along the last axes, those of `normalized_shape`, are treated together."""
+    """Returns the same axis unless it is one of the last axes, those of `normalized_shape`."""
     return axis if axis < axes - len(settings["normalized_shape"]) else None
 
 
 def channels_to_front(settings: Options, axes: int, axis: int) -> int | None:
-    """The last axis becomes the second one."""
+    """Returns the next axis: the last axis becomes the second one."""
     return axis + 1 if axis < axes - 1 else None
 
 
 def of_sequences(settings: Options, axes: int, axis: int) -> int | None:
-    """The input is (N, T, C)."""
+    """Returns the axis of positions if the input is (N, T, C), else None."""
     return axis if (axes, axis) == (3, 1) else None
 
 
@@ -82,7 +84,7 @@ class LayerRule(NamedTuple):
     """The rule by which ranks may divide a layer.
 
     ways       along tp, the preferred one first
-    positions  where its positions go, whose sequences cp cuts
+    positions  the PositionRule, for sequences that cp cuts
     """
 
     ways: tuple[Way, ...] = ()
@@ -90,7 +92,7 @@ class LayerRule(NamedTuple):
 
 
 def _normalizes_positions(settings: Options) -> bool:
-    """Whether each position of (N, T, C) is normalised alone."""
+    """Returns True if each position of (N, T, C) is normalised alone."""
     return before_normalized(settings, 3, 1) is not None
 
 
@@ -115,17 +117,17 @@ def _group_of_norm(settings: Options, sample: tuple[int, ...]) -> int:
 
 
 def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """The bounds; None if the sample is features, of (N, C)."""
+    """Returns the bounds; None if a sample is a vector of features, as in (N, C)."""
     return bounds if len(sample) > 1 else None
 
 
 def _head(settings: Options, sample: tuple[int, ...]) -> int:
-    """The query, the key and the value of a head."""
+    """Returns the channels of a head: its query, key and value."""
     return int(sample[-1] // settings["num_heads"])
 
 
 def _of_values(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
-    """The output has the size of the values, a third of the input."""
+    """Returns the bounds of the output, which has the size of the values: a third of the input."""
     return tuple(b // 3 for b in bounds)
 
 
@@ -134,17 +136,19 @@ def _joins_all_axes(settings: Options) -> bool:
 
 
 def _flattened(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """Each channel becomes several features in a row."""
+    """Returns the bounds of the output: each channel becomes several consecutive features."""
     return tuple(b * prod(sample[1:]) for b in bounds)
 
 
 def _has_many_slopes(settings: Options) -> bool:
-    """Whether each channel has its own slope; of one for all, ranks would have parts of a sum."""
+    """Returns True if each channel has its own slope; a single slope would get a term of its
+    gradient on each rank."""
     return bool(settings["num_parameters"] > 1)
 
 
 def _has_equal_windows(settings: Options) -> bool:
-    """Whether a window at the edge of an image is like one inside, with padding around."""
+    """Returns True if a window at the border of an image equals one inside, with padding around the
+    image."""
     excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
     others = (settings.get(name, False) for name in ("ceil_mode", "return_indices"))
     return settings.get("padding_mode", "zeros") == "zeros" and not (excludes or any(others))
@@ -211,7 +215,7 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     **dict.fromkeys((nn.MaxPool1d, nn.AvgPool1d, nn.Upsample), LayerRule((BY_CHANNEL,))),
     **dict.fromkeys(ELEMENTWISE, LayerRule((KEPT,), same_axis)),
 }
-"""By the class of a layer itself: a subclass may have another `forward`."""
+"""The rule of each layer class itself; a subclass may have another `forward`."""
 
 OPS: frozenset[Callable[..., Any]] = frozenset(
     {
@@ -228,13 +232,14 @@ OPS: frozenset[Callable[..., Any]] = frozenset(
         *(logic.invert, shape.copy),
     }
 )
-"""Ops that treat each number alone: inputs that are cut alike give an output that is, too."""
+"""The ops that treat each element alone: if their inputs are cut alike, so is their output."""
 
 
 def ways(layer: type[nn.Module]) -> tuple[Way, ...]:
-    """The ways of a layer: of the table, or `sharding` of its class.
+    """Returns the ways of a layer class: from the table, or from the `sharding` attribute of its
+    class.
 
-    A class that has another `forward` than the one with the attribute has none.
+    A subclass that overrides `forward` has none, unless it has the attribute too.
     """
     if layer in RULES:
         return RULES[layer].ways

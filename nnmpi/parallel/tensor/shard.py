@@ -1,17 +1,17 @@
-"""shard(graph, ranks): how a model is divided among ranks so that they send the least.
+"""shard(graph, ranks) divides a model among ranks so that they send as little as possible.
 
     state        what is known before a node runs: where each edge is cut that a later node takes
     transition   a choice for the node, from a state to the next one
 
-The states that can be reached are found on the way forward; the least that is still to be sent from
-each of them, on the way back. So the plan is exact: no other one sends less. Of plans that send
-equally much it is the one whose choices are listed first. With sequence parallelism, and where
-images are cut by rows (`rows:tp`), it is the one of which ranks have the fewest activations whole,
-and of these the one that sends least. Ways that are given for some layers leave the others to the
-search, and what lies between them.
+A forward sweep finds all reachable states, and a backward sweep the least that must still be sent
+from each of them. So the plan is exact: no other plan sends less. Of plans that send equally much,
+the one whose choices are listed first is taken. With sequence parallelism, and where images are cut
+along rows (`rows:tp`), it is the plan that leaves the fewest activations whole on all ranks, and of
+these the one that sends least. If ways of some layers are given, the search decides the others and
+what is between them.
 
-A node may have more than `MOST` states, for instance after many parallel branches: then only the
-cheapest ones are looked at, and another plan might send less.
+A node may have more than `MOST` states, for example after many parallel branches. Then only the
+cheapest ones are followed, and another plan might send less.
 """
 
 from collections import Counter
@@ -40,7 +40,8 @@ from nnmpi.sim.drawing.tables import plural
 # ---- the search
 
 MOST = 200
-"""States at most: the cheapest, and the one with the least cut edges."""
+"""The largest number of states that are followed: the cheapest, and the one with the fewest cut
+edges."""
 
 Subject = tuple[str, Any]
 """A subject of a state: an edge, or a variable or module that a later node uses again."""
@@ -52,7 +53,8 @@ START: State = frozenset()
 
 
 class Transition(NamedTuple):
-    """A choice for a node, from one state to another; and what the best plan with it costs."""
+    """A choice for a node, from one state to another; `total` is the cost of the best plan that
+    contains it."""
 
     before: State
     choice: NodeChoice
@@ -67,13 +69,13 @@ def shard(
     sequence: bool = False,
     constraints: Constraints = UNCONSTRAINED,
 ) -> Sharding:
-    """How the model is divided; every rank finds the same.
+    """Returns the division of a model that sends least; every rank gets the same result.
 
-    With `whole_output` every rank gets all scores, as most losses need them; else their classes may
-    stay cut. With `sequence`, sequence parallelism, what is whole on every rank is cut along
-    positions where it can be. `constraints` are what a layout says of axes and layers. Raises
-    ValueError if a layer has fewer channels than there are ranks, or a model nothing that is to be
-    cut.
+    With `whole_output` every rank gets all scores, as most losses need them; else they may stay cut
+    along classes. With `sequence`, sequence parallelism, activations that would be whole on every
+    rank are cut along positions where possible. `constraints` are the requests of a layout about
+    axes and layers. Raises ValueError if a layer has fewer channels than there are ranks, or if a
+    model has nothing that is to be cut.
     """
     search = _Search(graph, ranks, whole_output, sequence, constraints)
     transitions = search.transitions()
@@ -102,7 +104,7 @@ def shard(
 
 
 def _refuse_positions(graph: Graph, ranks: int) -> None:
-    """Raises ValueError for a model of which nothing can be cut along positions."""
+    """Raises ValueError for a model in which nothing can be cut along positions."""
     ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
     made = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
     longest = max((sample[0] for sample in made if len(sample) == 2), default=0)
@@ -157,7 +159,8 @@ class _Search:
         self.needed = self._needed()
 
     def _needed(self) -> list[str]:
-        """The reason why each edge has to be whole; empty if all that read it may take it cut."""
+        """Returns the reason why each edge has to be whole; "" if all its readers can take it
+        cut."""
         graph = self.graph
         reasons = ["its shape is read" * (e in graph.shapes) for e in range(len(graph.edges))]
         for e in graph.outputs:
@@ -178,10 +181,11 @@ class _Search:
         return reasons
 
     def transitions(self) -> list[list[Transition]]:
-        """The transitions of each node that lead to the end; raises ValueError if there are none.
+        """Returns the transitions of each node that lead to the end; raises ValueError if there are
+        none.
 
-        Their totals are what was sent up to them, at the least, on the way forward, and the whole
-        on the way back.
+        In the forward sweep their totals are the least cost up to them, and after the backward
+        sweep that of a whole plan.
         """
         reached = {START: PlanCost()}
         of_nodes: list[list[Transition]] = []
@@ -221,8 +225,8 @@ class _Search:
             tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]
         ],
     ) -> Iterator[tuple[NodeChoice, State]]:
-        """The choices for node k in a state, and the states behind them; `known_choices` keeps
-        choices, and the facts that follow from each."""
+        """Yields the choices for node k in a state, with the states that follow; `known_choices`
+        caches choices and their facts by the cuts of the inputs."""
         node = self.graph.nodes[k]
         cuts = tuple(known.get(("edge", e)) for e in node.inputs)
         if cuts not in known_choices:
@@ -248,7 +252,7 @@ class _Search:
     def _facts(
         self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
     ) -> dict[Subject, Any]:
-        """The form that a choice gives to parameters and modules: all uses of one have the same."""
+        """Returns what a choice fixes for parameters and modules: all uses of one must agree."""
         facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
         facts["module", node.name] = (choice.words, choice.bounds, *cuts)
         return {subject: fact for subject, fact in facts.items() if subject in self.last}
@@ -265,8 +269,8 @@ class _Search:
         return (choice for choice in all_of_them if constraints.allows(graph, node, choice))
 
     def _cost(self, k: int, choice: NodeChoice) -> PlanCost:
-        """The cost of a choice: seconds where they are known; with sequence parallelism, or of
-        images, also the size of an output that is whole."""
+        """Returns the cost of a choice: its seconds if they are known; with sequence parallelism or
+        cut images, including the size of an output that is whole."""
         if self.constraints.price is not None:
             return PlanCost(sent=self.constraints.price(k, choice))
         outputs = self.graph.nodes[k].outputs
@@ -275,7 +279,8 @@ class _Search:
         return choice.cost.plus(PlanCost(whole=whole_numbers))
 
     def why(self, k: int, of_node: list[Transition], taken: Transition) -> str:
-        """The reason for node k's choice, such as what is sent in all, and by the next best way."""
+        """Returns the reason for node k's choice as text, for example the elements sent in all, and
+        with the next best way."""
         node, choice, total = self.graph.nodes[k], taken.choice, taken.total
         if choice.way is OF_BRANCH:
             return f"rank {self.branches.nodes[k]} along tp has the branch"
@@ -297,7 +302,7 @@ class _Search:
         return f"gathered: {needed}" if choice.gathers and needed else "no other way"
 
     def _refuse(self) -> None:
-        """Raises ValueError for the first layer that is too narrow."""
+        """Raises ValueError for the first layer that has too few channels."""
         for k, node in enumerate(self.graph.nodes):
             if self.wanted.get(node.name) == "spatial":
                 refuse_rows(self.graph, k, self.ranks)
@@ -311,7 +316,7 @@ class _Search:
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
-    """Not more states than `MOST`."""
+    """Returns at most `MOST` of the states."""
     if len(reached) <= MOST:
         return reached
     least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))

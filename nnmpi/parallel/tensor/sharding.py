@@ -1,4 +1,4 @@
-"""Sharding: what of a graph is divided among ranks, and how, as a value; `shard` finds it."""
+"""Sharding: how a graph is divided among ranks, as a value; `shard` finds it."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -31,15 +31,15 @@ from nnmpi.parallel.tensor.ways import (
 
 
 class ShardedLayer(NamedTuple):
-    """One use of a layer that has parameters, or of which each rank has a part.
+    """One use of a layer that has parameters or is divided.
 
-    node             its number in the graph
-    sizes            of the whole weight
+    node             the index of its node in the graph
+    sizes            the shape of the whole weight
     bounds           the channels of each rank: outputs of a column, inputs of a row; empty for a
                      copy
     gathers          whether a column gathers its output
     position_bounds  the positions of each rank where its input or output is cut along them
-    sends            the messages of ranks for it
+    sends            the messages that ranks send for it
     why              what the model sends in all, and what it would send with another way of this
                      layer
     """
@@ -61,26 +61,26 @@ class ShardedLayer(NamedTuple):
         return self.way.pattern.how
 
     def part(self, rank: int) -> float:
-        """How much of its channels a rank has."""
+        """Returns the share of its channels that a rank has."""
         bounds = self.bounds
         return (bounds[rank + 1] - bounds[rank]) / bounds[-1] if bounds else 1.0
 
     @property
     def messages(self) -> str:
-        """The messages that ranks send for the layer, in words."""
+        """The messages that ranks send for the layer, as text."""
         return ", ".join(sent.row.words for sent in self.sends if sent.row.words)
 
 
 class Sharding(NamedTuple):
-    """The division of a graph: the layers, edges and variables that are cut, and how.
+    """The division of a graph: the layers, edges and variables that are cut, and where.
 
     layers     in the order in which they run
-    edges      where edges are cut, by number; others are whole on every rank
-    variables  where parameters and buffers are cut
-    terms      parameters that are whole on every rank, of whose gradients each has a term
+    edges      the cuts of edges by number; other edges are whole on every rank
+    variables  the cuts of parameters and buffers
+    terms      parameters that are whole on every rank, and of whose gradients each rank has a term
     output     the bounds of the channels of the output; None if it is whole
-    sequences  where sequences are cut, among the ranks along cp
-    branches   what one rank along tp has and computes alone
+    sequences  where sequences are cut among the ranks along cp
+    branches   the branches that single ranks along tp have and compute alone
     """
 
     ranks: int
@@ -94,7 +94,7 @@ class Sharding(NamedTuple):
 
     @property
     def ways(self) -> dict[str, str]:
-        """The name of the way of each layer, by its path, as --layout takes them."""
+        """The names of the ways of layers by path, as --layout takes them."""
         return {layer.path: layer.how for layer in self.layers if layer.way is not BRANCHES}
 
 
@@ -106,28 +106,29 @@ UNSHARDED = Sharding(1, (), {}, {}, None)
 
 
 def is_listed(graph: Graph, node: Node, choice: NodeChoice) -> bool:
-    """Whether a layer has parameters, or each rank a part of it."""
+    """Returns True if a layer belongs in the list of layers: it has parameters, or is divided."""
     has_parameters = any(graph.variables[v].is_parameter for v in node.variables)
     return choice.way.rebuilds or (node.layer is not None and has_parameters)
 
 
 def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> ShardedLayer:
-    """The description of a layer that is divided by a choice for its node."""
+    """Returns the description of a layer that is divided by `choice`."""
     node, way = graph.nodes[k], choice.way
     weight, y = variables_of(graph, node).get("weight"), graph.edges[node.outputs[0]]
     sizes = () if weight is None else graph.variables[weight].shape
     if way.input is ... and choice.output == cut_of_positions(y, ranks):
         way = way._replace(input=POSITIONS, output=POSITIONS)
-    told = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
+    use = ShardedLayer(k, node.name, node.kind, way, sizes, choice.bounds, choice.gathers, why=why)
     if POSITIONS in way.markers:
         edge = graph.edges[node.inputs[0]] if way.input is POSITIONS else y
         along = cut_of_positions(edge, ranks)
-        told = told._replace(position_bounds=along.bounds if along else ())
-    return told._replace(sends=tuple(_sent(graph, told)))
+        use = use._replace(position_bounds=along.bounds if along else ())
+    return use._replace(sends=tuple(_sent(graph, use)))
 
 
 def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
-    """The messages of a layer, but those of no rows, and of gradients that nobody needs."""
+    """Yields the messages of a layer, except those without rows, and those of gradients that nobody
+    needs."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if of_gradients(graph, node) else I
     is_of_rows = IMAGE_ROWS in layer.way.markers
@@ -145,12 +146,13 @@ def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
 
 
 def _message(row: Message, numbers: int, bounds: Bounds = ()) -> LayerMessage:
-    """A message of a layer, in all passes of its row."""
+    """Returns a message of a layer, in all passes of its row."""
     return LayerMessage(row, numbers, row.passes, bounds)
 
 
 def join_layers(call: BranchCall, ranks: int) -> list[ShardedLayer]:
-    """The join of branches; and one entry more for each input behind the first."""
+    """Returns the entry of a join of branches, and one more entry for each further input with a
+    gradient."""
     why = "a branch is whole on one rank"
     join = ShardedLayer(call.node, call.path, "Branches", BRANCHES, why=why)
     joins = _message(SUM_OUTPUT, call.result.numbers)

@@ -1,23 +1,24 @@
-"""Sides: how ranks have an activation that is not cut along channels; and layers by samples.
+"""Specs: how ranks hold an activation that is not cut along channels; and layers by samples.
 
                     a rank has      sum(terms)          whole(part)
     Replicated      all of it       all-reduce          the part itself
-    CutAlong        some positions, reduce-scatter      all-gather
+    AxisSharded     some positions, reduce-scatter      all-gather
                     some samples
 
-The two methods are transposes of each other as maps between what all ranks hold. With CutAlong both
-send half of what an all-reduce sends, and what is between two products is divided by the ranks:
-along positions in sequence parallelism (Megatron-LM: Korthikanti and others, 2022), along samples
-between convolutions that are data-parallel and products that are not (Krizhevsky, 2014).
+The two methods are transposes of each other as maps between what all ranks hold. Both methods of
+AxisSharded send half of what an all-reduce sends, and activations between two products are divided
+by the number of ranks: along positions in sequence parallelism (Megatron-LM: Korthikanti and
+others, 2022), along samples between data-parallel convolutions and products that are not
+(Krizhevsky, 2014).
 
 A layer by samples has whole weights, and computes some samples of a micro-batch on each rank:
 
     x whole ──► own samples ──► layers, as they are ──► all-gather ──► y whole
     dx  ◄── all-gather ◄──                        ◄── own samples ◄── dy
 
-What depends on who has which samples finds it in the pass: keyed randomness the numbers of those
-that are here, BatchNorm the moments over all ranks. Gradients of weights are terms, which are
-summed once a step (`replicas/gradient_sync.py`).
+Layers that depend on who has which samples look into the pass: keyed randomness for the numbers of
+this rank's samples, BatchNorm for the moments over all ranks. Each rank has a term of the gradients
+of weights, and the terms are summed once a step (`replicas/gradient_sync.py`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,9 +42,10 @@ from nnmpi.parallel.tensor import ops
 
 
 def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
-    """Where the samples of a micro-batch are cut, of which x has those of this rank.
+    """Returns the bounds of the samples of a micro-batch on each rank, where x has those of this
+    rank.
 
-    A run knows how many there are; else the ranks tell each other.
+    In a run the pass knows the number of samples; elsewhere ranks exchange their counts.
     """
     current = current_pass.get()
     if current is not None and current.samples is not None:
@@ -55,10 +57,10 @@ def sample_bounds(x: Any, comm: Comm) -> ops.Bounds:
 
 
 class BySamples(Module):
-    """The base of layers that compute some samples.
+    """The base of layers that compute some samples of a micro-batch on each rank.
 
-    takes          of each input, whether it is whole here; else it has the samples of this rank
-    gather_output  whether the output is made whole
+    takes          for each input, whether it is whole; else it has the samples of this rank
+    gather_output  whether the output is all-gathered
     """
 
     comm: Comm
@@ -81,7 +83,7 @@ class BySamples(Module):
 
 @contextmanager
 def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
-    """Within it, the pass is that of the samples of this rank."""
+    """A context in which the current pass is that of this rank's samples."""
     current = current_pass.get() or Pass(0)
     samples = np.arange(at[-1]) if current.samples is None else current.samples
     stats = (
@@ -91,7 +93,7 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
     )
     token = current_pass.set(
         current._replace(
-            samples=samples[slice(*ops.own(at, comm))],
+            samples=samples[slice(*ops.span_of(at, comm))],
             batch_stats=stats,
             batch=at[-1] if current.batch is None else current.batch,
         )
@@ -103,7 +105,7 @@ def on_own_samples(comm: Comm, at: ops.Bounds) -> Iterator[None]:
 
 
 class NestedStats:
-    """`BatchStats` over these ranks, then over what `others` joins."""
+    """A `BatchStats` that joins moments over these ranks first, then over those of `others`."""
 
     def __init__(self, comm: Comm, others: BatchStats) -> None:
         self._ranks, self._others = Synced(comm), others
@@ -121,29 +123,32 @@ class NestedStats:
 
 
 class Replicated(NamedTuple):
-    """Every rank has all of it."""
+    """The spec of an activation that every rank has whole."""
 
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> "Spec":
-        """The spec in a call with x, which has all samples, or those of this rank."""
+        """Returns the spec for a call with x, which has all samples, or this rank's if
+        `is_part`."""
         return self
 
     def sum(self, terms: Array, order: Sequence[int] | None = None) -> Array:
-        """This rank's part of the sum of an array of each rank, whose memory it may take.
+        """Returns this rank's part of the sum of all ranks' arrays; the memory of `terms` may be
+        reused.
 
-        `order` is that of its axes in memory, as `all_reduce` takes it.
+        `order` is the order of its axes in memory, as `all_reduce` takes it.
         """
         ops.all_reduce(terms, self.comm, order)
         return terms
 
     def whole(self, part: Array) -> Array:
-        """The whole activation, of what each rank has of it."""
+        """Returns the whole activation, given each rank's part."""
         return part
 
 
 class AxisSharded(NamedTuple):
-    """Rank r has bounds[r] to bounds[r + 1] - 1 along an axis; 1 is that of positions."""
+    """The spec of an activation of which rank r has bounds[r] to bounds[r + 1] - 1 along an axis;
+    axis 1 is that of positions."""
 
     comm: Comm
     bounds: ops.Bounds
@@ -163,7 +168,8 @@ Spec: TypeAlias = Replicated | AxisSharded
 
 
 class SampleSharded(NamedTuple):
-    """Each rank has some samples of a micro-batch, whose number each call tells."""
+    """The spec of an activation of which each rank has some samples of a micro-batch; the number of
+    samples is known in each call."""
 
     comm: Comm
 
@@ -173,4 +179,4 @@ class SampleSharded(NamedTuple):
 
 
 LayerSpec: TypeAlias = Spec | SampleSharded
-"""A layer has one; `of` gives the spec in each call."""
+"""The spec that a layer has; its `of` returns the spec of each call."""

@@ -13,7 +13,7 @@ With sequence parallelism (`--sequence-parallel`) "whole" may be cut along posit
     cut        positions  row                   reduce-scatter the output, and gather its gradient
     whole      positions  rows                  the same
     positions  positions  positions             sum the gradients of parameters, once a step
-    positions  positions  counts                also tell each other how many tokens chose an expert
+    positions  positions  counts                also exchange how many tokens chose each expert
     positions  positions  all-to-all            send tokens to their experts, and results back
 
 Where a layout says so (`--layout`), a layer is computed by samples: each rank has the whole layer,
@@ -38,9 +38,9 @@ layer, and some rows of each image.
     rows       whole      spatial               sum the means of rows
 
 A new way is an entry of `rules.py`, which may name a pattern of its own, and the class of what a
-rank has of the layer. The messages of its pattern say what a plan costs (`choices.py`), what is
-told of a layer (`sharding.py`), and a bound of what they take (`planning/layer_messages.py`, which
-has a row for each collective).
+rank has of the layer. The messages of its pattern determine the cost of a plan (`choices.py`), the
+description of a layer (`sharding.py`), and a bound on their seconds (`planning/layer_messages.py`,
+which has a row for each collective).
 """
 
 from collections.abc import Callable, Mapping
@@ -58,35 +58,35 @@ from nnmpi.schedules.op import Kind
 
 
 def of_input(graph: Graph, node: Node) -> int:
-    """The numbers of the input, of a sample."""
+    """Returns the number of elements of the input, for a sample."""
     return graph.edges[node.inputs[0]].numbers
 
 
 def of_output(graph: Graph, node: Node) -> int:
-    """The numbers of the output, of a sample."""
+    """Returns the number of elements of the output, for a sample."""
     return graph.edges[node.outputs[0]].numbers
 
 
 def of_gradients(graph: Graph, node: Node) -> int:
-    """The numbers of the gradients that a node gives to its inputs, of a sample."""
+    """Returns the number of elements of the gradients of a node's inputs, for a sample."""
     edges = (graph.edges[e] for e in node.inputs)
     return sum(edge.numbers for edge in edges if edge.requires_grad)
 
 
 def of_row(graph: Graph, node: Node) -> int:
-    """The numbers of a row of the images that come in, of a sample."""
+    """Returns the number of elements of a row of the input images, for a sample."""
     return of_input(graph, node) // graph.edges[node.inputs[0]].sample[1]
 
 
 class Message(NamedTuple):
-    """A collective or message of ranks, in some passes, for a layer that is cut in some way.
+    """A collective or message among ranks for a layer that is cut in some way, in some passes.
 
     by       the collective, or a message
-    carries  how many numbers of a sample, of all ranks together; of a halo those of one row
+    carries  the number of elements of a sample, of all ranks together; for a halo, of one row
     passes   F: forward; I: for the gradient of the input; W: for those of the weights. A backward
-             pass that is not in two halves sends once what is in I, in W, or in both
-    weight   how often a plan's cost counts the numbers, in all passes: those of an all-reduce twice
-    words    what is said of it; nothing if that is said with another one
+             pass that is not split sends once what is in I, in W, or in both
+    weight   how often a plan's cost counts the elements, in all passes: twice for an all-reduce
+    words    its description; empty if another message's description includes it
     """
 
     by: Collective
@@ -97,10 +97,10 @@ class Message(NamedTuple):
 
 
 class LayerMessage(NamedTuple):
-    """A message of one layer, with the numbers of a sample that it carries.
+    """A message of one layer, with the number of elements of a sample that it carries.
 
-    passes  those of its row, but for a gradient that nobody needs
-    bounds  rank r brings, or gets, bounds[r] to bounds[r + 1] of bounds[-1]
+    passes  those of its row, except those for a gradient that nobody needs
+    bounds  rank r contributes, or gets, elements bounds[r] to bounds[r + 1] of bounds[-1]
     """
 
     row: Message
@@ -113,7 +113,7 @@ class Pattern(NamedTuple):
     """The name of a kind of way, and the messages that ranks send for it.
 
     how      its name
-    sends    the messages, in the order in which they are told
+    sends    the messages, in the order in which they are described
     divides  whether it cuts what is not cut in its input: channels, or rows of a table
     """
 
@@ -156,18 +156,18 @@ class Marker(Enum):
 
 
 POSITIONS = Marker.POSITIONS
-"""As the input or output of a way: cut along positions, the first axis of a sample (T, C), which
-sequence parallelism alone does."""
+"""As the input or output of a way: cut along positions, the first axis of a sample (T, C); only for
+sequence parallelism."""
 
 SAMPLES = Marker.SAMPLES
-"""As the input or output of a way: cut along samples, which a layout by layers alone does."""
+"""As the input or output of a way: cut along samples; only for layouts by layers."""
 
 IMAGE_ROWS = Marker.IMAGE_ROWS
-"""As the input or output of a way: cut along the rows of images, the second axis of a sample
-(C, H, W), which a layout alone does."""
+"""As the input or output of a way: cut along the rows of images, the second axis of a sample (C, H,
+W); only for layouts that ask for it."""
 
 Along: TypeAlias = int | EllipsisType | Marker | None
-"""Where a way has its input or output cut; None: it is whole."""
+"""The axis along which a way has its input or output cut; None: it is whole."""
 
 PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
     (None, ...): Pattern("column", (SUM_GRADIENT,), divides=True),
@@ -185,7 +185,7 @@ PATTERNS: Mapping[tuple[Along, Along], Pattern] = {
     (IMAGE_ROWS, IMAGE_ROWS): Pattern("spatial"),
     (IMAGE_ROWS, None): Pattern("spatial", (SUM_OUTPUT,)),
 }
-"""The pattern of a way that names none, by its input and output; ...: cut along some axis."""
+"""The pattern of a way that names none, by its input and output; `...` stands for any axis."""
 
 COPY = Pattern("copy")
 ROUTER = Pattern("counts", (COUNTS,))
@@ -204,9 +204,9 @@ NONE: Mapping[str, int] = {}
 
 
 class AxisCut(NamedTuple):
-    """Where a tensor is cut: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
+    """A cut of a tensor: rank r has bounds[r] to bounds[r + 1] - 1 along an axis.
 
-    axis  of a sample in activations, of the whole tensor in parameters and buffers
+    axis  of a sample for activations, of the whole tensor for parameters and buffers
     """
 
     bounds: Bounds
@@ -214,46 +214,47 @@ class AxisCut(NamedTuple):
 
 
 TERMS = AxisCut((), 0)
-"""Not cut: a parameter that every rank has whole, of whose gradient each has a term."""
+"""Marks a parameter that is not cut: every rank has it whole, and has a term of its gradient."""
 
 OF_SAMPLES = AxisCut((), -1)
-"""An activation of which each rank has some samples, nearly as many as any other: which ones
-depends on how many a micro-batch has."""
+"""Marks an activation of which each rank has some samples, nearly equally many; which ones depends
+on the size of the micro-batch."""
 
 
 def always(settings: Options) -> bool:
-    """Whatever the settings are."""
+    """Returns True: the way fits any settings."""
     return True
 
 
 def same(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds | None:
-    """The bounds of an output that has the channels of the input."""
+    """Returns the bounds unchanged: the output has the channels of the input."""
     return bounds
 
 
 def one(settings: Options, sample: tuple[int, ...]) -> int:
-    """Each channel may be alone."""
+    """Returns 1: channels may be divided one by one."""
     return 1
 
 
 class Way(NamedTuple):
-    """One way to divide a layer among ranks; `sharding` of a layer of one's own has some of them.
+    """One way to divide a layer among ranks; a user's layer lists its ways in the attribute
+    `sharding`.
 
     input       the axis of a sample along which the input is cut; None: whole; ...: any axis;
-                POSITIONS, SAMPLES, IMAGE_ROWS: whole, but that these are divided among the ranks
-    output      the same of the output; ... is that of the input
+                POSITIONS, SAMPLES, IMAGE_ROWS: whole, except that these are divided among the ranks
+    output      the same for the output; ... is the axis of the input
     parameters  the axis along which each parameter or buffer is cut, by name; others are whole
-    sizes       attributes that count channels, of which a part has its share
-    fits        whether a layer with these settings can be divided so
-    block       how many channels of the input, in a row, have to be on one rank; of the shape of a
-                whole sample of the input
-    behind      the bounds of the output, from that shape and the bounds of the channels of the
-                input; None if a part does not have all that it needs
+    sizes       attributes that count channels, which are scaled down in a part
+    fits        a function: whether a layer with these settings can be divided so
+    block       a function: how many consecutive channels of the input must be on one rank, given
+                the shape of a whole sample of the input
+    behind      a function: the bounds of the output, given that shape and the bounds of the
+                channels of the input; None if a part lacks something that it needs
     named       the pattern of a way that is none of `PATTERNS`
-    inputs      how many tensors the layer is called with; of several, all are whole, or all are
-                cut alike, as along positions
-    part        the class of what a rank has of the layer, whose own ops send the messages; None:
-                the layer itself, with them before and behind its `forward`
+    inputs      how many tensors the layer is called with; of several, all are whole, or all are cut
+                alike, as along positions
+    part        the class of a rank's part of the layer, whose own ops send the messages; None: the
+                layer itself, with the messages before and behind its `forward`
     """
 
     input: Along = None
@@ -279,12 +280,13 @@ class Way(NamedTuple):
 
     @property
     def markers(self) -> set[Marker]:
-        """Whether input or output are cut along positions, samples, or rows of images."""
+        """The markers among input and output: positions, samples, image rows."""
         return {x for x in (self.input, self.output) if isinstance(x, Marker)}
 
     @property
     def name(self) -> str:
-        """The name of its pattern, and whether one side alone is cut along positions or samples."""
+        """The name of its pattern, with " of positions" or " of samples" if only one side is cut
+        along them."""
         how, sides = self.pattern.how, {POSITIONS: " of positions", SAMPLES: " of samples"}
         if self.input is self.output or how in ("samples", "spatial"):
             return how
@@ -292,21 +294,21 @@ class Way(NamedTuple):
 
     @property
     def rebuilds(self) -> bool:
-        """Whether another layer takes the place of this one; else it works on a part as it is."""
+        """True if the layer is replaced by another one; else it works on a part unchanged."""
         return bool(self.part or self.pattern.sends or self.parameters or self.sizes)
 
 
 WHOLE = Way()
-"""Every rank computes all of it."""
+"""Every rank computes the whole layer."""
 
 OF_BRANCH = Way(named=Pattern("branch"))
-"""One rank computes all of it: see `branches.py`."""
+"""One rank computes the whole layer: see `branches.py`."""
 
 BRANCHES = Way(named=Pattern("branches"))
-"""The join of what ranks have computed alone, whose messages depend on the call."""
+"""The join of branches that ranks have computed alone; its messages depend on the call."""
 
 KEPT = Way(..., ...)
-"""Each number is treated alone."""
+"""Each element is treated alone."""
 
 BY_CHANNEL = Way(0, 0)
 """Each channel of a sample (C, ...) is treated alone, without parameters."""

@@ -37,7 +37,7 @@ def kept_before(
 ) -> Iterator[tuple[Op, PassBytes, int]]:
     """Yields each pass of a step with the bytes that it takes, and the bytes that the rank keeps
     when it begins; `sizes` are the samples of each micro-batch."""
-    if not a.steps_together:  # as many batches are on their way as there are stages
+    if not a.steps_together:  # PipeDream: as many batches are under way as there are stages
         sizes = [*sizes] * len(a.stages)
     program = [op for op in ops(a, rank, len(sizes)) if op.micro >= 0]
     again = {(op.stage, op.micro) for op in program if op.kind is Kind.RECOMPUTE}
@@ -79,7 +79,7 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
         more = (of_stage(s).more.get(Kind.B, 0) for s in a.model_on(rank).stages)
         return activations(a, rank, batch) + max(more)
-    most = waiting = 0  # samples of micro-batches that no pass keeps: all come with their batch
+    most = waiting = 0  # bytes of samples that no pass keeps yet: a batch is loaded as a whole
     is_first = a.steps_together and 0 in a.model_on(rank).stages
     if is_first:
         waiting = sum(pass_bytes(a, rank, 0, n).enters for n in micro)
@@ -95,7 +95,7 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:
     """The peak of a pass above the bytes that are kept when it begins."""
-    if kind is Kind.RECOMPUTE:  # its input is there
+    if kind is Kind.RECOMPUTE:  # its input is kept already
         return of_pass.more[Kind.F] - of_pass.enters
     return of_pass.more.get(kind, 0)
 

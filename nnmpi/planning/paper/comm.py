@@ -71,8 +71,8 @@ class RankState:
 
 
 def _near(nodes: Sequence[int], rank: int, members: tuple[int, ...]) -> tuple[int, ...]:
-    here = nodes[rank]
-    return tuple(place for place, member in enumerate(members) if nodes[member] == here)
+    node = nodes[rank]
+    return tuple(place for place, member in enumerate(members) if nodes[member] == node)
 
 
 class PaperComm:
@@ -121,7 +121,7 @@ class PaperComm:
         self._note(Collective.ALL_GATHER, algorithm, array, edges=self._given(parts))
         edges = self._edges(array.size, parts)
         if not is_meta(array) and len({b - a for a, b in pairwise(edges)}) == 1:
-            rows = array.reshape(self.size, -1)
+            rows = array.reshape(self.size, -1)  # equal chunks: this rank's fits in every place
             rows[...] = rows[self.rank].copy()
 
     def start_all_gather(
@@ -137,7 +137,7 @@ class PaperComm:
 
     def isend(self, array: Any, to: int, tag: int = 0, copies: Any = None) -> CompletedWork:
         """Logs a message to a rank."""
-        # of a ring each rank sends to the next one: as a price, all of them are like the first two
+        # in a ring every rank sends to its neighbour at once: the first pair is priced for all
         is_of_pair = self.axis in ("pp", "tp")
         ends = (self.state.rank, self.members[to]) if is_of_pair else self.members[:2]
         return self._note(Collective.MESSAGE, "", array, group=ends)
@@ -238,6 +238,7 @@ class PaperComm:
         log, group = self.state.log, group or self.members
         if len(group) > 1:
             partial = operation in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
+            # without narrow sums, 16-bit terms are added in float32
             is_wide = partial and types_of(array.dtype).is_mixed and not self.narrow_sums
             sums = types_of(array.dtype).sums if is_wide else None
             how = operation, algorithm, group, array.size, array.dtype, Kind.UPDATE

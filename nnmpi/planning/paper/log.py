@@ -10,11 +10,11 @@ from nnmpi.schedules.op import Kind, Op
 NO_STAGE = -1
 
 WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
-"""Words for the exchanges along an axis in a pass; along dp, statistics of BatchNorm."""
+"""By axis, what exchanges within a pass carry; those along dp carry moments of BatchNorm."""
 
 
 SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
-"""The operations as whose messages those count that stages tell each other in a pass."""
+"""The operation under which messages between stages are logged, by the pass that sends them."""
 
 
 class StepLog(Recorder):
@@ -53,6 +53,7 @@ class StepLog(Recorder):
                 kind, word = Kind.B if self._zero > 1 else Kind.REDUCE, "gradients"
         elif stage == NO_STAGE and axis != "model":
             word = "gradients" if axis == "tp" else "scalars"
+        # sums at the end of a step keep their order: it decides which of them passes can hide
         place = len(self.entries) if kind is Kind.REDUCE else 0
         self.entries[axis, place, word, kind, stage, exchange] += times
 

@@ -49,4 +49,4 @@ def memory_meter(on: Backend) -> Iterator[Meter]:
                 tracemalloc.stop()
 
 
-_ALONE = Lock()  # since tracemalloc counts for all threads
+_ALONE = Lock()  # tracemalloc counts all threads: ranks that are threads must take turns

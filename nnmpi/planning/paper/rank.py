@@ -89,11 +89,11 @@ def _part(
 ) -> ModelPart:
     """The stages of a rank with their boundaries, and the parameters that other stages have too."""
     graph, elsewhere = a.graph, Parameter.drawn((0,), None)
-    at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # a server has what workers have
+    at = a.mesh.coordinates(min(rank, a.mesh.size - 1))  # servers have the parameters of a worker
     stages = dict[int, Any]()
     for s in a.model_on(rank).stages:
-        here = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
-        stages[s] = PaperStage(cache(partial(passes, a, rank, s)), here, comms)
+        of_stage = {v: parameters[v] for v in a.division.stages[s].variables if v in parameters}
+        stages[s] = PaperStage(cache(partial(passes, a, rank, s)), of_stage, comms)
     by_path = {graph.variables[v].path: p for v, p in parameters.items()}
     tied = [(by_path.get(path, elsewhere), ranks) for path, ranks in a.tied.items()]
     model = next(iter(stages.values()))
@@ -119,8 +119,8 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
     if (source := twin(a, rank, batch)) != rank:
         of_twin = step(a, source, batch)
         by_axis = {
-            axis: [moved(a, each, source, rank) for each in several]
-            for axis, several in of_twin.exchanges.items()
+            axis: [moved(a, exchange, source, rank) for exchange in exchanges_of_twin]
+            for axis, exchanges_of_twin in of_twin.exchanges.items()
         }
         return of_twin._replace(exchanges=by_axis)
     return carried_out(a, rank, batch)
@@ -134,8 +134,8 @@ def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
     sizes = micro_batches(a, rank, batch)
     micro = [Batch(np.empty((n, 0)), np.zeros(n), np.arange(n)) for n in sizes]
     load = Load(np.broadcast_to(0, batch), micro, float(batch))
-    # at first parameters are nowhere gathered; a stage of PipeDream has no batch under way, and
-    # all versions of its weights after as many steps as there are stages
+    # only the last step is logged. Before it ZeRO needs one step, since no parameter is gathered
+    # yet, and PipeDream one per stage, until its pipeline is full and all weight versions exist
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
     for number in range(first + 1):
         paper_rank.state.log.clear()

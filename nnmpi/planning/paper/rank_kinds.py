@@ -1,4 +1,4 @@
-"""Kinds of ranks: ranks that hold and send the same amounts, with the figures of one of them."""
+"""Kinds of ranks: ranks that hold and send the same amounts, with the amounts of one of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
@@ -8,7 +8,7 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.data.loader import part_of
-from nnmpi.parallel.arrangement.arrange import alone
+from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
 from nnmpi.parallel.arrangement.cached import gc_paused
@@ -20,22 +20,22 @@ from nnmpi.planning.paper.activations import activations
 from nnmpi.planning.paper.rank import exchanges, memory, parameters_sent, traffic
 
 FEW = 64
-"""Ranks of which each is asked for its figures; rounds at each end of an algorithm that tell ranks
-apart."""
+"""Up to this many ranks each rank is computed by itself; of an algorithm, this many first and last
+rounds are compared to tell ranks apart."""
 
 MANY = 1 << 16
-"""Ranks of more than which each kind sends in sums over replicas what its first one sends."""
+"""Above this many replicas, the sums of a kind of ranks are those of its first rank."""
 
 
 class RankKind(NamedTuple):
-    """Ranks of the same stages that hold and send the same amounts, with the figures of the first
+    """Ranks of the same stages that hold and send the same amounts, with the amounts of the first
     of them.
 
     parameters_sent  the part of its traffic along dp that is parameters
     unique           bytes that no other rank has
     backup           the cost of backups of those bytes
 
-    Figures of the others may differ in the fourth digit; with more than FEW ranks also by one
+    Amounts of the others may differ in the fourth digit; with more than FEW ranks also by one
     element per chunk of a sum, and with more than MANY by their place in a sum.
     """
 
@@ -66,8 +66,9 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """The figures of the first of these ranks; with --verify it holds a whole model too."""
-    first, single = ranks[0], alone(a) if a.config.verify else None
+    """What the first of these ranks holds and sends, as a RankKind; with --verify it holds a whole
+    model too."""
+    first, single = ranks[0], single_rank(a) if a.config.verify else None
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
         return RankKind(ranks, (), held, 0, dict.fromkeys(TRAFFIC_AXES, Traffic()), unique=lost)
@@ -96,7 +97,7 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
         group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
         first = np.unique(group, return_index=True)[1]
         keys.append(~np.isin(ranks, first))
-    if a.config.reproducible or a.mesh.size <= FEW:  # the first: places in a tree over slices
+    if a.config.reproducible or a.mesh.size <= FEW:  # a tree over slices has no two equal places
         keys.append(ranks)
     else:
         keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]
@@ -125,8 +126,8 @@ def _sent_by_place(
     """Yields how many messages, and how many chunks, each rank sends in the first and last rounds
     of each sum over replicas. In rounds between them all ranks of a kind do the same."""
     place, p = _place(a, at, REPLICAS), a.mesh.count(*REPLICAS)
-    told = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
-    for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in told}:
+    of_dp = exchanges(a, 0, batch).get("dp", ()) if 1 < p <= MANY else ()
+    for operation, name in {(exchange.operation, exchange.algorithm): None for exchange in of_dp}:
         algorithm = (ALGORITHMS | PLANS.get(operation, {})).get(name)
         if algorithm is not None:
             rounds = range(algorithm.rounds(p))

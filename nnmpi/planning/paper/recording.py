@@ -73,6 +73,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
     at = dict(zip(LOCAL_SHAPES, where, strict=True))
     ranks = ((r, a.mesh.coordinates(r)) for r in a.mesh.group(0, *LOCAL_SHAPES))
     rank = next(r for r, place in ranks if all(place[axis] == i for axis, i in at.items()))
+    # the caller may be under no_grad, as the first pass with --recompute is; this one needs a tape
     token = recording.set(NO_OPS_RECORDED)
     try:
         if parts := repeated.sections(a, stage):
@@ -152,12 +153,12 @@ class _Recording:
         taken = taken._replace(left=taken.kept, more={Kind.F: max(peak, taken.kept)})
         leaves = [x for x in inputs if x.requires_grad]
         del inputs, outputs
-        recorder.take()  # what is kept was looked for among the parameters
+        recorder.take()  # drop the uses of parameters that looking for kept memory has recorded
         if not root.requires_grad:
             return PassEvents(shapes, taken, forward)
         more = self._more(lambda: root.backward(_seed(root, self._cut.on), on_leaf=self._on_leaf))
         backward, taken = recorder.take(), taken._replace(more={**taken.more, Kind.B: more})
-        if not leaves:  # a first stage has all of its backward pass in the second half
+        if not leaves:  # no input needs a gradient: all of backward is the second half
             return PassEvents(shapes, _in_second_half(taken), forward, backward, weights=backward)
         events = PassEvents(shapes, taken, forward, backward)
         return self._in_halves(events) if halves else events
@@ -175,7 +176,7 @@ class _Recording:
         second_half.append(root.backward(seed, until=leaves))
         del seed
         for x in leaves:
-            x.grad = None  # it is sent to the stage before
+            x.grad = None  # a stage sends it away before W runs, so it must not count there
         input_events, first = recorder.take(), meter.peak() - start
         left = taken.kept + meter.current() - start
         second = self._more(lambda: second_half.pop().finish(on_leaf=self._on_leaf))
@@ -196,7 +197,7 @@ class _Recording:
     def _forward(self) -> tuple[Any, list[Tensor]]:
         """Runs the forward pass; returns the tensor from which backward starts, and the inputs."""
         a, cut = self._a, self._cut
-        for p in cut.variables:  # gradients of later micro-batches are added to those of the first
+        for p in cut.variables:  # record the usual case: gradients are added to earlier ones
             p.has_grad = a.config.micro_batches > 1
         args, named = _arguments(a, self._rank, self._stage, self._samples, cut.on)
         stats: Any = RecordedStats(cut.recorder)

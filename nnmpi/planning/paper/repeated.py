@@ -22,12 +22,12 @@ from nnmpi.planning.paper.stage import Events, PaperStage, PassBytes, PassEvents
 from nnmpi.schedules.op import Kind
 
 OF_PARAMETERS = (PaperStage.use, PaperStage.use_again, PaperStage.contribute, PaperStage.ready)
-"""Events whose first argument is the number of a parameter."""
+"""Calls whose first argument is the number of a parameter."""
 
 
 class Section(NamedTuple):
-    """A part of a stage. Sections with equal signatures make the same passes, each with its own
-    variables in this order."""
+    """A part of a stage, such as one block. Sections with equal signatures make the same passes,
+    each with its own variables in this order."""
 
     number: int
     signature: str
@@ -77,7 +77,7 @@ def _kept_section(a: Arrangement, number: int) -> Section:
     way."""
     part, cache, sharding = a.division.stages[number], a.graph.source.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sharding.sequences
-    cache[*map(id, cuts)] = cuts  # they stay alive, so that the addresses stay theirs
+    cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
     key = *map(id, cuts), part.nodes.start, part.nodes.stop, part.variables
     if key not in cache:
         cache[key] = _section(a, number)
@@ -103,7 +103,7 @@ def _section(a: Arrangement, number: int) -> Section:
     for k in part.nodes:
         node, layer = graph.nodes[k], layers(a).get(k)
         mapped(numbered, tuple(map(VariableRef, node.variables)))
-        rows.append(node.note and node.name)  # nobody knows what a module that is taken whole does
+        rows.append(node.note and node.name)  # a module that is one node is equal to itself only
         rows.append((node.layer, node.op, node.kind, sorted(node.settings.items())))
         rows.append((mapped(numbered, node.arguments), mapped(numbered, node.result)))
         rows.append((layer and layer._replace(node=0, path="", why=""), k in a.sharding.terms))
@@ -181,35 +181,35 @@ def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Ite
             yield do, arguments
 
 
-def _joined(several: Iterator[Events]) -> Events:
-    """The events of passes that follow each other, as one pass."""
+def _joined(passes: Iterator[Events]) -> Events:
+    """The events of several passes that follow each other, as one pass."""
     exchanges, calls = Counter[Any](), list[Any]()
-    for events in several:
+    for events in passes:
         exchanges.update(events.exchanges)
         calls += events.calls
     return Events(exchanges, calls)
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """The bytes of a stage, from the bytes of its sections.
+    """The bytes of activations of a stage, computed from those of its sections.
 
     held[i]   what the sections before i keep when i begins, without the input of i
     """
     held, within = [0], [0]
-    border, is_read = 0, False  # what comes into the first one is counted apart
+    border, is_read = 0, False  # the input of the first section is counted apart
     for i, part in enumerate(parts):
         is_read |= part.read > 0
         inside = part.inside + border * is_read
         within.append(inside)
         held.append(held[-1] + inside + (part.enters if not i else 0))
-        if part.out:  # else the output is a view of the input
+        if part.out:  # 0: its output is a view of its input, so the tensor is the same
             border, is_read = part.out, part.out_read > 0
     inside = sum(within)
     total = PassBytes(parts[0].enters, inside, parts[-1].out, parts[0].read, parts[-1].out_read)
     more = {Kind.F: 0, Kind.B: 0, Kind.I: 0, Kind.W: 0}
     left = sum(part.left - part.kept for part in parts)
     after = total.kept + left
-    behind = 0  # what sections behind have left between the halves, above what they keep
+    behind = 0  # bytes that later sections add to what they keep, between the halves
     for i in reversed(range(len(parts))):
         part = parts[i]
         out = part.out if part.out_read or i == len(parts) - 1 else 0

@@ -14,7 +14,7 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import StagePart
-from nnmpi.parallel.context.layers import on_positions
+from nnmpi.parallel.context.layers import shard_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
@@ -28,7 +28,7 @@ from nnmpi.planning.paper.stage import (
 )
 
 AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
-"""Collectives of layers in which each rank along tp does the same."""
+"""Collectives in which each rank along tp does the same, so that one recording serves all."""
 
 
 class ShardedModel(NamedTuple):
@@ -56,6 +56,7 @@ class ShardedModel(NamedTuple):
 def sharding_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
     """The cache key of a rank's sharded layers."""
     parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
+    # the objects must outlive the keys, else another object could get the same id
     a.graph.source.cache[*map(id, parts)] = parts
     sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp"))
     return *map(id, parts), a.dtype, *sums, *(at[axis] for axis in LOCAL_SHAPES)
@@ -65,7 +66,7 @@ def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     """The layers of a rank in all stages, cached for all arrangements that shard them in the same
     way."""
     cache, key = a.graph.source.cache, (*sharding_key(a, rank), on)
-    if on is not META:  # its numbers take memory
+    if on is not META:  # its arrays have data: do not keep them
         return _made(a, rank, on)
     if key not in cache:
         cache[key] = _made(a, rank, on)
@@ -79,7 +80,7 @@ def _made(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     groups = {name: comm.members for name, comm in layout.axis.items()}
     state.log = ExchangeRecorder(recorder, groups)
     if a.mesh.axes["cp"] > 1:
-        on_positions(model, graph, Ring(layout.axis["cp"], a.sharding.sequences))
+        shard_positions(model, graph, Ring(layout.axis["cp"], a.sharding.sequences))
     if a.mesh.axes["tp"] > 1:
         rebuild(model, graph, a.sharding, layout.axis["tp"])
     variables = {name: v for v, variable in enumerate(graph.variables) for name in variable.names}
@@ -108,23 +109,23 @@ def places_recorded(a: Arrangement, stage: int, samples: int) -> Sequence[int]:
 
     Place 0 is recorded apart: on paper all tokens and classes are 0, and it owns them.
     """
-    sharding, of_stage = a.sharding, a.division.stages[stage].nodes
+    sharding, stage_nodes = a.sharding, a.division.stages[stage].nodes
     places = range(a.mesh.axes["tp"])
-    layers = [layer for layer in sharding.layers if layer.node in of_stage]
-    by = {message.row.by for layer in layers for message in layer.sends}
-    if sharding.branches.nodes or not by <= AMONG_ALL:
+    layers = [layer for layer in sharding.layers if layer.node in stage_nodes]
+    collectives = {message.row.by for layer in layers for message in layer.sends}
+    if sharding.branches.nodes or not collectives <= AMONG_ALL:
         return places
-    nodes = [a.graph.nodes[k] for k in of_stage]
+    nodes = [a.graph.nodes[k] for k in stage_nodes]
     edges = {e for node in nodes for e in (*node.inputs, *node.outputs)} & {*sharding.edges}
     variables = {v for node in nodes for v in node.variables} & {*sharding.variables}
     cuts = {sharding.edges[e] for e in edges} | {sharding.variables[v] for v in variables}
-    several = {cut.bounds for cut in cuts} | {layer.bounds for layer in layers}
+    all_bounds = {cut.bounds for cut in cuts} | {layer.bounds for layer in layers}
     first = dict[Any, int]()
 
     if OF_SAMPLES in cuts:
-        several.add(parts_of(samples, len(places)))
+        all_bounds.add(parts_of(samples, len(places)))
 
     def lengths(r: int) -> Any:
-        return not r, *(bounds[r + 1] - bounds[r] for bounds in several if bounds)
+        return not r, *(bounds[r + 1] - bounds[r] for bounds in all_bounds if bounds)
 
     return [first.setdefault(lengths(r), r) for r in places]

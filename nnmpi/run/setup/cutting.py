@@ -23,7 +23,7 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
-from nnmpi.parallel.context.layers import cut_sequences, on_positions
+from nnmpi.parallel.context.layers import cut_sequences, shard_positions
 from nnmpi.parallel.context.ring import Ring
 from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.step.objective import Criterion
@@ -124,7 +124,7 @@ def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
 
 
 def _on_positions(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:
-    on_positions(model, graph, Ring(layout.axis["cp"], sharding.sequences))
+    shard_positions(model, graph, Ring(layout.axis["cp"], sharding.sequences))
 
 
 def _rebuilt(model: Module, graph: Graph, sharding: Sharding, layout: Layout) -> None:

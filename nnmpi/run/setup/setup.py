@@ -35,7 +35,7 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cluster import chosen, discover
+from nnmpi.parallel.arrangement.cluster import common_backend, discover
 from nnmpi.parallel.backup import check_backup
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
@@ -113,7 +113,7 @@ def set_up(
         return on, criterion, dataset_of(config, given.data, criterion) if is_first else None
 
     device, criterion, downloaded = all_or_none(comm, checked)
-    on = chosen(comm, device)
+    on = common_backend(comm, device)
     dataset = all_or_none(comm, lambda: downloaded or dataset_of(config, given.data, criterion))
     consistency.check_inputs(comm, config, dataset)
 

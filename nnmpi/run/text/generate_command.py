@@ -16,7 +16,7 @@ from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.options.terms import FROM_1, Allowed, check_text
 from nnmpi.parallel.agreement import all_or_none
-from nnmpi.parallel.arrangement.cluster import chosen
+from nnmpi.parallel.arrangement.cluster import common_backend
 from nnmpi.run import consistency
 from nnmpi.run.command import rank_0_prints, run_on_ranks
 from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
@@ -124,7 +124,7 @@ def pieces(given: argparse.Namespace, comm: Comm) -> Iterator[str]:
     consistency.check_given(comm, vars(given))
     consistency.check_given(comm, facts, consistency.FILES)
     consistency.check_weights(comm, given.load)
-    on = chosen(comm, all_or_none(comm, lambda: backend.get(given.device)))
+    on = common_backend(comm, all_or_none(comm, lambda: backend.get(given.device)))
     arranging = {name: getattr(given, name) for name in ("load", "dtype", "device", "tp", "pp")}
     decoder = loaded(Config(model=sizes.model, **arranging), sizes, comm, on)
     how = Sampling(given.temperature, given.top_k, given.top_p, given.seed)

@@ -11,7 +11,7 @@ from nnmpi.collectives.step import bounds
 from nnmpi.comm import Comm
 from nnmpi.nn.layers.experts import Router
 from nnmpi.parallel.tensor.experts import CountingRouter, experts_by_exchange
-from nnmpi.parallel.tensor.ops import Bounds, all_to_all, own
+from nnmpi.parallel.tensor.ops import Bounds, all_to_all, span_of
 
 N, T, C, H, E = 3, 7, 4, 6, 5
 
@@ -23,7 +23,7 @@ def _random(seed: int, *shape: int) -> np.ndarray:
 def _uneven(comm: Comm) -> tuple[Bounds, slice]:
     """The last rank has most of the positions; these, and the ones of this rank."""
     cut: Bounds = (*range(comm.size), T)
-    return cut, slice(*own(cut, comm))
+    return cut, slice(*span_of(cut, comm))
 
 
 def _sent(comm: Comm) -> np.ndarray:
@@ -63,7 +63,7 @@ def _gates(kind: str, cut: Bounds) -> np.ndarray:
 def tokens_go_to_their_experts_and_back(comm: Comm) -> None:
     """Values and all gradients are those of one rank; also of no samples."""
     (cut, here), spread = _uneven(comm), bounds(E, comm.size)
-    some = slice(*own(spread, comm))
+    some = slice(*span_of(spread, comm))
     for kind in ("some", "one expert", "none", "one rank's", "no samples"):
         n = 0 if kind == "no samples" else N
         x, g, gates = _random(1, N, T, C)[:n], _random(2, N, T, C)[:n], _gates(kind, cut)[:n]

@@ -12,7 +12,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.tensor import POSITIONS, Way
 from nnmpi.parallel.tensor.layers import gathering_linear, row, sharded_lookup
-from nnmpi.parallel.tensor.ops import Bounds, own
+from nnmpi.parallel.tensor.ops import Bounds, span_of
 from nnmpi.parallel.tensor.specs import AxisSharded
 
 N, T, K = 3, 7, 8
@@ -26,7 +26,7 @@ def _random(seed: int, *shape: int) -> np.ndarray:
 def _uneven(comm: Comm) -> tuple[AxisSharded, slice]:
     """The last rank has most of the positions; a spec, and this rank's."""
     bounds: Bounds = (*range(comm.size), T)
-    return AxisSharded(comm, bounds), slice(*own(bounds, comm))
+    return AxisSharded(comm, bounds), slice(*span_of(bounds, comm))
 
 
 def a_sum_is_cut_and_parts_are_gathered(comm: Comm) -> None:

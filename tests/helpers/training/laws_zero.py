@@ -37,7 +37,7 @@ class ReadsAlone:
             *(lambda: assign(p, np.ones(p.shape)), lambda: setattr(p, "data", np.ones(p.shape))),
         ]
         dp = trainer.strategy.layout.axis["dp"].size
-        words = f"^[^\n]*: between steps its values are in parts on {dp} ranks along dp; [^\n]*"
+        words = f"^[^\n]*: between steps its values are sharded over {dp} ranks along dp; [^\n]*"
         for read in reads:
             with nnmpi.no_grad(), pytest.raises(ValueError, match=words) as refused:
                 read()
@@ -175,7 +175,7 @@ def an_operation_on_two_layers_is_refused(comm: Comm) -> None:
     wanted = reference(comm, build=Mixed)
     equals(comm, run(comm, Mixed, zero=2, **RING), wanted)
     equals(comm, run(comm, Mixed, zero=3, allreduce="ring", bucket_mb=None), wanted)
-    with pytest.raises(ValueError, match=r"one operation uses .*bias and a parameter of another"):
+    with pytest.raises(ValueError, match=r"one operation uses .*bias together with a parameter"):
         run(comm, Mixed, zero=3, allreduce="ring", bucket_mb=1e-6)
 
 

@@ -70,7 +70,7 @@ def test_what_is_damaged_is_passed_over(name: str, tmp_path: Path) -> None:
         assert read_by(1, tmp_path)[0] == 2
     for step in (1, 2):
         shutil.rmtree(folder_of(tmp_path, step))
-    with pytest.raises(ValueError, match=r"no checkpoint in .* is whole: step-00000003 is passed"):
+    with pytest.raises(ValueError, match=r"no checkpoint in .* is intact: step-00000003 is passed"):
         newest(tmp_path, comm_self())
 
 
@@ -195,6 +195,6 @@ def test_what_a_checkpoint_cannot_hold(tmp_path: Path) -> None:
     for array in (np.zeros(2, complex), np.array(["a"]), np.array([None])):
         with pytest.raises(ValueError, match=f"a checkpoint cannot hold an array of {array.dtype}"):
             writer.start(made(comm_self(), 1), about_run(array))
-    with pytest.raises(ValueError, match="whose keys are not all texts"):
+    with pytest.raises(ValueError, match="with keys that are not strings"):
         writer.start(made(comm_self(), 1), about_run({1: np.zeros(2)}))
     writer.close()

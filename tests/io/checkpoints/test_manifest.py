@@ -101,7 +101,7 @@ def read_all(folder: Path) -> tuple[Any, ...]:
     owned = [in_memory(one) for one in found.snapshot().owned]
     export(found, str(folder / "model.safetensors"), optimizer=True)
     files = [path.read_bytes() for path in sorted(folder.glob("model.*"))]
-    facts = found.manifest._replace(told=None, time=0.0, files=())
+    facts = found.manifest._replace(about_json=None, time=0.0, files=())
     return repr((facts, found.about(), owned)), *files
 
 

@@ -81,9 +81,9 @@ def test_load_of_a_damaged_file_fails_on_all_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "dtype", "words"),
     [
-        (np.nan, "float32", "0.weight has the number nan, which is not finite"),
-        (-np.inf, "float64", "0.weight has the number -inf, which is not finite"),
-        (1e6, "float16", "0.weight has the number 1000000.0, which is too large for float16"),
+        (np.nan, "float32", "0.weight has the value nan, which is not finite"),
+        (-np.inf, "float64", "0.weight has the value -inf, which is not finite"),
+        (1e6, "float16", "0.weight has the value 1000000.0, which is too large for float16"),
     ],
 )
 def test_weights_that_are_not_finite_are_refused(

@@ -18,7 +18,7 @@ def test_a_file_of_another_kind_is_not_replaced(
     mine.write_text("import nnmpi")
     completed = command(*RUN, f"--{option}", str(mine))
     assert (completed.status, completed.out) == (2, "")
-    assert "it is there already, and is not a" in completed.err
+    assert "it exists, and is not a" in completed.err
     assert mine.read_text() == "import nnmpi"
     mine.write_text("")
     assert command(*RUN, f"--{option}", str(mine)).status == 0

@@ -89,7 +89,7 @@ def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
     text, out = tmp_path / "text", tmp_path / "tokens.npy"
     out.write_bytes(b"old")
     text.write_bytes(b"word " * 100 + b"\xff" + b" word" * 10)  # in the part of the last rank
-    with refused("text: the text is not UTF-8: byte 0xff behind"):
+    with refused("text: the text is not UTF-8: byte 0xff after"):
         thread_ranks.run(2, lambda comm: tokenize.tokenized(text, out, str(folder), comm))
     assert out.read_bytes() == b"old"
     assert {path.name for path in tmp_path.iterdir()} == {"text", "tokens.npy"}
@@ -102,7 +102,7 @@ def test_an_error_of_one_rank_ends_all(folder: Path, tmp_path: Path) -> None:
         (["pipe", "--out", "t.npy"], "pipe cannot be read: not a regular file; give a file"),
         (["text", "--out", "t"], "out t must end with .npy"),
         (["empty", "--out", "t.npy"], "empty is empty; give a file of text"),
-        (["text", "--out", "t.npy", "--tokenizer", "no"], "no is no file and no folder"),
+        (["text", "--out", "t.npy", "--tokenizer", "no"], "no is neither a file nor a folder"),
         (["text"], "the following arguments are required: --out"),
     ],
 )
@@ -203,8 +203,8 @@ def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
 
     for length, message in (
         (end - 1, "bad.npy is damaged: mmap length is greater than file size"),
-        (end, "the 0 bytes behind its tokens do not say what they are"),
-        (len(content) - 5, "bytes behind its tokens do not say what they are"),
+        (end, "the 0 bytes after its tokens do not describe them"),
+        (len(content) - 5, "bytes after its tokens do not describe them"),
         (header - 1, "bad.npy is damaged"),
         (0, "bad.npy is damaged"),
     ):
@@ -212,7 +212,7 @@ def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
         with refused(message, remedy):
             load()
     np.save(bad, np.zeros((3, 4)))
-    with refused("holds float64 of shape (3, 4), and tokens are unsigned integers", remedy):
+    with refused("holds float64 of shape (3, 4), but tokens are unsigned integers", remedy):
         load()
     bad.write_text("no array")
     with refused("bad.npy is damaged", remedy):
@@ -240,7 +240,7 @@ def test_a_model_of_another_vocabulary(out: Path, tmp_path: Path) -> None:
     (tmp_path / "bad").write_text("abcdefg" * 200)
     (tmp_path / "other").write_text("lazy hog " * 200)
     other = Config(model="gpt:1x2x8", data=f"text:{tmp_path / 'other'}", context=16, load=saved)
-    with refused("text:", "character 'b' at place 1 of the text is none of the 12 characters"):
+    with refused("text:", "character 'b' at place 1 of the text is not among the 12 characters"):
         Trainer(replace(other, data=f"text:{tmp_path / 'bad'}"))
     with Trainer(other) as trainer:
         assert trainer.dataset.language.tokenizer == CharTokenizer.of("the lazy dog. ").describe()

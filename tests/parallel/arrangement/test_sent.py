@@ -10,7 +10,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, RE
 from nnmpi.collectives.step import Algorithm, bounds
 from nnmpi.comm.allreduce.interpreter import make_plan
 from nnmpi.parallel.arrangement import exchanges
-from nnmpi.parallel.arrangement.exchanges import Traffic, added, carried_out
+from nnmpi.parallel.arrangement.exchanges import Traffic, algorithm_traffic, largest_receive
 
 OF_RANKS = {**ALGORITHMS, **{f"{n} scatter": a for n, a in REDUCE_SCATTERS.items()}}
 OF_RANKS |= {f"{n} gather": a for n, a in ALL_GATHERS.items()} | {"broadcast": BROADCASTS["tree"]}
@@ -35,9 +35,9 @@ def test_it_is_that_of_the_plan(name: str, longest: int, monkeypatch: pytest.Mon
             r, kind = int(rng.integers(p)), np.dtype(dtype)
             cuts = [0, *sorted(rng.integers(0, n + 1, chunks - 1).tolist()), n]
             even = planned(algorithm, p, r, bounds(n, chunks), kind)
-            assert carried_out(algorithm, group, 10 + r, n, kind) == even
+            assert algorithm_traffic(algorithm, group, 10 + r, n, kind) == even
             uneven = planned(algorithm, p, r, cuts, kind)
-            assert carried_out(algorithm, group, 10 + r, n, kind, cuts) == uneven
+            assert algorithm_traffic(algorithm, group, 10 + r, n, kind, cuts) == uneven
 
 
 @pytest.mark.parametrize("name", OF_RANKS)
@@ -47,9 +47,9 @@ def test_memory_to_receive_what_is_added_is_that_of_the_plan(name: str) -> None:
         r, chunks = int(rng.integers(p)), algorithm.chunks(p)
         cuts = [0, *sorted(rng.integers(0, n + 1, chunks - 1).tolist()), n]
         even = make_plan(algorithm, r, p, bounds(n, chunks), kind).scratch
-        assert even <= added(algorithm, range(10, 10 + p), 10 + r, n) <= even + 1
+        assert even <= largest_receive(algorithm, range(10, 10 + p), 10 + r, n) <= even + 1
         uneven = max(make_plan(algorithm, k, p, tuple(cuts), kind).scratch for k in range(p))
-        most = max(added(algorithm, range(10, 10 + p), 10 + k, n, cuts) for k in range(p))
+        most = max(largest_receive(algorithm, range(10, 10 + p), 10 + k, n, cuts) for k in range(p))
         assert most == uneven
 
 
@@ -58,4 +58,4 @@ def test_partial_sums_of_16_bits_travel_as_32_or_in_16(name: str) -> None:
     algorithm, half, n = OF_RANKS[name], np.dtype("float16"), 33
     for r, (narrow, sums) in product(range(5), ((False, np.dtype("float32")), (True, None))):
         of_plan = planned(algorithm, 5, r, bounds(n, algorithm.chunks(5)), half, narrow)
-        assert carried_out(algorithm, range(5), r, n, half, sums=sums) == of_plan
+        assert algorithm_traffic(algorithm, range(5), r, n, half, sums=sums) == of_plan

@@ -108,7 +108,7 @@ def test_what_mixes_positions_is_refused(build: Callable[[], nn.Module], what: s
 
 
 def test_sequences_that_are_too_short_are_refused() -> None:
-    with refused("cp 4 cuts sequences into 8 stretches", "they have 6 positions", "--cp 3"):
+    with refused("cp 4 cuts sequences into 8 chunks", "they have 6 positions", "--cp 3"):
         threads.run(4, lambda comm: Trainer(Config(cp=4), gpt, tokens(), comm))
 
 

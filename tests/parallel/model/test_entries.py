@@ -146,7 +146,7 @@ def test_parts_that_do_not_make_up_a_tensor_are_refused(parts: list[tuple[int, i
         module = nn.Module()
         place = Place("", (4,), (parts[comm.rank],))
         module.register_buffer("b", np.ones(place.local_shape), place)
-        with refused("b: the parts", "do not make up its shape (4,)"):
+        with refused("b: the parts", "do not cover its shape (4,)"):
             FullState.of_model(module, comm)
 
     threads.run(2, rank)

@@ -73,11 +73,11 @@ def test_a_part_that_is_needed_comes_from_parts_cut_along_another_axis() -> None
 
 def test_numbers_that_are_nowhere_are_refused() -> None:
     gap = [part_of(0, lo=0, hi=9), part_of(1, lo=10)]
-    with refused("w: no rank has number 9 of the 24 of its part ((0, 4), (0, 6))"):
+    with refused("w: no rank has element 9 of the 24 in its part ((0, 4), (0, 6))"):
         plan_of(gap, [part_of(0)])
-    with refused("w: no rank has number 4 of the 12 of its part ((0, 4), (0, 3))"):
+    with refused("w: no rank has element 4 of the 12 in its part ((0, 4), (0, 3))"):
         plan_of([part_of(0, lo=0, hi=7), part_of(1, lo=8)], [part_of(0, COLUMNS[0])])
-    with refused("w: the parts [((0, 2), (0, 6))] that ranks have do not make up its shape (4, 6)"):
+    with refused("w: the parts [((0, 2), (0, 6))] that ranks have do not cover its shape (4, 6)"):
         plan_of([part_of(0, ROWS[0])], [part_of(0)])
     assert not plan_of([part_of(0, ROWS[0])], [part_of(1, ROWS[0], 3, 3)]).moves
 

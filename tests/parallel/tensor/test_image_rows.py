@@ -44,9 +44,9 @@ def test_the_rows_that_are_needed_come_from_those_who_have_them(size: int) -> No
             }
             assert (min(read), max(read) + 1) == one.needed
             inside = range(max(one.needed[0], 0), min(one.needed[1], height))
-            assert [row for rows in one.gets for row in range(*rows)] == [*inside]
-            for q, rows in enumerate(one.gets):
-                assert [*range(*rows)] == [*range(*halos[q].gives[r])]
+            assert [row for rows in one.receives for row in range(*rows)] == [*inside]
+            for q, rows in enumerate(one.receives):
+                assert [*range(*rows)] == [*range(*halos[q].sends[r])]
         assert rows_sent(window, height, size) == sum(sum(one.received()) for one in halos)
 
 
@@ -56,7 +56,10 @@ def test_a_3x3_convolution_sends_one_row_to_each_neighbour() -> None:
     def sent(comm: Comm) -> list[list[int]]:
         halo, found = Halo.of(Window(3, 1, 1, 1), 9, comm.size, comm.rank), []
         rows, needed = np.ones((4, 3, 5, 2)), np.zeros((4, halo.height, 5, 2))
-        for move in (lambda: halo.fetch(rows, needed, comm), lambda: halo.give_back(needed, comm)):
+        for move in (
+            lambda: halo.fetch(rows, needed, comm),
+            lambda: halo.add_back(needed, comm),
+        ):
             before = [*comm.ledger.sent_messages], [*comm.ledger.sent_bytes]
             move()
             now = comm.ledger.sent_messages, comm.ledger.sent_bytes

@@ -174,10 +174,10 @@ def test_names_of_axes_choose_among_ways() -> None:
     ("cuts", "words"),
     [
         ("heads:tp", "layout heads:tp: no layer of the model has an axis of heads"),
-        ("columns:tp", "no way of a layer cuts columns along 'tp'"),
-        ("batch:cp", "no way of a layer cuts batch along 'cp', but along dp or tp"),
+        ("columns:tp", "columns cannot be cut along 'tp'"),
+        ("batch:cp", "batch cannot be cut along 'cp', only along dp or tp"),
         ("bath:tp", "'bath:tp' is neither AXIS:dp"),
-        ("0=samples,0=row", "with each layer once"),
+        ("0=samples,0=row", "with each layer only once"),
     ],
 )
 def test_axes_that_cannot_be_cut_are_refused_by_name(cuts: str, words: str) -> None:
@@ -211,10 +211,10 @@ def test_a_file_has_what_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("lr = 0.1", "lr is no option of a layout"),
-        ("tp = 2\nways = 3", "ways is a table"),
-        ("tp = 2\n[ways]\n0 = 3", "ways of 0: 3 is no text"),
-        ("[ways]\n" + ".".join("a" * 3000) + " = 1", "ways of a: of type dict is no text"),
+        ("lr = 0.1", "lr is not an option of layouts"),
+        ("tp = 2\nways = 3", "ways must be a table"),
+        ("tp = 2\n[ways]\n0 = 3", "ways of 0: 3 is not a string"),
+        ("[ways]\n" + ".".join("a" * 3000) + " = 1", "ways of a: of type dict is not a string"),
         ("tp = 2\n[ways]\nfeatures.0 = 'column'", '"features.0" = "samples"'),
         ("tqp = 2", "tqp is not an option"),
         ("tp 2", "it is not TOML"),

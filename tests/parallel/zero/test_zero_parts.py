@@ -72,7 +72,7 @@ def test_the_gradient_of_a_step_is_whole_where_all_ranks_ask_for_it(zero: int) -
                 found[name] = p.grad.copy()
                 continue
             assert isinstance(p.store, ZeroStore)
-            with pytest.raises(ValueError, match=f"{name}: after a step the gradient is in parts"):
+            with pytest.raises(ValueError, match=f"{name}: after a step the gradient is sharded"):
                 _ = p.grad
             found[name] = p.store.whole_gradient(p.index).copy()
         t.close()

@@ -11,7 +11,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event, NullReport
 
 DATA = np.zeros((60, 8), "float32"), np.arange(60) % 3
-REFUSED = "1.weight: between steps its values are in parts on 2 ranks along dp"
+REFUSED = "1.weight: between steps its values are sharded over 2 ranks along dp"
 
 
 class Reads:

@@ -182,7 +182,7 @@ def test_a_layout_is_explained_beside_a_trace(
         (f"{CNN} --ranks 1009", "1,009 ranks so that each has a sample of a batch of 64"),
         (f"{CNN} --ranks 0", "ranks 0 must be from 1 to "),
         (f"{CNN} --ranks 2 --nodes 3", "nodes 3 must be from 1 to 2"),
-        (f"{CNN} --ranks 2 --memory 8", "'8' is no size above 0"),
+        (f"{CNN} --ranks 2 --memory 8", "'8' is not a size above 0"),
         (f"{CNN} --ranks 2 --explain '--pp 3'", "3"),
         (f"{CNN} --ranks 2 --explain '--lr 3'", "--lr"),
         (f"{CNN} --ranks 2 --explain '--plan auto'", "leave --plan out"),
@@ -192,7 +192,7 @@ def test_a_layout_is_explained_beside_a_trace(
         (f"{CNN} --ranks 2 --layout-out layout", "name a FILE.toml"),
         (f"{CNN} --ranks 2 --machine ''", "machine"),
         (f"{CNN} --ranks 2 --machine no.json", "no.json"),
-        (f"{CNN} --ranks 2 --machine {__file__}", "is no machine file: "),
+        (f"{CNN} --ranks 2 --machine {__file__}", "is not a machine file: "),
     ],
 )
 def test_what_cannot_be_planned_is_refused_in_a_line(

@@ -82,7 +82,7 @@ def test_a_model_too_large_for_memory_is_drawn_on_paper_alone(command: Command) 
     assert "(10000000, 10000000) and type float32 has 400.0 TB, more addresses" in larger.err
 
 
-NO_LOG = "it is there already, and is no log of nnmpi; name another file"
+NO_LOG = "it exists, and is not a log of nnmpi; name another file"
 OVERWRITES: dict[str, tuple[str, str]] = {
     "save": ("--log ./m --save m", "is also the file of save; name another"),
     "load": ("--log ./iris.safetensors --load iris.safetensors", NO_LOG),
