@@ -246,8 +246,8 @@ def check_backup(config: Config, comm: Comm) -> None:
     """Raises ValueError if backups are asked for but no rank would survive to use them."""
     if config.backup is not None and not (comm.fault_tolerant or config.dry_run):
         raise ValueError(
-            "backup: this job ends when a rank is lost, so nobody would need what backups keep; "
-            "start it with mpirun --with-ft ulfm, or leave backup out"
+            "backup: this job ends when a rank is lost, so nobody could use its backups; start it "
+            "with mpirun --with-ft ulfm, or leave backup out"
         )
 
 

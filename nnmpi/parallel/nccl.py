@@ -39,8 +39,8 @@ def connect(layout: Layout, on: Backend, algorithm: str) -> None:
         return
     if layout.replicas.fault_tolerant:
         raise ValueError(
-            "allreduce nccl: under mpirun --with-ft ulfm a sum of NCCL waits for ever where a rank "
-            "is lost: use --allreduce ring, or mpirun without --with-ft ulfm"
+            "allreduce nccl: under mpirun --with-ft ulfm, a sum by NCCL waits forever if a rank is "
+            "lost: use --allreduce ring, or mpirun without --with-ft ulfm"
         )
     stream = SideStream(on)
     for comm in (layout.replicas, layout.axis["tp"]):

@@ -69,7 +69,7 @@ def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """Returns the strategy of PipeDream, in which each rank is one stage; every rank calls it."""
     for p, ranks in spec.part.tied:  # on all ranks
         raise ValueError(
-            f"schedule pipedream updates each stage by itself, and {p.place.path} is in stages on "
+            f"schedule pipedream updates each stage by itself, but {p.place.path} is in stages on "
             f"ranks {', '.join(map(str, ranks))} along pp; use another --cut, or --schedule 1f1b"
         )
     config, control = spec.arrangement.config, spec.control
@@ -261,7 +261,7 @@ class OverlappingSteps:
         stages."""
         if not self._is_empty:
             raise ValueError(
-                "the steps of an epoch were left early, with batches under way between stages: "
+                "the steps of an epoch were left early, with batches in flight between stages: "
                 "take all steps of an epoch, or end the run"
             )
 

@@ -117,7 +117,7 @@ class StagedComm:
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
         if algorithm == "shared":
-            raise NoRoomError("a device has no memory that its node shares")
+            raise NoRoomError("devices have no memory that ranks of a node share")
         self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
@@ -262,7 +262,7 @@ def _one(pieces: list[Piece]) -> Transfer:
 def one_row(array: Array, call: str) -> Array:
     """Returns a view of the array as one row; raises ValueError if it is not contiguous."""
     if not array.flags.c_contiguous:
-        raise ValueError(f"{call} takes a device's array in C order: use ascontiguousarray")
+        raise ValueError(f"{call} takes a device's array in C order only: use ascontiguousarray")
     return array.reshape(-1)
 
 

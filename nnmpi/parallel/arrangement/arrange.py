@@ -173,8 +173,8 @@ def _check_branches(sharding: Sharding, division: Division) -> None:
         for s, stage in enumerate(division.stages):
             if stage.nodes.start in inside:
                 raise ValueError(
-                    f"stage {s} begins within the branches {call.path}, of which each rank along "
-                    "tp has some: give a --cut before or behind them, or use --tp 1"
+                    f"stage {s} begins within the branches {call.path}, which are divided among "
+                    "ranks along tp: use a --cut before or after them, or --tp 1"
                 )
 
 
@@ -183,8 +183,8 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
     for s, stage in enumerate(division.stages):
         if any(sharding.edges.get(e) is OF_SAMPLES for e in stage.takes):
             raise ValueError(
-                f"stage {s} begins with {graph.nodes[stage.nodes.start].name} in the midst of "
-                "layers that --layout computes by samples: give a --cut before or behind them"
+                f"stage {s} begins with {graph.nodes[stage.nodes.start].name}, in the middle of "
+                "layers that --layout computes by samples: use a --cut before or after them"
             )
 
 

@@ -287,7 +287,7 @@ def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
     for a, b in pairwise((0, *numbers)):
         if b <= a:
             raise ValueError(
-                f"{option}: {b} does not follow {a}; give increasing numbers of layers, from 1 on"
+                f"{option}: {b} does not follow {a}; give increasing layer numbers, from 1 on"
             )
         if b >= len(known):
             raise ValueError(
@@ -297,7 +297,7 @@ def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
         if not any(layer.is_trained for layer in known[a:b]):
             raise ValueError(
                 f"{option}: stage {s} from layer {a} up to {b - 1} "
-                f"({', '.join(map(str, known[a:b]))}) has no trained parameter, and every stage "
+                f"({', '.join(map(str, known[a:b]))}) has no trained parameter, but every stage "
                 "needs one"
             )
     return numbers

@@ -298,7 +298,7 @@ def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 
     The search starts with the last units kept, and those before them swapped or recomputed.
     """
     if least_memory(units) > memory * (1 + 1e-9):
-        raise ValueError(f"one unit has {least_memory(units):,.0f} bytes, of {memory:,.0f}")
+        raise ValueError(f"one unit needs {least_memory(units):,.0f} bytes; {memory:,.0f} are free")
 
     def cost(choice: Choice) -> tuple[float, int]:
         return seconds(units, choice, memory, disk, state), sum(how is not KEEP for how in choice)

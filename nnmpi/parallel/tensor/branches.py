@@ -156,8 +156,8 @@ def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: se
             if any(v in branch for branch in used):
                 raise ValueError(
                     f"{graph.variables[v].path} is used in a branch of {path or 'the model'}, "
-                    f"which one rank along tp has, and by {graph.nodes[k].name} outside: use a "
-                    "parameter of its own there, or --tp 1"
+                    f"which only one rank along tp has, and by {graph.nodes[k].name} outside: use "
+                    "a separate parameter there, or --tp 1"
                 )
 
 

@@ -117,7 +117,7 @@ class RowSharded(Product):
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
         """Returns the sum over ranks; with `relu`, after a fused ReLU."""
         if pool:
-            raise ValueError(f"{type(self).__name__}: pooling comes after the sum over ranks")
+            raise ValueError(f"{type(self).__name__} cannot fuse pooling: it sums over ranks first")
         return self._applied(row, x, relu=relu)
 
 

@@ -40,7 +40,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
             raise ValueError(
                 f"ShardedCrossEntropyLoss: bounds {bounds} on {comm.size} ranks: they must be "
                 f"{comm.size + 1} numbers; if the output of `parallelize` is None, logits are "
-                "whole, and CrossEntropyLoss takes them"
+                "whole: use CrossEntropyLoss"
             )
         self.comm, self.bounds = comm, tuple(bounds)
 
@@ -71,8 +71,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
-                f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; it takes (N, "
-                f"{stop - start}, ...) here, classes {start} to {stop - 1} of {self.bounds[-1]}"
+                f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; this rank takes (N, "
+                f"{stop - start}, ...), classes {start} to {stop - 1} of {self.bounds[-1]}"
             )
         repeat = logits.shape[1] // (stop - start)  # of a channel, where Flatten comes last
         shape = (logits.shape[0], self.bounds[-1] * repeat, *logits.shape[2:])

@@ -45,7 +45,7 @@ def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
     if channels < ranks:
         some = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
-            f"{label}: {some} cannot be divided among {ranks} ranks, of which each needs one: "
+            f"{label}: {some} cannot be divided among {ranks} ranks, each of which needs one: "
             f"use at most {channels} ranks, or a wider layer"
         )
     return bounds(channels, ranks)
@@ -210,7 +210,7 @@ def _check(x: Tensor, size: int, axis: int, name: str, bounds: Bounds) -> None:
     if x.shape[axis] != size:
         raise ValueError(
             f"{name}: input of shape {x.shape}; with bounds {bounds} it must have {size} "
-            f"channels along axis {axis} here"
+            f"channels along axis {axis} on this rank"
         )
 
 

@@ -99,7 +99,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     """
     if comm.size != sharding.ranks:
         raise ValueError(
-            f"the model was divided for {sharding.ranks} ranks, and there are {comm.size}: call "
+            f"the model was divided for {sharding.ranks} ranks, but there are {comm.size}: call "
             "shard(graph, comm.size)"
         )
     refuse_parts(model)
@@ -111,7 +111,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
             continue
         if layer is model:
             raise ValueError(
-                f"the model is one {at.kind}, in whose place nothing can be put: make it "
+                f"the model is a single {at.kind}, which cannot be replaced in place: make it "
                 "nn.Sequential(layer)"
             )
         node = graph.nodes[at.node]
