@@ -19,7 +19,7 @@ class StagePart(NamedTuple):
 
     rank: int  # along pp
     nodes: range
-    layers: int  # how many
+    layers: int  # their number
     takes: tuple[int, ...]
     variables: tuple[int, ...]
 

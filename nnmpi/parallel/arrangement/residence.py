@@ -201,7 +201,7 @@ class PassClocks:
         self.writes, self.ready = deque([(self.disk_free, state)]), dict[int, float]()
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
-        self.free_pages = memory - state  # free, with pages, since the step before
+        self.free_pages = memory - state  # free bytes that have pages, from the step before
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
         self.fetched = self.written = 0.0  # when values are in memory, and gradients on disk
         self._ask_for(0)

@@ -209,10 +209,12 @@ class BranchesOnRanks(Branches):
         array = next(x.data for x in leaves((inputs, named)) if isinstance(x, Tensor))
         samples = len(array) // call.inputs[0].axes[0].size
         call = call.as_given(array)
-        # all ranks have the gradient of the result, and send that of each input, whatever they run
+        # each rank must join the all-reduce of each input's gradient, whatever branches it runs
         ends = [*entered.values()]
         if call.result.requires_grad and not ends:
-            ends = [Tensor(xp_of(array).zeros(0, call.result.dtype))]  # nothing gets its gradient
+            ends = [
+                Tensor(xp_of(array).zeros(0, call.result.dtype))
+            ]  # a dummy, so that the join runs backward
             if recording.get():
                 ends[0].requires_grad, ends[0].node = True, TapeNode(ends[0], (), (), ())
         options = {"join": self.join, "axis": self.dim, "comm": comm, "call": call}

@@ -220,7 +220,7 @@ class NodeChoices:
         known, e = {1}, node.outputs[0]
         sample = self.graph.edges[e].sample
         for k in self._users[e]:
-            for way in self.ways[k] if k < len(self.ways) else ():  # else the end of the model
+            for way in self.ways[k] if k < len(self.ways) else ():  # the end of the model has none
                 block = way.block(self.graph.nodes[k].settings, sample)
                 if block not in known and not size % block and size // block >= self.ranks:
                     known.add(block)

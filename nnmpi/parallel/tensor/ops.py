@@ -158,6 +158,7 @@ def all_to_all(
     wire, ahead = wire_for(comm, parts[0]), [(me + s) % comm.size for s in range(1, comm.size)]
     received = [parts[r] if r == me else xp.empty(shape, dtype) for r, shape in enumerate(shapes)]
     with waiting("tensor"):
+        # rank me - 1 sends to this rank first, so receives are posted in the order of arrival
         works = [
             wire.irecv(received[r], r) for r in reversed(ahead) if received[r].size or not skips
         ]

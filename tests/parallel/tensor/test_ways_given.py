@@ -108,7 +108,7 @@ def test_ways_that_cannot_be_are_refused(ways: dict[str, str], words: str) -> No
 
 def test_a_stage_may_not_begin_in_the_midst_of_samples() -> None:
     options = {"model": "digits-cnn", "pp": 2, "tp": 2, "cut": "4", "layout": "?=samples"}
-    with pytest.raises(ValueError, match=r"stage 1 begins with 4 .* give a --cut"):
+    with pytest.raises(ValueError, match=r"stage 1 begins with 4, .* use a --cut"):
         threads.run(4, lambda comm: nnmpi.Trainer(Config(**options), comm=comm).close())
 
 
