@@ -1,10 +1,11 @@
-"""Loggers: callbacks that write what a run says for TensorBoard, MLflow, Weights & Biases, Trackio.
+"""Loggers: callbacks that write what a run reports to TensorBoard, MLflow, Weights & Biases or
+Trackio.
 
 >>> Trainer(config, callbacks=[nnmpi.loggers.TensorBoard("runs/1")])
 
-The first rank alone writes: options and the layout, the loss of each step, the numbers of each
-epoch, and at the end the drawings of the layout and of the epochs. `--logger tensorboard:runs/1` is
-the same. Libraries of others are imported when the first step is over, each by its own logger.
+Only rank 0 writes: options and layout, the loss of each step, the figures of each epoch, and at the
+end the drawings of the layout and of the epochs. `--logger tensorboard:runs/1` does the same. Each
+logger imports its library when the first step is over.
 """
 
 import importlib
@@ -34,7 +35,7 @@ MANY = 500  # steps that are written together
 
 
 class Logger:
-    """The base class of loggers; each says how its library takes a thing, or leaves it out."""
+    """The base class of loggers; a subclass passes on what its library can take."""
 
     library = ""
 
@@ -48,7 +49,7 @@ class Logger:
         self._epochs: list[Event] = []
 
     def on_step(self, trainer: Any, event: Event) -> None:
-        """The loss."""
+        """Writes the loss of a step, together with others."""
         if trainer.is_first:
             self._begin(trainer)
             self._losses[event["step"]] = {"loss": event["loss"]}
@@ -56,7 +57,7 @@ class Logger:
                 self._write_losses()
 
     def on_epoch(self, trainer: Any, event: Event) -> None:
-        """The numbers of the epoch."""
+        """Writes the figures of an epoch."""
         if trainer.is_first:
             self._begin(trainer)
             self._write_losses()
@@ -64,7 +65,7 @@ class Logger:
             self.scalars({event["steps"]: numbers(event)})
 
     def on_end(self, trainer: Any, event: Event) -> None:
-        """The drawings; the library writes what it has."""
+        """Writes the drawing of the epochs, and closes the library's run."""
         if self._module is None:
             return
         self._write_losses()
@@ -79,11 +80,11 @@ class Logger:
         if self._module is not None:
             return
         options = {k: v for k, v in asdict(trainer.config).items() if v is not None}
-        with redirect_stdout(sys.stderr):  # which may be for JSON
+        with redirect_stdout(sys.stderr):  # stdout may be for JSON, and libraries print
             try:
                 self._module = importlib.import_module(self.library)
                 self.begin({**options, "ranks": trainer.comm.size})
-            except Exception as error:  # of a library: a wrong address, a folder of others
+            except Exception as error:  # of any kind: a wrong address, no permission
                 why, *_ = traceback.format_exception_only(error)[0].splitlines()
                 failure = f"{type(self).__name__}: cannot write to {shown(self.where)}"
                 raise LostOutputError(f"{failure}: {why}") from error
@@ -95,52 +96,53 @@ class Logger:
         self._losses = {}
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """A run begins."""
+        """Begins a run of the library, with the options of training."""
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """Numbers by their names, for each of these steps."""
+        """Writes numbers by their names, for each of these steps."""
 
     def layout(self, a: Arrangement, step: int) -> None:
-        """Who has what."""
+        """Writes a drawing of which rank has what."""
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """A picture."""
+        """Writes a picture."""
 
     def end(self) -> None:
-        """The run is over."""
+        """Ends the run of the library."""
 
 
 def numbers(event: Event) -> dict[str, float]:
-    """The numbers of the event of an epoch, as epoch/loss; its own number is epoch/epoch."""
+    """The numbers in the event of an epoch, with keys such as epoch/loss; the number of the epoch
+    itself is epoch/epoch."""
     items = ((key, v) for key, v in event.items() if not isinstance(v, bool))
     return {f"epoch/{key}": float(v) for key, v in items if isinstance(v, int | float)}
 
 
 class TensorBoard(Logger):
-    """Files of events in a folder, by tensorboardX."""
+    """A logger that writes TensorBoard event files into a folder, by tensorboardX."""
 
     library = "tensorboardX"
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """Options are a text."""
+        """Opens the file, and writes the options as a table."""
         self._to = self._module.SummaryWriter(self.where, **self.options)
         rows = "".join(f"| {name} | {value} |\n" for name, value in options.items())
         self._to.add_text("config", f"| option | value |\n|-|-|\n{rows}")
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """One by one."""
+        """Writes numbers one by one."""
         for step, row in rows.items():
             for name, value in row.items():
                 self._to.add_scalar(name, value, step)
         self._to.flush()
 
     def layout(self, a: Arrangement, step: int) -> None:
-        """As text: it draws no SVG."""
+        """Writes the layout as text, since TensorBoard shows no SVG."""
         lines = "\n".join(drawing.as_lines(a))
         self._to.add_text("layout", f"```\n{lines}\n```", step)
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """As an image."""
+        """Writes a picture as an image."""
         self._to.add_figure(name, figure, step, close=False)
 
     def end(self) -> None:
@@ -149,7 +151,8 @@ class TensorBoard(Logger):
 
 
 class MLflow(Logger):
-    """A run of a tracking server, or of a database as sqlite:///mlflow.db."""
+    """A logger that writes a run to an MLflow tracking server, or to a database such as
+    sqlite:///mlflow.db."""
 
     library = "mlflow"
 
@@ -158,7 +161,7 @@ class MLflow(Logger):
         self.experiment = experiment
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """The experiment is made if there is none."""
+        """Creates a run, and the experiment if there is none."""
         self._to = self._module.MlflowClient(tracking_uri=self.where)
         known = self._to.get_experiment_by_name(self.experiment)
         of = known.experiment_id if known else self._to.create_experiment(self.experiment)
@@ -167,47 +170,47 @@ class MLflow(Logger):
         self._to.log_batch(self._run, params=params)
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """In one message."""
+        """Writes all numbers in one message."""
         now, metric = int(time.time() * 1000), self._module.entities.Metric
         named = [(k, v, step) for step, row in rows.items() for k, v in row.items()]
         self._to.log_batch(self._run, [metric(k, v, now, step) for k, v, step in named])
 
     def layout(self, a: Arrangement, step: int) -> None:
-        """As an artifact."""
+        """Writes the layout as an SVG artifact."""
         self._to.log_text(self._run, drawing.as_svg({a.config.model: a}), "layout.svg")
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """As an artifact."""
+        """Writes a picture as a PNG artifact."""
         self._to.log_figure(self._run, figure, f"{name}.png")
 
     def end(self) -> None:
-        """The run is finished."""
+        """Marks the run as finished."""
         self._to.set_terminated(self._run)
 
 
 class Trackio(Logger):
-    """A run of a project; options are those of its `init`."""
+    """A logger that writes a run of a Trackio project; `options` are passed to `trackio.init`."""
 
     library = "trackio"
     quiet: Mapping[str, Any] = {"embed": False, "auto_log_cpu": False, "auto_log_gpu": False}
 
     def begin(self, options: Mapping[str, Any]) -> None:
-        """A new run of the project."""
+        """Begins a new run of the project."""
         how = {**self.quiet, **self.options}
         self._to = self._module.init(project=self.where, config=dict(options), **how)
 
     def scalars(self, rows: Mapping[int, Mapping[str, float]]) -> None:
-        """A message for each step."""
+        """Writes a message for each step."""
         for step, row in rows.items():
             self._to.log(dict(row), step=step)
 
     def layout(self, a: Arrangement, step: int) -> None:
-        """A page."""
+        """Writes the layout as an HTML page."""
         svg = drawing.as_svg({a.config.model: a})
         self._to.log({"layout": self._module.Html(svg)}, step=step)
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
-        """As an image."""
+        """Writes a picture as an image."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         canvas = FigureCanvasAgg(figure)
@@ -216,12 +219,13 @@ class Trackio(Logger):
         self._to.log({name: self._module.Image(pixels)}, step=step)
 
     def end(self) -> None:
-        """Waits until it is written."""
-        self._module.finish()  # that of the run would say so again when Python ends
+        """Waits until everything is written."""
+        self._module.finish()  # the run's own finish() would be called again when Python ends
 
 
 class WandB(Trackio):
-    """A run of a project of Weights & Biases, whose functions Trackio has too."""
+    """A logger that writes a run of a Weights & Biases project, by the functions that Trackio has
+    too."""
 
     library = "wandb"
     quiet: Mapping[str, Any] = {}
@@ -230,7 +234,7 @@ class WandB(Trackio):
 KINDS: dict[str, type[Logger]] = dict(
     zip(LOGGERS, (TensorBoard, MLflow, WandB, Trackio), strict=True)
 )
-"""By the names of --logger."""
+"""The loggers by their names in --logger."""
 
 
 def loggers_of(config: Config) -> list[Logger]:

@@ -1,5 +1,5 @@
-"""Events of a layout as text: what each kind of rank holds and sends, for --dry-run and
-`simulate layout`."""
+"""Events of a layout as text: what each kind of rank holds and sends, for --dry-run and `simulate
+layout`."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -14,14 +14,15 @@ Event = dict[str, Any]
 HELD = (
     "parameters", "gradients", "optimizer", "buffers", "slots", "windows", "activation", "backups",
 )  # fmt: skip
-"""Kinds of memory of a rank, in the order of the columns; with _bytes, keys of the event."""
+"""Kinds of memory of a rank, in the order of columns; with `_bytes` appended, keys of the event."""
 
 MOST_HOLDERS = 8
-"""Ranks of which it is shown what each other one gets of them."""
+"""A table of moves shows what others get from at most this many ranks."""
 
 
 def arranged(e: Event) -> str:
-    """A text on what ranks hold and send, and on who has what."""
+    """The text of a layout event: what ranks hold and send, which stages they have, and who gets
+    what when ranks are rearranged."""
     return "\n\n".join(filter(None, _parts(e)))
 
 
@@ -48,10 +49,10 @@ def _parts(e: Event) -> Iterator[str]:
         )
     yield f"bytes that a rank holds\n{columns(list(_memory(e)), str.rjust)}"
     if e["servers"]:
-        yield "what workers and servers send depends on who waits for whom, and is not counted"
+        yield "what workers and servers send depends on who waits for whom, so it is not predicted"
     elif e["ranks"] > 1:
         sent = columns(list(_sent(e)), str.rjust)
-        of_first = f" (of more than {MANY:,}, sums as of the first)" * (e["ranks"] > MANY)
+        of_first = f" (above {MANY:,} ranks, sums are those of the first)" * (e["ranks"] > MANY)
         yield f"bytes and messages that a rank sends in a step{of_first}\n{sent}"
     if e["backup"] is not None:
         yield "\n".join(_backups(e))
@@ -66,16 +67,16 @@ def _parts(e: Event) -> Iterator[str]:
 
 
 def beyond_memory(e: Event) -> str:
-    """A line of where activations are."""
+    """A line on where activations are kept if a step does not fit into --memory."""
     of = Counter(unit["residence"] for unit in e["units"])
     disk = " and ".join(f"{size(e[f'disk_{way}'])}/s" for way in ("write", "read"))
     state = f", {size(e['swapped_state'])} of optimizer state on disk" * bool(e["swapped_state"])
-    state += f", the model's {size(e['model_on_disk'])} too" * bool(e["model_on_disk"])
+    state += f", the model ({size(e['model_on_disk'])}) on disk too" * bool(e["model_on_disk"])
     return (
         f"memory {e['memory']}, {size(e['for_activations'])} for activations: of "
         f"{plural(len(e['units']), 'unit')} {of['swap']} swapped to disk ({disk}, written and "
-        f"read), {of['recompute']} computed again{state}; a micro-batch takes "
-        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}, as predicted"
+        f"read), {of['recompute']} recomputed{state}; predicted: a micro-batch takes "
+        f"{duration(e['seconds'])}, with enough memory {duration(e['seconds_kept'])}"
     )
 
 
@@ -91,7 +92,7 @@ def _units(e: Event) -> Iterator[tuple[str, ...]]:
 
 
 def _moves(e: Event) -> str:
-    """Who gives whom how much when ranks are arranged anew."""
+    """The text on how many bytes each rank receives from which rank when ranks are rearranged."""
     axes = " x ".join(f"{axis} {n}" for axis, n in e["before"].items() if n > 1) or "one rank"
     zero = f", ZeRO {e['before_zero']}" * bool(e["before_zero"])
     holders = range(min(e["before_ranks"], MOST_HOLDERS))
@@ -109,7 +110,7 @@ def _moves(e: Event) -> str:
     return (
         f"bytes and messages that move from {plural(e['before_ranks'], 'rank')}: {axes}{zero}\n"
         f"{columns(rows, str.rjust)}\n"
-        "where a run is resumed so, each rank reads these bytes of the files of these ranks"
+        "a run that is resumed in this layout reads these bytes from the files of these ranks"
     )
 
 
@@ -133,13 +134,13 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
 
 
 def _backups(e: Event) -> Iterator[str]:
-    """Lines on the bytes that would be lost with a rank, and the cost of keeping a copy."""
+    """Lines on the bytes that would be lost with a rank, and on the cost of backups."""
     if not any(kind["backups_bytes"] for kind in e["kinds"]):
-        yield "no backups: whatever a rank has, another one has too"
+        yield "no backups: everything that a rank has, another one has too"
         return
     often = f"every {plural(e['backup'], 'step')}" if e["backup"] else "as often as --mtbf suggests"
-    where = "on another node" if e["nodes"] > 1 else "on the one node: lost if it is"
-    yield f"bytes that no other rank has, and those that a rank sends for a backup {where}, {often}"
+    where = "on another node" if e["nodes"] > 1 else "on the only node, and lost with it"
+    yield f"bytes that no other rank has, and that a rank sends for a backup {where}, {often}"
     rows = [("ranks", "alone", "sent")]
     for kind in e["kinds"]:
         sent, alone = kind["backup_sent"], kind["sole_bytes"]
@@ -167,7 +168,7 @@ def _layers(e: Event) -> Iterator[tuple[str, ...]]:
 
 
 def size(nbytes: int) -> str:
-    """Bytes in a unit that suits them."""
+    """Bytes as text, in kB or MB."""
     return f"{nbytes / 1e6:,.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:,.1f} kB"
 
 

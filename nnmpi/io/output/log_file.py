@@ -1,4 +1,4 @@
-"""The events in a file of --log, and which of them are of one run."""
+"""Reads the events in a file of --log, and divides them into runs."""
 
 import json
 import os
@@ -13,13 +13,14 @@ from nnmpi.options.user_files import content, parsed
 LONGEST_LOG = 100_000_000  # bytes: some 300,000 epochs
 REMEDY = "name a file that --log has written"
 BEGINS = ("start", "resumed")
-"""The events that a log begins with."""
+"""The events with which a log can begin."""
 
 File: TypeAlias = str | os.PathLike[str]
 
 
 def events_of(file: File) -> list[Event]:
-    """All events; the last line may be cut off, as that of a run that was killed or goes on."""
+    """All events of a log; an incomplete last line is ignored, as a run that is killed or still
+    running leaves it."""
     path = shown(file)
     text = content(file, f"log {path}", LONGEST_LOG, REMEDY)
     events = list[Event]()
@@ -33,16 +34,19 @@ def events_of(file: File) -> list[Event]:
         except ValueError:
             event = None
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
-            raise ValueError(f"{path} is not a log: line {number} is no event in JSON; {REMEDY}")
+            raise ValueError(f"{path} is not a log: line {number} is not a JSON event; {REMEDY}")
         events.append(event)
     if not events or events[0]["event"] not in BEGINS:
-        raise ValueError(f"{path} is not a log: it has no start event in line 1; {REMEDY}")
+        raise ValueError(f"{path} is not a log: line 1 is not the start of a run; {REMEDY}")
     return events
 
 
 def runs_of(events: Sequence[Event]) -> list[list[Event]]:
-    """The events of each run, of which the first is its start. One that counts epochs on, as that
-    of another `fit`, is part of the one before; epochs that are made again are another run."""
+    """The events of each run in a log, its start event first.
+
+    A start whose epochs count on from the run before, as another `fit` writes it, belongs to that
+    run. Epochs that are made again begin another run.
+    """
     runs, last = list[list[Event]](), 0
     for event in events:
         if event["event"] == "start" or not runs:
@@ -66,7 +70,7 @@ def runs_of(events: Sequence[Event]) -> list[list[Event]]:
 
 
 def named(files: Sequence[File]) -> list[str]:
-    """Each file's name without its suffix; its path where two have one name."""
+    """The name of each file without its suffix; its path if two files have the same name."""
     stems = [Path(file).stem for file in files]
     return [
         stem if stems.count(stem) == 1 else str(Path(file).with_suffix(""))
@@ -75,5 +79,5 @@ def named(files: Sequence[File]) -> list[str]:
 
 
 def numbered(name: str, runs: int) -> list[str]:
-    """The names of the runs in a file: of several, each has its number."""
+    """The names of the runs in a log: the log's name, with a number if there are several runs."""
     return [name] if runs == 1 else [f"{name} ({i})" for i in range(1, runs + 1)]

@@ -1,4 +1,4 @@
-"""Events as text: one function for each kind."""
+"""Events of a run as text: one function for each kind of event."""
 
 from collections.abc import Callable, Iterator
 
@@ -29,18 +29,18 @@ def _start(e: Event) -> str:
 
 
 def _resumed(e: Event) -> str:
-    """The start of a run that goes on."""
+    """The text for the start of a resumed run."""
     how = f"resumed at step {e['step']:,} from {e['checkpoint']}"
     return "\n".join([how, *e["notes"], _start(e)])
 
 
 def _recovered(e: Event) -> str:
-    """Which ranks are gone, and how the others go on."""
+    """The text on which ranks were lost, and how the others continue."""
     lost = f"rank{'s' * (len(e['lost']) > 1)} {', '.join(map(str, e['lost']))}"
     steps = f"step {e['step']:,}"
     if e["steps_again"]:
         steps += f", with {plural(e['steps_again'], 'step')} to make again"
-    return f"lost {lost}: goes on after {e['seconds']:.1f} s from {steps}; {e['layout']}"
+    return f"lost {lost}: continues after {e['seconds']:.1f} s from {steps}; {e['layout']}"
 
 
 def _checkpoint(e: Event) -> str:
@@ -54,7 +54,7 @@ def _checkpoint(e: Event) -> str:
 
 def _suspended(e: Event) -> str:
     lines = [
-        f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume goes on "
+        f"suspended after {e['steps']:,} of {plural(e['total_steps'], 'step')}: --resume continues "
         f"from {e['checkpoint']}",
         _waited(e["checkpoints"]),
     ]
@@ -64,7 +64,7 @@ def _suspended(e: Event) -> str:
 
 
 def _waited(e: Event, which: str = "") -> str:
-    """A text on the number of checkpoints, and the time that training waited for them."""
+    """A text on the number of checkpoints, and on the time for which training waited for them."""
     return (
         f"{plural(e['written'], 'checkpoint')} written to {e['directory']}{which}; "
         f"training waited {e['waited']:.2f} s in all"
@@ -77,7 +77,7 @@ def _complete(e: Event) -> str:
 
 
 def _padding(e: Event) -> str:
-    """How much of the batches is padding."""
+    """A text on how much of the batches is padding."""
     return (
         f"batches of similar length: {e['padding']:.1%} of their positions are padding, "
         f"{e['padding_unsorted']:.1%} without --bucket-by-length"
@@ -85,7 +85,7 @@ def _padding(e: Event) -> str:
 
 
 def _loaded(e: Event) -> Iterator[str]:
-    """Lines on the tensors that a model has from a file, and on those that it has not."""
+    """Lines on the tensors that a model has from a file, and on those that it lacks."""
     shapes = [f"{name} {a} there, {b} here" for name, (a, b) in e["other_shapes"].items()]
     n = len(e["loaded"]) + len(e["missing"]) + len(shapes)
     yield f"{len(e['loaded'])} of the {plural(n, 'tensor')} of the model are from {e['file']}"
@@ -99,16 +99,16 @@ def _loaded(e: Event) -> Iterator[str]:
 
 
 def _planned(e: Event) -> Iterator[str]:
-    """Which layout was found, and what it should take."""
+    """Lines on the layout that --plan has chosen, and on its predicted time and memory."""
     yield from (f"note: {note}" for note in e["notes"])
     yield (
-        f"plan: {e['layout']}, of {plural(e['looked'], 'layout')} that were looked at; predicted "
-        f"{1e3 * e['predicted_seconds']:.4g} ms a step, {amount(e['predicted_bytes'])} a rank"
+        f"plan: {e['layout']}, chosen among {plural(e['looked'], 'layout')}; predicted: "
+        f"{1e3 * e['predicted_seconds']:.4g} ms per step, {amount(e['predicted_bytes'])} per rank"
     )
 
 
 def ranks_used(e: Event) -> Iterator[str]:
-    """The ranks, and how they are used."""
+    """Phrases on the number of ranks, and on how they are used."""
     yield plural(e["ranks"], "rank")
     yield from gpus(e)
     if e.get("servers"):
@@ -141,7 +141,7 @@ def _progress(e: Event) -> str:
 
 
 def _sample(e: Event) -> str:
-    """A piece of text, whose lines stay apart from those of the report."""
+    """The text that a language model has written, indented so that it stands apart."""
     return "\n    ".join([f"text after step {e['step']:,}", *e["text"].split("\n")])
 
 
@@ -153,7 +153,7 @@ def _epoch(e: Event) -> str:
 
 
 def _measured(e: Event) -> Iterator[str]:
-    """The metrics, of which only losses of classes have the accuracy."""
+    """Phrases on the metrics of an epoch; accuracy exists only for losses of classes."""
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
     if "perplexity" in e:
@@ -167,7 +167,7 @@ def _measured(e: Event) -> Iterator[str]:
 
 
 def _rates(e: Event, of: str = "") -> Iterator[str]:
-    """Samples a second, and tokens where these are counted."""
+    """Phrases on samples per second, and on tokens per second where these are counted."""
     for unit in ("samples", "tokens"):
         if rate := e.get(f"{of}{unit}_per_second"):  # 0 before a second step is timed
             yield f"{rate:,.0f} {unit}/s"
@@ -179,13 +179,13 @@ def _verify(e: Event) -> str:
 
 
 def _differences(e: Event) -> str:
-    """The relative differences between the layout and one rank."""
+    """The relative differences between the layout and one rank, as text."""
     names = ("loss", "gradients", "parameters")
     return ", ".join(f"{name} {e[f'{name}_relative']:.3g}" for name in names)
 
 
 def _result(e: Event) -> str:
-    """The metrics, and a line for each of the other results."""
+    """The text for the end of a run: the metrics, and a line for each of the other results."""
     skipped, steps = e["skipped_steps"], plural(e["steps"], "step")
     loss = f"loss {e['loss']:.4f} after {steps} in {e['seconds']:.1f} s"
     lines = [
@@ -208,7 +208,8 @@ def _result(e: Event) -> str:
 
 
 def _trace(e: Event, steps: int) -> str:
-    """A table of how each rank spent its time, in seconds, and the bubble of a pipeline."""
+    """A table of the seconds that each rank spent computing, communicating and waiting, and the
+    bubble of a pipeline."""
     rows = [["seconds", "computing", "communicating", "waiting", "other"]]
     for rank, times in e["ranks"].items():
         rows.append([f"rank {rank}", *(f"{x:.3f}" for x in times.values())])
@@ -222,7 +223,8 @@ def _trace(e: Event, steps: int) -> str:
 
 
 def _staleness(workers: dict[str, dict[str, int]]) -> str:
-    """Mean and maximum over all gradients, from {worker: {staleness: how often}}."""
+    """A text on mean and maximum staleness of all gradients, from {worker: {staleness: how
+    often}}."""
     rows = [(int(s), times) for counts in workers.values() for s, times in counts.items()]
     if not rows:
         return ""
@@ -245,14 +247,14 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "stopped": _result,
     "suspended": _suspended,
     "complete": _complete,
-    "failed": lambda e: "",  # whoever catches the error prints it on stderr
+    "failed": lambda e: "",  # the error itself is printed on stderr by the caller that catches it
 }
-"""The text of each kind of event; of other kinds, keys and values are shown."""
+"""By kind of event, the function that returns its text; others are shown as keys and values."""
 
 
 def as_text(event: Event, quiet: bool = False) -> str:
-    """The text of an event, without control characters, which names of files may have; quiet is
-    that of a warning alone."""
+    """The text of an event, without control characters, which file names may have; with `quiet`,
+    only its warnings on checkpoints that were passed over."""
     known = FORMATS.get(event["event"])
     if quiet and "passed_over" in event:
         return "\n".join(map(printable, event["passed_over"]))

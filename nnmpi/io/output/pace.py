@@ -1,4 +1,5 @@
-"""Figures of a run for its events: time, rates, gradients; losses and metrics of an epoch."""
+"""Figures of a run for its events: times, rates, gradient norms, and losses and metrics of an
+epoch."""
 
 import math
 import time
@@ -17,12 +18,12 @@ from nnmpi.parallel.step.objective import Criterion
 
 
 class PaceCounts(NamedTuple):
-    """The time of a run so far, for the run that goes on with it.
+    """The time of a run so far, from which a resumed run counts on.
 
-    seconds, samples, tokens   of the steps that rates count
+    seconds, samples, tokens   of the steps that count for rates
     before_epoch               the same three, when the epoch began
-    norm, norms                of the epoch: the sum of the norms of gradients, and how many
-    elapsed                    since the start of the run
+    norm, norms                of the epoch: the sum of gradient norms, and their number
+    elapsed                    seconds since the start of the run
     """
 
     seconds: float = 0.0
@@ -38,12 +39,12 @@ NO_TIME = PaceCounts()
 
 
 class Pace:
-    """Time and rates of the run since it was made, and of the epoch since `start`.
+    """Measures times and rates of a run since it was made, and of its epoch since `start`.
 
     Rates leave out start-up, the first step, evaluations, and what a user does between steps.
 
-    counts_tokens: whether the loss is divided by tokens, which then are counted beside samples
-    before: what was counted before the run was resumed
+    counts_tokens: True if the loss is divided by tokens, which are then counted beside samples
+    so_far: what was counted before the run was resumed
     """
 
     def __init__(self, counts_tokens: bool = False, so_far: PaceCounts = NO_TIME) -> None:
@@ -54,24 +55,24 @@ class Pace:
 
     @property
     def counts(self) -> PaceCounts:
-        """The time so far, with which a run that is resumed here goes on."""
+        """The time so far, from which a run that is resumed here counts on."""
         return self._so_far._replace(elapsed=time.perf_counter() - self._began)
 
     def again(self, before: PaceCounts) -> "Pace":
-        """Another one of the same run, which goes on from there."""
+        """Another Pace of the same run, which counts on from `before`."""
         return Pace(self._counts_tokens, before)
 
     def start(self) -> None:
-        """Start an epoch, and the time of its first step."""
+        """Starts an epoch, and the time of its first step."""
         self._so_far = self._so_far._replace(before_epoch=self._so_far[:3], norm=0.0, norms=0)
         self.resume()
 
     def resume(self) -> None:
-        """Start the time of a step, after something that is none."""
+        """Starts the time of a step, after something that does not count."""
         self._since = time.perf_counter()
 
     def lap(self, result: StepResult) -> None:
-        """Record the end of a step."""
+        """Records the end of a step."""
         now, so_far = time.perf_counter(), self._so_far
         if self._is_warm:
             so_far = so_far._replace(
@@ -86,7 +87,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Since the start of the run."""
+        """Seconds since the start of the run."""
         return round(time.perf_counter() - self._began, 4)
 
     @property
@@ -110,7 +111,8 @@ class Pace:
         }
 
     def of_epoch(self) -> Event:
-        """Figures of an epoch; the norm is the mean over its steps, before clipping."""
+        """Figures of an epoch: seconds, rates, and the mean gradient norm over its steps, before
+        clipping."""
         norm, norms = self._so_far.norm, self._so_far.norms
         known = {"mean_gradient_norm": norm / norms} if norms else {}
         return {
@@ -124,7 +126,8 @@ class Pace:
 
 
 def measured(dataset: Dataset, loss: Criterion, train: Sums, test: Sums) -> Event:
-    """Losses and metrics: the accuracy beside the loss, others under a key."""
+    """Losses and metrics of an epoch as an event: the accuracy beside the losses, other metrics
+    under a key."""
     means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
     is_number = isinstance(means.get(ACCURACY), float)
     accuracy = {ACCURACY: means.pop(ACCURACY)} if is_number else {}
@@ -138,7 +141,7 @@ def measured(dataset: Dataset, loss: Criterion, train: Sums, test: Sums) -> Even
 
 
 def _of_text(dataset: Dataset, loss: Criterion, nats: float) -> Event:
-    """Perplexity, and bits per character or byte, of a mean loss a token in nats.
+    """Perplexity, and bits per character or byte, from a mean loss per token in nats.
 
     perplexity = e^nats      bits = nats / ln 2 * tokens / characters of the held-out text
     """
@@ -153,7 +156,7 @@ def _of_text(dataset: Dataset, loss: Criterion, nats: float) -> Event:
 
 
 def counts_tokens(dataset: Dataset, loss: Criterion) -> bool:
-    """True if the loss is divided by tokens: labels of the positions of sequences."""
+    """True if the loss is divided by tokens: labels for the positions of sequences."""
     y = dataset.train.y
     is_counted = isinstance(loss, ClassLoss) and loss.weight is None
     return is_counted and y.ndim == 2 and any(map(is_index, arrays(dataset.train.x)))

@@ -1,4 +1,4 @@
-"""Pictures of training: loss and accuracy of one or several runs, from their logs.
+"""Draws loss and accuracy of one or several runs, from their logs.
 
 It is also the command `python -m nnmpi.plot`. Exit status: 0 written, 1 the file could not be
 written, 2 unusable arguments, 130 Ctrl-C.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
-"""Quantities for the x axis, and their keys in the event of an epoch."""
+"""The quantities of --x, with their keys in the event of an epoch."""
 
 BESIDES = {
     "lr": "learning rate",
@@ -34,19 +34,19 @@ BESIDES = {
     "epoch_samples_per_second": "samples a second",
     "epoch_tokens_per_second": "tokens a second",
 }
-"""Quantities that are drawn besides losses and accuracies, and their names."""
+"""The quantities that --all adds, with their labels."""
 
 DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy", *BESIDES)
-"""Fields that every event of an epoch has, and those that older logs and some runs lack."""
+"""Fields of an epoch's event: those that all have, and those that older logs and some runs lack."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
-MARKED = 30  # points at most; of more, only the line is drawn
-LARGEST = 1e100  # number that is drawn; one beyond leaves a gap, as one that is infinite
+MARKED = 30  # with more points than this, only the line is drawn
+LARGEST = 1e100  # a larger number leaves a gap, as an infinite one does
 LONGEST_NAME = 100  # characters
 
 
 class RunLog(NamedTuple):
-    """A run: its name, its model and data, and by key the numbers of its epochs."""
+    """A run: its name, its model and data, and the values of its epochs by key."""
 
     name: str
     task: str
@@ -59,14 +59,15 @@ def plot(
     out: File = "training.png",
     everything: bool = False,
 ) -> None:
-    """Draw loss and accuracy of the runs in these logs over epochs, steps or seconds, into `out`.
+    """Draws loss and accuracy of the runs in these logs over epochs, steps or seconds, into the
+    file `out`.
 
-    A run without accuracies has its losses drawn. `out` ends in .png, .svg or .pdf. With
-    `everything` also learning rate, norm of the gradient, and samples or tokens a second.
+    For runs without accuracy, the losses are drawn. `out` ends in .png, .svg or .pdf. `everything`
+    adds learning rate, gradient norm, and samples or tokens per second.
     """
     paths = [logs] if isinstance(logs, str | os.PathLike) else list(logs)
     if not paths:
-        raise ValueError("plot: no log is given; name one or more files that --log has written")
+        raise ValueError("plot: no log was given; name one or more files that --log has written")
     if x not in AXES:
         raise ValueError(f"x {x!r} is not one of {', '.join(AXES)}")
     if problem := cli.picture_problem(out):
@@ -75,7 +76,7 @@ def plot(
     for run in runs:
         if AXES[x] not in run.epochs:
             others = " or ".join(name for name, key in AXES.items() if key in run.epochs)
-            raise ValueError(f"log {shown(run.name)} has no {x}; draw it over {others}")
+            raise ValueError(f"log {shown(run.name)} has no {x}: draw it over {others} instead")
     with refusing(out, "write", "name another file"):
         _figure(runs, x, everything).savefig(out, dpi=120)
 
@@ -91,7 +92,7 @@ def picture(runs: Sequence[RunLog]) -> str | None:
 
 
 def epochs_figure(start: Event, epochs: Sequence[Event]) -> "Figure | None":
-    """The epochs of a run so far; None without matplotlib, or if there are none."""
+    """A figure of the epochs of a run so far; None without matplotlib, or without epochs."""
     if not epochs or cli.picture_problem("run.png"):
         return None
     return _figure([_run(start, epochs)], "epochs", False)
@@ -130,7 +131,7 @@ def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable
 
 
 def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str) -> None:
-    """A line a run, from 0."""
+    """Draws a quantity as a line per run, from 0."""
     for i, run in enumerate(runs):
         _line(axes, run, key, quantity, i, label=_plain(run.name))
     axes.set_ylim(bottom=0)
@@ -140,7 +141,7 @@ def _draw_numbers(axes: "Axes", runs: Sequence[RunLog], key: str, quantity: str)
 
 
 def _style(axes: "Axes", x: str) -> None:
-    """Texts and lines are as large as a slide needs."""
+    """Sets labels and lines of a panel, as large as a slide needs them."""
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("epoch" if x == "epochs" else x, size=15)
@@ -152,7 +153,7 @@ def _style(axes: "Axes", x: str) -> None:
 
 
 def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
-    """Solid where the model trained, dashed on the samples that are held out."""
+    """Draws losses: training as solid lines, held-out samples as dashed lines."""
     from matplotlib.ticker import LogLocator
 
     several = len(runs) > 1
@@ -167,7 +168,7 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
     known = values[~np.isnan(values)]
     if known.size and known.min() > 0:
         axes.set_yscale("log")
-        is_wide = known.max() > 1e4 * known.min()  # as of one that diverged: too wide for 2 and 5
+        is_wide = known.max() > 1e4 * known.min()  # a run that diverged: no room for 2 and 5
         axes.yaxis.set_major_locator(LogLocator(subs=(1,) if is_wide else (1, 2, 5)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.yaxis.set_minor_formatter(lambda value, _: "")
@@ -176,7 +177,7 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 
 
 def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
-    """The accuracy is that on held-out samples; the legend has the last value."""
+    """Draws the accuracy on held-out samples; the legend has the last value."""
     for i, run in enumerate(runs):
         last = run.epochs["accuracy"][-1]
         label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2%}"
@@ -187,7 +188,7 @@ def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 
 
 def _legend(axes: "Axes", corner: str, several: bool) -> None:
-    """One run leaves a corner free; several, with names of any length, have the legend below."""
+    """Draws a legend: of one run in a free corner, of several below, since names may be long."""
     beside = (0, -0.14) if several else None
     corner = "upper left" if several else corner
     axes.legend(fontsize=13, frameon=False, loc=corner, bbox_to_anchor=beside)
@@ -207,24 +208,23 @@ def _line(axes: "Axes", run: RunLog, key: str, quantity: str, i: int, **style: A
 
 
 def _plain(text: str) -> str:
-    """A name as it is: to matplotlib, $ starts a formula, and _ a label that no legend shows.
+    """A name that matplotlib shows as it is: $ would start a formula, and a leading _ would hide a
+    label.
 
-    It is cut where it is long; a character that does not print is shown as its escape.
+    A long name is cut; a character that cannot be printed is shown as its escape.
     """
     return " " * text.startswith("_") + shown(text, LONGEST_NAME).replace("$", r"\$")
 
 
 def read_logs(paths: Sequence[File]) -> list[RunLog]:
-    """The runs, each named after its file; after its path where two files have one name."""
+    """The runs of several logs, each named after its file, or after its path if two files have one
+    name."""
     pairs = zip(paths, named(paths), strict=True)
     return [run for file, name in pairs for run in read_log(file, name)]
 
 
 def read_log(file: File, name: str) -> list[RunLog]:
-    """The runs of a log that have epochs.
-
-    Of several, which --append has put into one file, each has its number behind its name.
-    """
+    """The runs of a log that have epochs; numbered if there are several, as --append makes them."""
     events = events_of(file)
     with refusing_others(f"{shown(file)} is not a log of nnmpi", REMEDY):
         parts = [(run[0], [e for e in run if e["event"] == "epoch"]) for run in runs_of(events)]
@@ -272,5 +272,5 @@ def command(given: argparse.Namespace) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
+    """Runs the command and returns its exit status."""
     return cli.main(parser(), command, arguments)

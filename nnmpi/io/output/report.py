@@ -1,4 +1,5 @@
-"""Report: shows the events of a run as text or as JSON, writes them to the log, and draws a bar."""
+"""Report: shows the events of a run as text or as JSON, writes them to the log, and draws a
+progress bar."""
 
 import json
 import math
@@ -18,28 +19,29 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
 
 RESULTS = ("done", "stopped", "suspended", "complete", "failed", "dry-run")
-"""The events that are shown even if `quiet`."""
+"""The events that are shown even with `quiet`."""
 
 SILENCE = 10.0
-"""Seconds after which an event says how far training is, where there is no bar."""
+"""Seconds without a line after which an event reports progress, where there is no bar."""
 
 
 LINES = 25
-"""Epochs of a long run that have a line of text, besides the first and the last."""
+"""About this many epochs of a long run are shown as text, besides the first and the last."""
 
 
 class LostOutputError(Exception):
-    """Standard output or the log can no longer be written: a full disk, a closed pipe."""
+    """Raised when standard output or the log can no longer be written: a full disk, a closed
+    pipe."""
 
 
 class Report:
-    """Shows events, which are flat dictionaries with the key "event".
+    """Shows events, which are flat dictionaries with the key "event", and writes them to a log.
 
-    Standard output gets lines of text, below which a terminal has a progress bar; or, `as_json`, a
-    JSON object a line, as the file `log` does. `quiet` leaves only the result. A rank that was
-    `launched` draws no bar: its launcher forwards whole lines. After an error of one of the two
-    outputs only the other is written. An error of the log is raised at the end of the run, which
-    can still save its model. Where `kept` is a list, it gets all events.
+    Standard output gets lines of text, on a terminal with a progress bar below; or, with `as_json`,
+    a JSON object per line, as the log has them. With `quiet` only the result is shown. A rank that
+    was `launched` draws no bar, since its launcher forwards whole lines. If one of the two outputs
+    fails, the other is still written; the error of the log is raised at the end of the run, so that
+    the run can save its model. If `kept` is a list, all events are appended to it.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Report:
             raise self._lost
 
     def event(self, event: Event) -> None:
-        """Show an event, and write it to the log."""
+        """Shows an event, and writes it to the log."""
         wants_json = self.kept is not None or self._log or self.as_json
         line = json.dumps(_finite(event), allow_nan=False) if wants_json else ""
         if self.kept is not None:
@@ -88,15 +90,14 @@ class Report:
 
     @property
     def mark(self) -> LogMark | None:
-        """The mark of the log so far; None where there is no log, or it is a pipe."""
+        """The mark at the end of the log so far; None if there is no log, or it is a pipe."""
         if not self._log or self._log.closed or not os.path.isfile(self._log.name):
             return None
         return LogMark.of(self._log.name, os.fstat(self._log.fileno()).st_size)
 
     def _is_shown(self, event: Event) -> bool:
-        """Whether standard output tells of an event. Text leaves out epochs of a long run: it has
-        the first, the last, every n-th of the others, and one that follows 10 seconds of silence.
-        """
+        """True if standard output shows an event. As text, a long run has its first and last epoch,
+        every n-th of the others, and each epoch that follows 10 seconds of silence."""
         if event["event"] == "start":
             self._epochs, self._epoch = event.get("epochs", 0), 0
         if event["event"] != "epoch" or self.quiet or self.as_json:
@@ -110,12 +111,13 @@ class Report:
         return False
 
     def _write(self, text: str, file: IO[str]) -> None:
-        """Write a line and flush it, so that readers see it at once, and a full disk is noticed."""
+        """Writes a line and flushes it, so that readers see it at once, and a full disk is
+        noticed."""
         self._last_line = time.monotonic()
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.clear()
-        encoding = getattr(file, "encoding", None) or "utf-8"  # which may lack letters of a name
+        encoding = getattr(file, "encoding", None) or "utf-8"  # may lack letters of a file's name
         text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
             file.write(text + "\n")
@@ -129,12 +131,13 @@ class Report:
             lost.__cause__, self._log, self._lost = error, None, lost
             with suppress(OSError):
                 file.close()
-            print_error(f"{lost}; the run goes on without its log, and fails at its end")
+            print_error(f"{lost}; the run continues without its log, and will end with an error")
 
     def progress(self, step: int, total: int, loss: float, rates: Event) -> None:
-        """Show that a step was made: on a terminal in a bar, elsewhere now and then in a line.
+        """Shows that a step was made: on a terminal in a bar, elsewhere in a line after 10 seconds
+        of silence.
 
-        rates: samples a second, and tokens where these are counted
+        rates: samples per second, and tokens where these are counted
         """
         if self._shows_bar:
             with suppress(OSError):  # the terminal is gone
@@ -144,7 +147,7 @@ class Report:
             self.event({"event": "progress", **facts, **rates})
 
     def end_progress(self) -> None:
-        """Remove the progress bar."""
+        """Removes the progress bar."""
         if self._bar is not None:
             with suppress(OSError):
                 self._bar.close()
@@ -159,7 +162,7 @@ class Report:
 
 
 class NullReport(Report):
-    """Shows nothing: the report of all ranks but the first."""
+    """A Report that shows nothing, for all ranks except rank 0."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -175,8 +178,9 @@ def open_report(
     appends: bool = False,
     mark: LogMark | None = None,
 ) -> Report:
-    """The report that was given, else that of this rank: the first one tells. Every rank calls it,
-    and all fail if the log cannot be opened. `mark` is that of a checkpoint."""
+    """The report of this rank: the given one, or on rank 0 a Report by the config, on others a
+    NullReport. Every rank calls it, and all raise an error if the log cannot be opened. `mark` is
+    that of a checkpoint."""
 
     def opened() -> Report:
         if given or comm.rank:
@@ -187,11 +191,11 @@ def open_report(
     return all_or_none(comm, opened)
 
 
-# ---- what is written, and where to
+# ---- what is written
 
 
 def _finite(value: Any) -> Any:
-    """The value with None for numbers that JSON lacks: NaN and infinity."""
+    """The value with None in place of NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(x) for key, x in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,5 @@
-"""The page: files of --log and --trace as values, and these as one file of HTML."""
+"""The page of runs: reads files of --log and --trace, turns them into values, and writes these as
+one HTML file."""
 
 import json
 import re
@@ -23,7 +24,7 @@ from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.timeline import Span, Timeline, kinds, style
 
 HEAD = b'{"displayTimeUnit"'
-"""The first bytes of a file of --trace, which no log begins with."""
+"""The first bytes of a trace file, with which no log begins."""
 
 LogOrTrace: TypeAlias = Sequence[Event] | TraceFile
 """The content of a file of --log, or of --trace."""
@@ -38,7 +39,7 @@ class LoggedEvents(NamedTuple):
 
 
 def read(file: File) -> LogOrTrace:
-    """Raises ValueError for a file that cannot be read, or is neither a log nor a trace."""
+    """Reads a log or a trace; raises ValueError for a file that cannot be read, or is neither."""
     with suppress(OSError), open(file, "rb") as opened:  # events_of says what is wrong
         if opened.read(len(HEAD)) == HEAD:
             return TraceFile.read(Path(file))
@@ -46,7 +47,8 @@ def read(file: File) -> LogOrTrace:
 
 
 def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
-    """The logs among these files; a trace is of the last run of the log that is named before it."""
+    """The logs among these files, each with its traces: a trace belongs to the last run of the log
+    that is named before it."""
     logs = [file for file, source in sources.items() if not isinstance(source, TraceFile)]
     names, logged = dict(zip(logs, named(logs), strict=True)), list[LoggedEvents]()
     for file, source in sources.items():
@@ -58,7 +60,8 @@ def logs_of(sources: Mapping[str, LogOrTrace]) -> list[LoggedEvents]:
 
 
 def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
-    """The log and the trace of a run that has ended; without a log, the events of its report."""
+    """The log and the trace of a run that has ended; without a log, the events that its report has
+    kept."""
     log = Path(config.log or "")
     events = events_of(log) if log.is_file() and log.stat().st_size else kept
     path = config.trace if any("trace" in event for event in events[-1:]) else None
@@ -69,7 +72,7 @@ def of_run(config: Config, kept: Sequence[Event]) -> list[LoggedEvents]:
 def as_values(logs: Sequence[LoggedEvents], version: int | None = None) -> dict[str, Any]:
     """The values that the page draws, for JSON; raises ValueError for events of other programs.
 
-    version: how often files have changed that are followed
+    version: how often the files that the page follows have changed
     """
     values = list[dict[str, Any]]()
     for log in logs:
@@ -95,7 +98,8 @@ MOST = 200_000  # spans: about 6 MB
 
 
 def timeline(trace: TraceFile) -> dict[str, Any]:
-    """The spans of all steps, or of as many around the median one, in milliseconds."""
+    """The spans of all steps of a trace, or of as many as fit around the median one, in
+    milliseconds."""
     steps = shown_steps(trace)
     measured = trace.timeline(steps[0], len(steps))
     start = min(span.start for k in steps for span in trace.steps[k])
@@ -127,7 +131,8 @@ def timeline(trace: TraceFile) -> dict[str, Any]:
 
 
 def shown_steps(trace: TraceFile) -> range:
-    """All steps, if their spans are not too many; they follow each other."""
+    """The steps of a trace that the page shows: all, or a range around the median step with at most
+    MOST spans."""
     first = last = trace.median_step()
     room = MOST - len(trace.steps[first])
     while room >= 0:
@@ -140,7 +145,7 @@ def shown_steps(trace: TraceFile) -> range:
 
 
 def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str, list[float]]:
-    """Spans by rank and time, with the number of their kind."""
+    """Spans as columns, sorted by rank and time, with the number of their kind."""
     rows = sorted(spans, key=lambda span: (span.rank, span.start))
     return {
         "rank": [span.rank for span in rows],
@@ -156,15 +161,15 @@ def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str,
 
 
 def write(path: Path, logs: Sequence[LoggedEvents]) -> None:
-    """Writes the page, or leaves an old file; raises ValueError if it cannot."""
+    """Writes the page, or leaves the old file; raises ValueError if it cannot."""
     page = html(as_values(logs))
     with refusing(path, "write report", "name another file"), replaced(path, "x") as file:
         file.write(page)
 
 
 def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: bool) -> None:
-    """The rank that `writes` writes the page of --report when `outputs` are closed: of the log, or
-    else of all that the report shows until then."""
+    """Registers that the rank that `writes` writes the page of --report when `outputs` are closed,
+    from the log or else from all events that the report shows."""
 
     def end(kind: type[BaseException] | None, *_: object) -> None:
         try:
@@ -180,8 +185,8 @@ def write_at_end(outputs: ExitStack, config: Config, report: Report, writes: boo
 
 
 def html(values: Mapping[str, Any]) -> str:
-    """The page of these values: page.html, in which marks name files beside it. Texts of logs are
-    in its JSON alone, where none can end it, and in its title."""
+    """The page with these values: page.html, whose {{marks}} name files beside it. Texts of logs
+    occur only in its JSON, which escapes them, and in its title."""
     folder, parts = files("nnmpi.io.page"), {"title": escape(values["title"])}
     parts["data"] = as_json(values)
 
@@ -192,6 +197,6 @@ def html(values: Mapping[str, Any]) -> str:
 
 
 def as_json(values: Mapping[str, Any]) -> str:
-    """JSON in ASCII without `<`, so that it may stand in a script of a page."""
+    """JSON in ASCII without `<`, so that it can stand in a script of a page."""
     text = json.dumps(values, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")

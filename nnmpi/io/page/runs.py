@@ -1,4 +1,5 @@
-"""A run as a page shows it: facts, curves, who holds what, the predicted beside the measured."""
+"""A run as the page shows it: facts, curves, who holds what, and predictions beside
+measurements."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -14,11 +15,11 @@ from nnmpi.sim.drawing.tables import amount, duration, plural
 
 LOSSES = {"loss": "training", "test_loss": "test"}
 FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")
-"""Panels behind that of losses; metrics of users follow, then those of speed and the like."""
+"""The panels behind the losses; users' metrics follow, then speed and other figures."""
 
 UNDRAWN = {"event", *AXES.values(), *LOSSES, "samples_per_second", "tokens_per_second"}
 QUIET = ("epoch", "progress")
-"""Events whose text the page does not repeat: curves have their numbers."""
+"""Events whose text the page leaves out, since the curves show their numbers."""
 
 FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "accuracy": ("accuracy", "{:.2%}".format),
@@ -29,19 +30,20 @@ FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "samples_per_second": ("samples a second", "{:,.0f}".format),
     "seconds": ("time", duration),
 }
-"""The numbers that one looks for first: by key their names, and their text."""
+"""The most important numbers of a run: by key, their names and the functions that format them."""
 
 MOST_SAID = 200  # events as text
 MOST_PARTS = 32  # ranks along tp that are drawn
-STALEST = 6  # gradients that are more stale are one part of a bar: there are seven colours
+STALEST = 6  # more stale gradients share a part of the bar: there are seven colours
 SMALL = 20_000_000
-"""Bytes by which a process grows that are mostly Python's own."""
+"""A process that grows by fewer bytes grows mostly by Python's own objects."""
 
 ENDS = ("done", "stopped", "suspended", "failed", "complete")
 
 
 def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
-    """All of it, as JSON has it; events that are none of nnmpi raise errors of any kind."""
+    """All that the page shows of a run, for JSON; events of other programs raise errors of any
+    kind."""
     first, last = events[0], events[-1]
     return {
         "name": shown(name, 100),
@@ -70,7 +72,7 @@ def number(value: Any) -> float | None:
 
 
 def figures(events: Sequence[Event]) -> dict[str, str]:
-    """The last ones of FIGURES that are known."""
+    """The last values of FIGURES that are known, as text."""
     last = {k: v for e in events if e["event"] in (*QUIET, *ENDS) for k, v in e.items()}
     step = last["step"] if events[-1]["event"] == "progress" else last.get("steps", 0)
     shown_figures = {"steps": f"{step:,} of {events[0]['steps']:,}"}
@@ -83,7 +85,7 @@ def figures(events: Sequence[Event]) -> dict[str, str]:
 
 
 def facts(e: Event, last: Event) -> dict[str, str]:
-    """The model, the data, the options and the machine of a run."""
+    """The model, the data, the options and the machine of a run, as text."""
     given = e.get("options", {})
     where = (f"{host}: {ranks_text(tuple(ranks))}" for host, ranks in e.get("hosts", {}).items())
     others = [
@@ -116,7 +118,7 @@ def facts(e: Event, last: Event) -> dict[str, str]:
 
 
 def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
-    """The numbers of events by key."""
+    """The numbers of events as columns, by key."""
     number_rows = [{key: number(value) for key, value in row.items()} for row in rows]
     keys = dict.fromkeys(
         key for row in number_rows for key, value in row.items() if value is not None
@@ -125,14 +127,15 @@ def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
 
 
 def epochs(events: Iterable[Event]) -> Iterator[Event]:
-    """The numbers of each epoch, metrics of users among them."""
+    """Yields the event of each epoch, with users' metrics as keys of their own."""
     for e in events:
         if e["event"] == "epoch":
             yield {**e, **{f"metric {name}": value for name, value in e.get("metrics", {}).items()}}
 
 
 def progress(events: Sequence[Event]) -> Iterator[Event]:
-    """Numbers within epochs, which runs tell where there is no bar; an epoch has so many steps."""
+    """Yields the losses within epochs, which runs log where there is no progress bar, with the
+    epoch as a fraction."""
     a_step = events[0]["epochs"] / max(events[0]["steps"], 1)
     for e in events:
         if e["event"] == "progress":
@@ -140,7 +143,8 @@ def progress(events: Sequence[Event]) -> Iterator[Event]:
 
 
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The panels of these runs: a title, and series by their keys; zeros alone are not drawn."""
+    """The panels for these runs: a title, and series by their keys; series of zeros are left
+    out."""
     known = dict.fromkeys(key for run in runs for key in run["epochs"])
     metrics = (key for key in known if key.startswith("metric "))
     order = dict.fromkeys((*FIRST, *metrics, *BESIDES, "skipped_steps", *known))
@@ -166,21 +170,21 @@ def _block(block: Event) -> Event:
 
 
 def held(kinds: Sequence[Event]) -> Event:
-    """The bytes that each kind of ranks holds, as predicted."""
+    """Bars of the bytes that each kind of ranks holds, as predicted."""
     keys = {name: f"{name}_bytes" for name in HELD if any(k[f"{name}_bytes"] for k in kinds)}
     rows = ((ranks_text(tuple(k["ranks"])), [k[key] for key in keys.values()]) for k in kinds)
     return _bars([name.replace("activation", "activations") for name in keys], rows, amount)
 
 
 def seconds(ranks: dict[str, Event]) -> Event:
-    """Where the time of each rank went, if the run was traced."""
+    """Bars of where the time of each rank went, if the run was traced."""
     names = list(next(iter(ranks.values()), {}))
     rows = ((rank, [spent[name] for name in names]) for rank, spent in ranks.items())
     return _bars(names, rows, duration)
 
 
 def staleness(workers: dict[str, dict[str, int]]) -> Event:
-    """How many gradients of each worker were how stale; nothing where none was."""
+    """Bars of how many gradients of each worker had which staleness; empty if none was stale."""
     most = min(max((int(s) for counts in workers.values() for s in counts), default=0), STALEST)
     rows = list[tuple[str, list[float]]]()
     for rank, counts in workers.items():
@@ -195,7 +199,7 @@ def staleness(workers: dict[str, dict[str, int]]) -> Event:
 def _bars(
     names: list[str], rows: Iterable[tuple[str, list[float]]], text: Callable[[float], str]
 ) -> Event:
-    """A bar for each kind of ranks, of a part for each name."""
+    """A bar for each row, with a part for each name."""
     bars = [
         {"ranks": ranks, "sizes": list(map(number, sizes)), "text": list(map(text, sizes))}
         for ranks, sizes in rows
@@ -204,9 +208,10 @@ def _bars(
 
 
 def compared(e: Event, last: Event) -> Iterator[Event]:
-    """Bytes and messages of a step, memory, time and the bubble: predicted, and measured."""
+    """Yields rows that compare predictions with measurements: bytes and messages of a step, memory,
+    time of a step, bubble."""
     measured: Sequence[Event] = last.get("measured", ())
-    kinds = () if e.get("servers") else e.get("kinds", ())  # what they send nobody knows before
+    kinds = () if e.get("servers") else e.get("kinds", ())  # with servers nothing is predicted
     for kind in kinds:
         ranks = ranks_text(tuple(kind["ranks"]))
         of_ranks = [measured[r] for r in kind["ranks"]] if len(measured) == e["ranks"] else []
@@ -234,7 +239,8 @@ def compared(e: Event, last: Event) -> Iterator[Event]:
 
 
 def _row(label: str, ranks: str, sizes: Sequence[float], texts: Iterable[str]) -> Event:
-    """A predicted size and, if it is known, the measured one: two bars, and their text."""
+    """A row with the predicted size and, if there is one, the measured size: two bars and their
+    text."""
     a, b = sizes[0], sizes[-1]
     error = f"{b / a - 1:+.1%}" if len(sizes) > 1 and a else ""
     numbers, words = list(map(number, sizes)), list(texts)

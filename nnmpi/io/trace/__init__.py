@@ -1,7 +1,7 @@
-"""--trace: what each rank did when, in one file and as sums.
+"""--trace: what each rank did at which time, in one file and as sums.
 
-recording.py   what a rank notes while it runs, in memory that does not grow
-tracing.py     the records of all ranks, on the first rank and on its clock
+recording.py   what a rank records while it runs, in bounded memory
+tracing.py     the records of all ranks, on rank 0 and on its clock
 summary.py     one table of them, in which waits are divided; seconds of each rank, the bubble
 chrome.py      the file, which `nnmpi.sim.commands.trace` reads
 """

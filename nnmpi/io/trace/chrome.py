@@ -1,9 +1,9 @@
 """The file of --trace, in the trace event format of Chrome, which ui.perfetto.dev shows.
 
-One process a rank, in order. Operations are complete events, with the waits within them: a part
+One process per rank, in order. Operations are complete events, with the waits within them: a part
 of category "wait", then one of category "communicate". An arrow leads from a send to the end of the
-wait for it. Works that go on in the background are on lanes of their own, from their start to when
-they were found complete, above which counters tell the bytes under way and the memory.
+wait for it. Works in the background are on lanes of their own, from their start to when they were
+found complete; above them are counters of the bytes under way and of the memory.
 `nnmpi.sim.commands.trace` reads the file.
 
     rank      F0 ─────── B0 ──────────────────────── UPDATE ───
@@ -28,17 +28,18 @@ CATEGORY = "background"
 
 
 def within_waits(works: np.ndarray, events: np.ndarray) -> np.ndarray:
-    """Which works began and ended in one event of communication, which shows them already."""
+    """A mask of the Works that began and ended within one event of communication, which shows them
+    already."""
     shown = events[which(events, *WAITS, *SENDS)]
     shown = shown[np.argsort(shown["began"], kind="stable")]
     last = np.searchsorted(shown["began"], works["began"], "right") - 1
-    ends = np.append(shown["ended"], -np.inf)  # the last one is that of no event
+    ends = np.append(shown["ended"], -np.inf)  # index -1, for Works before any event, is never late
     shows: np.ndarray = works["ended"] <= ends[last]
     return shows
 
 
 def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """Complete events of what is in the background, on as many lanes as are needed."""
+    """Yields complete events for Works in the background, on as many lanes as are needed."""
     rows = entries.works[~within_waits(entries.works, entries.events)]
     ends = list[int]()  # of the last work of each lane
     times = (nanoseconds(rows[name], start).tolist() for name in ("began", "ended"))
@@ -56,7 +57,7 @@ def slices(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, 
 
 
 def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str, Any]]:
-    """The bytes of all works under way, after each change, and the memory of the process."""
+    """Yields the bytes of all Works under way, after each change, and the memory of the process."""
     events, works, operations = entries
     sizes = np.array([nbytes for *_, nbytes in operations], np.int64)[works["kind"] - len(KINDS)]
     times = np.concatenate([works["began"], works["ended"]])
@@ -73,7 +74,7 @@ def counters(entries: RankEntries, rank: int, start: float) -> Iterator[dict[str
 
 
 def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
-    """Whole nanoseconds since the start: so what is nested stays nested."""
+    """Times as whole nanoseconds since the start: so nested events stay nested."""
     rounded: np.ndarray = np.rint((times - start) * 1e9).astype(np.int64)
     return rounded
 
@@ -84,7 +85,7 @@ def nanoseconds(times: np.ndarray, start: float) -> np.ndarray:
 def write(
     path: str, table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh, facts: Mapping[str, Any]
 ) -> None:
-    """Writes the events of all ranks, or leaves an old file; raises OSError."""
+    """Writes the events of all ranks to a file, or leaves an old file; raises OSError."""
     with replaced(Path(path), "x") as file:
         file.write('{"displayTimeUnit": "ms",\n"otherData": ')
         json.dump(facts, file)
@@ -99,7 +100,7 @@ def write(
 def _events(
     table: np.ndarray, ranks: Sequence[RankEntries], mesh: Mesh
 ) -> Iterator[dict[str, Any]]:
-    """Names, operations, arrows, what is in the background and counters, rank by rank."""
+    """Yields names, operations, arrows, Works in the background and counters, rank by rank."""
     start = min(rows["began"].min(initial=np.inf) for rows in (table, *(r.works for r in ranks)))
     began, arrived, ended = (
         nanoseconds(table[name], start) for name in ("began", "arrived", "ended")
@@ -131,7 +132,7 @@ def _name(rank: int, mesh: Mesh) -> str:
 
 
 def _operation(row: np.void, began: int, arrived: int, ended: int) -> Iterator[dict[str, Any]]:
-    """An operation, or the parts of a wait that are not empty."""
+    """Yields an operation, or the parts of a wait that are not empty."""
     kind = KINDS[row["kind"]]
     args = {key: int(row[key]) for key in ("micro", "stage", "step") if row[key] >= 0}
     parts = [(kind, kind, began, ended)]

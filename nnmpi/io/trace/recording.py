@@ -1,7 +1,7 @@
-"""Recording: the Recorder of --trace, in memory that does not grow with the steps of a run.
+"""Recording: the Recorder of --trace, whose memory does not grow with the steps of a run.
 
-Operations, waits within them and works of the Comms are entries of one kind, with the times at
-which they began and ended: what a rank does in the order of ends, works in the order of starts.
+Operations, waits within them and Works of the Comms are entries of one form, with the times at
+which they began and ended: what a rank does in the order of ends, Works in the order of starts.
 """
 
 import os
@@ -21,22 +21,22 @@ from nnmpi.schedules.op import Kind, Op
 CAPACITY = 400_000  # entries of a rank: 15 MB
 
 EVALUATION = -1
-"""The step of what is done between steps."""
+"""The step number of events between steps."""
 
 NO_LIMIT = np.iinfo(np.int32).max
 
 ENTRY = np.dtype(
     [
-        ("kind", "i4"),  # of KINDS; behind these, of the operations of works
+        ("kind", "i4"),  # an index of KINDS; above these, of the operations of Works
         ("stage", "i2"),
         ("micro", "i4"),
         ("step", "i4"),
         ("began", "f8"),
         ("ended", "f8"),
-        ("memory", "i8"),  # bytes of the process, at the end of what computes; 0: not known
+        ("memory", "i8"),  # bytes of the process at the end of a computing operation; 0: not known
     ]
 )
-PACKED = Struct("=ihiiddq")  # an entry
+PACKED = Struct("=ihiiddq")  # an ENTRY: packing bytes is faster than assigning a NumPy row
 
 WAITS = {
     "wait F": "receive F",
@@ -49,13 +49,13 @@ WAITS = {
     "tensor": "sum channels",
     "gather": "gather parameters",
 }
-"""Within an operation, a rank waits for others, and then for what follows once they are there: an
-activation, a gradient, what stages of pipedream tell each other besides; the sums of gradients, the
-agreement on a step, the sums of BatchNorm; that all have updated parameters that they share; the
-sums of sharded layers; parameters that are gathered."""
+"""Waits within operations, each with what follows once the other ranks have come: an activation, a
+gradient, other messages between stages of pipedream; sums of gradients, agreement on a step, sums
+of BatchNorm; a barrier after shared parameters are updated; sums of sharded layers; gathered
+parameters."""
 
 KINDS = (*(kind.value for kind in Kind), *WAITS, "exchange", "evaluate")
-"""Kinds of events; `exchange` is that of a gradient for parameters with a server."""
+"""Kinds of events; `exchange` is a worker's exchange of gradients for parameters with a server."""
 
 PASSES = ("F", "B", "I", "W", "RECOMPUTE")
 COMPUTE = (*PASSES, "UPDATE")
@@ -64,19 +64,19 @@ CODES = {kind: code for code, kind in enumerate(KINDS)}
 
 
 def which(events: np.ndarray, *kinds: str) -> np.ndarray:
-    """Which events are of these kinds."""
+    """A mask of the events that are of these kinds."""
     return np.isin(events["kind"], [CODES[kind] for kind in kinds])
 
 
 def unknown() -> int:
-    """The memory of the process where there is no /proc."""
+    """The memory of the process where there is no /proc: 0."""
     return 0
 
 
 @contextmanager
 def resident_bytes() -> Iterator[Callable[[], int]]:
-    """A function that returns the memory of this process, as Linux counts it, for use within the
-    context; it takes a microsecond or two."""
+    """A context that yields a function, which returns the resident memory of this process on Linux;
+    a call takes a microsecond or two."""
     try:
         file = os.open("/proc/self/statm", os.O_RDONLY)
     except OSError:
@@ -93,8 +93,8 @@ class RankEntries(NamedTuple):
     """The entries of the first steps of a rank, all of which are complete.
 
     events      what the rank did, in the order of ends; no wait without its operation
-    works       that went on in the background, in the order of starts
-    operations  name, algorithm and bytes of each kind of works
+    works       Works in the background, in the order of starts
+    operations  name, algorithm and bytes of each kind of Work
     """
 
     events: np.ndarray
@@ -103,7 +103,7 @@ class RankEntries(NamedTuple):
 
     @classmethod
     def of(cls, rows: np.ndarray, operations: list[tuple[str, str, int]]) -> "RankEntries":
-        """The rows of a rank, parted."""
+        """Divides the rows of a rank into events and Works."""
         is_work = rows["kind"] >= len(KINDS)
         events, works = rows[~is_work], rows[is_work]
         ends = np.flatnonzero(~which(events, *WAITS))
@@ -112,7 +112,8 @@ class RankEntries(NamedTuple):
 
 
 class Works(list[Work]):
-    """The works under way on a rank, and which of them have started in a step, and when."""
+    """The Works that are under way on a rank; those that started within a step are recorded when
+    they end."""
 
     def __init__(self, recording: "Recording") -> None:
         self._recording, self._began = recording, dict[Work, tuple[int, float]]()
@@ -131,7 +132,7 @@ class Works(list[Work]):
 class Recording(Recorder):
     """Keeps the first entries of a run, as many as there is room for.
 
-    Works are added under the lock of the Progress, by whatever thread ends them.
+    Works are added under the lock of the Progress, by whichever thread ends them.
     """
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
@@ -141,7 +142,7 @@ class Recording(Recorder):
 
     @contextmanager
     def of_run(self, comm: Comm) -> Iterator[None]:
-        """Within it works are recorded too, and memory."""
+        """A context in which Works and memory are recorded too."""
         with resident_bytes() as self._memory, comm.works_in(Works(self)):
             try:
                 yield
@@ -156,7 +157,7 @@ class Recording(Recorder):
         self._append(CODES[name], stage, micro, self.step, began, memory)
 
     def add_work(self, work: CallSignature, step: int, began: float) -> None:
-        """A work that ends now, and the step in which it started."""
+        """Records a Work that ends now, with the step in which it started."""
         number = self._operations.setdefault(work, len(self._operations))
         self._append(len(KINDS) + number, -1, -1, step, began, 0)
 
@@ -181,20 +182,20 @@ class Recording(Recorder):
 
     @property
     def operations(self) -> list[tuple[str, str, int]]:
-        """Name, algorithm and bytes of each kind of works."""
+        """Name, algorithm and bytes of each kind of Work."""
         return [(work.operation, work.algorithm, work.bytes) for work in self._operations]
 
     @property
     def limit(self) -> int:
-        """The steps below are complete: those before the last one that ended with an UPDATE, whose
-        works may be under way."""
+        """The number of complete steps: those below the last one that ended with an UPDATE, whose
+        Works may still be under way."""
         if not self._is_full:
             return NO_LIMIT
         rows = self.rows(NO_LIMIT)
         return int(rows["step"][which(rows, "UPDATE")].max(initial=0))
 
     def rows(self, limit: int) -> np.ndarray:
-        """The entries of steps below."""
+        """The entries of steps below `limit`."""
         rows = np.frombuffer(self._rows, ENTRY)
         return rows[rows["step"] < limit]
 

@@ -1,4 +1,4 @@
-"""One table of the events of all ranks, in which each wait is divided; sums over it.
+"""One table of the events of all ranks, in which each wait is divided, and sums over it.
 
     receiver    began ├─── waiting ───┤── communicating ──┤ ended
     sender                            └ SEND started              a message
@@ -33,7 +33,7 @@ from nnmpi.sim.drawing.timeline import Span
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 MESSAGES = {"wait F": ("SEND_F", -1), "wait B": ("SEND_B", +1)}
-"""The operation that sends the message of a wait, and how many stages away that is."""
+"""For each wait for a message, the operation that sends it, and how many stages away it is."""
 
 COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "sums": REPLICAS,
@@ -42,10 +42,10 @@ COLLECTIVES: Mapping[str, tuple[str, ...]] = {
     "agree": MODEL,
     "tensor": ("tp",),
 }
-"""The axes along which the ranks of a group differ, by the wait for it."""
+"""By wait, the axes along which the ranks differ that take part."""
 
 MEET = tuple(wait for wait in WAITS if wait != "gather")
-"""Waits for others to come. A gather began before, on all ranks: what is waited for is messages."""
+"""Waits for other ranks to come. A gather began earlier on all ranks, so it waits for messages."""
 
 TRACED = np.dtype(
     [
@@ -59,7 +59,8 @@ TRACED = np.dtype(
 
 
 def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
-    """The table, rank by rank; `gathered` are the events of each rank, on one clock."""
+    """The table of all events, rank by rank; `gathered` has the events of each rank, on one
+    clock."""
     events = np.concatenate(gathered)
     table = np.empty(len(events), TRACED)
     for name in ENTRY.names or ():
@@ -76,7 +77,7 @@ def traced(gathered: Sequence[np.ndarray], mesh: Mesh) -> np.ndarray:
 
 
 def _net(events: np.ndarray) -> np.ndarray:
-    """The seconds of each event without the waits within it: those end before it does."""
+    """The seconds of each event without the waits within it, which precede it in the table."""
     seconds: np.ndarray = events["ended"] - events["began"]
     inside = which(events, *WAITS)
     operations, waits = np.flatnonzero(~inside), np.flatnonzero(inside)
@@ -86,7 +87,8 @@ def _net(events: np.ndarray) -> np.ndarray:
 
 
 def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
-    """The first rank of the group along these axes, for each rank; servers are alone."""
+    """For each rank, the first rank of its group along these axes; servers are groups of their
+    own."""
     first = np.arange(ranks)
     for group in mesh.groups(*axes):
         first[list(group)] = group[0]
@@ -94,13 +96,14 @@ def _group_of(ranks: int, mesh: Mesh, *axes: str) -> np.ndarray:
 
 
 def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: int) -> None:
-    """Finds the send that each wait for a message was for.
+    """Finds the send for which each wait for a message was, and writes it into the table.
 
-    None that seems to have begun after the wait had ended: the clocks of hosts drift.
+    A send that seems to have begun after the wait had ended is ignored: the clocks of hosts drift.
     """
 
     def keyed(kind: str, away: int) -> Iterator[tuple[tuple[int, ...], int]]:
-        """Pipeline, step, micro-batch and stage of the sender, and the row."""
+        """Yields (pipeline, step, micro-batch, stage of the sender) and the row of each event of a
+        kind."""
         at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
         rows = table[at]
         stages = rows["stage"] + np.int64(away)
@@ -116,10 +119,11 @@ def _match(table: np.ndarray, pipeline: np.ndarray, wait: str, send: str, away: 
 
 
 def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
-    """The k-th wait of this kind in a step is one operation of all ranks of a group."""
+    """Writes, for each wait of a kind, when the last rank of its group arrived: the k-th wait of a
+    step is the same operation on all of them."""
     at = np.flatnonzero(which(table, kind) & (table["step"] >= 0))
     waits = table[at]
-    steps = _pairs(waits["rank"], waits["step"])  # they do not decrease
+    steps = _pairs(waits["rank"], waits["step"])  # in ascending order, so searchsorted finds firsts
     k = np.arange(len(at)) - np.searchsorted(steps, steps)
     _, step = np.unique(_pairs(group[waits["rank"]], waits["step"]), return_inverse=True)
     _, operation = np.unique(_pairs(step, k), return_inverse=True)
@@ -129,7 +133,7 @@ def _meet(table: np.ndarray, group: np.ndarray, kind: str) -> None:
 
 
 def _pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """A number for each pair of numbers below 2^31."""
+    """An integer for each pair of integers below 2^31."""
     pairs: np.ndarray = a.astype(np.int64) << 32 | b
     return pairs
 
@@ -141,7 +145,8 @@ SENDS = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate
 
 
 class Seconds(NamedTuple):
-    """How a rank spent the time from its first to its last recorded step, without evaluation."""
+    """How many seconds a rank spent on what, from its first to its last recorded step, without
+    evaluation."""
 
     computing: float
     communicating: float  # while nothing was computed
@@ -150,7 +155,8 @@ class Seconds(NamedTuple):
 
 
 def facts(table: np.ndarray) -> dict[str, Any]:
-    """The steps, and the seconds of each rank that has recorded one, for the last event."""
+    """The number of recorded steps, and the seconds of each rank that has recorded one, for the
+    last event."""
     in_steps = table[table["step"] != EVALUATION]
     rows = {}
     for rank in np.unique(in_steps["rank"]).tolist():
@@ -180,8 +186,9 @@ Bubble: TypeAlias = dict[str, dict[str, float]]
 
 
 def bubble(table: np.ndarray, mesh: Mesh, config: Config) -> tuple[Bubble, list[Span]]:
-    """The bubble of all pipelines for the last event, if there is one and a step was recorded; a
-    simulated step of all ranks, unless steps overlap."""
+    """The bubble of all pipelines for the last event, measured and simulated, and the spans of a
+    simulated step; both empty without a pipeline or a recorded step. Where steps overlap there are
+    no spans."""
     p = mesh.axes["pp"]
     if p == 1:
         return {}, []
@@ -214,7 +221,7 @@ def _idle_and_computing(p: int, makespan: float, computing: float) -> np.ndarray
 def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
     """The passes of the ranks of a pipeline in each step, or in each epoch if steps overlap."""
     number = rows["step"]
-    if overlap:  # an evaluation comes after each epoch
+    if overlap:  # an evaluation ends each epoch, so counting evaluations numbers the epochs
         of_ranks = [rows[rows["rank"] == r] for r in np.unique(rows["rank"])]
         number = np.concatenate([np.cumsum(which(events, "evaluate")) for events in of_ranks])
     chosen = which(rows, *(COMPUTE if overlap else PASSES))
@@ -224,13 +231,14 @@ def _steps(rows: np.ndarray, overlap: bool) -> list[np.ndarray]:
 
 
 def _message(rows: np.ndarray) -> float:
-    """The median time of messages whose receivers were already waiting."""
+    """The median seconds of messages whose receivers were already waiting."""
     early = rows[(rows["sent"] >= 0) & (rows["arrived"] > rows["began"])]
     return float(np.median(early["ended"] - early["arrived"])) if len(early) else 0.0
 
 
 def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) -> Simulation:
-    """A step that takes the mean time of these for each kind of pass."""
+    """Simulates a step in which each pass takes the mean time of these rows for its kind and
+    stage."""
 
     def mean(*kinds: str, stage: int | None = None) -> float:
         nets = rows["net"][which(rows, *kinds) & (stage is None or rows["stage"] == stage)]

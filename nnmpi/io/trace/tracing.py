@@ -1,6 +1,6 @@
-"""Tracer: what the trainer knows of --trace; the events of all ranks, on the first one's clock.
+"""Tracer: what the trainer uses of --trace; it puts the events of all ranks on the clock of rank 0.
 
-How far clocks are apart is estimated from messages that go to and fro:
+The difference of clocks is estimated from messages that go to and fro:
 
 rank 0      t0 ──────► ──────── t1       offset = t - (t0 + t1) / 2
 rank r            t ─┘                   of the fastest round trip; the error is at most half of it
@@ -26,9 +26,9 @@ ROUNDS = 20
 
 
 class Tracer:
-    """Records a run if the config asks for it, and says at its end what was recorded.
+    """Records a run if the config asks for it, and summarizes at its end what was recorded.
 
-    Every rank makes one; the clocks of ranks are compared then.
+    Every rank makes one, since the clocks of ranks are compared then.
     """
 
     def __init__(self, config: Config, comm: Comm) -> None:
@@ -38,11 +38,12 @@ class Tracer:
         self._offsets = offsets(comm, self.recorder.now) if config.trace else np.zeros(comm.size)
 
     def of_run(self) -> AbstractContextManager[None]:
-        """The context of all steps of a run, in which works and memory are recorded too."""
+        """A context for all steps of a run, in which Works and memory are recorded too."""
         return self._recording.of_run(self._comm) if self._recording else nullcontext()
 
     def outcome(self, mesh: Mesh) -> dict[str, Any]:
-        """Writes the file; returns what the last event says of it. Every rank calls it."""
+        """Writes the trace file, and returns its summary for the last event; every rank calls
+        it."""
         if self._recording is None:
             return {}
         gathered = gather(self._comm, self._recording, self._offsets)
@@ -52,7 +53,8 @@ class Tracer:
             raise AgreedError(str(error)) from None
 
     def _written(self, gathered: Sequence[RankEntries], mesh: Mesh) -> dict[str, Any]:
-        """On the first rank, which alone has entries; the others know nothing."""
+        """Writes the file and returns its summary on rank 0, which alone has the entries; {} on
+        others."""
         path = self._config.trace
         if not gathered or path is None:
             return {}
@@ -64,20 +66,22 @@ class Tracer:
         except OSError as error:
             raise AgreedError(
                 f"cannot write trace {path}: {error.strerror or error}; the run itself is "
-                "complete: name another file"
+                "complete; name another file"
             ) from None
         return {"trace": outcome}
 
 
 def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
-    """On rank 0, how far the clock of each rank is ahead of its own; every rank calls it.
+    """On rank 0, by how many seconds the clock of each rank is ahead of its own; every rank calls
+    it.
 
-    Clocks of several hosts have any start. They also drift, by up to some microseconds a second,
+    Clocks of several hosts start anywhere. They also drift, by up to some microseconds per second,
     which is not corrected.
     """
     ahead, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
+            # of the fastest round trip, whose error is smallest
             ahead[other] = min(_asked(comm, other, clock) for _ in range(ROUNDS))[1]
         return ahead
     for _ in range(ROUNDS):
@@ -88,7 +92,7 @@ def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
 
 
 def _asked(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[float, float]:
-    """The time of a round trip, and how far the other clock is ahead."""
+    """The time of a round trip to another rank, and by how much its clock is ahead."""
     theirs, began = np.zeros(1), clock()
     comm.isend(theirs, other).wait()
     comm.irecv(theirs, other).wait()
@@ -97,10 +101,8 @@ def _asked(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[float, f
 
 
 def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEntries]:
-    """On rank 0, the entries of each rank in the steps that all ranks have recorded, on its clock.
-
-    Every rank calls it.
-    """
+    """On rank 0, the entries of each rank in the steps that all ranks have recorded, on the clock
+    of rank 0; every rank calls it."""
     of_ranks = gather_objects(comm, (recording.limit, recording.operations))
     entries = recording.rows(min(limit for limit, _ in of_ranks))
     counts = np.zeros((comm.size, 1), np.int64)

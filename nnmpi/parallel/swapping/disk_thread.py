@@ -15,11 +15,11 @@ from nnmpi.parallel.swapping.arena import Arena
 class DiskThread:
     """A thread that writes and reads, and what it shares with the thread that computes.
 
-    change     the condition to hold when reading or changing the others; notified of changes
-    jobs       what is to be done: ("write", "read" or "drop", a stage or STATE)
-    loaded     what has been read and has not been needed yet
-    in_use    bytes in memory, or reserved for a job
-    at         the stage whose backward pass is next
+    change   the condition to hold when reading or changing the others; notified of changes
+    jobs     what is to be done: ("write", "read" or "drop", a stage or STATE)
+    loaded   what has been read and has not been needed yet
+    in_use   bytes in memory, or reserved for a job
+    at       the stage whose backward pass is next
     """
 
     def __init__(self, plan: Residences, arena: Arena) -> None:

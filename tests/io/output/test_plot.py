@@ -111,11 +111,11 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "missing": ("missing", {}, ("cannot read log missing: No such file", "--log")),
     "a directory": (".", {}, ("cannot read log .: Is a directory",)),
     "bytes": (b"\xff\xfe\x00", {}, ("log is not a log: it is not text",)),
-    "a table": ("1,2,3\n4,5,6\n", {}, ("log is not a log: line 1 is no event",)),
-    "nested": ("[" * 100_000 + "\n", {}, ("line 1 is no event",)),
-    "no start": (epochs(), {}, ("no start event in line 1",)),
+    "a table": ("1,2,3\n4,5,6\n", {}, ("log is not a log: line 1 is not a JSON event",)),
+    "nested": ("[" * 100_000 + "\n", {}, ("line 1 is not a JSON event",)),
+    "no start": (epochs(), {}, ("line 1 is not the start of a run",)),
     "no epochs": ([START, {"event": "failed"}], {}, ("log has no epoch", "'failed'")),
-    "no log": (None, {}, ("no log is given",)),
+    "no log": (None, {}, ("no log was given",)),
     "suffix": ([START, *epochs()], {"out": "p.doc"}, ("cannot write p.doc", ".png, .svg or .pdf")),
     "x": ([START, *epochs()], {"x": "time"}, ("x 'time' is not one of epochs, steps, seconds",)),
     "no model": (
@@ -126,7 +126,7 @@ WRONG: dict[str, tuple[Any, dict[str, Any], tuple[str, ...]]] = {
     "an older log": (
         [START, *({k: v for k, v in e.items() if k != "seconds"} for e in epochs())],
         {"x": "seconds"},
-        ("log log has no seconds; draw it over epochs or steps",),
+        ("log log has no seconds: draw it over epochs or steps",),
     ),
 }
 
