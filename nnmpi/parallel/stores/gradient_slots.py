@@ -102,7 +102,7 @@ class GradientSlots:
         self._padding = [self._padding_of(b) for b in range(len(lengths))]
 
     def begin(self) -> None:
-        """Starts a step: forgets the sums of the last one, and frees all slots."""
+        """Starts a step: discards the sums of the last step, and frees all slots."""
         assert not self._in_flight
         self._free.extend(self._open.values())
         self._open.clear()

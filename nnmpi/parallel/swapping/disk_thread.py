@@ -135,8 +135,8 @@ class DiskThread:
         nbytes = self._nbytes[s]
 
         def has_room() -> bool:
-            rest = reserved(self._plan.loads, self._plan.choice, s, self.at)
-            return self.in_use + nbytes + rest <= self.limit
+            ahead = reserved(self._plan.loads, self._plan.choice, s, self.at)
+            return self.in_use + nbytes + ahead <= self.limit
 
         with self.change:
             self.change.wait_for(lambda: has_room() or self._is_ended)
