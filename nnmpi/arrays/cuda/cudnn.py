@@ -131,10 +131,7 @@ def _graph(operation: CudnnOperation, device: int, thread: int) -> CudnnGraph | 
         return build(operation, handle=_handle(device, thread))
     except library().cudnnGraphNotSupportedError:
         return None
-    except (
-        RuntimeError,
-        ValueError,
-    ) as error:  # cuDNN declines in this way what it cannot describe
+    except (RuntimeError, ValueError) as error:  # cuDNN cannot describe it
         warnings.warn(f"cuDNN refuses {operation.label}: {error}", stacklevel=2)
         return None
 

@@ -65,11 +65,9 @@ def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., 
         if not (fits(p) and fits(g) and plain and values_fit and same_size):
             return NotImplemented
         decided = factor if is_array(factor) else None
-        floats_of_step = map(
-            np.float32, (*constants[:floats], 1.0 if decided is not None else factor)
-        )
-        flags_of_step = map(np.int32, constants[floats:])
-        args = (p, g, *sums, values, decided, *counts(p.size), *floats_of_step, *flags_of_step)
+        float32s = map(np.float32, (*constants[:floats], 1.0 if decided is not None else factor))
+        int32s = map(np.int32, constants[floats:])
+        args = (p, g, *sums, values, decided, *counts(p.size), *float32s, *int32s)
         T = FLOAT if values is None else type_of(values.dtype)
         return run("optimizers", name, p.size, args, T, type_of(g.dtype))
 
@@ -160,20 +158,11 @@ def class_losses_loop(
         labels = at
     n, C = z.shape
     losses = loss if loss.ndim else xp_of(z).empty(n, "float32")
-    one_block = C <= NARROW and n <= ROWS_OF_BLOCK and not loss.ndim
-    args = (
-        z,
-        labels,
-        losses,
-        sums,
-        at,
-        loss if one_block else None,
-        *counts(n, C),
-        np.float32(scale),
-    )
+    fused = C <= NARROW and n <= ROWS_OF_BLOCK and not loss.ndim
+    args = (z, labels, losses, sums, at, loss if fused else None, *counts(n, C), np.float32(scale))
     name, threads = ("narrow_losses", n) if C <= NARROW else ("wide_losses", n * THREADS)
-    run("softmax", name, 1 if one_block else threads, args, type_of(z.dtype))
-    if not loss.ndim and not one_block:
+    run("softmax", name, 1 if fused else threads, args, type_of(z.dtype))
+    if not loss.ndim and not fused:
         run("softmax", "sum_losses", 1, (losses, loss, *counts(n), np.float32(scale)))
     return None
 

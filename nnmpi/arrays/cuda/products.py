@@ -84,10 +84,8 @@ def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
     blas, handle = xp.cuda.cublas, xp.cuda.get_cublas_handle()
     (m, k), n = a.array.shape[-2:], c.array.shape[-1]
     (count, *steps), rest = _batches(c.array.shape[:-2], [x.strides for x in (b, a, c)])
-    transposition = (
-        blas.CUBLAS_OP_T,
-        blas.CUBLAS_OP_N,
-    )  # row-major is N: cuBLAS is column-major, and computes C^T
+    # a row-major factor is its transpose to cuBLAS, which computes C^T: no transposition
+    transposition = blas.CUBLAS_OP_T, blas.CUBLAS_OP_N
     zero, one = (FACTORS[i:].ctypes.data for i in range(2))
     for offsets in rest:
         operands = [

@@ -290,9 +290,8 @@ def _gradients(
 ) -> epilogue.Gradients:
     """Allocates the gradients that are needed: of x with this shape (N, H, W, C), of w and of b."""
     xp, dtype = xp_of(method.x), method.x.dtype
-    sums = (
-        xp.empty if isinstance(method, Cudnn) else xp.zeros
-    )  # cuDNN overwrites db, others add to it
+    # cuDNN overwrites db, other methods add to it
+    sums = xp.empty if isinstance(method, Cudnn) else xp.zeros
     return epilogue.Gradients(
         xp.empty(shape, dtype) if needs[0] else None,
         method.new_dw() if needs[1] else None,

@@ -124,9 +124,7 @@ class Im2col:
                 columns = self.xp.empty(places.shape, places.dtype)
                 gather_loop(places, columns)
             return columns.reshape(groups, T, K)
-        planes = places.transpose(
-            0, 6, 7, 8, *range(1, 6)
-        ).copy()  # a copy: the next chunk overwrites `padded`
+        planes = places.transpose(0, 6, 7, 8, *range(1, 6)).copy()  # `padded` is used again
         columns = planes.reshape(groups, K, T).swapaxes(1, 2)
         if self.keeps:
             self.kept[s.start] = columns
