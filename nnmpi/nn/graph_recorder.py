@@ -142,7 +142,7 @@ class GraphRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
     ) -> None:
-        """Records one op; called for each op of the pass (see `nnmpi.autograd.recording`)."""
+        """Records one op, its arguments and its result (see `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y.requires_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)

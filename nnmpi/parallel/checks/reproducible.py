@@ -78,7 +78,7 @@ class DeferredStats:
         self._seen: list[tuple[Moments, Callable[[Moments], None]]] = []
 
     def begin(self) -> None:
-        """Starts a slice."""
+        """Forgets the moments of the last slice, before the next one is computed."""
         self._seen = []
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:

@@ -23,7 +23,7 @@ class Clock(ContextDecorator):
     """
 
     def begin(self) -> None:
-        """Starts a step."""
+        """Starts the clock of a step."""
         self._began = time.thread_time()
 
     def seconds(self) -> float:

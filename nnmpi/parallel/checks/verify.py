@@ -164,11 +164,11 @@ class VerifiedStrategy:
         """Copies what callbacks may have changed: options of parameter groups, and which parameters
         train."""
         groups = self._update.optimizer.param_groups, self.optimizer.param_groups
-        for group, mine in zip(*groups, strict=True):
-            group |= {**mine, "params": group["params"]}
-        both = zip(*(model.parameters() for model in self._models), strict=True)
-        for mine, single in both:
-            single.requires_grad = mine.requires_grad
+        for group, ours in zip(*groups, strict=True):
+            group |= {**ours, "params": group["params"]}
+        pairs = zip(*(model.parameters() for model in self._models), strict=True)
+        for ours, single in pairs:
+            single.requires_grad = ours.requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
         """The differences on this rank, by subject."""
@@ -178,7 +178,9 @@ class VerifiedStrategy:
         )
         gradients = self._gradients()
         if self._dtype == "float16" and not (done.updated and expected.updated):
-            gradients = ((gradient, gradient) for _, gradient in gradients)  # all ranks read them
+            # gradients of a skipped step are not finite, so they are compared with themselves; all
+            # ranks read them all the same, as that is collective
+            gradients = ((gradient, gradient) for _, gradient in gradients)
         with np.errstate(all="ignore"):
             return {
                 "loss": self._scaled("loss", [(ours, theirs)], [theirs]),

@@ -135,12 +135,12 @@ class DiskThread:
         nbytes = self._nbytes[s]
 
         def has_room() -> bool:
-            rest = reserved(self._plan.loads, self._plan.choice, s, self.at)
-            return self.in_use + nbytes + rest <= self.limit
+            ahead = reserved(self._plan.loads, self._plan.choice, s, self.at)
+            return self.in_use + nbytes + ahead <= self.limit
 
         with self.change:
             self.change.wait_for(lambda: has_room() or self._is_ended)
-            self.in_use += nbytes
+            self.in_use += nbytes  # reserved now: passes go on while the pages are read
             self._arena.trim(self.spare)
         self._arena.read_in(self._arena.blocks(s))
         with self.change:
