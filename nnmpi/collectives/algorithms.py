@@ -1,7 +1,7 @@
 """The collective algorithms. An all-reduce is a reduction followed by the transpose of one.
 
 p  ranks        r  this rank        t  round        d  distance to the partner
-c  chunk        v  index among a power of two of ranks
+c  chunk        v  number of a rank in a power of two of ranks
 """
 
 from collections.abc import Callable, Sequence
@@ -13,17 +13,17 @@ from nnmpi.collectives.step import NOBODY, Algorithm, Ranks, Step, only, reverse
 
 
 def levels(p: int) -> int:
-    """log2 p rounded up: the depth of a binary tree over p ranks."""
+    """log2(p) rounded up: the depth of a binary tree over p ranks."""
     return (p - 1).bit_length()
 
 
 def one_chunk(p: int) -> int:
-    """Chunks of an algorithm that does not cut the buffer."""
+    """Returns 1: the number of chunks of an algorithm that does not cut the buffer."""
     return 1
 
 
 def chunk_per_rank(p: int) -> int:
-    """Chunks of an algorithm with one chunk per rank."""
+    """Returns p: the number of chunks of an algorithm with one chunk per rank."""
     return p
 
 
@@ -35,8 +35,8 @@ def chunk_per_rank(p: int) -> int:
 #                               1       2        3        0        1
 #                               2       1        2        3        0
 #
-# d is 1 to the right and -1 to the left. A transpose turns messages round, so that the gather which
-# goes on to the right is the transpose of the ring to the left.
+# d is 1 to the right and -1 to the left. A transpose reverses messages, so the all-gather that
+# sends to the right is the transpose of the ring to the left.
 def _ring(d: int) -> Algorithm:
     def at(t: int, r: Ranks, p: Ranks) -> Step:
         out, into = (r - d * (t + 1)) % p, (r - d * (t + 2)) % p
@@ -62,7 +62,7 @@ def _direct(t: int, r: Ranks, p: Ranks) -> Step:
 direct = Algorithm(lambda p: p - 1, chunk_per_rank, _direct)
 
 
-# Binomial tree, from the leaves to rank 0; buffers are sent whole.
+# Binomial tree, from the leaves to rank 0; each message is the whole buffer.
 #
 #   p = 6    t = 0    0 <- 1   2 <- 3   4 <- 5
 #                1    0 <- 2
@@ -84,19 +84,19 @@ def _server(t: int, r: Ranks, p: Ranks) -> Step:
 server = Algorithm(lambda p: p - 1, one_chunk, _server)
 
 
-# Numbers of ranks that are not a power of two. With p = 2^k + extra, the odd ones among the first
-# 2 extra ranks send their buffer to the left neighbour and sit out. The others are numbered by v:
+# If p is not a power of two: with p = 2^k + extra, the odd ranks among the first 2 extra ranks send
+# their buffer to their left neighbour and sit out. The other ranks are numbered by v:
 #
 #   p = 6, extra = 2     r    0   1   2   3   4   5
 #                        v    0   -   1   -   2   3
-#                   chunks   0,1     2,3      4   5     of all ranks that v stands for
+#                   chunks   0,1     2,3      4   5     of the one or two ranks that v stands for
 def _power(p: int) -> int:
     """The largest power of two that is at most p."""
     return 1 << (p.bit_length() - 1)
 
 
 def _fold_rounds(p: int) -> int:
-    """1 if some ranks have to sit out, else 0."""
+    """The rounds of folding: 1 if p is not a power of two and some ranks sit out, else 0."""
     return int(p > _power(p))
 
 
@@ -119,7 +119,7 @@ hand_over = Algorithm(_fold_rounds, chunk_per_rank, _hand_over)
 
 
 def folded(a: Algorithm) -> Algorithm:
-    """An algorithm for powers of two, executed by the ranks that do not sit out."""
+    """An algorithm for powers of two, run by the ranks that do not sit out."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         extra = p - _power(p)
@@ -127,7 +127,7 @@ def folded(a: Algorithm) -> Algorithm:
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
         def first(v: Ranks) -> Ranks:
-            """The first rank, and so the first chunk, of those that v stands for."""
+            """The first rank, and the first chunk, of the one or two ranks that v stands for."""
             return v + np.minimum(v, extra)
 
         (lo, hi), (into_lo, into_hi) = s.send, s.recv
@@ -141,8 +141,8 @@ def folded(a: Algorithm) -> Algorithm:
     return Algorithm(lambda p: a.rounds(_power(p)), chunk_per_rank, at)
 
 
-# Recursive halving: partners at distance p/2, p/4, ... 1 exchange halves of the range that they
-# still reduce, each keeping the half on its own side.
+# Recursive halving: partners at distance p/2, p/4, ... 1 exchange halves of the range of chunks
+# that they still reduce; each keeps the half on its own side.
 #
 #   p = 4    t = 0    0 <-> 2    1 <-> 3    halves 0,1 and 2,3
 #                1    0 <-> 1    2 <-> 3    quarters
@@ -167,9 +167,9 @@ doubling = then(fold, folded(Algorithm(levels, chunk_per_rank, _doubles)))
 
 # Two levels: ranks q k to q k + q - 1 form a node, and the first of them is its leader.
 def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
-    """Algorithm a within each line of q ranks, whose numbers differ by `stride`.
+    """Runs algorithm a within each line of q ranks, whose rank numbers differ by `stride`.
 
-    Where the last line is shorter, a has to accept any p.
+    If the last line is shorter, a must accept any p.
     """
 
     def at(t: int, r: Ranks, p: int) -> Step:
@@ -185,7 +185,7 @@ def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
 
 
 def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
-    """Algorithm a among some of the p ranks, numbered in the order of `members(p)`."""
+    """Runs algorithm a on some of the p ranks, numbered in the order of `members(p)`."""
 
     def at(t: int, r: Ranks, p: int) -> Step:
         ranks = np.asarray(members(p))
@@ -204,18 +204,18 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
 
 @cache
 def rooted(a: Algorithm, root: int) -> Algorithm:
-    """The plan with ranks rotated so that `root` has the role of rank 0; for uncut buffers only."""
+    """Rotates the ranks of an algorithm so that `root` is its rank 0; for uncut buffers only."""
     return among(a, lambda p: [*range(root, p), *range(root)])
 
 
 def hierarchical(q: int) -> Algorithm:
-    """A tree to the leader of each node, a ring among the leaders, and the tree back."""
+    """An all-reduce over nodes of q ranks: trees to leaders, a ring of leaders, trees back."""
     up = within(tree, q)
     leaders = among(then(ring, gather_ring), lambda p: range(0, p, q))
     return then(then(up, leaders), transpose(up))
 
 
-# Each rank starts with its own buffer; all end with the sum.
+# All-reduce: each rank starts with its own buffer; all end with the sum.
 ALGORITHMS = {
     "ring": then(ring, gather_ring),
     "tree": then(tree, transpose(tree)),
@@ -226,10 +226,10 @@ ALGORITHMS = {
     "hierarchical": hierarchical(2),
 }
 
-# Rank r ends with the sum of chunk r; the rest of its buffer is undefined.
+# Reduce-scatter: rank r ends with the sum of chunk r; the rest of its buffer is undefined.
 REDUCE_SCATTERS = {"ring": ring, "p2p": direct, "halving": then(halving, hand_over)}
 
-# Rank r starts with chunk r; all end with all chunks.
+# All-gather: rank r starts with chunk r; all end with all chunks.
 ALL_GATHERS = {
     "ring": gather_ring,
     "p2p": transpose(direct),

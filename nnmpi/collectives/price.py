@@ -1,4 +1,4 @@
-"""The cost of a plan on a network, by simulation.
+"""The cost of a collective algorithm on a network, by simulation.
 
 A message of m bytes takes alpha + m beta, and adding m bytes takes m gamma. A rank sends one
 message and receives one message at a time, both at once. A message starts when sender and receiver
@@ -16,27 +16,27 @@ Floats = NDArray[np.float64]
 
 
 class Link(NamedTuple):
-    """The time of messages: `alpha` seconds for each, and `beta` for each byte."""
+    """The time of a message on a link: `alpha` seconds plus `beta` seconds for each byte."""
 
     alpha: float
     beta: float
 
 
 class Network(NamedTuple):
-    """The links between ranks.
+    """The links between ranks, on one level or two.
 
     link        alpha and beta of a message
     gamma       seconds to add a byte
-    inner       the links within a node, where there are two levels
+    inner       the link within a node; None on one level
     per_node    ranks of a node
-    nodes       of each rank, from 0, where nodes have unlike numbers of them
+    nodes       the node of each rank, from 0, if nodes have different numbers of ranks
     sharing     groups of ranks that use the link of a node at the same time
 
     On one level, `link` connects every two ranks.
 
-    On two levels, `inner` connects the ranks of a node (`per_node` consecutive ranks, or those that
-    `nodes` says), and each node has one `link` to the outside, shared by the messages that cross it
-    in one round.
+    On two levels, `inner` connects the ranks of a node (`per_node` consecutive ranks, or as `nodes`
+    says), and each node has one `link` to the outside, which the messages that cross it in one
+    round share.
     """
 
     link: Link
@@ -48,11 +48,11 @@ class Network(NamedTuple):
 
     @property
     def node_count(self) -> int:
-        """Over how many nodes ranks are spread, where `nodes` says it."""
+        """The number of nodes of the ranks, if `nodes` is given."""
         return int(self.nodes.max()) + 1
 
     def node_of(self, ranks: Ranks) -> Ranks:
-        """The node of each of these ranks."""
+        """The node of each of the given ranks."""
         return ranks // self.per_node if self.nodes is None else self.nodes[ranks]
 
     def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
@@ -69,12 +69,12 @@ class Network(NamedTuple):
 
 
 class Price(NamedTuple):
-    """The simulated cost of a plan.
+    """The simulated cost of an algorithm.
 
     seconds     until the last rank has finished
-    rounds      of the plan
+    rounds      number of rounds
     sent        bytes that each rank sends
-    messages    that each rank sends
+    messages    messages that each rank sends
     """
 
     seconds: float
@@ -84,7 +84,7 @@ class Price(NamedTuple):
 
 
 def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Price:
-    """The time until the last of p ranks has finished, each with a buffer of `nbytes`.
+    """Simulates an algorithm on p ranks, each with a buffer of `nbytes`; returns its cost.
 
     The clocks of all ranks advance together, one round at a time, so memory does not grow with the
     number of messages.
@@ -94,14 +94,14 @@ def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Pric
     chunk = nbytes / algorithm.chunks(p)
     for step in algorithm.steps(r, p):
         source = np.broadcast_to(step.source, p)
-        into = np.flatnonzero(source >= 0)
-        of = source[into]
-        size = np.broadcast_to((step.recv[1] - step.recv[0]) * chunk, p)[into]
-        arrived = np.maximum(clock[of], clock[into]) + network.seconds(of, into, size)
+        dst = np.flatnonzero(source >= 0)
+        src = source[dst]
+        size = np.broadcast_to((step.recv[1] - step.recv[0]) * chunk, p)[dst]
+        arrived = np.maximum(clock[src], clock[dst]) + network.seconds(src, dst, size)
         after = clock.copy()
-        after[into] = arrived + (network.gamma * size if step.reduce else 0.0)
-        after[of] = np.maximum(after[of], arrived)
+        after[dst] = arrived + (network.gamma * size if step.reduce else 0.0)
+        after[src] = np.maximum(after[src], arrived)
         clock = after
-        sent[of] += size
-        messages[of] += 1
+        sent[src] += size
+        messages[src] += 1
     return Price(float(clock.max()), algorithm.rounds(p), sent, messages)

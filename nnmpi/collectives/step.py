@@ -1,8 +1,8 @@
 """The representation of a collective algorithm: in each round, who sends which chunks to whom.
 
-A buffer of n elements is cut into `chunks` pieces, and a range (lo, hi) names pieces lo to hi - 1.
+A buffer of n elements is cut into `chunks` pieces, and a range (lo, hi) means pieces lo..hi-1.
 `Algorithm.at(t, r, p)` is the step of rank r of p in round t. It is plain arithmetic, so r may be
-one rank (to execute the plan) or `arange(p)` (to verify, price or draw it).
+one rank (to run the algorithm) or `arange(p)` (to prove, price or draw it).
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ ChunkRange: TypeAlias = tuple[Ranks, Ranks]
 
 NOBODY = -1
 
-# in NumPy's messages about an array where a number or a condition is needed
+# words in NumPy's errors for an array in place of a number or a condition
 _NEEDS_ONE_NUMBER = ("truth value of an array", "can be converted to")
 _BRANCHES = (
     "at(t, r, p) of the algorithm branches on r, which is an array of all ranks where a plan is "
@@ -31,30 +31,30 @@ _BRANCHES = (
 
 
 class PlanError(ValueError):
-    """The algorithm does not satisfy its claim."""
+    """The algorithm does not do what its claim says."""
 
 
 class Collective(Enum):
-    """An operation of ranks together; its value says what each of them has afterwards."""
+    """A collective operation or message; its value says what each rank has afterwards."""
 
     ALL_REDUCE = "sum, for all"
     REDUCE_SCATTER = "sum, a part for each"
     ALL_GATHER = "parts of all, for all"
     GATHER_COUNTS = "integers of all, for all"
     ALL_TO_ALL = "a part of each for each"
-    BROADCAST = "what one has, for all"
-    MESSAGE = "what one has, for another one"
+    BROADCAST = "the buffer of one, for all"
+    MESSAGE = "the buffer of one, for another"
 
 
 class Step(NamedTuple):
     """The two messages of a rank in a round, one that it sends and one that it receives.
 
     to          the rank that it sends to; NOBODY: it sends nothing
-    send        the chunks that it sends: (2, 4) are chunks 2 and 3
+    send        the chunks that it sends: (2, 4) means chunks 2 and 3
     source      the rank that it receives from; NOBODY: it receives nothing
     recv        the chunks that it receives, in the same form
-    reduce      whether chunks that arrive are added; else they replace those that the rank has;
-                alike on all ranks
+    reduce      True: chunks that arrive are added; False: they replace the rank's own; alike on
+                all ranks
 
     Both messages are in flight at once: a rank sends what it held before the round.
     """
@@ -82,8 +82,10 @@ class Algorithm(NamedTuple):
     at: Callable[[int, Ranks, Ranks], Step]
 
     def steps(self, r: Ranks, p: int) -> Iterator[Step]:
-        """The steps of rank r (or of every rank in r), round by round; raises PlanError where `at`
-        makes none."""
+        """Yields the steps of rank r (or of every rank in r), round by round.
+
+        Raises PlanError if `at` fails or does not return a Step.
+        """
         of_rank = "" if np.ndim(r) else f" for rank {r}"
         for t in range(self.rounds(p)):
             try:
@@ -100,7 +102,7 @@ class Algorithm(NamedTuple):
 
 
 def chunk_start(n: int, chunks: int, i: int) -> int:
-    """The first element of chunk i of n elements; chunk sizes differ by at most one."""
+    """The first element of chunk i of n elements; lengths of chunks differ by at most one."""
     return n * i // chunks
 
 
@@ -110,12 +112,12 @@ def bounds(n: int, chunks: int) -> tuple[int, ...]:
 
 
 def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:
-    """The peer where the condition holds, else NOBODY."""
+    """Returns the peer where the condition holds, else NOBODY."""
     return np.where(condition, peer, NOBODY)
 
 
 def per_rank(step: Step, p: int) -> list[Step]:
-    """Split the step of all p ranks into one step per rank, of plain integers."""
+    """Splits the step of all p ranks into one step per rank, of plain integers."""
     fields = (step.to, *step.send, step.source, *step.recv)
     columns = [np.broadcast_to(np.asarray(x), p).tolist() for x in fields]
     return [
@@ -125,7 +127,7 @@ def per_rank(step: Step, p: int) -> list[Step]:
 
 
 def reverse(a: Algorithm) -> Algorithm:
-    """Algorithm a with its messages in the opposite direction, last round first."""
+    """Algorithm a with all messages in the opposite direction, last round first."""
 
     def at(t: int, r: Ranks, p: Ranks) -> Step:
         s = a.at(a.rounds(p) - 1 - t, r, p)
@@ -135,10 +137,11 @@ def reverse(a: Algorithm) -> Algorithm:
 
 
 def transpose(a: Algorithm) -> Algorithm:
-    """The reverse, with adding and overwriting exchanged.
+    """The reverse of algorithm a, with adding and overwriting exchanged.
 
-    A plan is a linear map from what all ranks hold before to what they hold after, and this is its
-    transpose: a reduction to one rank becomes a broadcast from it, a reduce-scatter an all-gather.
+    An algorithm is a linear map from the buffers of all ranks before to their buffers after, and
+    this is its transpose: a reduction to one rank becomes a broadcast from it, a reduce-scatter an
+    all-gather.
     """
 
     def at(t: int, r: Ranks, p: Ranks) -> Step:
@@ -149,7 +152,7 @@ def transpose(a: Algorithm) -> Algorithm:
 
 
 def then(a: Algorithm, b: Algorithm) -> Algorithm:
-    """First a, then b, on a buffer cut into chunks that are fine enough for both."""
+    """Algorithm a followed by b, on a buffer cut into chunks that are fine enough for both."""
 
     def chunks(p: int) -> int:
         return lcm(a.chunks(p), b.chunks(p))

@@ -1,9 +1,9 @@
-"""Proves that a plan is correct by executing it symbolically.
+"""Proves that a collective algorithm is correct by executing it symbolically.
 
-Each rank holds, for each chunk, an expression: one rank's contribution, or the sum of two
+Each rank holds an expression for each chunk: one rank's contribution, or the sum of two
 expressions. Sums are unordered pairs, so two expressions get the same number exactly if they are
-the same summation tree up to commuting operands: the condition under which floating point gives
-all ranks identical bits.
+the same summation tree up to commuting operands. Under this condition floating point gives all
+ranks identical bits.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,14 +19,14 @@ from nnmpi.options.quoting import quoted
 
 MANY = range(1, 18)  # numbers of ranks for which an algorithm is proved before it is shown
 MOST = 1 << 12
-"""Rounds, and chunks, that are proved beside 4 a rank: more of them would take too long."""
+"""Most rounds or chunks, in addition to 4 a rank: to prove more would take too long."""
 
 
 class Claim(NamedTuple):
     """The specification of a collective: what each rank holds of each chunk.
 
-    starts(rank, chunk)   whether it has its own contribution at the start
-    ends(rank, chunk, p)  whose contributions it must have at the end; None: anything
+    starts(rank, chunk)   True if it has its own contribution at the start
+    ends(rank, chunk, p)  the ranks whose contributions it must have at the end; None: anything
     """
 
     starts: Callable[[int, int], bool]
@@ -43,12 +43,12 @@ ALL_GATHER = Claim(lambda r, c: r == c, lambda r, c, p: {c})
 
 
 def reduce_to(root: int) -> Claim:
-    """The sum over all ranks at one rank; the buffers of the others are undefined."""
+    """The claim of a reduction: one rank ends with the sum; buffers of others are undefined."""
     return Claim(_all, lambda r, c, p: set(range(p)) if r == root else None)
 
 
 def broadcast_from(root: int) -> Claim:
-    """The buffer of one rank at all ranks."""
+    """The claim of a broadcast: all ranks end with the buffer of one rank."""
     return Claim(lambda r, c: r == root, lambda r, c, p: {root})
 
 
@@ -56,7 +56,7 @@ REDUCE, BROADCAST = reduce_to(0), broadcast_from(0)
 
 
 class Expressions:
-    """Numbered expressions: 0 to p - 1 are the contributions of the ranks, the rest are sums."""
+    """Numbered expressions: 0..p-1 are the contributions of the ranks, the rest are sums."""
 
     def __init__(self, p: int) -> None:
         self.contributors = [1 << r for r in range(p)]  # of each expression, one bit per rank
@@ -71,7 +71,6 @@ class Expressions:
 
 
 def _ranks(bits: int) -> set[int]:
-    """The ranks whose bits are set."""
     return {r for r in range(bits.bit_length()) if bits >> r & 1}
 
 
@@ -91,9 +90,9 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
 def rounds(
     algorithm: Algorithm, p: int, claim: Claim, sums: Expressions
 ) -> Iterator[tuple[list[Step], list[list[int | None]]]]:
-    """The steps of all ranks in each round, and the expressions that they then hold, by chunk.
+    """Yields, for each round, the steps of all ranks and the expressions that they then hold.
 
-    The start comes first, without steps; `verify` says what raises PlanError.
+    The first item is the start, without steps. Raises PlanError as `verify` does.
     """
     chunks = check_sizes(algorithm, p)
     have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
@@ -112,13 +111,13 @@ def rounds(
 
 
 def check_sizes(algorithm: Algorithm, p: int) -> int:
-    """Raises PlanError for more rounds or chunks than are proved; returns the number of chunks."""
+    """Returns the number of chunks; raises PlanError for more rounds or chunks than are proved."""
     _size("rounds", algorithm.rounds, p, 0)
     return _size("chunks", algorithm.chunks, p, 1)
 
 
 def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
-    """The number of rounds, or of chunks."""
+    """The number of rounds, or of chunks, checked to be a whole number in range."""
     try:
         n = f(p)
     except Exception as error:
@@ -130,11 +129,11 @@ def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
 
 
 def _rows(t: int, step: Step, p: int) -> list[Step]:
-    """The steps of all ranks in round t; they have whole numbers."""
+    """The steps of all ranks in round t, one a rank, checked to be whole numbers."""
     try:
         rows = per_rank(step, p)
     except (TypeError, ValueError) as error:
-        form = "a peer is one number, or one for each rank, and a range two of them, (lo, hi)"
+        form = "a peer must be a number or one a rank, and a range two of them, (lo, hi)"
         raise PlanError(f"round {t}: {form}: {error}") from None
     if not isinstance(step.reduce, bool | np.bool_):
         raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}, not True or False for all")
@@ -142,13 +141,13 @@ def _rows(t: int, step: Step, p: int) -> list[Step]:
         fields = {"to": (s.to,), "send": s.send, "source": (s.source,), "recv": s.recv}
         for name, values in fields.items():
             if any(type(value) is not int for value in values):
-                wrong = f"{name} is {', '.join(map(repr, values))}, not whole; divide by //"
+                wrong = f"{name} is {', '.join(map(repr, values))}, not an integer; divide by //"
                 raise PlanError(f"round {t}: rank {r}: {wrong}")
     return rows
 
 
 def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
-    """Ranks and chunks are in range."""
+    """Raises PlanError unless all ranks and chunks are in range."""
     p = len(rows)
     for r, s in enumerate(rows):
         for does, way, peer, (lo, hi) in (
@@ -164,7 +163,7 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
 
 
 def _check_matching(t: int, rows: list[Step]) -> None:
-    """Each send has its receive, and each receive its send."""
+    """Raises PlanError unless each send has its receive, and each receive its send."""
     for r, s in enumerate(rows):
         if s.to >= 0 and (rows[s.to].source, rows[s.to].recv) != (r, s.send):
             raise PlanError(
@@ -212,7 +211,7 @@ def _receive(
 
 
 def _check_end(have: list[list[int | None]], claim: Claim, sums: Expressions) -> None:
-    """All ranks hold what the claim says, and each chunk has one summation tree."""
+    """Raises PlanError unless all ranks hold what the claim says, by one summation tree a chunk."""
     first: dict[int, tuple[int, int]] = {}  # chunk -> (rank, its expression)
     for r, row in enumerate(have):
         for c, held in enumerate(row):
@@ -230,7 +229,7 @@ def _check_end(have: list[list[int | None]], claim: Claim, sums: Expressions) ->
 
 
 def _difference(got: set[int], wanted: set[int]) -> str:
-    """`the contribution of rank 3 is missing`, or `... is not part of the result`."""
+    """Describes contributions: `the contribution of rank 3 is missing`, or `... is not wanted`."""
     wrong, fault = (wanted - got, "missing") if wanted - got else (got - wanted, "not wanted")
     if len(wrong) == 1:
         return f"the contribution of rank {min(wrong)} is {fault}"
@@ -241,7 +240,7 @@ def _difference(got: set[int], wanted: set[int]) -> str:
 
 
 def find(name: str) -> Algorithm:
-    """The algorithm of a name of ALGORITHMS, or that `package.module:NAME` names."""
+    """The algorithm with this name in ALGORITHMS, or the user's at `package.module:NAME`."""
     if not user_code.is_named(name):
         return ALGORITHMS[name]
     algorithm = user_code.imported(name, "algorithm")
@@ -256,11 +255,10 @@ def find(name: str) -> Algorithm:
 def proven(
     name: str, sizes: Iterable[int], claim: Claim = ALL_REDUCE, operation: str = "all-reduce"
 ) -> Algorithm:
-    """The algorithm of a name, proved to do what the claim says on each number of ranks.
+    """Returns the named algorithm, after proving its claim for each number of ranks in `sizes`.
 
-    Raises PlanError if it does not.
-
-    One rank comes last: other numbers show mistakes better, such as a plan that branches.
+    Raises PlanError if the proof fails. A single rank is proved last: other numbers give clearer
+    errors, for example for an `at` that branches.
     """
     algorithm = find(name)
     for p in sorted(sizes, key=lambda p: (p == 1, p)):
@@ -271,7 +269,7 @@ def proven(
 
 @contextmanager
 def naming(name: str, operation: str, p: int) -> Iterator[None]:
-    """Within it what a plan of a user cannot do on p ranks is a PlanError that names the plan."""
+    """A context that turns errors of a user's algorithm into a PlanError that names it."""
     try:
         yield
     except (IndexError, TypeError, ValueError) as error:  # PlanError is a ValueError

@@ -82,8 +82,8 @@ class ConflictError(Exception):
 class GraphRecorder:
     """Records the layers and ops of one pass: the structure of a model, not what a rank does.
 
-    `notes` lists the modules to record as one unit, by path, with the reasons. `grown` is called
-    with the bytes that the pass holds so far, whenever a node is added.
+    `notes` lists the modules to record as one unit, by path, with the reasons. `on_growth` is
+    called with the bytes that the pass holds so far, whenever a node is added.
 
     edges  the edges for the samples of the pass; available after `free`
     fused  neighbours that run as one op
@@ -91,9 +91,9 @@ class GraphRecorder:
     """
 
     def __init__(
-        self, model: Module, notes: Mapping[str, str], grown: Callable[[int], object]
+        self, model: Module, notes: Mapping[str, str], on_growth: Callable[[int], object]
     ) -> None:
-        self._notes, self._grown, self.held = notes, grown, 0
+        self._notes, self._on_growth, self.held = notes, on_growth, 0
         # reversed, so that a module with several names has its first one
         self._paths = {id(m): path for path, m in reversed([*model.named_modules()])}
         self.variables, self._numbers = variables_of(model)
@@ -142,7 +142,7 @@ class GraphRecorder:
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Tensor
     ) -> None:
-        """Records one op; called for each op of the pass (see `nnmpi.autograd.recording`)."""
+        """Records one op, its arguments and its result (see `nnmpi.autograd.recording`)."""
         used = [self._numbers[id(a)] for a in args if id(a) in self._numbers]
         if y.requires_grad:
             self.order.extend(v for v in used if self.variables[v].is_trained)
@@ -221,7 +221,7 @@ class GraphRecorder:
         """Adds a node and returns its results, each tensor of which becomes an edge."""
         returned = mapped(lambda t: self._edge(t) if isinstance(t, Tensor) else t, result)
         self.nodes.append(replace(node, result=self._templates(returned)))
-        self._grown(self.held)
+        self._on_growth(self.held)
         return returned
 
     def _edge(self, t: Tensor) -> Tensor:

@@ -175,8 +175,8 @@ class FlatStore(Store):
         return [self.parameters[i].place.range()]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
-        """Returns values lo..hi-1 of parameter i, in the order of its memory; they must be
-        readable."""
+        """Returns values lo..hi-1 of parameter i, in the order of its memory, from its `readable`
+        ranges."""
         return memory_order(self.parameters[i], self.value(i))[lo:hi]
 
     def reading(self) -> AbstractContextManager[None]:

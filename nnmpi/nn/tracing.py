@@ -107,7 +107,7 @@ def _model_factory(model: Module, build: Callable[[], Module] | None) -> Callabl
     instance has its own `forward`, which may be bound to that module."""
     if build and any("forward" in vars(m) for m in model.modules()):
         return build
-    return partial(blank, blank(model))
+    return partial(undrawn_copy, undrawn_copy(model))
 
 
 def _room_check(on: Backend) -> Callable[[int], object]:
@@ -132,7 +132,7 @@ def _pass(
     notes: Mapping[str, str],
     on: Backend,
     n: int,
-    grown: Callable[[int], object] = lambda held: None,
+    on_growth: Callable[[int], object] = lambda held: None,
     check: Callable[[Any], object] = lambda outputs: None,
 ) -> GraphRecorder:
     """Records one pass over the model with n samples, in training mode if n is MORE."""
@@ -141,7 +141,7 @@ def _pass(
         for p in model.parameters():
             p.move(PlaceholderStore(p, dtype, on), 0)
         model.train(n == MORE)
-        recorder = GraphRecorder(model, notes, grown)
+        recorder = GraphRecorder(model, notes, on_growth)
         forget_steps(model)  # cached steps would bypass the recorder
         watched = _TracedPass(0, None, UNTRACKED, around=recorder.forward)
         tokens = recording.set(recorder), current_pass.set(watched)
@@ -185,7 +185,7 @@ def _without_numbers(value: Any) -> Any:
 # ---- a model that is tried out
 
 
-def blank(model: Module) -> Module:
+def undrawn_copy(model: Module) -> Module:
     """Returns a copy of a tree of modules whose parameters are not drawn; buffers and other
     attributes are shared with the model."""
     twins: dict[Any, Any] = {m: copy(m) for m in dict.fromkeys(model.modules())}

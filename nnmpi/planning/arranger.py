@@ -78,7 +78,7 @@ class Arranger:
         return _once(self._shardings, tuple(options.items()), made)
 
     def fastest_ways(self, candidate: Candidate, price: WayPrice) -> Sharding:
-        """How layers are sharded in the least time, by a price for each way."""
+        """Shards each layer in the way that takes the least time, by a price for each way."""
         return self._sharding_of(self.config(candidate), price)
 
     def division(self, candidate: Candidate) -> Division:

@@ -186,6 +186,8 @@ class LowerBounds:
         stages, count = self._stages(candidate).reshape(-1, candidate.pp, 3), self._count(candidate)
         forward, backward, _ = stages.sum(axis=0).T
         f, b, i = stages[0].T  # of the first stage of each rank
+        # a rank starts after one forward pass of each stage before it; when it has ended, each of
+        # them has a backward pass left. ZB-H1 sends I first: only stage 0 waits for a whole B
         preceding, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
         busy = preceding + count * (forward + backward)
         if candidate.schedule != "zb-h1":

@@ -42,7 +42,7 @@ class Candidate(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The number of ranks along each axis."""
+        """The number of ranks along dp, cp, pp and tp."""
         return self.dp, self.cp, self.pp, self.tp
 
     @property

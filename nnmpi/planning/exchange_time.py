@@ -91,7 +91,8 @@ class ExchangeTimes:
         return self.is_between_nodes(exchange) * self.seconds(exchange)
 
     def _once(self, exchange: Exchange, links: Network) -> float:
-        """The seconds of an exchange that happens once."""
+        """The seconds of an exchange that happens once, by a measured curve or by simulating its
+        links."""
         p, nbytes = len(links.nodes), exchange.travelling
         curve = self._machine.sums.get(curve_name(exchange.operation, _measured_as(exchange), p))
         if curve and links.node_count == 1:

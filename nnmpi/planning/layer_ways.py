@@ -1,5 +1,4 @@
-"""Finds the ways to shard layers along tp that take the least time, such as convolutions by
-samples.
+"""Finds the fastest way to shard each layer along tp, such as convolutions by samples.
 
 seconds of a way    passes of this rank's part, with the whole batch as one micro-batch
                     messages within these passes
@@ -35,15 +34,15 @@ NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class LayerWays:
-    """Finds the fastest ways of layers, once for each (dp, tp)."""
+    """Finds the fastest way to shard each layer along tp, once for each (dp, tp)."""
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
         self._found = dict[tuple[int, int], str]()
 
     def of(self, candidate: Candidate) -> str:
-        """The fastest ways as --layout takes them; "" if they are those of --tp alone, or just data
-        parallelism, or if the layout has other axes than dp and tp.
+        """The fastest ways to shard layers, as --layout takes them; "" if they are what --tp alone
+        does, or just data parallelism, or if the layout has other axes than dp and tp.
 
         Models with positions get "" too: they are cut along positions between layers, which sends
         as much.
@@ -157,8 +156,8 @@ def _largest_part(bounds: Bounds) -> float:
 
 
 def as_layout(ways: Mapping[str, str]) -> str:
-    """Ways of layers as --layout takes them; layers whose paths differ only in numbers become one
-    pattern if they all have the same way."""
+    """The ways to shard layers, by path, as a text that --layout takes; layers whose paths differ
+    only in numbers become one pattern if they are all sharded in the same way."""
     by_pattern = dict[str, str]()
     for path, how in ways.items():
         pattern = NUMBER.sub("*", path)

@@ -46,7 +46,7 @@ class UnitTimes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """The seconds of all three together."""
+        """The seconds of the unit: forward pass and both kinds of gradients together."""
         return sum(self)
 
 

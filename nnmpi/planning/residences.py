@@ -78,6 +78,7 @@ def within_memory(
     needed = all_or_none(comm, lambda: memory(a, rank, batch).total + activations(a, rank, batch))
     if max(gather_objects(comm, needed)) <= limit:
         return a
+    # every rank has to choose the same placement, so it is made for the rank that needs most
     units = joined(a.graph, partition.units(a.graph))
     needs = all_or_none(comm, lambda: _needs(a, rank, units))
     of_all = gather_objects(comm, needs)
@@ -130,8 +131,8 @@ def _choices(
     disk: Disk,
     state: float,
 ) -> Iterator[Residences]:
-    """Yields the best placement with the optimizer state in memory, and with it on disk between
-    updates, as far as they fit."""
+    """Yields the best placements of activations: with the optimizer state in memory, and with it on
+    disk between updates."""
     names = tuple(unit.path or str(unit) for unit in units)
     for swapped in dict.fromkeys((0.0, state)):
         room = memory + swapped
@@ -147,7 +148,7 @@ def _with_model(
     disk: Disk,
     needs: StepBytes,
 ) -> Iterator[Residences]:
-    """Yields the best placement with the model on disk, if it can be there and fits."""
+    """Yields the best placement of activations with the whole model on disk, if it can be there."""
     if (model := needs.model) is None:
         return
     moving = tuple(

@@ -76,7 +76,7 @@ class SearchResult(NamedTuple):
 
 
 def largest(a: Arrangement) -> int:
-    """The bytes of the rank that holds most, found among the first and the last replica."""
+    """The peak bytes of the rank that needs most, found among the first and the last replica."""
     batch = a.config.batch_size
     axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
     ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
@@ -122,8 +122,8 @@ class Searcher:
         return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yields all layouts; those along dp and tp also with the fastest ways to shard their
-        layers."""
+        """Yields all layouts; those along dp and tp also with each layer sharded in its fastest
+        way."""
         for shape in shapes(self._arranger.cluster.size):
             for candidate in candidates(self._arranger.plain, shape):
                 yield candidate

@@ -37,8 +37,8 @@ from nnmpi.sim import pipeline as sim
 
 
 def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.near) -> Division:
-    """The stages by the config's cut, or by the best one; `link` is the link between ranks along
-    pp."""
+    """Divides a model into stages without measuring it: by the config's cut, or by the best one for
+    these times of units; `link` connects ranks along pp."""
     graph, count, units = times.graph, stages_of(config), times.units
     cut: SplitPoints | None = None
     if config.cut is not None:
@@ -65,7 +65,7 @@ def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost
 
 
 def copies(config: Config) -> int:
-    """The number of elements that a rank holds per parameter element: value, gradient and optimizer
+    """The number of values that a rank holds per parameter element: value, gradient and optimizer
     state."""
     return 2 + state_array_count(config)
 
@@ -77,7 +77,8 @@ def border_seconds(link: Link, nbytes: float) -> float:
 
 
 def live(config: Config) -> list[int]:
-    """For each stage, the largest number of micro-batches that are between forward and backward."""
+    """For each stage, the largest number of micro-batches that are between forward and backward at
+    once."""
     most, count = [0] * stages_of(config), [0] * stages_of(config)
     virtual = len(most) // config.pp
     full = min(config.micro_batches, 2 * config.pp)  # 1F1B keeps no more at once with more

@@ -33,7 +33,7 @@ PHASES = {Kind.REDUCE: "sums", Kind.UPDATE: "update"}
 
 
 class StepTime(NamedTuple):
-    """The seconds of a step, term by term."""
+    """The predicted seconds of a step, term by term."""
 
     compute: float
     tensor: float
@@ -49,7 +49,7 @@ class StepTime(NamedTuple):
 
 
 class CostModel(NamedTuple):
-    """The costs that are known before ranks are arranged: machine, units of the model,
+    """The costs that are known before ranks are arranged: of the machine, the model's units and
     exchanges."""
 
     machine: Machine

@@ -86,8 +86,8 @@ class ModelTimes:
         return self._of_cuts[way, samples]
 
     def _of(self, parts: UnitShares, way: CutKey, samples: int) -> np.ndarray:
-        """The times of parts of units: as measured, or of fewer samples, or as a share of the whole
-        unit."""
+        """The times of units of which a rank computes a part: as measured, or of fewer samples, or
+        as a share of the undivided unit."""
         tp, cp, _, layout = way
         shared: np.ndarray = parts.share[:, None] * self.whole(samples)
         cut = shared
@@ -100,7 +100,8 @@ class ModelTimes:
         return np.where(parts.by_samples[:, None], few, np.where(is_shared, shared, cut))
 
     def whole(self, samples: int) -> np.ndarray:
-        """The times of units on a rank that computes all of each unit."""
+        """The times of all units on a rank that computes them undivided, for a micro-batch of
+        `samples` samples."""
         if samples not in self._whole:
             measured = self._measured.get(1)
             estimated = samples * self._works / self.machine.speed
@@ -124,7 +125,8 @@ def _needs_gradient(graph: Graph, unit: Unit) -> bool:
 
 
 def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
-    """Times interpolated between the numbers of samples that were measured."""
+    """The measured times of units, interpolated between the numbers of samples that were
+    measured."""
     sizes = sorted(model.units)
     rows = zip(*(model.units[n] for n in sizes), strict=True)
     return np.array(
@@ -142,7 +144,7 @@ def _measured(model: MeasuredModel, samples: int) -> np.ndarray:
 
 
 def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShares:
-    """The part of each unit that a rank computes."""
+    """How much of each unit the busiest rank computes, if a model is divided by `sharding`."""
     ranks, branches, rows = range(sharding.ranks), sharding.branches, list[tuple[Any, ...]]()
     positions = sharding.sequences
     of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)

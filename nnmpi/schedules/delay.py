@@ -1,4 +1,4 @@
-"""Delays of ranks, for experiments: who is slow, and at which steps, as a value."""
+"""Artificial delays of ranks for experiments: which ranks are slow, and at which steps."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from nnmpi.options.quoting import quoted
 
 
 class Delay(NamedTuple):
-    """How much longer a rank takes: always (a factor), and at random steps (a share of them)."""
+    """The slowness of a rank: a constant factor, and a factor at a random share of its steps."""
 
     always: float
     share: float
@@ -20,7 +20,7 @@ class Delay(NamedTuple):
     def of(
         cls, slow_rank: str | None, jitter: str | None, seed: int, rank: int, ranks: int
     ) -> "Delay":
-        """From the texts of --slow-rank and --jitter; `ranks` are those that compute."""
+        """Parses --slow-rank and --jitter; returns the delay of one of the `ranks` that compute."""
         factors = _slow(slow_rank, ranks) if slow_rank else {}
         share, factor = _jitter(jitter) if jitter else (0.0, 1.0)
         return cls(factors.get(rank, 1.0), share, factor, keyed.key(seed, "jitter", rank))
@@ -60,7 +60,7 @@ def _jitter(words: str) -> tuple[float, float]:
 
 
 def _pair(option: str, words: str, form: str) -> tuple[str, float, float]:
-    """The option as it was given, for messages, and the two numbers of NUMBER:FACTOR."""
+    """Parses NUMBER:FACTOR; returns the option as given, for messages, and the two numbers."""
     named = f"{option} {quoted(words)}"
     try:
         first, factor = map(float, words.split(":"))

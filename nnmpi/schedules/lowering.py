@@ -1,12 +1,12 @@
-"""From the computation of a schedule to programs: messages, REDUCE, UPDATE, RECOMPUTE are added.
+"""Lowers the computation of a schedule to programs: adds messages, REDUCE, UPDATE and RECOMPUTE.
 
     the last of two ranks, 1f1b    F0 B0 F1 B1
     its program                    RECV_F0 F0  RECV_F1 B0 SEND_B0  F1  REDUCE B1 SEND_B1  UPDATE
 
-Receives are posted one op ahead: that of F1 before B0. A message is of the stage that its op names:
-RECV_F receives the input of that stage, SEND_F sends its output, RECV_B receives the gradient of
-its output, SEND_B sends that of its input. There is one tag for each boundary and direction, so
-sends and receives must be in the same order there, which `proof.py` proves.
+Receives are posted one op ahead: the receive of F1 before B0. The stage of a message is the stage
+of its op: RECV_F receives the input of that stage, SEND_F sends its output, RECV_B receives the
+gradient of its output, SEND_B sends the gradient of its input. There is one tag for each boundary
+and direction, so sends and receives must be in the same order there, which `proof.py` proves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterator, Sequence
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import Schedule, interleaved
 
-# of an op: the kind of its message, and the stage at the other end
+# for each pass: the kind of its message, and the offset of the stage at the other end
 RECEIVES = {Kind.F: (Kind.RECV_F, -1), Kind.B: (Kind.RECV_B, +1), Kind.I: (Kind.RECV_B, +1)}
 SENDS = {Kind.F: (Kind.SEND_F, +1), Kind.B: (Kind.SEND_B, -1), Kind.I: (Kind.SEND_B, -1)}
 COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 
 def boundary(message: Op) -> int:
-    """The stage before the boundary that a message crosses."""
+    """The number of the stage before the boundary that a message crosses."""
     return message.stage - (message.kind in (Kind.RECV_F, Kind.SEND_B))
 
 
@@ -30,7 +30,7 @@ def programs(
 ) -> list[list[Op]]:
     """The program of each rank; raises ValueError for numbers that make no pipeline.
 
-    recompute   a backward pass computes its forward pass again, unless that came just before
+    recompute   a backward pass repeats its forward pass first, unless that came just before
     """
     schedule.check(p, m, v)
     if schedule.update_each:
@@ -41,21 +41,22 @@ def programs(
 
 
 def forward_programs(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """Evaluation: the forward passes alone, in the order of the interleaved schedule."""
+    """The programs of an evaluation: forward passes alone, in the interleaved schedule's order."""
     compute = [[op for op in ops if op.kind is Kind.F] for ops in interleaved(p, m, v)]
     return [list(_with_messages(ops, p, p * v)) for ops in compute]
 
 
 def lower(compute: Sequence[Sequence[Op]]) -> list[list[Op]]:
-    """The programs of all ranks, with one update for all micro-batches."""
+    """The programs of all ranks, with one update after all micro-batches."""
     stages = 1 + max(op.stage for ops in compute for op in ops)
     ranks = [list(_with_messages(ops, len(compute), stages)) for ops in compute]
     return [list(_with_update(ops)) for ops in ranks]
 
 
 def _with_messages(ops: Sequence[Op], ranks: int, stages: int) -> Iterator[Op]:
-    """Each op, after the receive of the next one and before its own send."""
+    """Yields each op after the receive of the next op and before its own send."""
     for k, op in enumerate(ops):
+        # no op comes before the first one, so that posts its own receive as well
         for posted in ops[k + 1 : k + 2] if k else ops[:2]:
             if received := message(posted, RECEIVES, ranks, stages):
                 yield received
@@ -65,7 +66,9 @@ def _with_messages(ops: Sequence[Op], ranks: int, stages: int) -> Iterator[Op]:
 
 
 def message(op: Op, table: dict[Kind, tuple[Kind, int]], ranks: int, stages: int) -> Op | None:
-    """The message of a pass in RECEIVES or SENDS, if there is a stage at its other end."""
+    """The message of a pass by the table RECEIVES or SENDS; None if the peer stage does
+    not exist.
+    """
     if op.kind not in table:
         return None
     kind, away = table[op.kind]
@@ -74,9 +77,9 @@ def message(op: Op, table: dict[Kind, tuple[Kind, int]], ranks: int, stages: int
 
 
 def _with_update(ops: list[Op]) -> Iterator[Op]:
-    """REDUCE before gradients become final: those of the stage that is completed first.
+    """Inserts REDUCE before the first stage's gradients become final, and UPDATE at the end.
 
-    All losses of the rank are known by then: backward passes end in its last stage first.
+    Backward passes end in the rank's last stage first, so all its losses are known at REDUCE.
     """
     final = {op.stage: k for k, op in enumerate(ops) if op.kind in (Kind.B, Kind.W)}
     first = min(final.values())
@@ -87,7 +90,7 @@ def _with_update(ops: list[Op]) -> Iterator[Op]:
 
 
 def _with_recompute(ops: list[Op]) -> Iterator[Op]:
-    """RECOMPUTE right before each backward pass, unless its F is the computation just before it."""
+    """Inserts RECOMPUTE before each backward pass that does not directly follow its forward."""
     last = None
     for op in ops:
         if op.kind in (Kind.B, Kind.I) and last != op._replace(kind=Kind.F):
@@ -101,18 +104,18 @@ def _with_recompute(ops: list[Op]) -> Iterator[Op]:
 
 
 def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
-    """The operations of a stage of p up to micro-batch `last()`, which may become less meanwhile.
+    """Yields a PipeDream stage's ops up to micro-batch `last()`, which may decrease meanwhile.
 
     p = 3, stage 1    RECV_F0 RECV_F1 F0 SEND_F0  RECV_B0 F1 SEND_F1  RECV_F2 B0 SEND_B0 UPDATE0 ...
 
     An epoch may have any number of micro-batches, and its end may move closer while it runs. So the
-    next op is found from the numbers of passes so far, and nothing else is kept.
+    next op is computed from the numbers of passes so far, and no list is kept.
 
     With a fixed end it is 1F1B with an UPDATE for each micro-batch, once the gradient of the input
-    is on its way. The end may move in a backward pass of micro-batch i to i + p - 1 or later:
+    is on its way. During the backward pass of micro-batch i the end may move to i + p - 1 or later:
     nothing behind that has been started by then.
     """
-    posted = {Kind.RECV_F: 0, Kind.RECV_B: 0}  # receives so far
+    posted = {Kind.RECV_F: 0, Kind.RECV_B: 0}  # number of receives so far
     forward = backward = 0
     while (op := _next(forward, backward, p - 1 - stage, stage, last())) is not None:
         forward, backward = forward + (op.kind is Kind.F), backward + (op.kind is Kind.B)
@@ -129,7 +132,10 @@ def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
 
 
 def _next(forward: int, backward: int, ahead: int, stage: int, last: int) -> Op | None:
-    """After so many passes: forward passes are `ahead` of backward passes, as long as there are."""
+    """The next pass of a stage: forward until `ahead` of the backward passes, then in turn.
+
+    None after the backward pass of micro-batch `last`.
+    """
     if forward <= min(last, backward + ahead):
         return Op(Kind.F, forward, stage)
     return Op(Kind.B, backward, stage) if backward <= last else None

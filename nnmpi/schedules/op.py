@@ -1,4 +1,4 @@
-"""The operations that a training step consists of, and the programs of a model that is not cut.
+"""The operations of a training step, and the programs of a model that is not a pipeline.
 
 F   forward pass of a micro-batch        REDUCE   gradients are summed as they become final
 B   its backward pass: gradients add up  UPDATE   the sums are complete: parameters are updated
@@ -14,10 +14,10 @@ I   gradient of the input of a stage     RECOMPUTE  the forward pass again, reco
 W   gradients of its weights, later      RECV_F SEND_F  an activation: from, to another stage
                                          RECV_B SEND_B  a gradient: from, to another stage
 
-An operation is a value, and says nothing of how it is done. It has no rank: it stands in the list
-of one. Who reads `Kind`, and changes with it: `lowering.py` (what follows what), `proof.py` (what
-needs what), `sim/pipeline.py` (what it costs), `planning/paper/activations.py` (what is live), and
-the executor.
+An operation is a value and does not say how it is carried out. It has no rank: it is in the program
+of one. These files depend on `Kind` and change with it: `lowering.py` (the order of operations),
+`proof.py` (their dependencies), `sim/pipeline.py` (their cost), `planning/paper/activations.py`
+(which activations are alive), and the executor.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """The kind of an operation."""
+    """The kinds of operations in a program, such as F (forward pass) and UPDATE."""
 
     F = "F"
     B = "B"
@@ -35,39 +35,38 @@ class Kind(Enum):
     W = "W"
     RECOMPUTE = "RECOMPUTE"
     RECV_F = "RECV_F"  # starts to receive the input of a stage
-    SEND_F = "SEND_F"  # starts to send its output
-    RECV_B = "RECV_B"  # starts to receive the gradient of its output
-    SEND_B = "SEND_B"  # starts to send the gradient of its input
+    SEND_F = "SEND_F"  # starts to send the output of a stage
+    RECV_B = "RECV_B"  # starts to receive the gradient of the output
+    SEND_B = "SEND_B"  # starts to send the gradient of the input
     REDUCE = "REDUCE"
     UPDATE = "UPDATE"
 
-    __hash__ = object.__hash__  # as quick as it is equal: that of Enum is of the name, in Python
+    __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code
 
 
 MESSAGES = (Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B)
 
 
 class Op(NamedTuple):
-    """One operation of one rank."""
+    """One operation in the program of a rank."""
 
     kind: Kind
     micro: int = -1  # micro-batch
     stage: int = 0  # of the whole pipeline
-    peer: int = -1  # of a message: the rank at its other end, along pp
+    peer: int = -1  # for a message: the rank at the other end, along pp
 
     def __str__(self) -> str:
         return self.kind.value + (str(self.micro) if self.micro >= 0 else "")
 
 
 def slice_by_slice(slices: int) -> list[Op]:
-    """The gradient of each slice is summed by itself, after its backward pass."""
+    """The program that sums the gradient of each slice by itself, after its backward pass."""
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.REDUCE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.UPDATE)]
 
 
 def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[Op]:
-    """Each micro-batch goes through all stages of one rank and back, some of which are computed
-    again."""
+    """The program of one rank with all stages; `recomputed` marks stages that run forward twice."""
     ops = list[Op]()
     for m in range(micro):
         ops += [Op(Kind.F, m, s) for s in range(len(recomputed))]

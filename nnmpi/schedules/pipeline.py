@@ -1,12 +1,12 @@
-"""Schedules of a pipeline: which rank computes what, and in which order.
+"""Pipeline schedules: which rank computes which pass, and in which order.
 
     1f1b, 4 ranks, 4 micro-batches    rank 0   F0 F1 F2 F3 B0 B1 B2 B3
                                       rank 1   F0 F1 F2 B0 F3 B1 B2 B3
                                       rank 2   F0 F1 B0 F2 B1 F3 B2 B3
                                       rank 3   F0 B0 F1 B1 F2 B2 F3 B3
 
-p ranks, m micro-batches and v stages a rank: stage s of p*v is on rank s % p. Generators know
-computation only, `lowering.py` adds messages and updates, `proof.py` proves the programs.
+p ranks, m micro-batches and v stages a rank: stage s of p*v is on rank s % p. The generators know
+computation only: `lowering.py` adds messages and updates, `proof.py` proves the programs.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,21 @@ from typing import NamedTuple, TypeAlias
 from nnmpi.schedules.op import Kind, Op
 
 Compute: TypeAlias = Callable[[int, int, int], list[list[Op]]]
-"""From p, m and v to the computation of each rank."""
+"""A function of p, m and v that returns the passes of each rank."""
 
 
 def naive(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """Each micro-batch goes through all stages and back before the next one starts."""
+    """The schedule in which a micro-batch goes through all stages and back before the
+    next starts.
+    """
     return [[Op(k, i, r) for i in range(m) for k in (Kind.F, Kind.B)] for r in range(p)]
 
 
 def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """All forward passes, then all backward passes, the last micro-batch first.
+    """The GPipe schedule (2019): all forward passes, then all backward passes.
 
-    The last one is then still in memory where activations are recomputed (GPipe, 2019).
+    The last micro-batch goes back first. With recomputation, its activations are still in memory
+    then.
     """
     forward = [(Kind.F, i) for i in range(m)]
     back = [(Kind.B, i) for i in reversed(range(m))]
@@ -35,9 +38,10 @@ def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """Stage s starts with p-1-s forward passes, then one forward and one backward in turn.
+    """The 1F1B schedule: stage s starts with p-1-s forward passes, then alternates.
 
-    No stage starts a micro-batch more than it takes to be busy (PipeDream-flush, 2021).
+    After that it makes one forward and one backward pass in turn. No stage has more micro-batches
+    in progress than keep it busy (PipeDream-flush, 2021).
     """
 
     def rank(r: int) -> list[Op]:
@@ -50,9 +54,9 @@ def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
 def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
     """1F1B over v stages a rank, in groups of p micro-batches (Megatron-LM, 2021).
 
-    A rank runs a group through its first stage, then through its second, and so on; backwards in
-    the same way from its last stage. It is generated for whole groups; what belongs to
-    micro-batches that do not exist is left out.
+    A rank runs a group through its first stage, then through its second, and so on; backward passes
+    run in the same way from its last stage. The order is generated for whole groups, and ops of
+    micro-batches that do not exist are removed.
     """
     groups = [range(g, g + p) for g in range(0, m, p)]
 
@@ -67,16 +71,16 @@ def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
 
 
 def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """1F1B with its backward passes cut in two: I in place of B, W of stage s after s more Is.
+    """The ZB-H1 schedule: 1F1B with I in place of B, and W of stage s after s more Is.
 
-    I is what the stage before waits for; W fills idle time (zero bubble, 2024). Stage 0 needs no
+    The stage before waits for I only; W fills idle time (zero bubble, 2024). Stage 0 needs no
     gradient of its input: its I takes no time.
     """
     return [_split(ops, delay=r) for r, ops in enumerate(one_f_one_b(p, m))]
 
 
 def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: int) -> list[Op]:
-    """Forward passes (micro, stage), `ahead` of them first, and backward passes in turn."""
+    """The passes (micro, stage) of a rank: `ahead` forward, then backward and forward in turn."""
     forward = [Op(Kind.F, *at) for at in passes]
     ops = forward[:ahead]
     for k, at in enumerate(back):
@@ -86,7 +90,7 @@ def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: 
 
 
 def _split(ops: list[Op], delay: int) -> list[Op]:
-    """I in place of each B, and its W `delay` backward passes later."""
+    """Replaces each B by I, and adds its W `delay` backward passes later."""
     out: list[Op] = []
     owed: list[Op] = []
     for op in ops:
@@ -101,24 +105,24 @@ def _split(ops: list[Op], delay: int) -> list[Op]:
 
 
 class Schedule(NamedTuple):
-    """A schedule, and what the literature says of it.
+    """A pipeline schedule, and its bubble according to the literature.
 
-    bubble(p, m, v)   idle time over the time of computation, where F, I and W cost the same, B is
-                      I + W, and messages cost nothing; None: there is no formula for these numbers
-    update_each       parameters are updated after each micro-batch, not each step: programs are of
-                      `lowering.stream`, which finds the order of `compute` one op at a time
+    bubble(p, m, v)   idle time over the time of computation, if F, I and W cost the same, B costs
+                      as much as I and W, and messages are free; None: no formula for these numbers
+    update_each       parameters are updated after each micro-batch instead of each step; programs
+                      come from `lowering.stream`, which produces the order of `compute` op by op
     """
 
     about: str
     compute: Compute
     bubble: Callable[[int, int, int], Fraction | None]
-    formula: str  # of the bubble, as on paper
-    holds: str = ""  # where it does
-    virtual: bool = False  # may have several stages a rank
+    formula: str  # of the bubble, as text
+    holds: str = ""  # the condition for the formula
+    virtual: bool = False  # allows several stages a rank
     update_each: bool = False
 
     def check(self, p: int, m: int, v: int) -> None:
-        """Raises ValueError for numbers that make no pipeline."""
+        """Raises ValueError for numbers of stages or micro-batches that make no pipeline."""
         for name, value in (("stages", p), ("micro-batches", m), ("virtual stages", v)):
             if value < 1:
                 raise ValueError(f"a pipeline needs at least 1 of {name}, got {value}")

@@ -1,8 +1,8 @@
-"""Proves that the programs of a pipeline can be carried out, by carrying them out on paper.
+"""Proves that the programs of a pipeline can be carried out, by running them symbolically.
 
-First each rank by itself: every pass of its stages is there once, after what it needs. Then all of
-them together: sends and receives do not wait; a forward or backward pass waits for the message that
-its receive got. On a boundary and direction (one tag) the n-th receive gets the n-th send. An op
+First each rank by itself: every pass of its stages must be there once, after the ops it needs. Then
+all ranks together: sends and receives do not wait; a forward or backward pass waits for the message
+of its receive. On one boundary and direction (one tag) the n-th receive gets the n-th send. An op
 that can run can still run later, so if all ops have run in one order, dependencies have no cycle
 and no timing leads to a deadlock. Otherwise the error names an op and its rank.
 """
@@ -21,19 +21,19 @@ F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W
 RECV_F, SEND_F, RECV_B, SEND_B = Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B
 RECOMPUTE, REDUCE, UPDATE = Kind.RECOMPUTE, Kind.REDUCE, Kind.UPDATE
 
-# of an op: what has to run before it (one of these) besides its receive, and what must not
+# for each op: the ops of which one must run before it, besides its receive; those that must not
 NEEDS = {B: (F,), I: (F,), W: (I,), RECOMPUTE: (F,), SEND_F: (F,), SEND_B: (B, I), UPDATE: (B, W)}
 EXCLUDES = {B: (B, I), I: (B, I), RECOMPUTE: (RECOMPUTE, B, I)}
 MESSAGE_OF = {kind: (op, table) for table in (RECEIVES, SENDS) for op, (kind, _) in table.items()}
-"""For each kind of message the pass that it belongs to, and the table that has it."""
+"""For each kind of message, its pass and the table (RECEIVES or SENDS) that contains it."""
 
-Have: TypeAlias = dict[tuple[int, int], set[Kind]]  # (stage, micro): what has run
+Have: TypeAlias = dict[tuple[int, int], set[Kind]]  # (stage, micro): the kinds that have run
 Channel: TypeAlias = tuple[bool, int]
-"""Whether messages go forward, and the stage before the boundary that they cross."""
+"""True if messages go forward, and the stage before the boundary that they cross."""
 
 
 class ScheduleError(ValueError):
-    """Programs that cannot be carried out, or are not complete."""
+    """Programs that are incomplete or cannot be carried out."""
 
 
 def prove(
@@ -41,7 +41,7 @@ def prove(
 ) -> None:
     """Raises ScheduleError unless the programs are complete and run to their end.
 
-    stages     of all ranks together
+    stages     number of stages of all ranks together
     backward   False: the programs are those of an evaluation
     """
     for r, ops in enumerate(programs):
@@ -60,9 +60,10 @@ def _name(op: Op) -> str:
 
 
 def _check_rank(r: int, ops: Sequence[Op], have: Have, ranks: int, stages: int, last: Kind) -> None:
-    """Every op may run where it stands, as far as this rank knows, and all passes have their last.
+    """Raises ScheduleError unless each op can run in its place and all passes are complete.
 
-    An UPDATE needs backward passes, and those need forward passes: so none of them is missing.
+    Only this rank's order is checked. An UPDATE needs backward passes, and those need forward
+    passes, so none of them is missing.
     """
     step: set[Kind] = set()  # REDUCE and UPDATE of all micro-batches together
     for op in ops:
@@ -79,7 +80,7 @@ def _check_rank(r: int, ops: Sequence[Op], have: Have, ranks: int, stages: int, 
 
 
 def _fault(op: Op, have: Have, ranks: int, stages: int) -> str:
-    """Why an op of one micro-batch cannot run, if so."""
+    """The reason why an op of one micro-batch cannot run, or ""."""
     kinds = have.get((op.stage, op.micro))
     if kinds is None:
         return "it has no such stage, or there is no such micro-batch"
@@ -100,7 +101,7 @@ def _fault(op: Op, have: Have, ranks: int, stages: int) -> str:
 
 
 def _fault_of_step(op: Op, have: Have, step: set[Kind], stages: int) -> str:
-    """Why REDUCE or UPDATE cannot run, if so."""
+    """The reason why REDUCE or UPDATE cannot run, or ""."""
     if op.kind in step:
         return "it has run before"
     left = [at for at, kinds in have.items() if kinds.isdisjoint((B, W))]
@@ -122,18 +123,18 @@ def _fault_of_step(op: Op, have: Have, step: set[Kind], stages: int) -> str:
 
 
 def channel(message: Op) -> Channel:
-    """The channel of a message, which delivers in the order of sends."""
+    """The channel of a message: its boundary and direction; it delivers in the order of sends."""
     return message.kind in (SEND_F, RECV_F), boundary(message)
 
 
 def in_order(programs: Sequence[Sequence[Op]], stages: int) -> Iterator[tuple[int, Op]]:
-    """Each op with its rank, in an order in which they can run: messages are there when needed."""
+    """Yields each op with its rank, in an order in which they can run; raises on a deadlock."""
     sent: dict[Channel, list[int]] = defaultdict(list)  # micro-batches, in order
-    posted: dict[Channel, dict[int, int]] = defaultdict(dict)  # micro-batch: which receive
+    posted: dict[Channel, dict[int, int]] = defaultdict(dict)  # micro-batch: number of its receive
     left = [deque(ops) for ops in programs]
 
     def arrived(r: int, op: Op) -> bool:
-        """Whether the message is there that the op needs."""
+        """True if the message that the op needs has been sent, or if it needs none."""
         receive = message(op, RECEIVES, len(programs), stages)
         if receive is None:
             return True
@@ -167,9 +168,9 @@ def in_order(programs: Sequence[Sequence[Op]], stages: int) -> Iterator[tuple[in
 
 
 def find(name: str) -> Schedule:
-    """The schedule of a name of SCHEDULES, or that `package.module:NAME` names.
+    """The schedule with this name in SCHEDULES, or the user's at `package.module:NAME`.
 
-    That one is proved for the numbers of each pipeline that it is asked for.
+    A user's schedule is proved for the numbers of each pipeline that asks for its passes.
     """
     if name in SCHEDULES:
         return SCHEDULES[name]

@@ -1,4 +1,4 @@
-"""One binary tree over the slices of a batch, and each rank's moves for the sum along it.
+"""A fixed binary tree over the slices of a batch, and each rank's moves to sum along it.
 
     slices    0   1   2   3   4      rank 0   LEAF 0, LEAF 1, ADD, RECEIVE from 1, ADD
               └─+─┘   │   └─+─┘      rank 1   LEAF 2, LEAF 3, LEAF 4, ADD, ADD, SEND to 0
@@ -34,29 +34,30 @@ class TreeMove(NamedTuple):
 def moves(owners: Sequence[int], rank: int) -> list[TreeMove]:
     """The moves of a rank for the sum over slices, where slice i is on rank owners[i].
 
-    A sum is on the rank of its first slice. At most ceil(log2 slices) + 1 are on a stack at a time:
-    the top, and one left part that waits for its right part for each node above it.
+    A partial sum is on the rank of its first slice. At most ceil(log2 slices) + 1 of them are on a
+    stack at a time: the top, and one left part that waits for its right part for each node above
+    it.
 
     There is no deadlock: all ranks walk the tree in one order and meet at its nodes, two ranks at a
-    node. Of the nodes at which some rank waits, take the first: its other rank waits at no earlier
-    one, so it arrives.
+    node. Consider the first node at which a rank waits: its other rank waits at no earlier node, so
+    it arrives.
     """
     return list(_subtree_moves(owners, rank, 0, len(owners)))
 
 
 def owners_of(slices: int, ranks: int) -> list[int]:
-    """The rank of each slice: as many slices on each, as equally as they can be."""
+    """The rank of each slice: consecutive slices, distributed as equally as possible."""
     return [r for r in range(ranks) for _ in range(slices * r // ranks, slices * (r + 1) // ranks)]
 
 
 def max_stack_depth(plan: Sequence[TreeMove]) -> int:
-    """The largest number of gradients on the stack of a rank."""
+    """The largest number of gradients on a rank's stack during its moves."""
     grows = (Action.LEAF, Action.RECEIVE)
     return max(1, *accumulate(1 if move.action in grows else -1 for move in plan))
 
 
 def _subtree_moves(owners: Sequence[int], rank: int, a: int, b: int) -> Iterator[TreeMove]:
-    """The moves for the sum over slices a to b - 1."""
+    """Yields a rank's moves for the sum over slices a..b-1."""
     if b - a == 1:
         if owners[a] == rank:
             yield TreeMove(Action.LEAF, a)

@@ -2,5 +2,5 @@
 
 Here: collectives, pipelines and sharded products on a described network, the cost table of
 textbooks, the subcommands of `nnmpi simulate`, and in `drawing` tables and timelines of any plan.
-Not here: what a layout of a model takes (`planning`).
+Not here: the cost of a layout of a model (`planning`).
 """

@@ -1,4 +1,4 @@
-"""The simulation of a collective: the plans of each operation, and what one costs on a network."""
+"""Simulates collectives: the algorithms of each operation, and their cost on a network."""
 
 from typing import NamedTuple
 
@@ -19,14 +19,14 @@ def _exchange(t: int, r: Ranks, p: Ranks) -> Step:
     return Step((r + t + 1) % p, (0, 1), (r - t - 1) % p, (0, 1), True)
 
 
-# Every rank sends its whole buffer to every other rank. It can be priced, but not carried out in
-# place: a rank would send on what it has already added, so contributions would count twice.
+# Every rank sends its whole buffer to every other rank. It can be priced, but not run in place: a
+# rank would send sums to which it has already added, so contributions would count twice.
 exchange = Algorithm(lambda p: p - 1, lambda p: 1, _exchange)
 PRICED = {**algorithms.ALGORITHMS, "p2p-whole": exchange}
 
 
 class Operation(NamedTuple):
-    """A collective: its claim, the plans that satisfy it, and the formulas of their cost."""
+    """A collective: its claim, the algorithms that satisfy it, and the formulas of their cost."""
 
     claim: Claim
     algorithms: dict[str, Algorithm]
@@ -45,9 +45,9 @@ OPERATIONS = {
 
 
 def plan(operation: str, name: str, network: Network) -> Algorithm:
-    """The plan of that name; `hierarchical` follows the nodes of the network.
+    """The algorithm with this name; `hierarchical` follows the nodes of the network.
 
-    An algorithm of the user's is proved first.
+    A user's algorithm is proved first.
     """
     if user_code.is_named(name):
         return verify.proven(name, verify.MANY, OPERATIONS[operation].claim, operation)
@@ -57,7 +57,7 @@ def plan(operation: str, name: str, network: Network) -> Algorithm:
 
 
 def names(operation: str, algorithm: str) -> list[str]:
-    """The names of the algorithms selected: some with commas, or `all` of the operation."""
+    """The selected algorithm names: a comma-separated list, or `all` of the operation."""
     known = list(OPERATIONS[operation].algorithms)
     if algorithm == "all":
         return known
@@ -71,15 +71,15 @@ def names(operation: str, algorithm: str) -> list[str]:
 
 
 def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Network) -> Record:
-    """Price one plan; raises ValueError for numbers out of range.
+    """Prices one algorithm; raises ValueError for numbers out of range.
 
-    The record has the cost and, beside it, what the formulas of the plan give. On two levels only
-    the plan that follows the nodes has formulas.
+    The record has the simulated cost and, beside it, the values of the formulas. On two levels only
+    the algorithm that follows the nodes has formulas.
     """
     check_count("ranks", ranks)
     check_number("bytes", nbytes)
     chosen = plan(operation, algorithm, on)
-    if user_code.is_named(algorithm):  # it is proved on fewer ranks
+    if user_code.is_named(algorithm):  # proved on fewer ranks, so it may still fail on this number
         with verify.naming(algorithm, operation, ranks):
             verify.check_sizes(chosen, ranks)
             paid = price(chosen, ranks, nbytes, on)
@@ -113,5 +113,5 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
 
 
 def _spread(ranks: NDArray[np.float64] | NDArray[np.int_]) -> Record:
-    """The minimum, mean and maximum of one figure over all ranks."""
+    """The minimum, mean and maximum over all ranks."""
     return {"least": ranks.min().item(), "mean": ranks.mean().item(), "most": ranks.max().item()}

@@ -1,7 +1,8 @@
-"""The cost of a matrix product that is sharded over ranks: a line of them (1-D), or a grid (2-D).
+"""The cost of a matrix product that is sharded over ranks: over a line of them (1-D) or a grid
+(2-D).
 
-A layer K -> O computes y = x w.T, and the two products of its gradients, dx = g w and dw = g.T x.
-x is (N, K), w is (O, K), y is (N, O). What each of p ranks receives, in numbers, over all three:
+A layer K -> O computes y = x w.T, and the two products of its gradients, dx = g w and dw = g.T x. x
+is (N, K), w is (O, K), y is (N, O). Each of p ranks receives, in elements, over all three:
 
     column          y is gathered, dx is all-reduced              (NO + 2NK)(p-1)/p
     row             y is all-reduced, dx is gathered              (2NO + NK)(p-1)/p
@@ -10,17 +11,18 @@ x is (N, K), w is (O, K), y is (N, O). What each of p ranks receives, in numbers
     2-D, q x r      each product moves x or its gradient along
                     rows, w or its gradient along columns         3NK/q (r-1)/r + 3OK/r (q-1)/q
 
-All go by rings: of a buffer of n numbers each of m ranks receives n(m-1)/m in m - 1 messages, if it
+All use rings: of a buffer of n elements each of m ranks receives n(m-1)/m in m - 1 messages if it
 is gathered or reduce-scattered, and twice that if it is all-reduced. In 2-D the buffers of a rank
-are its rows of x, NK/q, and its rows of w, OK/r; they are moved in panels of K, each with messages
+are its rows of x, NK/q, and its rows of w, OK/r. They are moved in panels of K, each with messages
 of its own, as in SUMMA (van de Geijn and Watts, 1997). No layer of nnmpi computes in 2-D: see
 `docs/layer-ways.md`.
 
-What 1-D receives does not fall with p; 2-D receives about 6K sqrt(NO/p) on the best grid. A 1 x p
-grid never moves w and receives 3NK(p-1)/p. A p x 1 grid never moves x, which is data parallelism
-with sharded weights (ZeRO 3), and receives 3OK(p-1)/p. So two dimensions win where neither x nor w
-is much smaller than the other: they receive less than both of these from p = 4 N/O or p = 4 O/N on,
-whichever is larger, and less than column + row from about p = 4.5 (K+O)O / (NK) on.
+In 1-D, the received elements do not decrease with p; in 2-D they are about 6K sqrt(NO/p) on the
+best grid. A 1 x p grid never moves w and receives 3NK(p-1)/p. A p x 1 grid never moves x, which is
+data parallelism with sharded weights (ZeRO 3), and receives 3OK(p-1)/p. So two dimensions win if
+neither x nor w is much smaller than the other: they receive less than both of these from p = 4 N/O
+or p = 4 O/N on, whichever is larger, and less than column + row from about p = 4.5 (K+O)O / (NK)
+on.
 """
 
 from collections.abc import Callable
@@ -32,11 +34,11 @@ from nnmpi.collectives.step import Algorithm
 from nnmpi.sim.network import Record
 
 PANEL = 512
-"""Columns of K in a panel: more need more memory, fewer make products less efficient."""
+"""Columns of K in a panel: more take more memory, fewer make products less efficient."""
 
 
 class Gemm(NamedTuple):
-    """x (rows, inner) times w (columns, inner) transposed: N, K and O of the formulas."""
+    """The sizes of a product x (rows, inner) times w (columns, inner) transposed: N, K, O."""
 
     rows: int
     inner: int
@@ -48,31 +50,32 @@ ALL_REDUCE = ALGORITHMS["ring"]
 
 
 class GridCollective(NamedTuple):
-    """A collective that all lines of a grid carry out at once, `times` times.
+    """A collective that all rows (or columns) of a grid of ranks carry out at once, `times` times.
 
-    ranks, stride: how many ranks a line has, and how far their numbers are apart: 1 in a row
+    ranks    number of ranks in a line, that is a row or column
+    stride   distance between their rank numbers: 1 in a row
     """
 
     algorithm: Algorithm
-    elements: float  # in the buffer of a rank
+    elements: float  # of a rank's buffer
     ranks: int
     stride: int = 1
     times: int = 1
 
     @property
     def messages(self) -> int:
-        """The messages that a rank receives: one a round."""
+        """The number of messages that a rank receives: one a round."""
         return self.times * self.algorithm.rounds(self.ranks)
 
     @property
     def received(self) -> float:
-        """The numbers that a rank receives."""
-        passes = 2 if self.algorithm is ALL_REDUCE else 1  # of the numbers through the ring
+        """The number of elements that a rank receives."""
+        passes = 2 if self.algorithm is ALL_REDUCE else 1  # rounds of an element in the ring
         return self.times * passes * self.elements * (self.ranks - 1) / self.ranks
 
 
 class ProductPlan(NamedTuple):
-    """The work and memory of every rank, in numbers; ranks are numbered by rows of their grid."""
+    """The work and memory of a rank, in elements; ranks are numbered by rows of their grid."""
 
     ranks: int
     collectives: tuple[GridCollective, ...]
@@ -83,36 +86,36 @@ class ProductPlan(NamedTuple):
 
     @property
     def received(self) -> float:
-        """The numbers that a rank receives, on average over the ranks."""
+        """The number of elements that a rank receives, averaged over the ranks."""
         return sum(c.received for c in self.collectives)
 
 
 def column(g: Gemm, p: int) -> ProductPlan:
-    """Each rank has some rows of w, and computes these columns of y, which are then gathered."""
+    """The plan that shards the rows of w: each rank computes columns of y, which are gathered."""
     N, K, O = g
     collectives = (GridCollective(ALL_GATHER, N * O, p), GridCollective(ALL_REDUCE, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def row(g: Gemm, p: int) -> ProductPlan:
-    """Each rank has some columns of w, and takes these columns of x; their products are summed."""
+    """The plan that shards the columns of w and x: the products of all ranks are summed."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * O, p), GridCollective(ALL_GATHER, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def column_row(g: Gemm, p: int) -> ProductPlan:
-    """Two layers, K -> O -> K: what is between them stays sharded."""
+    """The plan of two layers, K -> O -> K, whose activations in between stay sharded."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * K, p, times=2),)
     return ProductPlan(p, collectives, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
 
 
 def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
-    """One layer on a q x r grid.
+    """The plan of one layer on a q x r grid, by SUMMA in panels of K.
 
-    Of x and of w, two messages and a gathered panel are in memory at once, and for each message
-    the part of a rank that is to be added to it.
+    For each of x and w, two messages and a gathered panel are in memory at once, and for each
+    message the rank's own part that is to be added to it.
     """
     N, K, O = g
     n = -(-K // panel)
@@ -128,7 +131,7 @@ def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 
 
 def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
-    """Two layers, K -> O -> K, on a q x r grid."""
+    """The plan of two layers, K -> O -> K, on a q x r grid."""
     N, K, O = g
     first, second = summa(g, q, r, panel), summa(Gemm(N, O, K), q, r, panel)
     return first._replace(
@@ -141,7 +144,7 @@ def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 
 
 class PlanFamily(NamedTuple):
-    """The plans of one piece of a model: those of a line of p ranks, and that of a q x r grid."""
+    """The plans of one piece of a model: on a line of p ranks, and on a q x r grid."""
 
     about: str
     lines: dict[str, Callable[[Gemm, int], ProductPlan]]
@@ -152,27 +155,28 @@ FAMILIES = {
     1: PlanFamily("one layer, K -> O", {"column": column, "row": row}, summa),
     2: PlanFamily("two layers, K -> O -> K", {"column + row": column_row}, summa_twice),
 }
-"""By the number of layers."""
+"""Families of plans by the number of layers."""
 
 
 def plans(
     family: PlanFamily, g: Gemm, grids: list[tuple[int, int]], panel: int
 ) -> dict[str, ProductPlan]:
-    """The plans of a family by name, for grids of one number of ranks."""
+    """The plans of a family by name, for several grids of the same number of ranks."""
     p = grids[0][0] * grids[0][1]
     lines = {name: make(g, p) for name, make in family.lines.items()}
     return lines | {f"2-D {q}x{r}": family.grid(g, q, r, panel) for q, r in grids}
 
 
 def grids_of(p: int) -> list[tuple[int, int]]:
-    """All (q, r) with q r = p."""
+    """All grids (q, r) with q r = p."""
     return [(q, p // q) for q in range(1, p + 1) if p % q == 0]
 
 
 def cost(plan: ProductPlan, on: Network, flops: float, size: int) -> Record:
-    """The cost of a plan for a rank, on average: seconds, messages, bytes.
+    """The cost of a plan for one rank, averaged over ranks: seconds, messages and bytes.
 
-    A rank does so many floating-point operations in a second; `size` are the bytes of a number.
+    flops   floating-point operations that a rank does in a second
+    size    bytes of an element
     """
     communication = 0.0
     for t in plan.collectives:
@@ -198,9 +202,10 @@ MOST_RANKS = 1 << 20
 
 
 def turning_point(family: PlanFamily, g: Gemm) -> int | None:
-    """The least power of two of ranks for which some grid of two dimensions receives least.
+    """The smallest power of two of ranks at which some 2-D grid receives less than all others.
 
-    It is compared with 1-D and with the grids 1 x p and p x 1.
+    The others are 1-D and the grids 1 x p and p x 1. None if there is no such number up to
+    MOST_RANKS.
     """
     for k in range(2, MOST_RANKS.bit_length()):
         p = 1 << k

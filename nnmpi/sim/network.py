@@ -1,4 +1,4 @@
-"""The network of a simulation: its options, the numbers it may have, and how it is shown."""
+"""The network of a simulation: its options, their valid ranges, and its text."""
 
 import argparse
 from typing import Any, TypeAlias
@@ -15,13 +15,13 @@ MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflow
 def add_number(
     group: Any, flag: str, default: str, text: str, kind: type = float, metavar: str | None = None
 ) -> None:
-    """Add an option that is a number, and whose help names its default."""
+    """Adds a numeric option whose help text names its default."""
     text = f"{text} (default {default})"
     group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of a network, in a group of their own."""
+    """Adds the options of a network, in a group of their own."""
     network = p.add_argument_group("network")
     add_number(network, "--alpha", "5e-6", "seconds per message")
     add_number(network, "--beta", "1e-10", "seconds per byte")
@@ -34,7 +34,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def network(options: argparse.Namespace) -> Network:
-    """A network of one level, or of two where the link inside a node is given."""
+    """The network of the options: one level, or two if the link inside a node is given."""
     alpha, beta, gamma = options.alpha, options.beta, options.gamma
     for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
         check_number(name, value)
@@ -43,7 +43,7 @@ def network(options: argparse.Namespace) -> Network:
         return Network(Link(alpha, beta), gamma)
     if None in (per_node, *inner):
         raise ValueError(
-            f"two levels need per-node, inner-alpha and inner-beta, got {per_node}, "
+            f"two levels need --per-node, --inner-alpha and --inner-beta, got {per_node}, "
             f"{inner[0]} and {inner[1]}: give the missing ones or leave out all three"
         )
     check_number("inner-alpha", inner[0])
@@ -59,13 +59,13 @@ def check_number(name: str, value: float, least: float = 0) -> None:
 
 
 def check_count(name: str, value: int, most: int = MAX_RANKS) -> None:
-    """Raises ValueError if a whole number of the command line is out of range."""
+    """Raises ValueError if an integer of the command line is out of range."""
     if not 1 <= value <= most:
         raise ValueError(f"{name} {value} must be from 1 to {most}")
 
 
 def as_text(r: Record) -> str:
-    """The numbers of a network, from a record that has them."""
+    """Formats the parameters of a network, taken from a record."""
     text = f"alpha {r['alpha']:g} s, beta {r['beta']:g} s/B, gamma {r['gamma']:g} s/B"
     if r["per_node"] is None:
         return text
@@ -74,7 +74,7 @@ def as_text(r: Record) -> str:
 
 
 def record(n: Network) -> Record:
-    """The numbers of a network as entries of a record."""
+    """The parameters of a network as entries of a record."""
     return {
         "alpha": n.link.alpha,
         "beta": n.link.beta,

@@ -1,8 +1,7 @@
-"""The simulation of a pipeline: the programs that ranks run, with a clock for each rank.
+"""Simulates pipelines: runs the programs of all ranks, with a clock for each rank.
 
-Schedules are drawn, and steps of layouts priced, by the same clocks. A message takes `send` and
-occupies neither rank; between two stages of one rank it takes no time. The unit of time is the
-caller's.
+Drawings of schedules and prices of layouts use the same clocks. A message takes `send` and occupies
+neither rank; between two stages of one rank it takes no time. The unit of time is the caller's.
 """
 
 from collections import defaultdict
@@ -16,16 +15,16 @@ from nnmpi.sim.drawing.timeline import Span, Timeline
 
 
 def stage_times(forward: float, input_gradient: float, weight_gradient: float) -> dict[Kind, float]:
-    """How long each pass of a stage takes for one micro-batch: B takes as long as I and W."""
+    """The time of each pass of a stage for one micro-batch: B takes as long as I and W together."""
     i, w = input_gradient, weight_gradient
     return {Kind.F: forward, Kind.RECOMPUTE: forward, Kind.B: i + w, Kind.I: i, Kind.W: w}
 
 
 class Costs(NamedTuple):
-    """How long everything takes: each kind of pass of each stage of the whole pipeline.
+    """The times of all ops: for each stage of the whole pipeline, the time of each kind of pass.
 
-    send    a message between ranks, however many are under way
-    links   those of a stage, by SEND_F or SEND_B and the stage: they follow each other on a link
+    send    the time of a message between ranks, however many are in flight
+    links   times of a stage's messages, by SEND_F or SEND_B and stage; messages on a link queue up
     """
 
     stages: Sequence[Mapping[Kind, float]]
@@ -37,27 +36,27 @@ class Costs(NamedTuple):
     def uniform(
         cls, p: int, v: int = 1, forward: float = 1, backward: float = 2, send: float = 0
     ) -> "Costs":
-        """All stages alike: forward and backward are of a rank, which has v of them."""
+        """The costs of equal stages; `forward` and `backward` are for a rank with v stages."""
         half = backward / 2 / v
         return cls([stage_times(forward / v, half, half)] * (p * v), send)
 
     def of(self, op: Op) -> float:
-        """How long an op occupies its rank."""
+        """The time for which an op occupies its rank."""
         return self.update if op.kind is Kind.UPDATE else self.stages[op.stage].get(op.kind, 0)
 
 
 class Simulation(NamedTuple):
-    """The ops of ranks, and when they were made."""
+    """The timeline of all ranks, and figures computed from it."""
 
     timeline: Timeline
     makespan: float
-    busy: list[float]  # of each rank: the time of its ops
-    live: list[int]  # of each rank: the most micro-batches held, counted for each of its stages
-    memory: list[float]  # of each rank: the most activations held
+    busy: list[float]  # by rank: the time of its ops
+    live: list[int]  # by rank: peak number of micro-batches held, counted for each of its stages
+    memory: list[float]  # by rank: peak of activations held
 
     @property
     def bubble(self) -> float:
-        """Idle time over the time of computation, of all ranks."""
+        """Idle time over the time of computation, summed over all ranks."""
         busy = sum(self.busy)
         return (len(self.busy) * self.makespan - busy) / busy if busy else 0
 
@@ -68,12 +67,12 @@ def simulate(
     activation: Sequence[float] | None = None,
     inputs: Sequence[float] | None = None,
 ) -> Simulation:
-    """Run the programs of all ranks; raises ScheduleError if they deadlock.
+    """Runs the programs of all ranks; raises ScheduleError if they deadlock.
 
-    activation   what each stage keeps of a micro-batch until its backward pass; if it is not given,
-                 all stages of a rank keep 1 together.
-    inputs       what of it is the input of the stage: all that is kept until a forward pass that
-                 runs again; if it is not given, 0
+    activation   what each stage keeps of a micro-batch until its backward pass; by default all
+                 stages of a rank keep 1 together
+    inputs       the input of each stage, the only part that is kept until a forward pass that runs
+                 again; 0 by default
     """
     spans = tuple(run(programs, costs))
     ranks, stages = len(programs), len(costs.stages)
@@ -92,11 +91,11 @@ def simulate(
 
 
 def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
-    """The computations of ranks, each op as early as the program and messages let it."""
+    """Yields the computations of all ranks; each op starts as early as messages allow."""
     ranks, stages = len(programs), len(costs.stages)
     clocks: list[float] = [0] * ranks
     arrivals: dict[tuple[tuple[bool, int], int], float] = {}  # by channel and micro-batch
-    free = defaultdict[tuple[bool, int], float](float)  # since when a channel is
+    free = defaultdict[tuple[bool, int], float](float)  # when a channel is free again
     for r, op in in_order(programs, stages):
         awaited = message(op, RECEIVES, ranks, stages)
         start = max(clocks[r], arrivals[channel(awaited), op.micro]) if awaited else clocks[r]
@@ -114,7 +113,7 @@ def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:
-    """The most activations held: from F to B or W, before a RECOMPUTE only the input."""
+    """The peak of activations held: from F to B or W; only inputs before a RECOMPUTE."""
     again = {(op.micro, op.stage) for op in ops if op.kind is Kind.RECOMPUTE}
     held = most = 0.0
     for op in ops:

@@ -1,4 +1,4 @@
-"""The time of all algorithms over a range of sizes or of ranks: a table, JSON and a picture."""
+"""Sweeps: the time of all algorithms over a range of sizes or ranks, as table, JSON or plot."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -10,7 +10,7 @@ from nnmpi.sim import collective
 from nnmpi.sim.drawing.tables import amount, columns, duration
 from nnmpi.sim.network import Record, as_text
 
-MOST_RANKS = 4096  # a simulation of more takes too long for a table
+MOST_RANKS = 4096  # to simulate more takes too long for a table
 LINES = {
     "ring": ("#0072b2", "-"),
     "tree": ("#009e73", "-"),
@@ -24,13 +24,13 @@ LINES = {
 """Colour and style of an algorithm's line; ring and p2p cost the same on one level."""
 
 BY = ("bytes", "ranks")
-"""The keys of records that may be varied."""
+"""The keys of records that a sweep may vary."""
 
 
 def sweep(
     by: str, operation: str, names: Sequence[str], most_ranks: int, nbytes: float, on: Network
 ) -> list[list[Record]]:
-    """The costs of all algorithms for each number of bytes or of ranks, up to those given."""
+    """The costs of all algorithms for each number of bytes or ranks, up to the given ones."""
     ranks = _ranks(most_ranks) if by == "ranks" else [most_ranks]
     sizes = _sizes(nbytes) if by == "bytes" else [nbytes]
     return [
@@ -41,24 +41,24 @@ def sweep(
 
 
 def _text(by: str, r: Record) -> str:
-    """The number of bytes or of ranks of a record, with its unit."""
+    """The number of bytes or ranks of a record, with its unit."""
     return f"{r['ranks']:,} ranks" if by == "ranks" else amount(r["bytes"])
 
 
 def _heading(by: str, r: Record) -> str:
-    """The heading: what is not varied."""
+    """The heading of a sweep: the operation, the number that is not varied, and the network."""
     fixed = _text("ranks" if by == "bytes" else "bytes", r)
     return f"{r['operation']}: {fixed}\n{as_text(r)}"
 
 
 def _sizes(nbytes: float) -> list[float]:
-    """100, 300, 1,000, 3,000, ... up to so many bytes."""
+    """Sizes 100, 300, 1,000, 3,000, ... up to `nbytes`."""
     decades = [n * 10.0**k for k in range(2, 31) for n in (1, 3)]
     return [*(size for size in decades if size < nbytes), nbytes]
 
 
 def _ranks(most: int) -> list[int]:
-    """2, 3, 4, 6, 8, 12, ... up to so many ranks."""
+    """Numbers of ranks 2, 3, 4, 6, 8, 12, ... up to `most`; raises ValueError beyond MOST_RANKS."""
     if not 2 <= most <= MOST_RANKS:
         raise ValueError(f"--sweep ranks needs --ranks from 2 to {MOST_RANKS}, got {most}")
     powers = {n * 2**k for n in (2, 3) for k in range(12)}
@@ -66,7 +66,7 @@ def _ranks(most: int) -> list[int]:
 
 
 def table(by: str, rows: list[list[Record]]) -> str:
-    """A row for each value, a column for each algorithm; * marks the fastest."""
+    """The sweep as a text table: a row a value, a column an algorithm; * marks the fastest."""
     lines = [["", *(f"{c['algorithm']} " for c in rows[0])]]
     for row in rows:
         times = [c["seconds"] for c in row]
@@ -76,7 +76,7 @@ def table(by: str, rows: list[list[Record]]) -> str:
 
 
 def _fastest(by: str, rows: list[list[Record]]) -> str:
-    """Which algorithm is the fastest up to which size; with ranks it changes back and forth."""
+    """The fastest algorithm for each range of sizes; "" for ranks, where it alternates."""
     if by == "ranks" or len(rows[0]) == 1:
         return ""
     best = [min(row, key=itemgetter("seconds")) for row in rows]
@@ -85,13 +85,13 @@ def _fastest(by: str, rows: list[list[Record]]) -> str:
 
 
 def records(rows: list[list[Record]]) -> list[Record]:
-    """One flat object for each time."""
+    """The sweep as a flat list of records, one for each time."""
     keys = ("operation", "algorithm", "ranks", "bytes", "seconds")
     return [{key: c[key] for key in keys} for row in rows for c in row]
 
 
 def plot(by: str, rows: list[list[Record]], path: Path) -> None:
-    """Times over what is varied, both logarithmic; the legend has the order of the lines."""
+    """Plots times over the varied number, on log scales; the legend has the lines' order."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 5.6), layout="constrained")

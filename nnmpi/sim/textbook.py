@@ -1,8 +1,9 @@
-"""The cost of collectives by textbooks and by our plans, and why the two differ.
+"""The cost of collectives by textbook formulas and by our algorithms, and why the two differ.
 
-Textbooks leave out additions and numbers of ranks that are not a power of two. What our plans pay
-for these, and where another way was chosen, is a list of differences: textbook plus differences is
-the cost of the plan, to the last digit. Formulas are Python's arithmetic over these letters:
+Textbooks leave out additions and numbers of ranks that are not a power of two. Our algorithms pay
+for these, and sometimes choose another way. Each such cost is one of a list of differences:
+textbook plus differences is the cost of the algorithm, to the last digit. Formulas are Python
+arithmetic over these letters:
 
 p  ranks                  M  bytes in the buffer     m  M/p, a rank's share of it
 a  alpha, a message       b  beta, a byte            g  gamma, adding a byte
@@ -10,7 +11,7 @@ L  log p, rounded up      k  log p, rounded down     f  1 if p is no power of tw
 S  the chunks, of p, in the largest messages of a halving: d + min(d, e) for d = 1, 2, ... 2^(k-1),
    where e = p - 2^k ranks have to sit out
 n  nodes                  h  log2 of the ranks in a full node, rounded up
-a_in and b_in  alpha and beta of the link inside a node, a' and b' on paper
+a_in and b_in  alpha and beta of the link inside a node, a' and b' in printed formulas
 """
 
 from collections.abc import Mapping
@@ -22,9 +23,9 @@ from nnmpi.collectives.price import Network
 
 
 class Formulas(NamedTuple):
-    """plan = textbook + differences, where there is a textbook formula.
+    """The cost of an algorithm: plan = textbook + differences, if a textbook has a formula.
 
-    differences: what a plan costs beyond the textbook (or less, if negative), and why
+    differences: terms that the algorithm costs beyond the textbook (or less, if negative), and why
     """
 
     textbook: str | None
@@ -33,7 +34,7 @@ class Formulas(NamedTuple):
 
 
 def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
-    """The value of each letter; without an inner link, nodes have two ranks and the outer one."""
+    """The value of each letter; without an inner link, nodes have two ranks and the outer link."""
     k = p.bit_length() - 1
     e = p - (1 << k)
     inner, per_node = (network.inner, network.per_node) if network.inner else (network.link, 2)
@@ -57,7 +58,7 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
-    """The value of a formula, which is a literal of this file."""
+    """The value of a formula; formulas are literals of this file."""
     return float(eval(formula, {}, values))
 
 

@@ -96,7 +96,7 @@ def test_bfloat16_that_is_not_finite_is_refused(number: float, bfloat16, tmp_pat
     state = {n: a.astype(bfloat16) for n, a in nn.Linear(4, 3).state_dict().items()}
     state["weight"][1, 2] = number
     nnmpi.save(state, tmp_path / "m")
-    with refused(f"weight has the number {number}, which is not finite"):
+    with refused(f"weight has the value {number}, which is not finite"):
         loading.load_into(tmp_path / "m", nn.Linear(4, 3))
 
 

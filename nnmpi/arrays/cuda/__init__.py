@@ -1,19 +1,19 @@
-"""Kernels for arrays of CuPy, in CUDA C or by cuBLAS, under the names and with the arguments of the
-table; and graphs of cuDNN.
+"""Kernels for CuPy's arrays, in CUDA C or by cuBLAS, with the names and arguments of the table; and
+graphs of cuDNN.
 
 Each kernel returns NotImplemented, having written nothing, for arrays that it is not made for:
-those of libraries without CUDA, of other types (those in CUDA C take float32 and 16 bits, products
-16 bits), other strides, more than 2**31 numbers.
+arrays of libraries without CUDA, of other dtypes (CUDA C takes float32 and 16 bits, products take
+16 bits), with other strides, or with more than 2**31 elements.
 
 Rules:
 
-- A kernel computes in float32, with NumPy's operations in their order and without contraction, and
-  rounds once. So its bits are NumPy's, except for exp, logarithms and sums. No sum uses atomic
-  additions: each run gives the same bits. Numbers below 1.2e-38 become 0, as CuPy compiles.
-- Entries of the table without a kernel here compute 16 bits on copies in float32; products do not.
-- cuDNN's engines that give other bits each time are left out, and those that compute in TF32 unless
+- A kernel computes in float32, with NumPy's operations in their order and without contraction to
+  FMAs, and rounds once. So its bits are NumPy's, except for exp, logarithms and sums. No sum uses
+  atomic additions: each run gives the same bits. Values below 1.2e-38 become 0, as CuPy compiles.
+- Entries of the table without a CUDA kernel compute 16 bits on float32 copies; products do not.
+- Engines of cuDNN that are not deterministic are left out, and those that compute in TF32 unless
   `--tf32` allows it. A first layer plans no gradient of its images.
-- Convolutions stay channels-last in float32 too: NCHW would need no workspace, where NHWC needs up
+- Convolutions stay channels-last in float32 too. NCHW would need no workspace, where NHWC needs up
   to 133 MB, but each layer would copy its images and gradients twice.
 - Sums over rows are sums, not products: TF32 would round the factors of a product.
 """
@@ -24,11 +24,11 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.cuda import kernels, products
 
 KERNELS = {**kernels.KERNELS, "products_loop": products.products_loop}
-"""The kernels by their names in the table."""
+"""The CUDA kernels by their names in the table."""
 
 
 def is_available() -> bool:
-    """Tell whether CuPy is installed and finds a GPU."""
+    """True if CuPy is installed and finds a GPU."""
     return not backend.get("auto").is_host
 
 

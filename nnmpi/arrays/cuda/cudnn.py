@@ -1,14 +1,14 @@
 """cuDNN, through its Python front end, on arrays of CuPy.
 
-A graph has one operation. It is built once for what it describes, thread and device, and gets
-addresses. Only engines that give the same bits each time are used, since the same layout gives the
-same bits; and only those that compute in float32, unless TF32 is allowed.
+A graph has one operation. It is built once for each description, thread and device, and is then run
+on addresses. Only deterministic engines are used, since the same layout must give the same bits;
+and only those that compute in float32, unless TF32 is allowed.
 
 Operations of convolutions, channels last in memory:
 
-forward   y = conv(x, w)        x (N, H, W, C), w (O, kh, kw, C / groups), y (N, h, w, O)
-data      dx from dy, w
-weights   dw from x, dy
+    forward   y = conv(x, w)        x (N, H, W, C), w (O, kh, kw, C / groups), y (N, h, w, O)
+    data      dx from dy, w
+    weights   dw from x, dy
 """
 
 import os
@@ -22,38 +22,40 @@ from typing import Any, NamedTuple, Protocol
 from nnmpi.arrays.backend import Array, allows_tf32, xp_of
 
 TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BFLOAT16"}
-"""The types of arrays, and cuDNN's names of them; sums are float32."""
+"""The dtypes of arrays, and cuDNN's names for them; sums are float32."""
 
 OLDEST = 1, 31
 """The first version of the front end that takes addresses in the order of tensors."""
 
 ALIGNED = 16
-"""The alignment in bytes for which graphs are built: CuPy's addresses of whole arrays have it."""
+"""The alignment in bytes that graphs are built for: CuPy's addresses of whole arrays have it."""
 
 
 class CudnnOperation(Protocol):
-    """A description of the operation of a graph, with all that the graph depends on."""
+    """The description of a graph's operation: everything that the graph depends on, as a hashable
+    value."""
 
     def __hash__(self) -> int: ...
 
     @property
     def label(self) -> str:
-        """The name of the operation, and of its substitute where cuDNN has no engine."""
+        """The name of the operation, and what computes it where cuDNN has no engine."""
 
     @property
     def dtype(self) -> str:
-        """The type of the operation's arrays."""
+        """The dtype of the operation's arrays."""
 
     @property
     def tf32(self) -> bool:
-        """Tell whether float32 may be rounded to TF32."""
+        """True if float32 factors may be rounded to TF32."""
 
     def tensors(self, graph: Any) -> list[Any]:
-        """Add the operation to a graph; return its tensors in the order of arrays."""
+        """Adds the operation to a graph; returns its tensors in the order of arrays."""
 
 
 class CudnnGraph(NamedTuple):
-    """A built graph: the names of its tensors, in their order, and the bytes it needs besides."""
+    """A built graph: the ids of its tensors, in their order, and the bytes of workspace that it
+    needs."""
 
     graph: Any
     uids: tuple[int, ...]
@@ -62,15 +64,15 @@ class CudnnGraph(NamedTuple):
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """The front end, or None where it or cuDNN itself is not installed, or it is too old.
+    """Returns cuDNN's front end; None if it or cuDNN itself is not installed, or it is too old.
 
-    It looks for CUDA's runtime by name alone, and pip installs that where no name finds it.
+    It finds CUDA's runtime by name alone, so this function sets the path where pip installed it.
     """
     try:
         path = import_module("cuda.pathfinder").load_nvidia_dynamic_lib("cudart").abs_path
         os.environ.setdefault("CUDNN_FRONTEND_CUDART_LIB_NAME", path)
     except (ImportError, OSError, RuntimeError):
-        pass  # a system's CUDA, which is found by its name
+        pass  # then it is the system's CUDA, which is found by name
     try:
         front_end = import_module("cudnn")
         front_end.backend_version()
@@ -79,7 +81,7 @@ def library() -> Any:
     if tuple(map(int, front_end.__version__.split(".")[:2])) >= OLDEST:
         return front_end
     warnings.warn(
-        f"cuDNN's front end {front_end.__version__} is too old, so it is not used: "
+        f"cuDNN's front end {front_end.__version__} is too old and is not used: "
         "pip install --no-deps 'nvidia-cudnn-frontend>=1.31'",
         stacklevel=2,
     )
@@ -87,7 +89,7 @@ def library() -> Any:
 
 
 def version() -> str:
-    """The version of cuDNN, or the name of its substitute."""
+    """Returns the version of cuDNN, or says what computes instead of it."""
     front_end = library()
     if front_end is None:
         return "none: convolutions by im2col, attention by products"
@@ -95,24 +97,24 @@ def version() -> str:
 
 
 def can(operation: CudnnOperation, xp: Any) -> bool:
-    """Tell whether cuDNN has an engine for an operation."""
-    return _graph(operation, *_here(xp)) is not None
+    """True if cuDNN has an engine for this operation."""
+    return _graph(operation, *_device_and_thread(xp)) is not None
 
 
 def run(operation: CudnnOperation, arrays: Sequence[Array]) -> None:
-    """Carry out an operation that `can` has accepted, on arrays in the order of its tensors."""
+    """Runs an operation that `can` has accepted, on arrays in the order of its tensors."""
     xp = xp_of(arrays[0])
-    here = _here(xp)
-    graph, handle = _graph(operation, *here), _handle(*here)
-    assert graph is not None, "can() was not asked"
+    context = _device_and_thread(xp)
+    graph, handle = _graph(operation, *context), _handle(*context)
+    assert graph is not None, "run() needs an operation that can() has accepted"
     library().set_stream(handle=handle, stream=xp.cuda.get_current_stream().ptr)
     workspace = xp.empty(max(graph.workspace, 1), "uint8")
     places = [a.data.ptr for a in arrays]
     graph.graph.execute(places, workspace.data.ptr, handle=handle, tensor_uids=graph.uids)
 
 
-def _here(xp: Any) -> tuple[int, int]:
-    """The numbers of the device and of the thread; ranks that are threads must not share a
+def _device_and_thread(xp: Any) -> tuple[int, int]:
+    """Returns the numbers of this device and thread; ranks that are threads must not share a
     handle."""
     return int(xp.cuda.runtime.getDevice()), get_ident()
 
@@ -124,18 +126,19 @@ def _handle(device: int, thread: int) -> Any:
 
 @lru_cache(maxsize=1024)
 def _graph(operation: CudnnOperation, device: int, thread: int) -> CudnnGraph | None:
-    """The graph of an operation, or None if cuDNN has no engine for it."""
+    """Builds and caches the graph of an operation; None if cuDNN has no engine for it."""
     try:
         return build(operation, handle=_handle(device, thread))
     except library().cudnnGraphNotSupportedError:
         return None
-    except (RuntimeError, ValueError) as error:  # so it declines what it cannot describe
+    except (RuntimeError, ValueError) as error:  # cuDNN cannot describe it
         warnings.warn(f"cuDNN refuses {operation.label}: {error}", stacklevel=2)
         return None
 
 
 def build(operation: CudnnOperation, **device: Any) -> CudnnGraph:
-    """The graph with its engine, for the device of a handle or for a device on paper.
+    """Builds the graph of an operation, for the device of a handle or for described device
+    properties.
 
     Raises cudnnGraphNotSupportedError if there is no engine.
     """
@@ -164,31 +167,33 @@ def build(operation: CudnnOperation, **device: Any) -> CudnnGraph:
 
 
 def type_of(dtype: str) -> Any:
-    """cuDNN's name of a type."""
+    """Returns cuDNN's name for a dtype."""
     return getattr(library().data_type, TYPES[dtype])
 
 
 def as_output(tensor: Any, dim: Sequence[int], stride: Sequence[int], dtype: str) -> Any:
-    """A tensor that an operation writes, with these sizes and strides."""
+    """Declares a tensor as written by an operation, with these sizes and strides."""
     named = tensor.set_output(True).set_data_type(type_of(dtype))
     return named.set_dim([*dim]).set_stride([*stride])
 
 
 # ---- convolutions
 
-TensorSizes = tuple[int, int, int, int]  # of a tensor, channels last
+TensorSizes = tuple[int, int, int, int]  # (n, h, w, c)
 Ends = tuple[int, int]  # along the rows and along the columns
 
 
 class Operand(NamedTuple):
-    """An argument of a graph: its name in cuDNN, and the field of `Convolution` with its sizes."""
+    """An argument of a graph: its name in cuDNN, and the field of `Convolution` that has its
+    sizes."""
 
     name: str
     sizes: str
 
 
 class CudnnOp(NamedTuple):
-    """An operation of cuDNN."""
+    """An operation of cuDNN: its method, its inputs, and the field of `Convolution` that is
+    written."""
 
     operation: str
     inputs: tuple[Operand, Operand]
@@ -216,14 +221,14 @@ class Convolution(NamedTuple):
 
     @property
     def label(self) -> str:
-        return "a convolution, im2col takes it"
+        return "a convolution, which im2col computes instead"
 
     def doing(self, op: CudnnOp) -> "Convolution":
-        """Another operation of the same convolution."""
+        """Returns another operation of the same convolution."""
         return self._replace(op=op)
 
     def tensors(self, graph: Any) -> list[Any]:
-        """Add the operation to a graph; return its two inputs and its output."""
+        """Adds the operation to a graph; returns its two inputs and its output."""
         dtype = type_of(self.dtype)
         inputs = {
             name: graph.tensor(name=name, data_type=dtype, **dims(getattr(self, sizes)))
@@ -242,7 +247,8 @@ class Convolution(NamedTuple):
 
 
 def dims(sizes: TensorSizes) -> dict[str, list[int]]:
-    """Sizes (n, h, w, c), channels last in memory, as cuDNN names them: (n, c, h, w)."""
+    """Returns sizes (n, h, w, c), channels last in memory, in cuDNN's order (n, c, h, w), with
+    strides."""
     n, h, w, c = sizes
     return {"dim": [n, c, h, w], "stride": [h * w * c, 1, w * c, c]}
 
@@ -250,9 +256,10 @@ def dims(sizes: TensorSizes) -> dict[str, list[int]]:
 def convolution(
     x: Array, w: Array, windows: Sequence[Any], sizes: tuple[int, int], groups: int
 ) -> Convolution | None:
-    """The convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) to images of `sizes`, or None.
+    """Describes the convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) to images of
+    `sizes`.
 
-    None: cuDNN does not do it, or is not there.
+    None if cuDNN is not installed or cannot compute it.
     """
     kh, kw, C, O = w.shape
     fits = x.dtype.name in TYPES and x.size and O and C * groups == x.shape[3]

@@ -1,5 +1,5 @@
-"""The kernels of the table in CUDA: their arguments are checked and converted, and they are
-launched."""
+"""The kernels of the table in CUDA: functions that check and convert arguments, then launch a
+kernel."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,16 +12,16 @@ from nnmpi.arrays.cuda.launch import (
     FLOAT,
     THREADS,
     address,
-    alike,
     are_dense,
     counts,
     fits,
     run,
+    same_layout,
     type_of,
 )
 
-NARROW = 32  # up to so many classes, a thread has a row of scores; above, a block has one
-ROWS_OF_BLOCK = 4 * THREADS  # up to so many, one block has all of them, and adds up their losses
+NARROW = 32  # up to this many classes a thread has a row of scores; for more a block has one
+ROWS_OF_BLOCK = 4 * THREADS  # up to this many rows one block has all, and adds up their losses
 
 
 def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
@@ -38,10 +38,10 @@ def bias_relu_loop(lines: Array, bias: Array | None, zero: Array | None) -> Any:
 
 
 def _each(file: str, name: str) -> Callable[..., Any]:
-    """A loop over arrays that have one order in memory."""
+    """Makes an elementwise loop over arrays that share one memory layout."""
 
     def loop(*args: Any) -> Any:
-        arrays = alike(*args)
+        arrays = same_layout(*args)
         if arrays is None:
             return NotImplemented
         n = args[0].size
@@ -51,21 +51,23 @@ def _each(file: str, name: str) -> Callable[..., Any]:
 
 
 def _step(name: str, arrays: int, floats: int, flags: int = 0) -> Callable[..., Any]:
-    """A step of an optimizer on arrays of float32; gradients and values may have 16 bits, and
-    `decide` may have written the factor of gradients."""
+    """Makes an optimizer step on float32 arrays, of which gradients and `values` may have 16 bits.
+
+    The factor of the gradients is a number, or an array that `decide_loop` has written.
+    """
 
     def step(*args: Any) -> Any:
         p, g, *sums = args[:arrays]
-        values, *given, factor = args[arrays:]
+        values, *constants, factor = args[arrays:]
         plain = are_dense(np.float32, p, *sums) and are_dense(g.dtype, g)
-        halves = values is None or (fits(values) and are_dense(values.dtype, values))
-        of_size = all(a is None or a.size == p.size for a in (g, *sums, values))
-        if not (fits(p) and fits(g) and plain and halves and of_size):
+        values_fit = values is None or (fits(values) and are_dense(values.dtype, values))
+        same_size = all(a is None or a.size == p.size for a in (g, *sums, values))
+        if not (fits(p) and fits(g) and plain and values_fit and same_size):
             return NotImplemented
-        by = factor if is_array(factor) else None
-        floating = map(np.float32, (*given[:floats], 1.0 if by is not None else factor))
-        flagged = map(np.int32, given[floats:])
-        args = (p, g, *sums, values, by, *counts(p.size), *floating, *flagged)
+        decided = factor if is_array(factor) else None
+        float32s = map(np.float32, (*constants[:floats], 1.0 if decided is not None else factor))
+        int32s = map(np.int32, constants[floats:])
+        args = (p, g, *sums, values, decided, *counts(p.size), *float32s, *int32s)
         T = FLOAT if values is None else type_of(values.dtype)
         return run("optimizers", name, p.size, args, T, type_of(g.dtype))
 
@@ -90,15 +92,17 @@ def decide_loop(
 
 
 BLOCK_OF_SQUARES = 8192
-"""The numbers that a block squares and adds up, as in kernels/steps.py."""
+"""The number of elements that a block squares and adds up, as in kernels/steps.py."""
 
 
 # ---- pooling
 
 
 def _windows(z: Array) -> tuple[np.uint32, ...] | None:
-    """The sizes and strides of windows z (2, 2, N, h, w, C), a view of images, counted in numbers;
-    None if channels do not lie side by side."""
+    """Returns the sizes and strides of pooling windows z (2, 2, N, h, w, C), counted in elements.
+
+    None if z is not such a view of images, with adjacent channels.
+    """
     if z.ndim != 6 or not fits(z) or z.strides[5] != z.itemsize:
         return None
     down, right, *places, _ = (stride // z.itemsize for stride in z.strides)
@@ -154,11 +158,11 @@ def class_losses_loop(
         labels = at
     n, C = z.shape
     losses = loss if loss.ndim else xp_of(z).empty(n, "float32")
-    in_one = C <= NARROW and n <= ROWS_OF_BLOCK and not loss.ndim
-    args = (z, labels, losses, sums, at, loss if in_one else None, *counts(n, C), np.float32(scale))
+    fused = C <= NARROW and n <= ROWS_OF_BLOCK and not loss.ndim
+    args = (z, labels, losses, sums, at, loss if fused else None, *counts(n, C), np.float32(scale))
     name, threads = ("narrow_losses", n) if C <= NARROW else ("wide_losses", n * THREADS)
-    run("softmax", name, 1 if in_one else threads, args, type_of(z.dtype))
-    if not loss.ndim and not in_one:
+    run("softmax", name, 1 if fused else threads, args, type_of(z.dtype))
+    if not loss.ndim and not fused:
         run("softmax", "sum_losses", 1, (losses, loss, *counts(n), np.float32(scale)))
     return None
 
@@ -167,27 +171,27 @@ def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float
     plain = are_dense(z.dtype, z, dz) and are_dense(np.float32, sums, g)
     if not fits(z) or not plain or not are_dense(np.int64, at):
         return NotImplemented
-    numbers = *counts(*z.shape), np.int32(g.ndim > 0), np.float32(scale)
+    constants = *counts(*z.shape), np.int32(g.ndim > 0), np.float32(scale)
     return run(
-        "softmax", "class_gradient", z.size, (z, at, sums, g, dz, *numbers), type_of(z.dtype)
+        "softmax", "class_gradient", z.size, (z, at, sums, g, dz, *constants), type_of(z.dtype)
     )
 
 
 def _along_rows(name: str, logarithm: bool) -> Callable[..., Any]:
-    """A loop along the last axis in memory."""
+    """Makes a loop over rows along an axis, which must be the last one in memory."""
 
     def loop(*args: Any) -> Any:
-        *given, axis = args
-        if not fits(given[0]):
+        *arrays, axis = args
+        if not fits(arrays[0]):
             return NotImplemented
-        order = [i for i in range(given[0].ndim) if i != axis % given[0].ndim]
-        given = [a.transpose(*order, axis) for a in given]
-        x = given[0]
-        if not are_dense(x.dtype, *given):
+        order = [i for i in range(arrays[0].ndim) if i != axis % arrays[0].ndim]
+        arrays = [a.transpose(*order, axis) for a in arrays]
+        x = arrays[0]
+        if not are_dense(x.dtype, *arrays):
             return NotImplemented
         K = x.shape[-1]
-        numbers = *counts(x.size // K, K), np.int32(logarithm)
-        return run("softmax", name, x.size // K * THREADS, (*given, *numbers), type_of(x.dtype))
+        constants = *counts(x.size // K, K), np.int32(logarithm)
+        return run("softmax", name, x.size // K * THREADS, (*arrays, *constants), type_of(x.dtype))
 
     return loop
 
@@ -201,24 +205,24 @@ def probabilities_loop(s: Array, p: Array, lse: Array, later: int) -> Any:
 
 
 def scores_gradient_loop(
-    s: Array, dp: Array, lse: Array, of_rows: Array, scale: float, later: int
+    s: Array, dp: Array, lse: Array, delta: Array, scale: float, later: int
 ) -> Any:
-    if not fits(s) or not are_dense(np.float32, s, dp, lse, of_rows):
+    if not fits(s) or not are_dense(np.float32, s, dp, lse, delta):
         return NotImplemented
     rows, K = s.shape[-2:]
-    numbers = (*counts(s.size, K, rows), np.float32(scale), np.int32(later))
-    return run("softmax", "scores_gradient", s.size, (s, dp, lse, of_rows, *numbers))
+    constants = (*counts(s.size, K, rows), np.float32(scale), np.int32(later))
+    return run("softmax", "scores_gradient", s.size, (s, dp, lse, delta, *constants))
 
 
 def _cell(name: str) -> Callable[..., Any]:
-    """A step of a recurrent layer, on arrays of states and of their gates."""
+    """Makes a step of a recurrent layer, on arrays of states and of their gates."""
 
     def loop(*args: Any) -> Any:
         state = min(args, key=lambda a: a.size)
         if not fits(state) or not are_dense(state.dtype, *args):
             return NotImplemented
-        numbers = counts(state.size, state.shape[1])
-        return run("recurrent", name, state.size, (*args, *numbers), type_of(state.dtype))
+        constants = counts(state.size, state.shape[1])
+        return run("recurrent", name, state.size, (*args, *constants), type_of(state.dtype))
 
     return loop
 
@@ -253,4 +257,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "rmsprop_loop": _step("rmsprop", 5, 6),
     **norms.KERNELS,
 }
-"""The kernels by their names in the table."""
+"""The CUDA kernels of this file and of `norms` by their names in the table."""

@@ -1,10 +1,10 @@
-"""Launching kernels: a source is compiled once a process, device and set of types, by the array
-library.
+"""Launches CUDA kernels: the array library compiles a source once a process, device and set of
+types.
 
     run("optimizers", "sgd", threads, (p, g, None, ...), T="float16")
 
-Arrays are passed as pointers, None as NULL. Numbers need the type of the kernel's argument, since
-nothing else converts them: np.float32, np.uint32, np.int32.
+Arrays are passed as pointers, None as NULL. Numbers must have the type of the kernel's argument,
+since nothing else converts them: np.float32, np.uint32, np.int32.
 """
 
 from collections.abc import Sequence
@@ -17,19 +17,19 @@ import numpy as np
 from nnmpi.arrays.backend import Array, xp_of
 
 OPTIONS = ("--fmad=false",)
-"""Options of the compiler: a product and a sum are rounded each, as in NumPy."""
+"""Options of the compiler: a product and a sum are rounded one by one, as in NumPy."""
 
 THREADS = 256  # in a block
-MOST_BLOCKS = 1 << 12  # threads of more would wait: those of so many take several numbers
-MOST_NUMBERS = 1 << 31  # of an array: indices have 32 bits, and may pass the end by a step
+MOST_BLOCKS = 1 << 12  # more would wait for a processor: instead threads take several elements
+MOST_NUMBERS = 1 << 31  # of an array: 32-bit indices may pass the end by one step
 NULL = np.uintp(0)
 FOLDER = Path(__file__).parent
 FLOAT, FLOATS = "float32", ("float32", "float16", "bfloat16")
 
 
 def source(name: str, T: str = FLOAT, G: str = FLOAT) -> str:
-    """The text of a file of this folder for numbers of these types, behind the text that it
-    needs."""
+    """Returns the text of a file of this folder for these types T and G, after the text that it
+    includes."""
     files = FOLDER / "common.cuh", FOLDER / f"{name}.cu"
     texts = (path.read_text(encoding="utf-8") for path in files)
     threads = f"#define THREADS {THREADS} /* in a block */\n"
@@ -49,8 +49,10 @@ def _module(xp: Any, file: str, T: str, G: str) -> Any:
 def run(
     file: str, name: str, threads: int, args: Sequence[Any], T: str = FLOAT, G: str = FLOAT
 ) -> Any:
-    """Launch a kernel for arrays of one library; return None, as every loop that has done its
-    work."""
+    """Launches a kernel with at least this many threads, up to a limit; returns None.
+
+    Every loop that has done its work returns None. All arrays belong to one library.
+    """
     blocks = min(-(-threads // THREADS), MOST_BLOCKS)
     values = tuple(NULL if a is None else a for a in args)
     xp = xp_of(next(a for a in args if not isinstance(a, np.generic)))
@@ -58,23 +60,24 @@ def run(
 
 
 def counts(*numbers: int) -> list[np.uint32]:
-    """Numbers in the type that kernels take."""
+    """Converts numbers to uint32, the type of the kernels' sizes."""
     return [np.uint32(n) for n in numbers]
 
 
 def address(view: Array) -> np.uintp:
-    """The pointer to a view with gaps, whose strides the kernel gets too."""
+    """Returns the pointer to a view with gaps, whose strides the kernel gets as well."""
     return np.uintp(view.data.ptr)
 
 
 @lru_cache(maxsize=64)
 def type_of(dtype: Any) -> str:
-    """The name of a type."""
+    """Returns the name of a dtype."""
     return str(dtype.name)
 
 
 def fits(array: Array) -> bool:
-    """Tell whether the library of an array compiles kernels, and they are made for its numbers."""
+    """True if kernels take this array: its library compiles them, and its dtype and size are
+    supported."""
     return (
         _compiles(xp_of(array)) and type_of(array.dtype) in FLOATS and 0 < array.size < MOST_NUMBERS
     )
@@ -86,7 +89,7 @@ def _compiles(xp: Any) -> bool:
 
 
 def are_dense(dtype: Any, *arrays: Array | None) -> bool:
-    """Tell whether all arrays but None have this type and no gaps, and are neither empty nor too
+    """True if all arrays but None have this dtype, are contiguous, and are neither empty nor too
     large."""
     return all(
         a is None or (a.dtype == dtype and a.flags.c_contiguous and 0 < a.size < MOST_NUMBERS)
@@ -94,9 +97,11 @@ def are_dense(dtype: Any, *arrays: Array | None) -> bool:
     )
 
 
-def alike(first: Array, *others: Array | None) -> list[Array | None] | None:
-    """The arrays with their axes in the order of memory; None if they differ in type, size or
-    order, or have gaps."""
+def same_layout(first: Array, *others: Array | None) -> list[Array | None] | None:
+    """Returns the arrays with their axes in memory order, so that all of them are contiguous.
+
+    None if they differ in dtype, size or layout, or have gaps.
+    """
     given = [first, *(a for a in others if a is not None)]
     if not fits(first) or any(a.dtype != first.dtype or a.size != first.size for a in given):
         return None

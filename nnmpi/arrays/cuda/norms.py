@@ -1,4 +1,4 @@
-"""Normalisation in CUDA: of rows, a block each, and of columns, whose sums are in two stages."""
+"""Normalisation in CUDA: a block for each row; sums over columns in two stages."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +9,10 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.cuda.launch import FLOAT, THREADS, are_dense, counts, fits, run, type_of
 
 COLUMNS, LANES = 32, THREADS // 32
-"""The number of columns that a block adds up, and of threads a column, as in norms.cu."""
+"""The number of columns that a block adds up, and of threads for a column, as in norms.cu."""
 
 ROWS_OF_LANE, MOST_PARTS = 16, 64
-"""The rows a thread adds up of a part, at least, and the largest number of parts."""
+"""The least number of rows that a thread adds up, and the largest number of parts of the rows."""
 
 
 def _of_rows(
@@ -22,7 +22,8 @@ def _of_rows(
     wide: Sequence[Array | None],
     args: Sequence[Any],
 ) -> Any:
-    """A kernel on rows x (M, K), arrays of their type, and float32 statistics."""
+    """Launches a kernel on rows x (M, K): `numbers` have the dtype of x, `wide` are float32
+    statistics."""
     if not fits(x) or not are_dense(x.dtype, *numbers) or not are_dense(np.float32, *wide):
         return NotImplemented
     M, K = x.shape
@@ -57,7 +58,7 @@ def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Ar
 
 
 def parts_of(rows: int) -> int:
-    """The number of parts in which the rows of a sample are added up."""
+    """Returns the number of parts in which the rows of a sample are added up."""
     return max(1, min(MOST_PARTS, rows // (LANES * ROWS_OF_LANE)))
 
 
@@ -68,16 +69,17 @@ def _columns(
     outs: Sequence[Array | None],
     join: str = "add_parts",
 ) -> Any:
-    """Sums over the rows of x (N, P, C) in outs (N, C), and the kernel that joins parts."""
+    """Sums over the rows of x (N, P, C) into `outs` (N, C): parts of the rows first, then
+    `join`."""
     first = numbers[0]
     N, P, C = first.shape if first.ndim == 3 else (1, *first.shape)
-    given = [out for out in outs if out is not None]
+    wanted = [out for out in outs if out is not None]
     plain = are_dense(first.dtype, *numbers) and are_dense(np.float32, *statistics)
-    fit = all(fits(out) and are_dense(out.dtype, out) and out.size == N * C for out in given)
-    if not (fits(first) and plain and fit and all(a.shape == first.shape for a in numbers)):
+    outs_fit = all(fits(out) and are_dense(out.dtype, out) and out.size == N * C for out in wanted)
+    if not (fits(first) and plain and outs_fit and all(a.shape == first.shape for a in numbers)):
         return NotImplemented
     R, T, groups = parts_of(P), type_of(first.dtype), -(-C // COLUMNS)
-    plain = R == 1 and all(out.dtype == np.float32 for out in given)
+    plain = R == 1 and all(out.dtype == np.float32 for out in wanted)
     xp, n = xp_of(first), N * C
     parts = outs if plain else [None if o is None else xp.empty((R, N, C), "float32") for o in outs]
     args = (*numbers, *statistics, *parts, *counts(N, P, C, R))
@@ -129,11 +131,11 @@ def column_sum_loop(g: Array, out: Array) -> Any:
     return None
 
 
-# ---- numbers of channels
+# ---- one element for each channel
 
 
 def _of_channels(name: str, wide: Sequence[Array], w: Array | None, args: Sequence[Any]) -> Any:
-    """A kernel on statistics, and weights of any type."""
+    """Launches a kernel on float32 statistics, and weights of any supported dtype."""
     if not fits(wide[0]) or not are_dense(np.float32, *wide):
         return NotImplemented
     if w is not None and (not fits(w) or not are_dense(w.dtype, w)):
@@ -153,8 +155,8 @@ def track_loop(
 ) -> Any:
     if not isinstance(share, float) or batches.dtype != np.int64:
         return NotImplemented
-    numbers = map(np.float32, (n - 1, share, 1 - share))
-    args = (mean, var, batches, batch_mean, m2, *counts(mean.size), *numbers)
+    constants = map(np.float32, (n - 1, share, 1 - share))
+    args = (mean, var, batches, batch_mean, m2, *counts(mean.size), *constants)
     return _of_channels("track", (mean, var, batch_mean, m2), None, args)
 
 
@@ -166,7 +168,7 @@ def _by_column(
     args: Sequence[Any],
     *flags: bool,
 ) -> Any:
-    """A kernel on each number of x (N, P, C), with statistics (N, C)."""
+    """Launches a kernel on each element of x (N, P, C), with float32 statistics (N, C)."""
     if not fits(x) or not are_dense(x.dtype, *numbers) or not are_dense(np.float32, *statistics):
         return NotImplemented
     N, P, C = x.shape
@@ -212,4 +214,4 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "normalise_loop": _normalise(cuts=False),
     "normalise_relu_loop": _normalise(cuts=True),
 }
-"""The kernels by their names in the table."""
+"""The CUDA kernels of this file by their names in the table."""

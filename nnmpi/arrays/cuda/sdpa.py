@@ -1,15 +1,14 @@
-"""Attention by cuDNN (SDPA) on arrays of CuPy in 16 bits: no scores are in memory.
+"""Attention by cuDNN (SDPA) on 16-bit arrays of CuPy: no scores are in memory.
 
-    N  samples      T  queries      D  numbers of a query and a key
-    K  key heads    S  keys         E  numbers of a value
+    N  samples      T  queries      D  elements of a query and a key
+    K  key heads    S  keys         E  elements of a value
     G  query heads of each key head
 
     q (N, K, G, T, D)    k (N, K, S, D)    v (N, K, S, E)    y (N, K, G, T, E)
 
     lse (N, K, G, T)     float32: the logarithm of the sum of e^score of each query
 
-Arrays are read and written where they lie, by their strides. The backward pass is the one that
-gives the same bits each time.
+Arrays are read and written in place, by their strides. The backward pass is the deterministic one.
 """
 
 from collections.abc import Sequence
@@ -21,16 +20,17 @@ from nnmpi.arrays.dtypes import is_half
 
 
 class HeadRows(NamedTuple):
-    """The sizes (samples, heads, positions, numbers) of an array for cuDNN, and its strides."""
+    """The sizes (samples, heads, positions, elements) of an array for cuDNN, and its strides."""
 
     dim: tuple[int, ...]
     stride: tuple[int, ...]
 
 
 class SdpaGraph(NamedTuple):
-    """A graph of attention; `q`, `k`, `v`, `y` and `lse` are read, but for the last two forwards.
+    """The description of a graph of attention, forward or backward.
 
-    gradients: those of y, q, k and v; none of the forward pass
+    q, k, v, y, lse    are read; a forward pass writes the last two
+    gradients          of y, q, k and v, in this order; empty for a forward pass
     """
 
     q: HeadRows
@@ -49,11 +49,11 @@ class SdpaGraph(NamedTuple):
 
     @property
     def label(self) -> str:
-        return "attention, products of matrices take it"
+        return "attention, which matrix products compute instead"
 
     def tensors(self, graph: Any) -> list[Any]:
-        """Add attention to a graph; return q, k, v, y and lse, and dy, dq, dk and dv of a backward
-        pass."""
+        """Adds attention to a graph; returns q, k, v, y and lse, and dy, dq, dk and dv of a
+        backward pass."""
 
         def read(name: str, rows: HeadRows, dtype: str) -> Any:
             sizes: dict[str, list[int]] = {"dim": [*rows.dim], "stride": [*rows.stride]}
@@ -86,15 +86,17 @@ class SdpaGraph(NamedTuple):
 def attention(
     q: Array, k: Array, v: Array, scale: float, causal: bool, y: Array, lse: Array
 ) -> bool:
-    """Write y and the contiguous lse; return whether cuDNN has an engine for these arrays."""
+    """Writes y and the contiguous lse; returns False if cuDNN has no engine for these arrays."""
     return _carried_out((q, k, v, y, lse), (), scale, causal)
 
 
 def gradients(
     arrays: Sequence[Array], scale: float, causal: bool, derivatives: Sequence[Array]
 ) -> bool:
-    """Write dq, dk and dv of derivatives (dy, dq, dk, dv) from arrays (q, k, v, y, lse); return
-    whether cuDNN has an engine for them."""
+    """Writes dq, dk and dv of `derivatives` (dy, dq, dk, dv), from `arrays` (q, k, v, y, lse).
+
+    Returns False if cuDNN has no engine for these arrays.
+    """
     return _carried_out(arrays, derivatives, scale, causal)
 
 
@@ -117,9 +119,9 @@ def _carried_out(
 
 
 def _fits(arrays: Sequence[Array]) -> bool:
-    """Tell whether arrays have one type of 16 bits, and lie in memory as cuDNN reads them.
+    """True if the arrays share a 16-bit dtype, and are laid out in memory as cuDNN reads them.
 
-    One query, as in decoding, is left to products: each number of keys would be another graph.
+    A single query, as in decoding, is left to products: each number of keys would be another graph.
     """
     q = arrays[0]
     return (
@@ -137,7 +139,8 @@ def _fits(arrays: Sequence[Array]) -> bool:
 
 
 def _rows(a: Array) -> HeadRows:
-    """An array (N, K, G, T, D), whose heads of a position lie at one distance, or (N, K, S, D)."""
+    """Describes an array (N, K, S, D), or (N, K, G, T, D) whose heads are at a constant
+    distance."""
     stride = [s // a.itemsize for s in a.strides]
     if a.ndim == 4:
         return HeadRows(a.shape, (*stride,))

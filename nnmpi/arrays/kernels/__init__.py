@@ -1,4 +1,5 @@
-"""Kernels: what is computed on arrays; and what all of them use."""
+"""Kernels: functions of arrays, and what all of them use (vjps, the progress hook, sums of
+columns)."""
 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -12,26 +13,26 @@ from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.native.table import Out, kernel
 
 Vjp = Callable[[Any, Array | None], Array]
-"""`vjp(g, out)`: the gradient of one argument from the gradient `g` of the value.
+"""`vjp(g, out)`: computes the gradient of one argument from the gradient `g` of the op's value.
 
-`out` is None or an array for the result; a vjp that can write there does so and returns it, any
-other returns another array. It leaves `g` as it is.
+`out` is None, or an array for the result: a vjp that can write there does so and returns it, any
+other vjp returns another array. A vjp does not change `g`.
 """
 
 Prepare = Callable[[Array, Sequence[bool]], Any]
-"""`prepare(g, needs)`: what the vjps share; each of them then gets this instead of `g`.
+"""`prepare(g, needs)`: computes what the vjps share; each vjp then gets this instead of `g`.
 
-`needs` marks the arguments whose gradients will be computed. It changes nothing, since a backward
-pass in two halves calls it twice, with needs that have no argument in common. So it may send
-messages only for one argument, as BatchNorm's sums over ranks are for x: then one half sends them,
-the same one on every rank.
+`needs` marks the arguments whose gradients will be computed. `prepare` changes nothing, since a
+backward pass in two halves calls it twice, with needs that have no argument in common. So it may
+send messages only for one argument, as BatchNorm's sums over ranks are for x: then one half sends
+them, the same one on every rank.
 """
 
 
 class Result(NamedTuple):
     """The value of an op, its vjps in the order of its arguments, and what they share.
 
-    `is_view`: the value may lie in the memory of the first argument.
+    is_view   True if the value may lie in the memory of the first argument
     """
 
     value: Array
@@ -42,23 +43,25 @@ class Result(NamedTuple):
 
 @lru_cache
 def shared_vjps(n: int) -> tuple[Vjp, ...]:
-    """The vjps of n arguments whose gradients `prepare` computes together."""
+    """Returns the vjps of n arguments whose gradients `prepare` computes together."""
     return tuple(lambda gradients, out, k=k: gradients[k] for k in range(n))
 
 
 progress_hook: ContextVar[Callable[[], object]] = ContextVar(
     "nnmpi_progress_hook", default=lambda: None
 )
-"""A function that long computations call now and then, so that messages progress meanwhile.
+"""A function that long computations call every few milliseconds, so that messages progress
+meanwhile.
 
 MPI moves no messages while a rank computes. Whoever has some in flight sets the hook. It is called
-between the layers of a Sequential, and in backward passes between nodes and between the chunks of
-a kernel: every few milliseconds. A context variable, since ranks may be threads.
+between the layers of a Sequential, and in backward passes between nodes and between the chunks of a
+kernel. A context variable, since ranks may be threads.
 """
 
 
 def float_type(x: Array) -> Any:
-    """The type of x, or that of its numbers as floats."""
+    """Returns the dtype of x if it is a float, else the float dtype that x's integers are computed
+    in."""
     return np.result_type(x.dtype, np.float16) if x.dtype.kind in "biu" else x.dtype
 
 
@@ -71,7 +74,7 @@ def _ones(n: int, dtype: Any, xp: Any) -> Array:
 
 
 def column_sum(g: Array, out: Array | None = None) -> Array:
-    """g (n, k) summed over its rows."""
+    """Sums g (n, k) over its rows."""
     total = xp_of(g).empty(g.shape[1], g.dtype) if out is None else out
     column_sum_loop(g, total)
     return total
@@ -79,9 +82,10 @@ def column_sum(g: Array, out: Array | None = None) -> Array:
 
 @partial(kernel, composed=True)
 def column_sum_loop(g: Array, out: Out) -> None:
-    """On the host by a matrix-vector product: 6 times as fast as g.sum(0). A device would round the
-    numbers of a product to TF32 where that is allowed."""
+    """Writes the sum of g (n, k) over its rows."""
     xp, n, sums = xp_of(g), len(g), types_of(g.dtype).sums
+    # a product with ones is 6 times as fast as g.sum(0) on the host; a device might round its
+    # factors to TF32
     if sums != g.dtype or not of(g).is_host:
         out[...] = g.sum(axis=0, dtype=sums)
     else:

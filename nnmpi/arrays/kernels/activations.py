@@ -1,4 +1,4 @@
-"""Activations and their gradients, one pass over arrays of any layout that they share.
+"""Activations and their gradients, in one pass over arrays that share any memory layout.
 
 y = f(x)        one array is kept for the gradient: y itself, or the slope f'(x)
 dx = g f'(x)
@@ -13,12 +13,12 @@ from nnmpi.arrays.native.table import Kernel, Out, kernel
 
 
 def floats_like(x: Array) -> Array:
-    """An empty array of floats in the shape and layout of x."""
+    """Makes an empty float array with the shape and memory layout of x."""
     return xp_of(x).empty_like(x, float_type(x))
 
 
 def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Result:
-    """An op whose gradient is computed from its value; both loops take the options."""
+    """Makes an op whose gradient is computed from its value; both loops get `options`."""
     y = floats_like(a)
     loop(a, y, *options)
 
@@ -32,7 +32,7 @@ def of_value(a: Array, loop: Kernel, gradient_loop: Kernel, *options: Any) -> Re
 
 @kernel
 def relu_loop(x: Array, y: Out) -> None:
-    """max(x, 0)."""
+    """Writes y = max(x, 0)."""
     xp = xp_of(x)
     xp.maximum(x, xp.zeros_like(x[:1] if x.ndim else x), out=y)
 
@@ -70,7 +70,7 @@ def sigmoid_gradient_loop(g: Array, y: Array, dx: Out) -> None:
 
 @kernel
 def silu_loop(x: Array, slope: Out, y: Out) -> None:
-    """y = x s, slope = s (1 + x (1 - s)) with s = sigmoid(x)."""
+    """Writes y = x s and slope = s (1 + x (1 - s)), with s = sigmoid(x)."""
     xp, s = xp_of(x), floats_like(x)
     sigmoid_loop.reference(x, s)
     xp.multiply(x, s, out=y)
@@ -97,7 +97,7 @@ _CHEBYSHEV = (
 
 
 def erfc(x: Array) -> Array:
-    """1 - erf(x) to rounding, in plain array arithmetic: NumPy has no erfc."""
+    """Computes 1 - erf(x) to rounding, in plain array arithmetic: NumPy has no erfc."""
     xp = xp_of(x)
     z = xp.absolute(x)
     t = 1 / (1 + z * 0.5)
@@ -111,7 +111,8 @@ def erfc(x: Array) -> Array:
 
 @kernel
 def gelu_loop(x: Array, slope: Out, y: Out) -> None:
-    """y = x phi, slope = phi + x phi' with phi the distribution function of the standard normal."""
+    """Writes y = x phi and slope = phi + x phi', with phi the standard normal distribution function
+    of x."""
     xp, phi = xp_of(x), floats_like(x)
     xp.multiply(erfc(x * -math.sqrt(0.5)), 0.5, out=phi)
     xp.multiply(x, phi, out=y)
@@ -126,8 +127,10 @@ _SCALE, _CUBIC = math.sqrt(2 / math.pi), 0.044715
 
 @kernel
 def gelu_tanh_loop(x: Array, slope: Out, y: Out) -> None:
-    """y = x s, slope = s + 2 x s (1 - s) du/dx with u = sqrt(2 / pi) (x + 0.044715 x^3) and
-    s = (1 + tanh(u)) / 2 = sigmoid(2 u)."""
+    """Writes GELU by tanh, y = x s, and slope = s + 2 x s (1 - s) du/dx.
+
+    Here u = sqrt(2 / pi) (x + 0.044715 x^3) and s = (1 + tanh(u)) / 2 = sigmoid(2 u).
+    """
     xp, s = xp_of(x), floats_like(x)
     u = x * x
     u *= _SCALE * _CUBIC

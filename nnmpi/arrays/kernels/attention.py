@@ -1,21 +1,21 @@
-"""Attention: softmax(scale q k^T + mask) v, some rows of scores at a time.
+"""Attention: softmax(scale q k^T + mask) v, for some rows of scores at a time.
 
-    N  samples      T  queries      D  numbers of a query and a key
-    K  key heads    S  keys         E  numbers of a value
+    N  samples      T  queries      D  elements of a query and a key
+    K  key heads    S  keys         E  elements of a value
     G  query heads of each key head
 
     q (N, K, G, T, D)    k (N, K, S, D)    v (N, K, S, E)    y (N, K, G, T, E)
 
     lse (N, K, G, T)    the logarithm of the sum of e^score of each query; -inf if there are no keys
 
-Scores, lse and sums have the type of sums of q, k, v, y and their gradients, and what is written is
-rounded once. On a device cuDNN computes where it can (`cuda/sdpa.py`), which has no
-scores in memory; else factors of products are rounded to the type of q, as they are there.
+Scores, lse and sums have the dtype of sums of q, k, v, y and their gradients, and results are
+rounded once. On a device cuDNN computes where it can (`cuda/sdpa.py`), without scores in memory;
+elsewhere on a device factors of products are rounded to the dtype of q, as cuDNN rounds them.
 
-The scores of some queries with all keys that they see are in cache from the first product to the
-second one. The backward pass computes them again, from lse, so memory is linear in T and S. Which
-queries are taken together depends on T and S alone: cutting samples or heads among ranks changes
-no bit. Attention to some keys and to others is that to all, by `join`.
+The scores of some queries with all keys that they see stay in cache from the first product to the
+second one. The backward pass computes them again from lse, so memory is linear in T and S. Which
+queries are taken together depends on T and S alone: cutting samples or heads among ranks changes no
+bit. `join` combines attention to some keys with attention to others.
 """
 
 from collections.abc import Callable, Iterator
@@ -39,24 +39,28 @@ from nnmpi.arrays.meta import is_meta
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 FEWEST_ROWS = 64
-"""Queries whose scores are computed at once, if there are so many: fewer make slow products."""
+"""The least number of queries whose scores are computed at once: fewer make slow products."""
 
 MOST_ROWS = 64
-"""The most of them in causal attention: their scores with later keys are computed in vain."""
+"""The largest number of queries at once in causal attention: scores with later keys are wasted
+work."""
 
 CALL_ROWS = 256
-"""Queries of a tile on the host, if there are so many; a loop takes some of them at a time, and
-messages progress between tiles."""
+"""The number of queries of a tile on the host.
+
+A loop takes some of them at a time, and messages progress between tiles.
+"""
 
 Keep = Callable[["Tile"], Array]
-"""The factors of dropout for the probabilities of a tile."""
+"""Returns the factors of dropout for the probabilities of a tile."""
 
 KeepOf = Callable[[Array, Array], Keep]
-"""The factors of dropout for queries and keys at these positions of whole sequences."""
+"""Makes a `Keep` for queries and keys at these positions of whole sequences."""
 
 
 class Tile(NamedTuple):
-    """Some samples and key heads, and some queries with the keys that they see, the first ones."""
+    """Some samples and key heads, and some queries with the keys that they see, which are the first
+    ones."""
 
     samples: slice
     heads: slice
@@ -67,9 +71,9 @@ class Tile(NamedTuple):
 class Scores(NamedTuple):
     """How scores are made of products, and probabilities of scores.
 
-    mask: broadcast to (N, K, G, T, S): bool, true where a query sees a key, or added to the scores
-    causal: whether query i sees keys 0 to i only
-    keep: what probabilities are multiplied by, for each tile
+    mask     broadcast to (N, K, G, T, S): bool, true where a query sees a key, or added to scores
+    causal   True if query i sees keys 0 to i only
+    keep     the factors of dropout of probabilities, for each tile
     """
 
     scale: float
@@ -79,12 +83,16 @@ class Scores(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether probabilities are those of all keys, or of the first ones."""
+        """True if there is no mask and no dropout: a query sees all keys, or, if causal, the first
+        ones."""
         return self.mask is None and self.keep is None
 
     def of(self, tile: Tile) -> tuple[float, int, Array | None, Keep | None]:
-        """The arguments of the loops for a tile: scale; first, where query i of the tile sees keys
-        0 to first + i, or all keys if it is -1; mask; and keep, of tiles within this one."""
+        """Returns the arguments of the loops for a tile: (scale, first, mask, keep).
+
+        Query i of the tile sees keys 0 to first + i, or all keys if first is -1; `keep` takes tiles
+        within this one.
+        """
         samples, heads, queries, keys = tile
         mask, keep = self.mask, self.keep
         if mask is not None:
@@ -95,23 +103,23 @@ class Scores(NamedTuple):
 
 
 def _keep_within(keep: Keep, tile: Tile, part: Tile) -> Array:
-    """`keep` of a part of the queries of a tile."""
+    """Returns the dropout factors of a part of the queries of a tile."""
     start = tile.queries.start
     rows = slice(start + part.queries.start, start + part.queries.stop)
     return keep(tile._replace(queries=rows, keys=part.keys))
 
 
-def attention(q: Array, k: Array, v: Array, how: Scores, y: Array, lse: Array) -> None:
-    """Writes y and lse."""
+def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Array) -> None:
+    """Computes attention, tile by tile: writes y and lse."""
     progress = progress_hook.get()
     if not k.shape[2]:
         y[...], lse[...] = 0, -xp_of(q).inf
-    if how.is_plain and sdpa.attention(q, k, v, how.scale, how.causal, y, lse):
+    if options.is_plain and sdpa.attention(q, k, v, options.scale, options.causal, y, lse):
         return
-    for tile in _tiles(q, k, how.causal):
+    for tile in _tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
-        attention_loop(q[rows], k[seen], v[seen], y[rows], lse[rows], *how.of(tile))
+        attention_loop(q[rows], k[seen], v[seen], y[rows], lse[rows], *options.of(tile))
         progress()
 
 
@@ -119,7 +127,7 @@ def attention_gradients(
     q: Array,
     k: Array,
     v: Array,
-    how: Scores,
+    options: Scores,
     y: Array,
     lse: Array,
     dy: Array,
@@ -127,33 +135,33 @@ def attention_gradients(
     dk: Array,
     dv: Array,
 ) -> None:
-    """Writes dq, dk and dv, from the gradient of y.
+    """Computes the gradients of attention: writes dq, dk and dv from the gradient dy of y.
 
-    Where y and lse are those of other keys too, these are the parts that go through k and v; not
-    with a mask.
+    Where y and lse come from more keys than k has (see `join`), these are the parts of the
+    gradients that go through k and v; this does not work with a mask.
     """
     progress, (T, S) = progress_hook.get(), (q.shape[3], k.shape[2])
     for d in (dq, dk, dv) if not T or not S else ():
         d[...] = 0
     arrays, derivatives = (q, k, v, y, lse), (dy, dq, dk, dv)
-    if how.is_plain and sdpa.gradients(arrays, how.scale, how.causal, derivatives):
+    if options.is_plain and sdpa.gradients(arrays, options.scale, options.causal, derivatives):
         return
-    for tile in _tiles(q, k, how.causal):
+    for tile in _tiles(q, k, options.causal):
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
-        of_heads = dk[samples, heads], dv[samples, heads]
+        head_gradients = dk[samples, heads], dv[samples, heads]
         if not queries.start:
-            sums = [_zeros(d) for d in of_heads]
-        of_rows = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]
-        attention_gradient_loop(*of_rows, *(d[:, :, keys] for d in sums), *how.of(tile))
+            sums = [_zeros(d) for d in head_gradients]
+        operands = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]
+        attention_gradient_loop(*operands, *(d[:, :, keys] for d in sums), *options.of(tile))
         if types_of(dk.dtype).is_mixed and queries.stop == T:
-            for total, d in zip(sums, of_heads, strict=True):
+            for total, d in zip(sums, head_gradients, strict=True):
                 round_loop(total, d)
         progress()
 
 
 def _zeros(d: Array) -> Array:
-    """Where gradients are added up: in d, if it has the type of sums."""
+    """Returns where the gradient d is added up: d itself, or a float32 array if d has 16 bits."""
     types = types_of(d.dtype)
     if types.is_mixed:
         return xp_of(d).zeros(d.shape, types.sums)
@@ -162,7 +170,10 @@ def _zeros(d: Array) -> Array:
 
 
 def join(y: Array, lse: Array, others: Array, lse_of_others: Array) -> None:
-    """Makes y and lse those of their keys and of others, of which there is one at least."""
+    """Combines attention to two sets of keys: changes y and lse to those of both sets together.
+
+    At least one of the sets must not be empty.
+    """
     xp = xp_of(y)
     both = xp.logaddexp(lse, lse_of_others)
     y *= xp.exp(lse - both)[..., None]
@@ -182,7 +193,7 @@ def attention_loop(
     mask: Array | None,
     keep: Keep | None,
 ) -> None:
-    """Writes y and lse of a tile; the options are those of `Scores.of`."""
+    """Writes y and lse of a tile; `scale`, `first`, `mask` and `keep` are those of `Scores.of`."""
     xp, progress = xp_of(q), progress_hook.get()
     for part in _parts(q, k, first):
         rows, keys = part.queries, part.keys
@@ -222,14 +233,14 @@ def attention_gradient_loop(
         ds = matmul(g, v[:, :, None, keys].swapaxes(-1, -2), s.dtype)
         if kept is not None:
             ds *= kept
-        of_rows, p = (cast(g, s.dtype) * y[..., rows, :]).sum(axis=-1), s
+        delta, p = (cast(g, s.dtype) * y[..., rows, :]).sum(axis=-1), s
         if seen is None:
-            scores_gradient_loop(s, ds, lse[..., rows], of_rows, scale, later)
-        else:  # beside large numbers of a mask the logarithm of a sum is rounded away
+            scores_gradient_loop(s, ds, lse[..., rows], delta, scale, later)
+        else:  # lse may have lost its digits beside a large mask: take the softmax again
             p = xp.empty_like(s)
             softmax_loop(s, p, -1)
             p *= seen
-            softmax_backward(p, ds, of_rows, scale)
+            softmax_backward(p, ds, delta, scale)
         dv[:, :, keys] += _over_group(p if kept is None else p * kept, g)
         dq[..., rows, :] = matmul(cast(ds, q.dtype), k[:, :, None, keys], dq.dtype)
         dk[:, :, keys] += _over_group(ds, q[..., rows, :])
@@ -237,13 +248,13 @@ def attention_gradient_loop(
 
 
 def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
-    """All tiles, those of a head in the order of queries; none if there are no keys."""
+    """Yields the tiles, those of a head in the order of queries; none if there are no keys."""
     (N, K, G, T, _), S = q.shape, k.shape[2]
-    at_once = _rows(q, S, causal)
-    rows = max(at_once, min(T, CALL_ROWS)) if of(q).is_host else at_once
-    most = max(1, _room(q) // max(G * at_once * S, 1))
-    heads = max(1, min(K, most))
-    samples = max(1, most // heads) if heads == K else 1
+    rows_at_once = _rows(q, S, causal)
+    rows = max(rows_at_once, min(T, CALL_ROWS)) if of(q).is_host else rows_at_once
+    heads_in_cache = max(1, _room(q) // max(G * rows_at_once * S, 1))
+    heads = max(1, min(K, heads_in_cache))
+    samples = max(1, heads_in_cache // heads) if heads == K else 1
     for n in range(0, N if S and not is_meta(q) else 0, samples):
         for h in range(0, K, heads):
             for t in range(0, T, rows):
@@ -256,7 +267,8 @@ def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
 
 
 def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
-    """The queries of a tile, so many that their scores are in cache, with the keys they see."""
+    """Yields parts of a tile, each with as many queries as have scores in cache, and the keys they
+    see."""
     (n, h, _, T, _), S = q.shape, k.shape[2]
     rows = _rows(q, S, first >= 0)
     for t in range(0, T, rows):
@@ -266,18 +278,22 @@ def _parts(q: Array, k: Array, first: int) -> Iterator[Tile]:
 
 
 def _rows(q: Array, S: int, causal: bool) -> int:
-    """How many queries' scores are computed at once."""
+    """Returns the number of queries whose scores are computed at once."""
     rows: int = max(FEWEST_ROWS, min(q.shape[3], _room(q) // (4 * max(S, 1))))
     return min(rows, MOST_ROWS) if causal and of(q).is_host else rows
 
 
 def _room(q: Array) -> int:
-    """How many scores, their gradients, and what BLAS packs, are in cache."""
+    """Returns the number of scores that fit in cache, with their gradients and what BLAS packs."""
     return of(q).chunk_bytes // (4 * int(types_of(q.dtype).sums.itemsize))
 
 
 def _over_group(a: Array, b: Array) -> Array:
-    """a^T b, (n, h, keys, D), of a (n, h, G, rows, keys) and b (n, h, G, rows, D), in a's type."""
+    """Computes a^T b summed over the query heads of each key head: (n, h, keys, D), in the dtype of
+    a.
+
+        a (n, h, G, rows, keys)    b (n, h, G, rows, D)
+    """
     product = matmul(cast(a, b.dtype).swapaxes(-1, -2), b, a.dtype)
     return product[:, :, 0] if product.shape[2] == 1 else product.sum(axis=2)
 
@@ -285,13 +301,16 @@ def _over_group(a: Array, b: Array) -> Array:
 def _scores(
     q: Array, k: Array, part: Tile, scale: float, first: int, mask: Array | None
 ) -> tuple[Array, Array | None, int]:
-    """The scores of some queries, (n, h, G, rows, keys), which of them a mask lets through, and
-    from where on later keys are to be hidden; -1: they are, or are seen."""
+    """Computes the scores of some queries, (n, h, G, rows, keys), with the mask.
+
+    Returns (scores, which of them the mask lets through or None, later): row i must still hide keys
+    after later + i, unless it is -1.
+    """
     xp, seen, rows, keys = xp_of(q), None, part.queries, part.keys
     later = first + rows.start if first >= 0 else -1
     s: Array
     columns = k[:, :, None, keys].swapaxes(-1, -2)
-    if types_of(q.dtype).is_mixed:  # products with the scale would be rounded
+    if types_of(q.dtype).is_mixed:  # q * scale would be rounded to 16 bits
         s = matmul(q[..., rows, :], columns, types_of(q.dtype).sums)
         s *= scale
     else:
@@ -300,7 +319,7 @@ def _scores(
         added = mask[..., rows, keys]
         seen = added if added.dtype.kind == "b" else added > -xp.inf
         s = xp.where(added, s, -xp.inf) if added.dtype.kind == "b" else s + added
-        s = xp.maximum(s, xp.finfo(s.dtype).min)  # rows that see nothing have a softmax, too
+        s = xp.maximum(s, xp.finfo(s.dtype).min)  # a row that sees nothing needs a finite maximum
         if later >= 0:
             hide_later(s, later)
         later = -1

@@ -1,8 +1,8 @@
-"""Bands: a convolution of large images, cut by rows so that the work on each band fits the cache.
+"""Bands: cuts a convolution of large images by rows, so that the work on each band fits the cache.
 
-The kernel takes some images at a time, as many as fit. Of a large image not even one does: each
-stage of the kernel then reads what the last one wrote from memory, which all cores share. So the
-kernel is given overlapping bands of rows as if they were images; they are views, not copies.
+The kernel takes as many images at a time as fit. If not even one fits, each stage of the kernel
+reads what the last one wrote from memory, which all cores share. So the kernel is given overlapping
+bands of rows as if they were images; they are views, not copies.
 
     samples one under another           bands                       kernel k, stride s
     ┌──────────┐ pitch rows             ┌──────────┐ step rows
@@ -20,14 +20,16 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.window import Window
 
 LEAST = 4
-"""Bands are a multiple of so many rows of output: tiles of Winograd and windows of pools fit in."""
+"""The rows of output of a band are a multiple of this, so that Winograd tiles and pooling windows
+fit."""
 
 WORTHWHILE = 8
-"""From so many bands a sample on, the rows that the last one has too many do not count."""
+"""Samples are cut if they have at least this many bands: then the last band's surplus rows are
+cheap."""
 
 
 class Bands(NamedTuple):
-    """How n samples are given to the kernel: as `number` images of `rows` rows of output each.
+    """How n samples are given to the kernel: as `number` images with `rows` rows of output each.
 
     conv      the window of the convolution alone, without padding
     outputs   rows of output of a sample before pooling
@@ -45,10 +47,9 @@ class Bands(NamedTuple):
 
     @classmethod
     def of(cls, conv: Window, pool: bool, n: int, rows: int, row_bytes: int, budget: int) -> Self:
-        """How n samples of so many rows are given, in bands of about `budget` bytes.
+        """Cuts n samples with `rows` rows each into bands of about `budget` bytes.
 
-        The kernel needs `row_bytes` for a row of output. Samples of few bands are given as they
-        are.
+        The kernel needs `row_bytes` for a row of output. Samples with few bands are not cut.
         """
         f, outputs = 2 if pool else 1, conv.outputs(rows)
         overlap = -(-max(conv.span - conv.stride, 0) // conv.stride)
@@ -62,7 +63,7 @@ class Bands(NamedTuple):
 
     @property
     def are_samples(self) -> bool:
-        """Whether the images of the kernel are the samples."""
+        """True if the samples are not cut: each image of the kernel is a sample."""
         return self.number == self.n and self.rows == self.outputs
 
     @property
@@ -72,7 +73,8 @@ class Bands(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The rows of input from one band to the next; of samples, all of them."""
+        """The rows of input from one band to the next; all of a sample's rows if samples are not
+        cut."""
         return self.band if self.are_samples else self.rows * self.conv.stride
 
     @property
@@ -81,27 +83,31 @@ class Bands(NamedTuple):
         return self.band if self.are_samples else self.pitch * self.conv.stride
 
     def buffer(self, like: Array, width: int, channels: int) -> Array:
-        """Zeros for the rows of all samples, one under another: (rows, W, C)."""
+        """Makes zeros for the input rows of all samples, one under another: (rows, W, C)."""
         rows = max(self.n * self.sample, self.number and (self.number - 1) * self.step + self.band)
         return xp_of(like).zeros((rows, width, channels), like.dtype)
 
     def samples(self, tall: Array, rows: int) -> Array:
-        """The first rows of each sample in rows of input (rows, W, C): a view (N, rows, W, C)."""
+        """Returns the first rows of each sample in a buffer (rows, W, C): a view (N, rows, W,
+        C)."""
         return _stacked(tall, self.n, self.sample, rows)
 
     def images(self, tall: Array) -> Array:
-        """The images that the kernel is given: a view (number, rows, W, C)."""
+        """Returns the images that the kernel is given: a view (number, rows, W, C) of a buffer."""
         return _stacked(tall, self.number, self.step, self.band)
 
     def result(self, y: Array) -> Array:
-        """From the kernel's results (number, h, w, O) those of the samples: a view."""
+        """Returns the samples' results in the kernel's results (number, h, w, O): a view."""
         if self.are_samples:
             return y
         tall = y.reshape(-1, *y.shape[2:])
         return _stacked(tall, self.n, self.pitch // self.f, self.outputs // self.f)
 
     def cotangent(self, g: Array) -> Array:
-        """The transpose of `result`: 0 for what it leaves out."""
+        """Returns the gradient of the kernel's results from `g`, that of the samples' results.
+
+        It is the transpose of `result`: 0 for rows that `result` leaves out.
+        """
         rows = self.rows // self.f
         if self.number * rows == self.n * g.shape[1]:
             return g.reshape(self.number, rows, *g.shape[2:])
@@ -110,9 +116,11 @@ class Bands(NamedTuple):
         return rows_of_all
 
     def gradient(self, d: Array) -> Array:
-        """The transpose of `images` and `samples`, from the kernel's d (number, rows, W, C).
+        """Returns the gradient of the samples from that of the kernel's images, d (number, rows, W,
+        C).
 
-        (N, rows of a sample, W, C).
+        It is the transpose of `images` and `samples`, (N, rows of a sample, W, C): gradients of
+        rows that two bands read are added.
         """
         if self.are_samples:
             return d
@@ -126,9 +134,10 @@ class Bands(NamedTuple):
 
 
 def _stacked(tall: Array, n: int, step: int, rows: int) -> Array:
-    """The parts of `rows` rows of tall (rows, W, C) that begin `step` apart: a view (n, rows, ...).
+    """Returns slices of `rows` rows of tall (rows, W, C) that begin `step` apart: a view (n, rows,
+    W, C).
 
-    They may overlap.
+    The slices may overlap.
     """
     row, *rest = tall.strides
     as_strided = xp_of(tall).lib.stride_tricks.as_strided

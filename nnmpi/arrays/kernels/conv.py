@@ -3,18 +3,19 @@
     x --method.outputs--> y = relu(pool(conv(x, w)) + b)      chunk by chunk
     dx, dw, db <--method.gradients-- g                        and backwards
 
-`method_of` chooses:
+`method_of` chooses the method:
 
-    Winograd   on the host, 3x3 kernels of stride 1 with enough channels: F(4x4) or F(2x2), by
-               which needs fewer products for the size of the image: 36 products of small matrices
-               for 16 output pixels, or 16 for 4. In float64 only if `--convolution` names one.
-    Cudnn      on a GPU, all images at once, where cuDNN is installed and has an engine
+    Winograd   on the host, 3x3 kernels of stride 1 with enough channels: F(4x4) or F(2x2),
+               whichever needs fewer products for the size of the image: 36 products of small
+               matrices for 16 output pixels, or 16 for 4. In float64 only if `--convolution`
+               names one.
+    Cudnn      on a GPU, all images at once, if cuDNN is installed and has an engine
     Depthwise  one channel a group: a weighted sum of shifted images
-    Direct     images with at most 4 channels, where that is compiled
-    Im2col     all others
+    Direct     images with at most 4 channels, if that kernel is compiled
+    Im2col     everything else
 
 A tile of Winograd is one or four pooling windows. So bias and ReLU, which commute with max-pooling,
-are applied after pooling, to a quarter of the numbers. In 16 bits the factors of products are
+are applied after pooling, to a quarter of the elements. In 16 bits the factors of products are
 rounded; sums and transforms are in float32.
 """
 
@@ -28,13 +29,13 @@ from nnmpi.arrays.kernels import Result, Vjp, column_sum, epilogue, progress_hoo
 from nnmpi.arrays.kernels.depthwise import Depthwise
 from nnmpi.arrays.kernels.epilogue import Gradients, RowConstants
 from nnmpi.arrays.kernels.im2col import Direct, Im2col
-from nnmpi.arrays.kernels.precision import cast, computed
+from nnmpi.arrays.kernels.precision import cast, float32_on_host
 from nnmpi.arrays.kernels.window import Window, Windows
 from nnmpi.arrays.kernels.winograd import Winograd, grid
 
 
 class Cudnn:
-    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O), pooled or not."""
+    """A convolution of x (N, H, W, C) by w (kh, kw, C / groups, O) by cuDNN, pooled or not."""
 
     def __init__(
         self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, spec: cudnn.Convolution
@@ -51,10 +52,10 @@ class Cudnn:
     def of(
         cls, x: Array, w: Array, windows: Windows, groups: int, pool: bool, keep: bool
     ) -> "Cudnn | None":
-        """The convolution, or None where cuDNN is not there or has no engine for it.
+        """Makes the convolution; None if cuDNN is not installed or has no engine for it.
 
-        Whether it has one for the gradient of x is asked when somebody wants that: nobody wants
-        that of samples.
+        It does not ask for an engine for the gradient of x, which samples do not need; `gradients`
+        does.
         """
         h, v = (f.outputs(size) for f, size in zip(windows, x.shape[1:3], strict=True))
         spec, ops = cudnn.convolution(x, w, windows, (h, v), groups), (cudnn.FORWARD, cudnn.WEIGHTS)
@@ -63,19 +64,20 @@ class Cudnn:
         return cls(x, w, windows, groups, pool, spec)
 
     def _run(self, op: cudnn.CudnnOp, *arrays: Array) -> None:
-        """Write the last of these arrays, which are contiguous and in the order of `op`."""
+        """Runs a cuDNN operation on contiguous arrays in its order; it writes the last one."""
         *inputs, output = arrays
         aligned = [a if a.data.ptr % cudnn.ALIGNED == 0 else a.copy() for a in inputs]
         cudnn.run(self.spec.doing(op), [*aligned, output])
 
     def _windows(self, z: Array) -> Array:
-        """Raw outputs z (N, h, v, O) as pooling windows (2, 2, N, h / 2, v / 2, O), a view."""
+        """Returns raw outputs z (N, h, v, O) by pooling windows, (2, 2, N, h / 2, v / 2, O): a
+        view."""
         (h, v), f = self.covers, self.f
         covered = z[:, : f * h, : f * v]
         return covered.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """The outputs y (N, h, v, O) of all images."""
+        """Writes the outputs y (N, h, v, O) of all images."""
         z = y if self.f == 1 else self.xp.empty(self.spec.y, y.dtype)
         self._run(cudnn.FORWARD, self.x, self.filter, z)
         if self.f == 1:
@@ -86,7 +88,7 @@ class Cudnn:
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """From the gradient g of y: write dx, dw and db, those that are not None."""
+        """Writes those of dx, dw and db that are not None, from the gradient g of y."""
         dz = epilogue.masked(g, y, None)
         if shared.db is not None:
             column_sum(dz.reshape(-1, dz.shape[3]), shared.db)
@@ -110,25 +112,25 @@ class Cudnn:
             method.backward(slice(0, len(dx)), dz.reshape(-1, dz.shape[3]), dx, None)
 
     def new_dw(self) -> Array:
-        """Room for the gradient of w, in the order of cuDNN's filters."""
+        """Allocates the gradient of w, in the order of cuDNN's filters."""
         return self.xp.empty_like(self.filter)
 
     def finish_dw(self, dw: Array) -> Array:
-        """The gradient of w (kh, kw, C / groups, O), a view."""
+        """Returns the gradient of w as (kh, kw, C / groups, O): a view."""
         return dw.transpose(1, 2, 3, 0)
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Before the first `gradients`."""
+        """Does nothing: part of the interface of convolution methods."""
 
     def release(self) -> None:
-        """After a pass."""
+        """Does nothing: part of the interface of convolution methods."""
 
 
 CONVOLUTIONS = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,), "im2col": ()}
-"""The algorithms by name, and the sides m of Winograd's output tiles that they choose from.
+"""For each `--convolution`, the sides m of Winograd's output tiles that it chooses from.
 
-Where Winograd does not apply or is slower, im2col is used instead, and on a GPU cuDNN for all but
-"im2col", where it is there. "auto" takes float64 to ask for exact results: then im2col too.
+Where Winograd does not apply or is slower, im2col is used instead, and on a GPU cuDNN, if it is
+installed, except with "im2col". "auto" takes float64 as a wish for exact results and uses im2col.
 """
 
 MIN_CHANNELS = 8  # with fewer, Winograd's transforms cost more than its GEMMs save
@@ -140,7 +142,7 @@ ConvMethod = Winograd | Im2col | Cudnn
 class ConvShape(NamedTuple):
     """The parameters of relu(max_pool_2x2(conv(x, w) + b)), where pool and relu are optional.
 
-    `keep`: keep what the backward pass needs.
+    keep   True to keep what the backward pass needs
     """
 
     windows: Windows
@@ -151,13 +153,14 @@ class ConvShape(NamedTuple):
     keep: bool = True
 
     def outputs(self, height: int, width: int) -> tuple[int, int]:
-        """The height and the width of the result, of images of this size."""
+        """Returns the height and width of the result for images of this size."""
         (rows, columns), f = self.windows, 2 if self.pool else 1
         return rows.outputs(height) // f, columns.outputs(width) // f
 
 
 def tile_sides(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) -> tuple[int, ...]:
-    """The sides of the tiles that Winograd chooses from on the host; none: im2col is used."""
+    """Returns the sides of the output tiles that Winograd may use on the host; () if it does not
+    apply."""
     sides = CONVOLUTIONS[f.algorithm] if f.algorithm != "auto" or dtype != "float64" else ()
     p = f.windows[0].before
     fits = f.windows == (Window(3, 1, p, p),) * 2 and f.groups == 1 and min(outputs) >= 2
@@ -165,7 +168,8 @@ def tile_sides(f: ConvShape, channels: int, outputs: Sequence[int], dtype: Any) 
 
 
 def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
-    """The algorithm for x (N, H, W, C) and w (kh, kw, C / groups, O), and its images per chunk."""
+    """Chooses the method for x (N, H, W, C) and w (kh, kw, C / groups, O), and the images per
+    chunk."""
     N, H, W, C = x.shape
     O = w.shape[3]
     outputs = [window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True)]
@@ -174,7 +178,7 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
         p = f.windows[0].before
         q = min((grid(m, H, W, p, f.pool) for m in sides), key=lambda q: q.products)
         budget, U = of(x).chunk_bytes, (q.m + 2) ** 2 * C * O * x.itemsize
-        budget = max(budget, min(2 * U, 4 * budget))  # since U is read again for each chunk
+        budget = max(budget, min(2 * U, 4 * budget))  # each chunk reads U again
         tiles = C * x.itemsize + O * types_of(x.dtype).sums.itemsize
         chunk = _chunk(N, q.products * tiles, budget)
         return Winograd(x, w, q, chunk), chunk
@@ -186,7 +190,7 @@ def method_of(x: Array, w: Array, f: ConvShape) -> tuple[ConvMethod, int]:
 
 
 def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
-    """The algorithm and its images per chunk, without Winograd."""
+    """Chooses a method without Winograd and cuDNN, and the images per chunk."""
     N, H, W, C = x.shape
     kh, kw, _, O = w.shape
     h, v = (window.outputs(size) for window, size in zip(f.windows, (H, W), strict=True))
@@ -195,8 +199,8 @@ def im2col(x: Array, w: Array, f: ConvShape) -> tuple[Im2col, int]:
         chunk = _chunk(N, (H * W * C + 2 * h * v * O) * x.itemsize, budget)
         return Depthwise(x, w, f.windows, f.pool, chunk), chunk
     chunk = _chunk(N, h * v * (kh * kw * C + O) * x.itemsize, budget)
-    kind = Direct if Direct.suits(x, w, f.windows, f.groups) else Im2col
-    return kind(x, w, f.windows, f.groups, f.pool, chunk), chunk
+    method = Direct if Direct.suits(x, w, f.windows, f.groups) else Im2col
+    return method(x, w, f.windows, f.groups, f.pool, chunk), chunk
 
 
 def _chunk(N: int, bytes_per_image: int, budget: int) -> int:
@@ -223,7 +227,7 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
         if not f.keep:
             method.kept.clear()
     method.release()
-    passed = y if f.relu else None  # y itself is kept for ReLU only
+    passed = y if f.relu else None  # otherwise the backward pass does not need y
 
     def prepare(g: Array, needs: Sequence[bool]) -> epilogue.Gradients:
         gl, shared = g.transpose(0, 2, 3, 1), _gradients(method, shape, O, needs)
@@ -241,10 +245,11 @@ def conv2d(x: Array, w: Array, b: Array | None, f: ConvShape) -> Result:
 def conv_transpose2d(
     x: Array, w: Array, b: Array | None, f: ConvShape, size: tuple[int, int]
 ) -> Result:
-    """x (N, C, h, w) and w (C, O / groups, kh, kw) to y (N, O, *size), channels last in memory.
+    """Computes a transposed convolution: x (N, C, h, w), w (C, O / groups, kh, kw) to y (N, O,
+    *size).
 
-    What a convolution does on its way back, done forwards. f is that convolution, from images of
-    `size` to those of x, by im2col.
+    It runs the backward pass of the convolution f, from images of `size` to those of x, by im2col.
+    Memory is channels-last.
 
         y <--method.backward-- x        + bias              the gradient of a convolution's input
         dx <--method.forward-- g        dw <--method.backward-- x, g
@@ -274,7 +279,7 @@ def conv_transpose2d(
             if dw is not None:
                 inner.backward(s, xp.ascontiguousarray(xl[s]).reshape(-1, xl.shape[3]), None, dw)
             if db is not None:
-                db += column_sum(computed(xp.ascontiguousarray(gl[s]).reshape(-1, O)))
+                db += column_sum(float32_on_host(xp.ascontiguousarray(gl[s]).reshape(-1, O)))
         return shared
 
     return Result(y.transpose(0, 3, 1, 2), _vjps(lambda dw: dw, x.dtype), prepare)
@@ -283,9 +288,10 @@ def conv_transpose2d(
 def _gradients(
     method: ConvMethod, shape: tuple[int, ...], O: int, needs: Sequence[bool]
 ) -> epilogue.Gradients:
-    """Room for the gradients of x of this shape (N, H, W, C), w and b."""
+    """Allocates the gradients that are needed: of x with this shape (N, H, W, C), of w and of b."""
     xp, dtype = xp_of(method.x), method.x.dtype
-    sums = xp.empty if isinstance(method, Cudnn) else xp.zeros  # which it writes, and adds nothing
+    # cuDNN overwrites db, other methods add to it
+    sums = xp.empty if isinstance(method, Cudnn) else xp.zeros
     return epilogue.Gradients(
         xp.empty(shape, dtype) if needs[0] else None,
         method.new_dw() if needs[1] else None,
@@ -294,7 +300,7 @@ def _gradients(
 
 
 def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vjp]:
-    """The vjps of x, w and b, of this type, from `Gradients`."""
+    """Makes the vjps of x, w and b, which return parts of a `Gradients` in this dtype."""
 
     def vjp_w(shared: epilogue.Gradients, out: Array | None) -> Array:
         dw = finish_dw(shared.dw)
@@ -312,5 +318,5 @@ def _vjps(finish_dw: Callable[[Array], Array], dtype: Any) -> tuple[Vjp, Vjp, Vj
 
 
 def _chunks_of(N: int, chunk: int) -> list[slice]:
-    """N images in chunks."""
+    """Cuts N images into slices of at most `chunk` images."""
     return [slice(i, min(i + chunk, N)) for i in range(0, N, chunk)]

@@ -1,7 +1,7 @@
 """Bias, ReLU and 2x2 max-pooling of one chunk of a convolution, while it is still in cache.
 
-Pooling comes first: max, + b and max(., 0) are monotone, so they commute, and
-after pooling there is a quarter of the work. Of the pooled windows
+Pooling comes first: max, + b and max(., 0) are monotone, so they commute, and after pooling there
+is a quarter of the work. Of the pooled windows
 
     z[0,0] z[0,1]     columns first:  r[i] = max(z[i,0], z[i,1])      largest:  0 1
     z[1,0] z[1,1]     then rows:      y    = max(r[0], r[1])                    2 3
@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.kernels import column_sum
-from nnmpi.arrays.kernels.precision import cast_loop, computed
+from nnmpi.arrays.kernels.precision import cast_loop, float32_on_host
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def empty_places(y: Array) -> Array:
-    """Uninitialised places of the largest elements of windows, which are y."""
+    """Allocates the places of the largest elements of the pooling windows whose maxima are y."""
     return xp_of(y).empty(y.shape, "uint8")
 
 
 @kernel
 def pool_loop(z: Array, y: Out, largest: Out) -> None:
-    """y (S) = the maximum of z (2, 2, S), and its place, which `unpool_loop` needs."""
+    """Writes y (S), the maxima of z (2, 2, S), and their places, which `unpool_loop` needs."""
     xp = xp_of(z)
     r = xp.maximum(z[:, 0], z[:, 1])
     first, last = xp.logical_not(z[:, 0] >= z[:, 1]).view("uint8")
@@ -36,13 +36,14 @@ def pool_loop(z: Array, y: Out, largest: Out) -> None:
 
 @kernel
 def unpool_loop(g: Array, largest: Array, dz: Out) -> None:
-    """Write into dz (2, 2, S) the gradient g (S) at each window's largest element, 0 elsewhere."""
+    """Writes into dz (2, 2, S) the gradient g (S) at the largest element of each window, 0
+    elsewhere."""
     for place in range(4):
         dz[divmod(place, 2)] = xp_of(g).where(largest == place, g, 0)
 
 
 class Gradients(NamedTuple):
-    """The gradients of a convolution; those that are not needed are None."""
+    """The gradients of a convolution; None where one is not needed."""
 
     dx: Array
     dw: Array
@@ -57,16 +58,17 @@ class RowConstants(NamedTuple):
 
 
 def row_constants(b: Array | None, relu: bool, w: int, like: Array) -> RowConstants:
-    """The arrays for `bias_relu`: on the host whole rows, since operations on single pixels are
-    slow there."""
+    """Makes the arrays for `bias_relu`; whole rows on the host, where single pixels are slow."""
     xp, w = xp_of(like), w if of(like).is_host else 1
     zero = constant((w * like.shape[-1],), 0.0, like.dtype, xp) if relu else None
     return RowConstants(b if b is None or w == 1 else xp.tile(b, w), zero)
 
 
 def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array:
-    """An array of one number that nobody writes to; it stays on a device, as a long one on the host
-    would keep the arena that it is made in."""
+    """Returns a read-only array of one value, which is cached on a device.
+
+    On the host it is made anew: a cached one would keep alive the arena that it was allocated in.
+    """
     if not hasattr(xp, "cuda"):
         return xp.full(shape, value, dtype)
     return _cached_constant(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
@@ -74,12 +76,12 @@ def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array
 
 @lru_cache(maxsize=64)
 def _cached_constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any, gpu: int) -> Array:
-    """An array of one GPU, of which a process may have several."""
+    """Makes and caches an array of one value on a GPU; `gpu` is part of the key only."""
     return xp.full(shape, value, dtype)
 
 
 def bias_relu(y: Array, r: RowConstants) -> None:
-    """y (n, H, W, O) += b, then max(y, 0): in place."""
+    """Adds the bias to y (n, H, W, O) and takes max(y, 0), in place; each is optional."""
     width = next((len(a) for a in r if a is not None), y.shape[-1])
     bias_relu_loop(y.reshape(y.size // max(width, 1), width), *r)
 
@@ -93,7 +95,7 @@ def bias_relu_loop(lines: InOut, bias: Array | None, zero: Array | None) -> None
 
 
 def relu_gradient(g: Array, y: Array) -> Array:
-    """g where the output y is positive, 0 elsewhere; in y's order of memory."""
+    """Returns g where the output y is positive and 0 elsewhere, in the memory layout of y."""
     out = xp_of(y).empty_like(y)
     relu_gradient_loop(g, y, out)
     return out
@@ -108,10 +110,10 @@ def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
 def outputs(
     z: Array, y: Array, largest: Array | None, rows: RowConstants, covers: tuple[int, int]
 ) -> None:
-    """From raw outputs z to y (n, h, w, O): pool, crop what tiles add, bias, ReLU.
+    """Writes y (n, h, w, O) from raw outputs z: pool, crop what tiles add, bias, ReLU.
 
-    z is (2, 2, ...), windows first, where it is pooled, and in the order of images elsewhere.
-    `covers` is the height and width of what it holds, after pooling.
+    If `largest` is given, z is (2, 2, ...), pooling windows first, and else has the order of
+    images. `covers` is the height and width that z covers, after pooling.
     """
     xp, (n, h, w, O) = xp_of(y), y.shape
     is_whole = (h, w) == covers
@@ -131,18 +133,20 @@ def outputs(
 
 
 def masked(g: Array, y: Array | None, db: Array | None) -> Array:
-    """And back: the gradient before ReLU, contiguous, and its sums added to db.
+    """Returns the gradient before ReLU, contiguous, and adds its column sums to db, unless that is
+    None.
 
-    y is the output, None without ReLU.
+    y is the output, or None without ReLU.
     """
     g = xp_of(g).ascontiguousarray(g) if y is None else relu_gradient(g, y)
     if db is not None:
-        db += column_sum(computed(g.reshape(-1, g.shape[-1])))
+        db += column_sum(float32_on_host(g.reshape(-1, g.shape[-1])))
     return g
 
 
 def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) -> None:
-    """From that, (n, h, w, O), to dz, in the shape of z."""
+    """Writes dz, in the layout of raw outputs, from the gradient g (n, h, w, O) that `masked`
+    returned."""
     n, h, w, O = g.shape
     if (h, w) != covers:
         g = _grown(g, (n, *covers, O))
@@ -155,7 +159,7 @@ def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) 
 
 
 def _grown(a: Array, shape: tuple[int, ...]) -> Array:
-    """a (..., h, w, O) with zeros behind its last rows and columns."""
+    """Returns a (..., h, w, O) with zeros after its last rows and columns, in this shape."""
     grown = xp_of(a).zeros(shape, a.dtype)
     grown[..., : a.shape[-3], : a.shape[-2], :] = a
     return grown

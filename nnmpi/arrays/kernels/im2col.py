@@ -1,18 +1,18 @@
 """Convolution as one GEMM over gathered columns, channels last: any kernel, stride and padding.
 
-    wide (C > 4):    columns (T, kh*kw*C), gathered in runs of kw*C numbers
+    wide (C > 4):    columns (T, kh*kw*C), gathered in runs of kw*C elements
     narrow (C <= 4): columns (kh*kw*C, T), gathered in runs of a row of outputs
 
-with T = f * f * n * h * w outputs, f = 2 where pooling follows and 1 elsewhere:
-output (f*i + a, f*j + b) comes at [a, b, image, i, j], so that a pooling window
-is the same place in four planes. Narrow columns are kept for the backward pass,
-wide ones gathered again: that is faster than reading them back from memory.
+with T = f * f * n * h * w outputs, f = 2 if pooling follows and else 1: output (f*i + a, f*j + b)
+is at [a, b, image, i, j], so that a pooling window is the same place in four planes. Narrow columns
+are kept for the backward pass, wide ones are gathered again: that is faster than reading them back
+from memory.
 
-Groups are a leading axis of columns, weights and outputs (with C the channels of
-one), and the GEMM one GEMM for each. Its outputs go to their place among those
-of the other groups: memory is (T, O) in any case.
+Groups are a leading axis of columns, weights and outputs (C is then the number of channels of one
+group), and there is one GEMM for each group, which writes its outputs among those of the others:
+memory is (T, O) in any case.
 
-Columns have the type of images; products are added up in the type of sums.
+Columns have the dtype of images; products are added up in the dtype of sums.
 """
 
 from functools import partial
@@ -32,13 +32,14 @@ NARROW = 4
 
 @partial(kernel, composed=True)
 def gather_loop(places: Array, columns: Out) -> None:
-    """columns = places (..., kh, kw, C), windows of images, rounded to the type of columns."""
+    """Copies windows of images, `places` (..., kh, kw, C), to columns, rounded to their dtype."""
     columns[...] = places
 
 
 @kernel
 def overlap_loop(places: InOut, columns: Array) -> None:
-    """And back: adds to the images what is in the windows of columns."""
+    """Adds columns to the windows of images that they were gathered from: the transpose of
+    `gather_loop`."""
     for i in range(places.shape[-3]):
         for j in range(places.shape[-2]):
             place = places[..., i, j, :]
@@ -53,16 +54,16 @@ class Im2col:
     def __init__(
         self, x: Array, w: Array, windows: Windows, groups: int, pool: bool, chunk: int
     ) -> None:
-        """x (N, H, W, C) in any strides, w (kh, kw, C / groups, O) contiguous."""
+        """Takes x (N, H, W, C) with any strides and w (kh, kw, C / groups, O) contiguous."""
         self.x, self.w, self.xp = x, w, xp_of(x)
         self.windows, self.groups, self.f = windows, groups, 2 if pool else 1
         self.sums = types_of(x.dtype).sums
         _, H, W, C = x.shape
         rows, columns = windows
         self.covers = (rows.outputs(H) // self.f, columns.outputs(W) // self.f)
-        # whether columns are gathered in runs of a row of outputs, and are kept
+        # narrow: columns are gathered in runs of a row of outputs
         self.narrow, self.keeps = w.shape[2] <= self.narrow_up_to, C <= NARROW
-        # whether windows are taken of x itself, and whether its pixels are the columns
+        # unpadded: windows are views of x itself; pointwise: its pixels are the columns
         is_whole = (rows.padded(H), columns.padded(W)) == (H, W)
         self.unpadded = is_whole and not self.narrow and x.strides[3] == x.itemsize
         self.pointwise = (
@@ -75,7 +76,7 @@ class Im2col:
         self.padded = self._zeros(0 if self.unpadded else chunk, x.dtype)
 
     def _zeros(self, n: int, dtype: Any) -> Array:
-        """n images of zeros with padding, (n, Hp, Wp, C): narrow ones as planes in memory."""
+        """Makes n padded images of zeros, (n, Hp, Wp, C); narrow images lie in memory as planes."""
         (_, H, W, C), (rows, columns) = self.x.shape, self.windows
         size = (rows.padded(H), columns.padded(W))
         if not self.narrow:
@@ -83,11 +84,12 @@ class Im2col:
         return self.xp.zeros((n, C, *size), dtype).transpose(0, 2, 3, 1)
 
     def _grouped(self, a: Array) -> Array:
-        """a (K, O) as (groups, K, O / groups), a view."""
+        """Returns a (K, O) as (groups, K, O / groups): a view."""
         return a.reshape(len(a), self.groups, a.shape[1] // self.groups).transpose(1, 0, 2)
 
     def _places(self, padded: Array) -> Array:
-        """padded (n, Hp, Wp, C) as (groups, f, f, n, h, w, kh, kw, C / groups), a view."""
+        """Returns the windows of padded images: (groups, f, f, n, h, w, kh, kw, C / groups), a
+        view."""
         n, _, _, C = padded.shape
         sn, sh, sw, sc = padded.strides
         f, (rows, columns) = self.f, self.windows
@@ -99,7 +101,7 @@ class Im2col:
         return self.xp.lib.stride_tricks.as_strided(padded, shape, strides)
 
     def _padded(self, s: slice) -> Array:
-        """Images x[s] with their padding."""
+        """Returns images x[s] with their padding."""
         x = self.x[s]
         n, H, W, _ = x.shape
         rows, columns = self.windows
@@ -110,7 +112,8 @@ class Im2col:
         return self.padded[:n]
 
     def _columns(self, s: slice) -> Array:
-        """(groups, T, kh*kw*C) for images x[s]; narrow ones lie in memory transposed."""
+        """Returns the columns (groups, T, kh*kw*C) of images x[s]; narrow ones lie transposed in
+        memory."""
         if s.start in self.kept:
             return self.kept[s.start]
         places = self._places(self._padded(s))
@@ -121,47 +124,49 @@ class Im2col:
                 columns = self.xp.empty(places.shape, places.dtype)
                 gather_loop(places, columns)
             return columns.reshape(groups, T, K)
-        planes = places.transpose(0, 6, 7, 8, *range(1, 6)).copy()  # never a view of `padded`
+        planes = places.transpose(0, 6, 7, 8, *range(1, 6)).copy()  # `padded` is used again
         columns = planes.reshape(groups, K, T).swapaxes(1, 2)
         if self.keeps:
             self.kept[s.start] = columns
         return columns
 
     def _outputs(self, z: Array, n: int) -> Array:
-        """z (T, O) as pooling windows (2, 2, n, h, w, O), or as images (n, h, w, O)."""
+        """Returns z (T, O) by pooling windows, (2, 2, n, h, w, O), or as images (n, h, w, O): a
+        view."""
         z = z.reshape(self.f, self.f, n, *self.covers, -1)
         return z if self.f > 1 else z[0, 0]
 
     def forward(self, s: slice, z: Array) -> None:
-        """The outputs z (T, O) of images x[s], without bias."""
+        """Writes the outputs z (T, O) of images x[s], without bias."""
         w = self.w.reshape(-1, self.w.shape[3])
         products_loop(self._columns(s), self._grouped(w), self._grouped(z), False)
 
     def room(self, n: int, dtype: Any) -> tuple[Array, Array]:
-        """A buffer (T, O) for the outputs of n images, and its view by pooling windows."""
+        """Allocates the outputs (T, O) of n images, and returns them with their view by pooling
+        windows."""
         T = self.f**2 * n * self.covers[0] * self.covers[1]
         dz = self.xp.empty((T, self.w.shape[3]), dtype)
         return dz, self._outputs(dz, n)
 
     def new_dw(self) -> Array:
-        """Zeros for `backward` to add to."""
+        """Returns zeros that `backward` adds the gradient of w to."""
         return self.xp.zeros_like(self.w, self.sums)
 
     def finish_dw(self, dw: Array) -> Array:
-        """The gradient of w: the sum itself."""
+        """Returns the gradient of w: here the sum itself."""
         return dw
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Before the first `backward`."""
+        """Does nothing: part of the interface of convolution methods."""
 
     def release(self) -> None:
-        """After the last chunk of a pass: frees images whose columns are kept."""
+        """Frees images whose columns are kept, after the last chunk of a pass."""
         if self.kept:
             self.x = self.xp.empty((0, *self.x.shape[1:]), self.x.dtype)
             self.padded = self._zeros(0, self.x.dtype)
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """The outputs y of images x[s]."""
+        """Writes the outputs y of images x[s]."""
         if self._is_whole(y) and y.dtype == self.sums:
             self.forward(s, y.reshape(-1, y.shape[3]))
             epilogue.bias_relu(y, rows)
@@ -171,13 +176,13 @@ class Im2col:
             epilogue.outputs(view, y, largest, rows, self.covers)
 
     def _is_whole(self, y: Array) -> bool:
-        """Whether y (n, h, w, O) has the raw outputs, in their order: all, and not pooled."""
+        """True if y (n, h, w, O) is laid out as the raw outputs: not pooled and not cropped."""
         return self.f == 1 and y.shape[1:3] == self.covers
 
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
+        """Writes dx[s] and adds to dw and db, those that are not None, from the gradient g of y."""
         g = epilogue.masked(g, y, shared.db)
         dz = g.reshape(-1, g.shape[3])
         if not self._is_whole(g):
@@ -187,7 +192,8 @@ class Im2col:
         self.backward(s, dz, shared.dx, shared.dw)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """From dz (T, O) of images x[s]: write dx[s] and add to dw, unless None."""
+        """Writes dx[s] and adds to dw, unless they are None, from the gradient dz (T, O) of images
+        x[s]."""
         w, dz = self._grouped(self.w.reshape(-1, self.w.shape[3])), self._grouped(dz)
         if dw is not None:
             total = self._grouped(dw.reshape(-1, dw.shape[3]))
@@ -199,7 +205,7 @@ class Im2col:
             gather_loop(self._overlap_add(w, dz, len(dx[s])), dx[s])
 
     def _overlap_add(self, w: Array, dz: Array, n: int) -> Array:
-        """Add the gradient of every column, dz @ w.T, to the pixels it was gathered from."""
+        """Adds the gradient of every column, dz @ w.T, to the pixels that it was gathered from."""
         padded = self._zeros(n, self.sums)
         places = self._places(padded)
         outputs, kernel = places.shape[1:6], places.shape[6:]
@@ -214,7 +220,7 @@ class Im2col:
         return self._cropped(padded)
 
     def _cropped(self, padded: Array) -> Array:
-        """padded (n, Hp, Wp, C) without the padding."""
+        """Returns padded images (n, Hp, Wp, C) without the padding: a view."""
         (_, H, W, _), (rows, columns) = self.x.shape, self.windows
         return padded[:, rows.before : rows.before + H, columns.before : columns.before + W]
 
@@ -232,7 +238,8 @@ def direct_outputs(
     zero: Array | None,
     stride: int,
 ) -> None:
-    """y (n, h, w, O) of padded images x (n, H, W, C) and w (kh, kw, C, O), after the epilogue."""
+    """Writes y (n, h, w, O) of padded images x (n, H, W, C) and w (kh, kw, C, O), after the
+    epilogue."""
     method = _im2col(x, w, stride, largest is not None)
     method.outputs(slice(0, len(x)), y, largest, RowConstants(bias, zero))
 
@@ -258,13 +265,16 @@ def _im2col(x: Array, w: Array, stride: int, pool: bool) -> Im2col:
 
 
 class Direct(Im2col):
-    """Products of rows of pixels as they lie in memory; padded images are kept, not columns."""
+    """Convolution by products of rows of pixels as they lie in memory.
+
+    Padded images are kept for the backward pass, and there are no columns.
+    """
 
     narrow_up_to = 0  # channels are last
 
     @staticmethod
     def suits(x: Array, w: Array, windows: Windows, groups: int) -> bool:
-        """Whether it is compiled for images x (N, H, W, C) and w (kh, kw, C, O)."""
+        """True if this convolution is compiled for images x (N, H, W, C) and w (kh, kw, C, O)."""
         (rows, columns), (_, _, C, O) = windows, w.shape
         plain = groups == 1 and rows.stride == columns.stride
         few = C <= NARROW and O % 16 == 0 and types_of(x.dtype).sums == "float32"
@@ -273,14 +283,14 @@ class Direct(Im2col):
         return compiled and plain and few and undilated
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """The outputs y of images x[s]."""
+        """Writes the outputs y of images x[s], by the compiled kernel."""
         x = self.kept[s.start] = self._padded(s).copy()
         direct_outputs(x, self.w, y, largest, *rows, self.windows[0].stride)
 
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
+        """Writes dx[s] and adds to dw and db, those that are not None, from the gradient g of y."""
         if shared.dw is not None or shared.db is not None:
             dw = self.new_dw() if shared.dw is None else shared.dw
             x = self.kept[s.start]

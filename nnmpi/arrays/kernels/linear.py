@@ -1,5 +1,7 @@
-"""Products of matrices, several at a time; linear layers: x (n, K), w (O, K), b (O) or None, y
-(n, O)."""
+"""Products of matrices, several at a time, and linear layers.
+
+x (n, K)    w (O, K)    b (O) or None    y (n, O)
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +17,8 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 @kernel
 def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
-    """C[g] = A[g] @ B[g] for each g, or += if it adds; C may be in the type of sums."""
+    """Writes C[g] = A[g] @ B[g] for each g, or adds to C if `adds`; C may have the dtype of
+    sums."""
     if adds:
         C += xp_of(A).matmul(A, B)
     else:
@@ -23,7 +26,7 @@ def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
 
 
 def dot(a: Array, b: Array, out: Array) -> None:
-    """out = a @ b of two matrices, by the policy of types."""
+    """Writes out = a @ b of two matrices, with sums in the dtype of the policy (`types_of`)."""
     if on_device_in_16_bits(a):  # CuPy multiplies and sums one row by one column in 16 bits
         products_loop(a, b, out, False)
     else:
@@ -31,8 +34,10 @@ def dot(a: Array, b: Array, out: Array) -> None:
 
 
 def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
-    """a @ b of matrices, or several of them, in `dtype`, by default that of a; on a device
-    factors are read as they are, and added up in the type of sums."""
+    """Computes a @ b of matrices or stacks of matrices, in `dtype`, by default that of a.
+
+    On a device 16-bit factors are read as they are, and products are added up in the dtype of sums.
+    """
     xp = xp_of(a)
     if min(a.ndim, b.ndim) < 2 or not on_device_in_16_bits(a):
         product: Array = xp.matmul(a, b)
@@ -44,24 +49,27 @@ def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
 
 
 LARGEST = 1 << 18
-"""Up to so many products the compiled loops are faster than BLAS everywhere (native/linear.c)."""
+"""Up to this many multiplications the compiled loops beat BLAS everywhere (native/linear.c)."""
 
 OWN_PRODUCTS = {"avx2": 128, "avx512": 16, "avx512bf16": 16, "amx": 16}
-"""The sets of instructions with which larger ones are faster than OpenBLAS on one thread, too: for
-outputs, and for gradients of weights of at most so many rows (`benchmarks/gemm.py`)."""
+"""The instruction sets whose compiled loops beat OpenBLAS on one thread for larger products, too.
+
+That holds for outputs, and for gradients of weights with at most this many rows
+(`benchmarks/gemm.py`).
+"""
 
 
 def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
-    """y = x @ w.T + b, then ReLU if `relu`, by the fastest way for their sizes."""
+    """Writes y = x @ w.T + b, then ReLU if `relu`, by the fastest way for these sizes."""
     linear_outputs(x, w, b, y, relu, prefers_compiled(len(x), *w.shape))
 
 
 def gradients(
     g: Array, w: Array, x: Array | None, dx: Array | None, dw: Array | None, db: Array | None
 ) -> None:
-    """The gradients that are not None, from that of y before ReLU, g, by the fastest way.
+    """Writes those of dx, dw and db that are not None, from the gradient g of y before ReLU.
 
-    Without dw, x may be None, since it is not read.
+    Each is computed by the fastest way for its size. Without dw, x is not read and may be None.
     """
     most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
     if dw is not None and len(g) <= most and prefers_compiled(len(g), *w.shape):
@@ -71,9 +79,9 @@ def gradients(
 
 
 def prefers_compiled(n: int, K: int, O: int) -> bool:
-    """Whether the compiled loops compute these products, although they are large.
+    """True if the compiled loops are faster than BLAS for a large product of (n, K) by (K, O).
 
-    Those of a matrix and a vector are left to BLAS.
+    Products of a matrix and a vector are left to BLAS.
     """
     return (
         n * K * O > LARGEST
@@ -101,7 +109,7 @@ def linear_gradients(
     db: Out | None,
     large: bool,
 ) -> None:
-    """`gradients`; large: as of `linear_outputs`."""
+    """Writes those of dx, dw and db that are not None; `large` is that of `linear_outputs`."""
     if dx is not None:
         dot(g, w, dx)
     if dw is not None:
@@ -118,7 +126,7 @@ def mlp_outputs(
     ys: Sequence[Out],
     relus: Sequence[bool],
 ) -> None:
-    """The outputs of each layer, which are the next one's inputs."""
+    """Writes the outputs of each layer of an MLP, which are the inputs of the next layer."""
     for w, b, y, relu in zip(ws, bs, ys, relus, strict=True):
         outputs(x, w, b, y, relu)
         x = y
@@ -135,7 +143,7 @@ def mlp_gradients(
     dws: Sequence[Out | None],
     dbs: Sequence[Out | None],
 ) -> None:
-    """The gradients that are not None, from that of the last outputs, g."""
+    """Writes the gradients of an MLP that are not None, from the gradient g of its last outputs."""
     for i in reversed(range(len(ws))):
         g = relu_gradient(g, ys[i]) if relus[i] else g
         inputs = ys[i - 1] if i else x

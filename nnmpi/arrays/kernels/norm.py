@@ -1,8 +1,8 @@
-"""Normalisation: statistics, values and gradients, a pass over memory each.
+"""Normalisation: statistics, values and gradients, each in one pass over memory.
 
-Of x (N, P, C), N samples of P positions with C channels, whose statistics are those of each sample
-and channel, (N, C). BatchNorm has one sample. Of x (M, K), M rows with statistics of their own:
-LayerNorm and RMSNorm.
+BatchNorm and InstanceNorm take x (N, P, C): N samples of P positions with C channels, and
+statistics of each sample and channel, (N, C); BatchNorm has one sample. LayerNorm and RMSNorm take
+x (M, K): M rows, each with statistics of its own.
 """
 
 from functools import partial
@@ -17,9 +17,9 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def _sum(x: Array) -> Array:
-    """x (N, P, C) summed over positions, and not rounded. A device would round the numbers of a
-    product to TF32 where that is allowed."""
+    """Sums x (N, P, C) over positions, in the dtype of sums."""
     sums = types_of(x.dtype).sums
+    # a device would round the factors of a product to TF32, where that is allowed
     if sums != x.dtype or not of(x).is_host:
         return x.sum(axis=1, dtype=sums)
     if len(x) == 1:
@@ -30,11 +30,11 @@ def _sum(x: Array) -> Array:
 
 @kernel
 def moments_loop(x: Array, mean: Out, m2: Out) -> None:
-    """The mean and the sum of squares about it; in two passes, since E[x^2] - E[x]^2 cancels.
+    """Writes the mean over positions and m2, the sum of squared deviations from the mean.
 
-    The second pass also corrects the rounding of the first mean. Squares that overflow make the sum
-    infinite, so that what is normalised becomes 0, as compiled and in PyTorch; infinity less
-    infinity would be NaN.
+    Two passes, since E[x^2] - E[x]^2 cancels; the second one also corrects the rounding of the
+    first mean. Squares that overflow make m2 infinite, so that normalised values become 0, as in
+    the compiled kernel and in PyTorch; infinity less infinity would be NaN.
     """
     xp = xp_of(x)
     n = max(x.shape[1], 1)
@@ -48,7 +48,7 @@ def moments_loop(x: Array, mean: Out, m2: Out) -> None:
 
 @kernel
 def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
-    """(x - mean) * scale + shift (C)."""
+    """Writes y = (x - mean) * scale + shift, with shift (C) or None."""
     xp_of(x).subtract(x, mean[:, None], out=y)
     y *= scale[:, None]
     if shift is not None:
@@ -57,7 +57,7 @@ def normalise_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: 
 
 @kernel
 def norm_sums_loop(g: Array, x: Array, mean: Array, total: Out, dot: Out) -> None:
-    """The sums of g and of g (x - mean)."""
+    """Writes the sums over positions of g (`total`) and of g (x - mean) (`dot`)."""
     total[...] = _sum(g)
     d = x - mean[:, None]
     d *= g
@@ -66,7 +66,7 @@ def norm_sums_loop(g: Array, x: Array, mean: Array, total: Out, dot: Out) -> Non
 
 @partial(kernel, composed=True)
 def normalise_relu_loop(x: Array, mean: Array, scale: Array, shift: Array | None, y: Out) -> None:
-    """max of that and 0."""
+    """Writes y = max((x - mean) * scale + shift, 0), with shift (C) or None."""
     normalise_loop(x, mean, scale, shift, y)
     lines = y.reshape(-1, y.shape[-1])
     relu_loop(lines, lines)
@@ -76,7 +76,8 @@ def normalise_relu_loop(x: Array, mean: Array, scale: Array, shift: Array | None
 def norm_relu_sums_loop(
     g: Array, x: Array, y: Array, mean: Array, masked: Out, total: Out, dot: Out
 ) -> None:
-    """The sums of m and m (x - mean), where m, `masked`, is g where y is positive, else 0."""
+    """Writes m = g where y is positive and else 0 (`masked`), and the sums of m and of m (x -
+    mean)."""
     relu_gradient_loop(g, y, masked)
     norm_sums_loop(masked, x, mean, total, dot)
 
@@ -85,7 +86,7 @@ def norm_relu_sums_loop(
 def norm_gradient_loop(
     g: Array, x: Array, mean: Array, a: Array, b: Array, e: Array, dx: Out
 ) -> None:
-    """g a - (x - mean) b - e."""
+    """Writes dx = g a - (x - mean) b - e."""
     d = x - mean[:, None]
     d *= b[:, None]
     xp_of(x).multiply(g, a[:, None], out=dx)
@@ -95,7 +96,7 @@ def norm_gradient_loop(
 
 @kernel
 def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, scale: Out) -> None:
-    """r = 1 / sqrt(m2 / n + eps), scale = r w."""
+    """Writes r = 1 / sqrt(m2 / n + eps) and scale = r w."""
     r[...] = 1 / xp_of(m2).sqrt(m2 / n + eps)
     scale[...] = r if w is None else r * w
 
@@ -104,7 +105,11 @@ def channel_scales_loop(m2: Array, n: int, w: Array | None, eps: float, r: Out, 
 def batch_norm_gradient_loop(
     g: Array, x: Array, mean: Array, sums: Array, scale: Array, r: Array, n: int, dx: Out
 ) -> None:
-    """The gradient of x (1, P, C), from the sums (2, C) over n numbers of g and of g (x - mean)."""
+    """Writes the gradient of x (1, P, C) for BatchNorm over n elements a channel.
+
+    `sums` (2, C) are the sums of g and of g (x - mean) over the n elements, of all ranks if they
+    share statistics.
+    """
     of_g, of_x = sums
     e, b = of_g * scale / n, of_x * r * scale / n * r
     norm_gradient_loop(g, x, mean, scale[None], b[None], e[None], dx)
@@ -114,7 +119,7 @@ def batch_norm_gradient_loop(
 def track_loop(
     mean: InOut, var: InOut, batches: InOut, batch_mean: Array, m2: Array, n: int, share: Any
 ) -> None:
-    """Running statistics take a share of those of n numbers, of one batch more."""
+    """Updates running statistics: they move by `share` towards those of a batch of n elements."""
     batches += 1
     for running, new in ((mean, batch_mean), (var, m2 / (n - 1))):
         running *= 1 - share
@@ -125,7 +130,7 @@ def track_loop(
 def layer_norm_loop(
     x: Array, w: Array | None, b: Array | None, eps: float, mean: Out, r: Out, y: Out
 ) -> None:
-    """y = (x - mean) r w + b, with r = 1 / sqrt(var + eps)."""
+    """Writes y = (x - mean) r w + b, with r = 1 / sqrt(var + eps), and mean and r of each row."""
     xp = xp_of(x)
     mean[...] = x.mean(axis=1, dtype=mean.dtype)
     d = y if y.dtype == mean.dtype else xp.empty(y.shape, mean.dtype)
@@ -150,7 +155,7 @@ def _normalised(x: Array, mean: Array, r: Array) -> Array:
 def layer_norm_gradient_loop(
     g: Array, x: Array, w: Array | None, mean: Array, r: Array, dx: Out
 ) -> None:
-    """(e - mean(e) - xhat mean(e xhat)) r, with e = g w and xhat = (x - mean) r."""
+    """Writes dx = (e - mean(e) - xhat mean(e xhat)) r, with e = g w and xhat = (x - mean) r."""
     xp, xhat = xp_of(x), _normalised(x, mean, r)
     e = g if w is None else g * w
     xhat *= xp.multiply(e, xhat, out=dx).mean(axis=1, keepdims=True)
@@ -161,7 +166,7 @@ def layer_norm_gradient_loop(
 
 @kernel
 def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Out, db: Out) -> None:
-    """The gradients of w and b."""
+    """Writes the gradients of LayerNorm's w and b."""
     xhat = _normalised(x, mean, r)
     xhat *= g
     dw[...] = column_sum(xhat)
@@ -170,7 +175,7 @@ def layer_norm_sums_loop(g: Array, x: Array, mean: Array, r: Array, dw: Out, db:
 
 @kernel
 def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Out, y: Out) -> None:
-    """y = x r w, with r = 1 / sqrt(mean(x^2) + eps)."""
+    """Writes y = x r w, with r = 1 / sqrt(mean(x^2) + eps), and r of each row."""
     xp = xp_of(x)
     d = y if y.dtype == r.dtype else xp.empty(y.shape, r.dtype)
     xp.multiply(x, x, out=d, dtype=d.dtype)
@@ -184,7 +189,7 @@ def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Out, y: Out) -> None
 
 @kernel
 def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Out) -> None:
-    """e r - x r^3 mean(e x), with e = g w."""
+    """Writes dx = e r - x r^3 mean(e x), with e = g w."""
     xp = xp_of(x)
     e = g if w is None else g * w
     shift = xp.multiply(e, x, dtype=r.dtype).mean(axis=1) * r * r * r
@@ -194,5 +199,5 @@ def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Ou
 
 @kernel
 def rms_norm_sum_loop(g: Array, x: Array, r: Array, dw: Out) -> None:
-    """The gradient of w."""
+    """Writes the gradient of RMSNorm's w."""
     dw[...] = xp_of(x).dot(r, xp_of(x).multiply(g, x, dtype=r.dtype))

@@ -17,9 +17,10 @@ _2X2 = (Window(2, 2), Window(2, 2))
 def _padded(
     xp: Any, shape: tuple[int, ...], value: float, dtype: Any, w: Windows
 ) -> tuple[Array, list[Array]]:
-    """Images (N, H, W, C) of this value, and views (N, h, w, C) into them and their padding.
+    """Makes padded images (N, H, W, C) of one value; returns a view without the padding, and
+    windows.
 
-    There is one for each element of the window: its number in all windows.
+    There is one view (N, h, w, C) for each element of the window: that element in all windows.
     """
     (n, H, W, C), (rows, columns) = shape, w
     padded = xp.full((n, rows.padded(H), columns.padded(W), C), value, dtype)
@@ -34,7 +35,7 @@ def _padded(
 
 
 def max_pool2d(x: Array, windows: Windows) -> Result:
-    """The maximum of each window of x (N, C, H, W); channels-last memory in and out."""
+    """Computes the maximum of each window of x (N, C, H, W); memory is channels-last."""
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     if windows == _2X2:
         return _max_pool_2x2(xl)
@@ -55,7 +56,7 @@ def max_pool2d(x: Array, windows: Windows) -> Result:
         for view, dview in zip(views_of(images), dviews, strict=True):
             part = rest * (view == y)
             dview += part
-            rest = rest - part
+            rest = rest - part  # only the first of equal maxima gets the gradient
         return dx
 
     y = by_float32(largest, xl)
@@ -67,21 +68,21 @@ def max_pool2d(x: Array, windows: Windows) -> Result:
 
 
 def max_pool2d_indices(x: Array, windows: Windows) -> Array:
-    """Where the maximum of each window of x (N, C, H, W) is: row * W + column, the first one."""
+    """Returns where each window of x (N, C, H, W) has its first maximum, as row * W + column."""
     y, xl = (a.transpose(0, 2, 3, 1) for a in (max_pool2d(x, windows).value, x))
     xp, (H, W) = xp_of(x), x.shape[2:]
     inside, views = _padded(xp, xl.shape, 0, x.dtype, windows)
     inside[...] = xl
     pixels, places = _padded(xp, (1, H, W, 1), -1, "int64", windows)
     pixels[...] = xp.arange(H * W).reshape(1, H, W, 1)
-    indices = xp.zeros(y.shape, "int64")
+    indices = xp.zeros(y.shape, "int64")  # filled backwards, so that the first maximum stays
     for view, place in zip(reversed(views), reversed(places), strict=True):
         indices = xp.where((view == y) & (place >= 0), place, indices)
     return indices.transpose(0, 3, 1, 2)
 
 
 def _max_pool_2x2(x: Array) -> Result:
-    """2x2 windows with stride 2 of x (N, H, W, C): the same kernel as in a fused convolution."""
+    """Pools 2x2 windows with stride 2 of x (N, H, W, C), with the kernel of fused convolutions."""
     xp, shape, dtype = xp_of(x), x.shape, x.dtype
     n, H, W, C = shape
     h, w = H // 2, W // 2
@@ -103,7 +104,8 @@ def _max_pool_2x2(x: Array) -> Result:
 
 @widened
 def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
-    """The sum of each window of x (N, C, H, W), divided by how many numbers it counts."""
+    """Computes the mean of each window of x (N, C, H, W): its sum over the number of pixels it
+    counts."""
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     shape = xl.shape
     shares = _shares(x, windows, count_include_pad)
@@ -125,7 +127,8 @@ def avg_pool2d(x: Array, windows: Windows, count_include_pad: bool) -> Result:
 
 
 def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | float:
-    """1 / the numbers that each window counts: (h, w, 1), or one number if all are equal."""
+    """Returns 1 / (number of pixels that each window counts): (h, w, 1), or one number if all are
+    equal."""
     rows, columns = (
         _counts(window, size, count_include_pad)
         for window, size in zip(windows, x.shape[2:], strict=True)
@@ -137,7 +140,8 @@ def _shares(x: Array, windows: Windows, count_include_pad: bool) -> Array | floa
 
 
 def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
-    """How many numbers each output averages along an axis; never those behind the padding."""
+    """Returns how many pixels each output averages along an axis; never pixels after the
+    padding."""
     padding = window.before
     start = np.arange(window.outputs(size)) * window.stride - padding
     stop = np.minimum(start + window.kernel, size + padding)
@@ -146,10 +150,11 @@ def _counts(window: Window, size: int, count_include_pad: bool) -> np.ndarray:
 
 @widened
 def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
-    """The means of `size` parts of x (N, C, H, W), which overlap where they do not divide it.
+    """Computes the means of `size` parts of x (N, C, H, W), which overlap where `size` does not
+    divide it.
 
-    Part i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), columns likewise: two
-    products with matrices of shares.
+    Part i of o has the rows from floor(i * H / o) to ceil((i + 1) * H / o), and columns likewise:
+    two products with matrices of shares.
     """
     xl, xp = x.transpose(0, 2, 3, 1), xp_of(x)
     n, H, W, C = xl.shape
@@ -169,7 +174,7 @@ def adaptive_avg_pool2d(x: Array, size: tuple[int, int]) -> Result:
 
 
 def _parts(length: int, parts: int) -> np.ndarray:
-    """The shares (parts, length) of which each row sums to 1."""
+    """Returns a matrix (parts, length) that averages each part; its rows sum to 1."""
     i, k = np.arange(parts)[:, None], np.arange(length)
     mine = (k >= i * length // parts) & (k < -(-(i + 1) * length // parts))
     shares: np.ndarray = mine / mine.sum(axis=1, keepdims=True)

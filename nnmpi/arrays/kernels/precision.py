@@ -1,11 +1,11 @@
-"""The types and the order of memory that ops compute in: the policy for what is no kernel.
+"""The dtypes and the memory order that ops compute in: the policy for everything that is no kernel.
 
-    cast, added, subtracted, multiplied, summed, averaged   arithmetic of arrays of any float type
-    by_float32, elementwise                                 a function of arrays
-    widened, widened_on_device, ...                         an op, with its gradients
+    cast, added, subtracted, multiplied, summed, averaged   arithmetic of arrays of any float dtype
+    by_float32, elementwise                                 call a function of arrays
+    widened, widened_on_device, ...                         decorate an op, with its gradients
 
-Arrays in 16 bits are computed with in float32, and what is returned is rounded once. ml_dtypes adds
-and multiplies a number of bfloat16 in 8 ns, so on the host kernels do.
+16-bit arrays are computed with in float32, and results are rounded once. ml_dtypes takes 8 ns to
+add or multiply a bfloat16 element, so on the host kernels do that.
 """
 
 import operator
@@ -29,13 +29,16 @@ def cast_loop(x: Array, y: Out) -> None:
 
 @partial(kernel, composed=True)
 def round_loop(x: Array, y: Out) -> None:
-    """`cast_loop` to 16 bits of rows that lie apart in memory."""
+    """Copies x to y like `cast_loop`, for 16-bit rows that are apart in memory."""
     y[...] = x
 
 
 @kernel
 def merge_loop(masters: InOut, values: Array) -> None:
-    """Masters of which these values are not the rounding become the values."""
+    """Replaces masters by `values` wherever a value is not the rounding of its master.
+
+    Such a value was changed by someone else than the optimizer.
+    """
     xp = xp_of(masters)
     bits = f"u{values.dtype.itemsize}"
     same = masters.astype(values.dtype).view(bits) == values.view(bits)
@@ -58,7 +61,8 @@ def multiply_loop(a: Array, b: Array, y: Out) -> None:
 
 
 def cast(a: Array, dtype: Any) -> Array:
-    """The array in this type, in the same order of memory; itself if it has the type."""
+    """Returns the array in this dtype, in the same memory layout; the array itself if it has the
+    dtype."""
     if a.dtype == dtype:
         return a
     y = xp_of(a).empty_like(a, dtype)
@@ -67,7 +71,7 @@ def cast(a: Array, dtype: Any) -> Array:
 
 
 def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -> Array:
-    """op(a, b), by a loop if both have the same type of 16 bits, on the host, and one shape."""
+    """Computes op(a, b), by a kernel if both are 16-bit NumPy arrays of one dtype and one shape."""
     if not on_host_in_16_bits(a) or getattr(b, "dtype", None) != a.dtype or a.shape != b.shape:
         return elementwise(op, a, b)
     y = np.empty_like(a)
@@ -76,33 +80,36 @@ def _of_two(loop: Kernel, op: Callable[[Any, Any], Array], a: Array, b: Array) -
 
 
 added = partial(_of_two, add_loop, operator.add)
-"""a + b."""
+"""Computes a + b."""
 
 subtracted = partial(_of_two, subtract_loop, operator.sub)
-"""a - b."""
+"""Computes a - b."""
 
 multiplied = partial(_of_two, multiply_loop, operator.mul)
-"""a * b."""
+"""Computes a * b."""
 
 
 def by_float32(op: Callable[..., Array], *args: Any) -> Array:
-    """op(*args), an array of 16 bits where all arrays have them, in one type."""
+    """Computes op(*args) in float32 and rounds it, if all arrays have the same 16-bit dtype.
+
+    Otherwise op is called as it is.
+    """
     dtype = next((a.dtype for a in args if in_16_bits(a)), None)
     if dtype is None or any(getattr(a, "dtype", dtype) != dtype for a in args):
         return op(*args)
     if not any(map(on_host_in_16_bits, args)):
-        result = op(*args)  # bfloat16 beside a Python number may become float32
+        result = op(*args)  # bfloat16 and a Python number may give float32
         return cast(result, dtype) if result.dtype == "float32" else result
-    return cast(op(*map(computed, args)), dtype)
+    return cast(op(*map(float32_on_host, args)), dtype)
 
 
 def elementwise(op: Callable[..., Array], *args: Any) -> Array:
-    """`by_float32` and `in_layout` of an op that is elementwise."""
+    """Computes an elementwise op(*args) both `by_float32` and `in_layout`."""
     return by_float32(partial(in_layout, op), *args)
 
 
 def add_to(target: Array, new: Array) -> None:
-    """target += new."""
+    """Adds an array to `target` in place."""
     if on_host_in_16_bits(target):
         target[...] = added(target, new)
     else:
@@ -110,44 +117,44 @@ def add_to(target: Array, new: Array) -> None:
 
 
 def summed(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
-    """The sum over `axis`; of 16 bits it is added up in float32, and rounded once."""
+    """Sums over `axis`; a 16-bit array is added up in float32, and the sum is rounded once."""
     return _reduced("sum", a, axis, keepdims)
 
 
 def averaged(a: Array, axis: Any = None, keepdims: bool = False) -> Array:
-    """The mean over `axis`; of 16 bits it is added up in float32, and rounded once."""
+    """Averages over `axis`; a 16-bit array is added up in float32, and the mean is rounded once."""
     return _reduced("mean", a, axis, keepdims)
 
 
 def _reduced(name: str, a: Array, axis: Any, keepdims: bool) -> Array:
     if not is_half(a.dtype):
         return getattr(a, name)(axis=axis, keepdims=keepdims)
-    # a copy, since NumPy's sums widen float16 at 1 ns a number
-    terms = computed(a) if a.dtype == np.float16 else a
+    # copied first: NumPy's sums widen float16 at 1 ns an element
+    terms = float32_on_host(a) if a.dtype == np.float16 else a
     total = getattr(terms, name)(axis=axis, keepdims=keepdims, dtype=np.float32)
     return total.astype(a.dtype)
 
 
-def computed(a: Array) -> Array:
-    """An array as NumPy computes with it: 16 bits as a copy in float32."""
+def float32_on_host(a: Array) -> Array:
+    """Returns a float32 copy of a 16-bit NumPy array; other arrays as they are."""
     return cast(a, np.float32) if on_host_in_16_bits(a) else a
 
 
 def on_device_in_16_bits(array: Any) -> bool:
-    """Whether a device has this array, in 16 bits."""
+    """True if `array` is a 16-bit floating-point array on a device."""
     return in_16_bits(array) and not on_host_in_16_bits(array)
 
 
 def as_type_of(value: Any, like: Any) -> Any:
-    """A Python number beside an array in 16 bits as an array of that type; other values as they
-    are."""
+    """Returns a Python number as an array of the dtype of `like`, if that has 16 bits; else
+    `value`."""
     if not hasattr(value, "dtype") and in_16_bits(like):
         return xp_of(like).asarray(value, like.dtype)
     return value
 
 
 def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
-    """Both arrays in that type of theirs which has 16 bits, if they differ and one has."""
+    """Casts two arrays to the 16-bit dtype of one of them, if they differ and one has 16 bits."""
     if a.dtype == b.dtype or not (in_16_bits(a) or in_16_bits(b)):
         return a, b
     dtype = a.dtype if in_16_bits(a) else b.dtype
@@ -155,7 +162,8 @@ def in_one_type(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def sortable(a: Array) -> Array:
-    """The array, but of bfloat16 in float32: CuPy has no argsort and argmax of bfloat16."""
+    """Returns a bfloat16 array in float32, others as they are: CuPy cannot argsort or argmax
+    bfloat16."""
     return cast(a, "float32") if a.dtype.name == "bfloat16" else a
 
 
@@ -165,7 +173,7 @@ Op = Callable[..., Result]
 
 
 def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
-    """The decorator of ops that are computed `in_float32` of `which` arrays."""
+    """Makes a decorator of ops, which computes in float32 if `which(arrays)` is true."""
 
     def decorated(op: Op) -> Op:
         @wraps(op)
@@ -180,17 +188,19 @@ def _widening(which: Callable[[Sequence[Any]], bool]) -> Callable[[Op], Op]:
 
 
 widened = _widening(lambda arrays: any(map(in_16_bits, arrays)))
-"""Wraps an op that would overflow in 16 bits on any backend: it squares beyond 65504, or sums."""
+"""Decorates an op that would overflow in 16 bits on any backend, as it squares or sums."""
 
 widened_on_device = _widening(lambda arrays: any(map(on_device_in_16_bits, arrays)))
-"""On devices alone: an op whose kernels do so by themselves on the host."""
+"""Decorates an op that needs float32 on devices only, since its kernels on the host widen
+themselves."""
 
 widened_beside_numbers = _widening(
     lambda arrays: (
         not all(hasattr(a, "dtype") for a in arrays) and any(map(on_host_in_16_bits, arrays))
     )
 )
-"""On the host beside a Python number, so that it is rounded once."""
+"""Decorates an op that needs float32 on the host beside a Python number, so that it is rounded
+once."""
 
 
 widened_products = _widening(
@@ -199,14 +209,15 @@ widened_products = _widening(
         or (any(a.ndim == 1 for a in arrays) and any(map(in_16_bits, arrays)))
     )
 )
-"""Wraps a product: on the host, and of vectors, which CuPy adds up in 16 bits."""
+"""Decorates a product: float32 on the host, and for vectors, which CuPy adds up in 16 bits."""
 
 
 def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
-    """An op on copies in float32, which are kept for the backward pass where it reads them. Python
-    numbers stay as they are.
+    """Computes an op on float32 copies of 16-bit arrays, which are kept if the backward pass reads
+    them.
 
-    Its value and the gradients have the type of the first array that has 16 bits.
+    The value and the gradients have the dtype of the first 16-bit array; Python numbers stay as
+    they are.
     """
     dtype = next(a.dtype for a in arrays if in_16_bits(a))
     result = op(*(cast(a, np.float32) if in_16_bits(a) else a for a in arrays))
@@ -226,10 +237,10 @@ def in_float32(op: Callable[..., Result], *arrays: Array) -> Result:
 
 
 def in_layout(op: Callable[..., Array], *args: Any) -> Array:
-    """op(*args), which is elementwise, in the order of memory of its largest argument.
+    """Computes an elementwise op(*args) in the memory layout of its largest argument.
 
-    NumPy keeps this order. CuPy's ufuncs make C order of it: they are given transposed views.
-    Gradients of tables have no order of memory: they add themselves.
+    NumPy keeps this layout. CuPy's ufuncs return C order, so they are given transposed views.
+    Gradients of tables (of embeddings) have no layout: they add themselves.
     """
     arrays = [a for a in args if not isinstance(a, Number)]
     on_device = [hasattr(a, "strides") and not isinstance(a, np.ndarray) for a in arrays]
@@ -243,7 +254,7 @@ def in_layout(op: Callable[..., Array], *args: Any) -> Array:
 
 
 def concatenated(arrays: Sequence[Array], axis: int) -> Array:
-    """The arrays joined along an axis, in the order of memory of the largest one."""
+    """Joins arrays along an axis, in the memory layout of the largest one."""
     first = max(arrays, key=lambda a: a.size)
     xp = xp_of(first)
     if isinstance(first, np.ndarray) or first.flags.c_contiguous:
@@ -253,13 +264,14 @@ def concatenated(arrays: Sequence[Array], axis: int) -> Array:
 
 
 def _orders(a: Array) -> tuple[list[int], list[int]]:
-    """The axes in their order of memory, and where each of them is in it."""
+    """Returns the axes of an array in memory order, and the inverse permutation."""
     order = sorted(range(a.ndim), key=lambda axis: -a.strides[axis])
     return order, sorted(range(a.ndim), key=order.__getitem__)
 
 
 def _transposed(a: Any, order: list[int]) -> Any:
-    """A view with the axes in this order, behind leading ones where it has fewer."""
+    """Returns a view with the axes in this order, after leading axes of length 1 if it has fewer
+    axes."""
     if getattr(a, "ndim", 0) == 0:
         return a
     return a.reshape((1,) * (len(order) - a.ndim) + a.shape).transpose(order)

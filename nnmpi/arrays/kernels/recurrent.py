@@ -1,14 +1,15 @@
-"""One step of recurrent layers, forwards and back: all but the products of matrices.
+"""One step of recurrent layers, forward and backward: everything except the products of matrices.
 
-Of n sequences and H hidden numbers, whose gates lie side by side in a row, in PyTorch's order:
+For n sequences and H hidden elements, whose gates are side by side in a row, in PyTorch's order:
 
     z (n, G H)    x W_ih^T + b_ih of this step; overwritten by the gates
     u (n, G H)    h W_hh^T + b_hh of the state before
     h, c (n, H)   the states before; overwritten by those after the step
 
-    dh, dc (n, H) gradients of the states after the step; overwritten by what reaches the states
-                  before not through u
-    d (n, G H)    the gradient of z as it was; it is that of u, too, but for GRU's, which is e
+    dh, dc (n, H) gradients of the states after the step; overwritten by the part of the gradients
+                  of the states before that does not go through u
+    d (n, G H)    the gradient of z before it was overwritten; also of u, except for GRU (see e)
+    e (n, G H)    GRU: the gradient of u
 """
 
 from nnmpi.arrays.backend import Array, xp_of
@@ -23,14 +24,15 @@ from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
 def _gates(z: Array, count: int) -> tuple[Array, ...]:
-    """The columns of each gate."""
+    """Returns the columns of each gate: views."""
     H = z.shape[1] // count
     return tuple(z[:, k * H : (k + 1) * H] for k in range(count))
 
 
 @kernel
 def lstm_loop(z: InOut, u: Array, cells: Out, squashed: Out, h: Out, c: InOut) -> None:
-    """c = f c + i g, h = o tanh(c); kept: the cells before, and tanh(c)."""
+    """Steps an LSTM: c = f c + i g, h = o tanh(c); keeps the old c (`cells`) and tanh(c)
+    (`squashed`)."""
     xp, (i, f, g, o) = xp_of(z), _gates(z, 4)
     cells[...] = c
     both = u + z
@@ -65,7 +67,10 @@ def lstm_gradient_loop(
 
 @kernel
 def gru_loop(z: InOut, u: Array, hidden: Out, off: Out, h: InOut) -> None:
-    """n = tanh(z_n + r u_n), h = n + t (h - n) with the gates r, t, n; kept: u_n and h - n."""
+    """Steps a GRU with gates r, t, n: n = tanh(z_n + r u_n), h = n + t (h - n).
+
+    Keeps u_n (`hidden`) and h - n (`off`) for the backward pass.
+    """
     xp, (r, t, n), both = xp_of(z), _gates(z, 3), u + z
     hidden[...] = _gates(u, 3)[2]
     old_n, of_n = n.copy(), _gates(both, 3)[2]
@@ -95,25 +100,25 @@ def gru_gradient_loop(dh: InOut, z: Array, hidden: Array, off: Array, d: Out, e:
 
 
 def tanh_step(z: Array, u: Array, h: Array) -> None:
-    """h = tanh(z + u)."""
+    """Steps a plain recurrent layer: h = tanh(z + u)."""
     tanh_loop(u + z, z)
     h[...] = z
 
 
 def tanh_gradient(dh: Array, z: Array, d: Array) -> None:
-    """The gradients of `tanh_step`."""
+    """Computes the gradients of `tanh_step`: writes d, and clears dh."""
     tanh_gradient_loop(dh, z, d)
     dh[...] = 0
 
 
 def relu_step(z: Array, u: Array, h: Array) -> None:
-    """h = max(z + u, 0)."""
+    """Steps a plain recurrent layer with ReLU: h = max(z + u, 0)."""
     z += u
     xp_of(z).maximum(z, 0, out=z)
     h[...] = z
 
 
 def relu_gradient(dh: Array, z: Array, d: Array) -> None:
-    """The gradients of `relu_step`."""
+    """Computes the gradients of `relu_step`: writes d, and clears dh."""
     relu_gradient_loop(dh, z, d)
     dh[...] = 0

@@ -1,4 +1,4 @@
-"""Rows of matrices by integers: the mask of dropout, the gradient of an embedding."""
+"""Operations on rows given by integers: the mask of dropout, the gradient of an embedding."""
 
 from functools import partial
 
@@ -22,19 +22,24 @@ def dropout_mask_loop(
     factor: float,
     mask: Out,
 ) -> None:
-    """mask (n, m) = factor where the bits of index (m) and row (n) are at least `least`, else 0."""
+    """Writes mask (n, m) = factor where the random bits of (row, index) are at least `least`, else
+    0.
+
+        index (m)    rows (n)    k0..k3  the words of a `keyed.Key`
+    """
     bits = keyed.bits(keyed.Key(k0, k1, k2, k3), index[None], rows[:, None])
     xp_of(mask).multiply(bits >= least, mask.dtype.type(factor), out=mask)
 
 
 @partial(kernel, narrow=True)
 def embedding_gradient_loop(g: Array, index: Array, dw: InOut) -> None:
-    """dw[index] += g, one after the other."""
+    """Adds rows of g to dw[index], one after the other, so that repeated indices add up."""
     add_rows(dw, index, g)
 
 
 def add_rows(to: Array, index: Array, g: Array) -> None:
-    """to[index] += g of rows, with the same bits in each run; on a device in float32 at least."""
+    """Adds rows of g to to[index] with the same bits in each run; on a device in float32 at
+    least."""
     xp = xp_of(to)
     if isinstance(to, np.ndarray):
         xp.add.at(to, index, g)
@@ -46,20 +51,20 @@ def add_rows(to: Array, index: Array, g: Array) -> None:
 
 @partial(kernel, composed=True)
 def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
-    """to[rows] += g[order], where equal rows lie behind each other."""
-    xp, kind = xp_of(to), types_of(to.dtype).sums
-    total = xp.zeros((len(to), *to.shape[1:]), kind)
-    g = g[order].astype(kind)
+    """Adds g[order] to to[rows], where `rows` is sorted, so that equal rows follow each other."""
+    xp, dtype = xp_of(to), types_of(to.dtype).sums
+    total = xp.zeros((len(to), *to.shape[1:]), dtype)
+    g = g[order].astype(dtype)
     last = xp.ones(rows.shape, bool)
     last[:-1] = rows[1:] != rows[:-1]
     shape = (-1, *[1] * (to.ndim - 1))
-    # a row gets one sum and zeros, whose order changes no bit
+    # add.at adds in any order on a device: each row gets one sum and zeros, so no bit changes
     xp.add.at(total, rows, xp.where(last.reshape(shape), _sums_so_far(g, rows, shape), 0))
     to += total.astype(to.dtype)
 
 
 def _sums_so_far(g: Array, rows: Array, shape: tuple[int, ...]) -> Array:
-    """The sum of the gradients g of equal rows, which are sorted, up to each of them."""
+    """Returns the running sums of g over each run of equal, sorted rows."""
     xp, step = xp_of(g), 1
     while step < len(rows):
         same = (rows[step:] == rows[:-step]).reshape(shape)

@@ -1,4 +1,4 @@
-"""Softmax and cross-entropy: rows of scores, of attention too, and the classes of their labels."""
+"""Softmax and cross-entropy over rows of scores, attention's scores included."""
 
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import column_sum, float_type
@@ -41,8 +41,10 @@ def log_softmax_gradient_loop(g: Array, y: Array, dx: Out, axis: int) -> None:
 
 @kernel
 def probabilities_loop(s: InOut, p: Out, lse: Out, later: int) -> None:
-    """p = softmax of scores s (..., rows, keys), and the logarithm of its sum, of keys 0 to
-    later + i for row i, or of all keys if it is -1; scores of other keys become -inf."""
+    """Writes p = softmax of scores s (..., rows, keys), and lse, the logarithm of the sum of e^s.
+
+    Row i sees keys 0 to later + i, or all keys if `later` is -1; scores of other keys become -inf.
+    """
     xp = xp_of(s)
     if later >= 0:
         hide_later(s, later)
@@ -52,29 +54,31 @@ def probabilities_loop(s: InOut, p: Out, lse: Out, later: int) -> None:
 
 @kernel
 def scores_gradient_loop(
-    s: InOut, dp: InOut, lse: Array, of_rows: Array, scale: float, later: int
+    s: InOut, dp: InOut, lse: Array, delta: Array, scale: float, later: int
 ) -> None:
-    """s become probabilities, as of `probabilities_loop`, and dp, their gradients, those of s:
-    scale p (dp - of_rows)."""
+    """Replaces scores s by probabilities p, and their gradients dp by those of the scores.
+
+    dp = scale p (dp - delta)     with p as in `probabilities_loop`
+    """
     if later >= 0:
         hide_later(s, later)
     s -= lse[..., None]
     xp_of(s).exp(s, out=s)
-    softmax_backward(s, dp, of_rows, scale)
+    softmax_backward(s, dp, delta, scale)
 
 
-def softmax_backward(p: Array, dp: Array, of_rows: Array, scale: float) -> None:
-    """dp = scale p (dp - of_rows)."""
-    dp -= of_rows[..., None]
+def softmax_backward(p: Array, dp: Array, delta: Array, scale: float) -> None:
+    """Replaces dp by scale p (dp - delta), the gradient of scores times `scale`."""
+    dp -= delta[..., None]
     dp *= p
     dp *= scale
 
 
 def hide_later(s: Array, first: int) -> None:
-    """Hides from each query the keys behind its position, `first` and up."""
+    """Adds -inf to the scores of row i with keys after first + i."""
     xp = xp_of(s)
     rows, keys = s.shape[-2:]
-    begin = min(first + 1, keys)  # keys before are seen by all
+    begin = min(first + 1, keys)  # all rows see the keys before
     later = xp.arange(begin, keys)[None, :] > first + xp.arange(rows)[:, None]
     s[..., begin:] += xp.where(later, -xp.inf, 0).astype(s.dtype)
 
@@ -85,7 +89,7 @@ NARROW = 32
 
 
 def like_scores(z: Array) -> Array:
-    """An empty array for `cross_entropy_loop`, in the shape (n, C) of z.
+    """Allocates the probabilities of `cross_entropy_loop`, in the shape (n, C) of z.
 
     Up to `NARROW` classes it is a transpose: batches are longer than rows, and array operations are
     fastest with a long last axis.
@@ -96,10 +100,10 @@ def like_scores(z: Array) -> Array:
 
 @kernel
 def cross_entropy_loop(z: Array, labels: Array, scale: float, loss: Out, p: Out, at: Out) -> None:
-    """Scores z (n, C) and integers (n,): p = softmax(z), and -log(p) at the labels.
+    """Writes p = softmax(z) of scores z (n, C), and the loss -log(p) at the labels (n,).
 
-    loss: of each row, (n,), or `scale` times the sum of all, ()
-    at (n,): where in the memory of p the labels are
+    loss  the loss of each row, (n,), or `scale` times their sum, ()
+    at    where in the memory of p the labels are, (n,)
     """
     xp, (n, C) = xp_of(z), z.shape
     at[...] = labels
@@ -121,7 +125,7 @@ def cross_entropy_loop(z: Array, labels: Array, scale: float, loss: Out, p: Out,
 
 @kernel
 def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz: Out) -> None:
-    """dz = (p - 1 at the labels) (g scale), g of each row or one for all."""
+    """Writes dz = (p - 1 at the labels) (g scale), with g of each row or one for all."""
     dz[...] = p
     d = dz.T if p.shape[1] <= NARROW and p.flags.f_contiguous else dz
     d.reshape(-1)[at] -= 1
@@ -133,9 +137,10 @@ def cross_entropy_gradient_loop(p: Array, at: Array, g: Array, scale: float, dz:
 
 @kernel
 def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Out, at: Out) -> None:
-    """Scores z (n, C) and integers (n,): `loss` as of `cross_entropy_loop`, and `at` the labels.
+    """Writes `loss` as `cross_entropy_loop` does, without probabilities, and copies the labels to
+    `at`.
 
-    sums (2, n): the largest score m of each row, and the logarithm of the sum of e^(z - m)
+        sums (2, n)  the largest score m of each row, and the logarithm of the sum of e^(z - m)
     """
     xp = xp_of(z)
     at[...], sums[0] = labels, z.max(axis=1)
@@ -147,7 +152,7 @@ def class_losses_loop(z: Array, labels: Array, scale: float, loss: Out, sums: Ou
 
 @kernel
 def class_gradient_loop(z: Array, at: Array, sums: Array, g: Array, scale: float, dz: Out) -> None:
-    """dz = (softmax(z) - 1 at the labels) (g scale), g of each row or one for all."""
+    """Writes dz = (softmax(z) - 1 at the labels) (g scale), with g of each row or one for all."""
     xp = xp_of(z)
     xp.exp(z - sums[0][:, None] - sums[1][:, None], out=dz)
     dz[xp.arange(len(at)), at] -= 1

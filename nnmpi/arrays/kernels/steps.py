@@ -8,15 +8,15 @@ Adam keeps M = m / (1 - beta1) and V = v / (1 - beta2), which saves two passes i
 
 Rules:
 
-- Each number of p depends on the numbers at its own place alone. So a rank that updates a part
+- Each element of p depends only on the elements at its own place. So a rank that updates a part
   (ZeRO, memory of a node) gets the bits of the whole; a norm over p belongs in Update.
 - The same operations in the same order are in `native/optimizers.c` and `cuda/optimizers.cu`, with
-  equal bits. A change here is one in all three (`tests/kernels/`).
-- Gradients are left as they are: users read them after the step, and `--verify` compares them.
-- `values` of a step are the rounding of p to 16 bits, or None: they are merged into p before it, as
-  `merge_loop` does, and written behind it. Gradients, of any type, are multiplied by `factor`:
-  a number, or what the device has decided (`decide_loop`), by which it may also leave the step out.
-- M and V depend on the betas. Where these change, `Optimizer._convert_sums` expresses M and V anew.
+  equal bits. If you change one, change all three (`tests/kernels/`).
+- Gradients are not changed: users read them after the step, and `--verify` compares them.
+- `values` of a step are p rounded to 16 bits, or None: they are merged into p before the step, as
+  `merge_loop` does, and written after it. Gradients, of any dtype, are multiplied by `factor`: a
+  number, or what the device has decided (`decide_loop`), which may also leave the step out.
+- M and V depend on the betas. When these change, `Optimizer._convert_state` converts M and V.
 """
 
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from nnmpi.arrays.backend import Array, is_array, of, xp_of
 from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
-_CHUNK_BYTES = 1 << 17  # of one array; the five of Adam then fit a second-level cache
+_CHUNK_BYTES = 1 << 17  # of one array: the five arrays of Adam then fit in the L2 cache
 
 
 class AdamStep(NamedTuple):
@@ -42,7 +42,7 @@ class AdamStep(NamedTuple):
 
 
 class SgdStep(NamedTuple):
-    """The options of one step of stochastic gradient descent."""
+    """The options of one SGD step."""
 
     lr: float
     momentum: float
@@ -51,7 +51,7 @@ class SgdStep(NamedTuple):
 
 
 class RmsPropStep(NamedTuple):
-    """The options of one step of RMSprop."""
+    """The options of one RMSprop step."""
 
     lr: float
     alpha: float
@@ -61,41 +61,46 @@ class RmsPropStep(NamedTuple):
 
 
 BLOCK_OF_SQUARES = 8192
-"""Numbers whose squares one dot product adds; of over 10,000 OpenBLAS takes several threads."""
+"""The number of elements whose squares one dot product adds; over 10,000 OpenBLAS starts
+threads."""
 
 
 class MixedStep(NamedTuple):
-    """Values in 16 bits, of which p are masters, and what gradients are multiplied by (rules)."""
+    """What mixed precision adds to a step: the 16-bit values of the masters p, and a gradient
+    factor."""
 
     values: Array | None = None
     factor: float | Array = 1.0
 
     @property
     def is_empty(self) -> bool:
-        """Whether a step has nothing besides."""
+        """True if there are no 16-bit values and gradients are used as they are."""
         return self.values is None and not is_array(self.factor) and self.factor == 1
 
     def part(self, part: slice) -> "MixedStep":
-        """The values for a slice of the numbers, with the same factor."""
+        """Returns the 16-bit values of a slice of the elements, with the same factor."""
         return self if self.values is None else self._replace(values=self.values[part])
 
 
-PLAIN = MixedStep()  # nothing besides
+PLAIN = MixedStep()  # no mixed precision
 
 
 def _chunks(
     *arrays: Array, scratches: int = 1, mixed: MixedStep = PLAIN
 ) -> Iterator[tuple[Array, ...]]:
-    """Chunks of the arrays, each with scratch arrays of its size; the second array is not changed.
-    What is changed is put back if the device decides so."""
+    """Yields chunks of the arrays, each with scratch arrays of its size; gradients come as copies.
+
+    The second array is the gradient. If the device decides to leave the step out, changed arrays
+    are restored at the end.
+    """
     xp, p, values = xp_of(arrays[0]), arrays[0], mixed.values
     factor: Any = mixed.factor
     total = p.size
     size = _CHUNK_BYTES // p.itemsize if of(p).is_host else total
     scratch = [xp.empty(min(size, total), p.dtype) for _ in range(scratches)]
-    beside = [] if values is None else [values]
-    changed = [*{id(a): a for a in (p, *arrays[2:], *beside)}.values()]
-    saved = [a.copy() for a in changed] if (is_decided := is_array(factor)) else []
+    half_values = [] if values is None else [values]
+    changed = [*{id(a): a for a in (p, *arrays[2:], *half_values)}.values()]
+    copies = [a.copy() for a in changed] if (is_decided := is_array(factor)) else []
     for start in range(0, total, size):
         part = slice(start, min(start + size, total))
         P, *others = (a[part] for a in arrays)
@@ -107,13 +112,13 @@ def _chunks(
         yield (P, *others, *[t[: part.stop - part.start] for t in scratch])
         if values is not None:
             values[part] = P
-    for a, kept in zip(changed, saved, strict=False):
-        xp.copyto(a, kept, where=factor[1] == 0)
+    for a, old_values in zip(changed, copies, strict=False):
+        xp.copyto(a, old_values, where=factor[1] == 0)
 
 
 @kernel
 def scale_loop(p: InOut, factor: float) -> None:
-    """p is multiplied by a factor."""
+    """Multiplies p by a factor in place."""
     p *= factor
 
 
@@ -126,16 +131,16 @@ def adam(
     largest: Array | None = None,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """One step of Adam or AdamW on p; M and V are the scaled sums above.
+    """Makes one step of Adam or AdamW on p; M and V are the scaled sums of the module's formula.
 
-    With `largest`, the largest V so far takes its place (AMSGrad).
+    With `largest`, the largest V so far takes the place of V (AMSGrad).
     """
     k = ((1 - c.beta2) / (1 - c.beta2**c.t)) ** 0.5
     a, e = c.lr * (1 - c.beta1) / (1 - c.beta1**c.t) / k, c.eps / k
     decay = 0.0 if c.decoupled else c.weight_decay
     shrink = 1 - c.lr * c.weight_decay if c.decoupled else 1.0
-    numbers = (c.beta1, c.beta2, a, e, decay, shrink, mixed.factor)
-    adam_loop(p, g, M, V, largest, mixed.values, *numbers)
+    constants = (c.beta1, c.beta2, a, e, decay, shrink, mixed.factor)
+    adam_loop(p, g, M, V, largest, mixed.values, *constants)
 
 
 @kernel
@@ -154,7 +159,7 @@ def adam_loop(
     shrink: float,
     factor: float,
 ) -> None:
-    """p is multiplied by `shrink`, then decay * p is added to g."""
+    """Makes the step of `adam`: p is multiplied by `shrink`, then decay * p is added to g."""
     xp, arrays = xp_of(p), (p, g, M, V, V if largest is None else largest)
     for P, G, m, v, top, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if shrink != 1:
@@ -176,12 +181,12 @@ def adam_loop(
 
 
 def sgd(p: Array, g: Array, velocity: Array | None, c: SgdStep, mixed: MixedStep = PLAIN) -> None:
-    """One step of SGD on p; without momentum `velocity` is not touched, and may be None."""
-    moving = velocity if c.momentum else None
+    """Makes one step of SGD on p; without momentum `velocity` is not touched, and may be None."""
+    used_velocity = velocity if c.momentum else None
     rate = c.lr * (c.momentum if c.nesterov else 1)
     direct = c.nesterov or not c.momentum
-    numbers = (c.momentum, c.weight_decay, c.lr, rate, direct, mixed.factor)
-    sgd_loop(p, g, moving, mixed.values, *numbers)
+    constants = (c.momentum, c.weight_decay, c.lr, rate, direct, mixed.factor)
+    sgd_loop(p, g, used_velocity, mixed.values, *constants)
 
 
 @kernel
@@ -197,7 +202,7 @@ def sgd_loop(
     direct: bool,
     factor: float,
 ) -> None:
-    """p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
+    """Makes the step of `sgd`: p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
     xp, arrays = xp_of(p), (p, g, p if velocity is None else velocity)
     for P, G, v, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if decay:
@@ -222,13 +227,14 @@ def rmsprop(
     c: RmsPropStep,
     mixed: MixedStep = PLAIN,
 ) -> None:
-    """One step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
+    """Makes one step of RMSprop on p; without momentum `velocity` is not touched, and may be None.
 
-    squares = alpha squares + (1 - alpha) g^2; with `mean`, the same of g, its square is subtracted.
+    squares = alpha squares + (1 - alpha) g^2
+    mean    = alpha mean + (1 - alpha) g          if not None; mean^2 is subtracted from squares
     """
-    moving = velocity if c.momentum else None
-    numbers = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum, mixed.factor)
-    rmsprop_loop(p, g, squares, moving, mean, mixed.values, *numbers)
+    used_velocity = velocity if c.momentum else None
+    constants = (c.lr, c.alpha, 1 - c.alpha, c.eps, c.weight_decay, c.momentum, mixed.factor)
+    rmsprop_loop(p, g, squares, used_velocity, mean, mixed.values, *constants)
 
 
 @kernel
@@ -247,7 +253,7 @@ def rmsprop_loop(
     momentum: float,
     factor: float,
 ) -> None:
-    """`rest`: 1 - alpha."""
+    """Makes the step of `rmsprop`; `rest` is 1 - alpha."""
     xp = xp_of(p)
     arrays = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
     mixed = MixedStep(values, factor)
@@ -281,8 +287,11 @@ def rmsprop_loop(
 
 @kernel
 def squares_loop(g: Array, factor: float, sums: Out) -> None:
-    """The sums of squares of factor * g, one for each BLOCK_OF_SQUARES numbers of the flat array g,
-    which may have 16 bits; sums have float32 then."""
+    """Writes the sums of squares of factor * g, one for each BLOCK_OF_SQUARES elements of the flat
+    g.
+
+    If g has 16 bits, the sums are in float32.
+    """
     if not of(g).is_host:
         g = g.astype(sums.dtype, copy=False)
         sums[...] = 0
@@ -298,8 +307,12 @@ def squares_loop(g: Array, factor: float, sums: Out) -> None:
 def decide_loop(
     loss: Array, squares: Array, factor: float, most: float, by: Out, shown: Out
 ) -> None:
-    """Writes to `by` the factor of gradients, reduced to clip them to the norm `most`, and whether
-    loss and squares are finite, so that the step is made; writes both of these to `shown`."""
+    """Decides on a device whether a step is made, and with which gradient factor.
+
+    by[0]    `factor`, reduced to clip the gradients to the norm `most`
+    by[1]    1 if loss and squares are finite, so that the step is made, else 0
+    shown    a copy of loss and squares, for the host
+    """
     xp = xp_of(loss)
     shown[0], shown[1] = loss, squares
     by[0] = xp.minimum(most / (xp.sqrt(squares) + 1e-6), 1.0) * factor
@@ -307,7 +320,7 @@ def decide_loop(
 
 
 def _decayed(P: Array, G: Array, weight_decay: float, t: Array) -> Array:
-    """G + weight_decay * P in the scratch array t, since gradients are not to be changed."""
+    """Returns G + weight_decay * P in the scratch array t, since gradients must not be changed."""
     xp_of(P).multiply(P, weight_decay, out=t)
     t += G
     return t

@@ -1,11 +1,11 @@
-"""Window: which inputs along one axis the outputs of a convolution or a pooling read."""
+"""Window: which inputs along one axis each output of a convolution or a pooling reads."""
 
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 Size = int | Sequence[int]
-"""One number for both axes, or one for each: (rows, columns)."""
+"""A size for both axes, or one for each: (rows, columns)."""
 
 
 Pair = tuple[int, int]
@@ -14,8 +14,8 @@ Pair = tuple[int, int]
 class Window(NamedTuple):
     """Output i reads the inputs i * stride - before + dilation * (0 .. kernel - 1).
 
-    Inputs below 0 and behind the last are padding: `before` and `after` of them. If `after` is
-    negative, so many inputs at the end are not read.
+    Inputs before the first and after the last are padding: `before` and `after` of them. If `after`
+    is negative, that many inputs at the end are not read.
     """
 
     kernel: int
@@ -26,28 +26,32 @@ class Window(NamedTuple):
 
     @property
     def span(self) -> int:
-        """From the first input that an output reads to the one behind the last."""
+        """The inputs from the first to the last that an output reads, gaps included."""
         return self.dilation * (self.kernel - 1) + 1
 
     def outputs(self, size: int) -> int:
-        """The number of outputs of so many inputs."""
+        """Returns the number of outputs for `size` inputs."""
         return (size + self.before + self.after - self.span) // self.stride + 1
 
     def padded(self, size: int) -> int:
-        """The number of inputs with their padding."""
+        """Returns the number of inputs with their padding."""
         return size + self.before + max(self.after, 0)
 
     def inputs(self, start: int, stop: int) -> tuple[int, int]:
-        """(first, last + 1) of the inputs that outputs start to stop - 1 read, padding included."""
+        """Returns (first, last + 1) of the inputs that outputs start..stop-1 read, padding
+        included."""
         first = start * self.stride - self.before
         return first, first + (stop - start - 1) * self.stride + self.span
 
     def pooled(self) -> "Window":
-        """This window and a 2x2 max-pool behind it as one: two outputs are one."""
+        """Returns one window for this one followed by a 2x2 max-pool: two outputs become one."""
         return Window(self.span + self.stride, 2 * self.stride, self.before, self.after)
 
     def ceiled(self, size: int) -> "Window":
-        """With as much more padding as the last output needs, where it begins before that."""
+        """Returns this window with the padding that `ceil_mode` adds after the last input.
+
+        The last output may read padding, if it begins within the inputs or the padding before them.
+        """
         outputs = -(-(size + self.before + self.after - self.span) // self.stride) + 1
         if (outputs - 1) * self.stride >= size + self.before:
             outputs -= 1
@@ -60,9 +64,9 @@ Windows = tuple[Window, Window]
 
 
 def windows(kernel: Size, stride: Size, padding: Size | str = 0, dilation: Size = 1) -> Windows:
-    """The windows of a kernel; `padding` is "same", "valid", or so much on both sides.
+    """Makes the windows of a kernel; `padding` is "same", "valid", or the padding on both sides.
 
-    "same" gives as many outputs as inputs; of an odd number, one more is behind the last input.
+    "same" gives as many outputs as inputs; an odd amount has one more after the last input.
     """
     given = padding if isinstance(padding, str) else pair(padding)
     return _windows(pair(kernel), pair(stride), given, pair(dilation))
@@ -82,7 +86,7 @@ def _windows(kernel: Pair, stride: Pair, padding: Pair | str, dilation: Pair) ->
 
 
 def pair(size: Size) -> Pair:
-    """(rows, columns) of one number or two."""
+    """Returns (rows, columns) of one number or two."""
     if isinstance(size, Sequence):
         rows, columns = size
         return rows, columns

@@ -12,7 +12,7 @@
 and backwards through the transposes. The matrices of F(2x2) are those of Lavin and Gray (2015), for
 F(4x4) see POINTS. In NumPy, copies move whole rows of tiles (phases first, then tiles), all
 transforms are GEMMs, and planes are padded by 16 elements: rows that are a power of two apart share
-a cache set. V, U and the gradient of M have the type of images, all else is in that of sums.
+a cache set. V, U and the gradient of M have the dtype of images, everything else that of sums.
 """
 
 from functools import lru_cache
@@ -41,15 +41,18 @@ class Transform(NamedTuple):
 
 
 POINTS = (5 / 8, 3 / 2)
-"""F(4x4) evaluates polynomials at 0, these, their negatives and infinity: a third of the error of
-1 and 2. All products of them below are exact in float32."""
+"""F(4x4) evaluates polynomials at 0, at these, their negatives and infinity.
+
+Its error is a third of that with 1 and 2. All products of these points below are exact in float32.
+"""
 
 
 def _toom_cook(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """B (6, 6), G (6, 3) and A (4, 6) of F(4, 3) for the points 0, a, -a, b, -b and infinity.
+    """Computes B (6, 6), G (6, 3) and A (4, 6) of F(4, 3) for the points 0, a, -a, b, -b and
+    infinity.
 
-    The row of B of a point p is the product of (x - q) over the other points q, lowest power first,
-    that of G is (1, p, p^2) over this product at p, and the column of A is (1, p, p^2, p^3).
+    The row of B of a point p is the product of (x - q) over the other points q, lowest power first;
+    the row of G is (1, p, p^2) over this product at p, and the column of A is (1, p, p^2, p^3).
     """
     points = [0.0, a, -a, b, -b]
     others = [[q for q in points if q != p] for p in points]
@@ -62,7 +65,10 @@ def _toom_cook(a: float, b: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=8)
 def transform(m: int, dtype: str) -> Transform:
-    """F(2x2) is as exact as a direct sum; F(4x4) does less work and loses half a digit."""
+    """Returns the matrices of F(m x m, 3x3) for m = 2 or 4.
+
+    F(2x2) is as exact as a direct sum; F(4x4) does less work and loses half a digit.
+    """
     if m == 2:
         B = [[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]]
         G = [[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]]
@@ -88,12 +94,13 @@ class Tiling(NamedTuple):
 
     @property
     def products(self) -> int:
-        """The products for each pair of an input and an output channel of an image."""
+        """The number of products for each pair of an input and an output channel of an image."""
         return (self.m + 2) ** 2 * self.th * self.tw
 
 
 def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
-    """The grid of an image; with pooling, a last odd row or column of outputs is left out."""
+    """Returns the tiling of an image; with pooling, a last odd row or column of outputs is left
+    out."""
     h, w = H + 2 * p - 2, W + 2 * p - 2
     if pool:
         h, w = h // 2 * 2, w // 2 * 2
@@ -102,9 +109,10 @@ def grid(m: int, H: int, W: int, p: int, pool: bool) -> Tiling:
 
 @lru_cache(maxsize=64)
 def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
-    """For each a, the pixels m*i + a along an axis of padded images: where in x and in P[a].
+    """Returns, for each a, the pixels m*i + a along an axis of padded images: slices of x and of
+    P[a].
 
-    The axis has `size` pixels without the padding p, and so many tiles.
+    The axis has `size` pixels without the padding p, and `tiles` tiles.
     """
     slices = []
     for a in range(m):
@@ -117,7 +125,7 @@ def phases(m: int, p: int, size: int, tiles: int) -> list[tuple[slice, slice]]:
 
 
 def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
-    """x (n, H, W, C) into P (m, m, n, th+1, tw+1, C), whose border is zero already."""
+    """Copies x (n, H, W, C) into P (m, m, n, th+1, tw+1, C), whose border is zero already."""
     columns = phases(q.m, q.p, q.W, q.tw)
     for a, (down, i) in enumerate(phases(q.m, q.p, q.H, q.th)):
         for b, (right, j) in enumerate(columns):
@@ -125,7 +133,7 @@ def split_phases(x: np.ndarray, P: np.ndarray, q: Tiling) -> None:
 
 
 def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
-    """The inverse: a pixel of x is in exactly one place of P, or outside of all tiles: then 0."""
+    """Copies P back into x, the inverse of `split_phases`; pixels outside of all tiles become 0."""
     x[:, q.m * (q.th + 1) - q.p :] = 0
     x[:, :, q.m * (q.tw + 1) - q.p :] = 0
     columns = phases(q.m, q.p, q.W, q.tw)
@@ -135,7 +143,8 @@ def merge_phases(P: np.ndarray, x: np.ndarray, q: Tiling) -> None:
 
 
 def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
-    """D (t, t, n, th, tw, C) from P: pixel (a, b) of tile i is in phase a % m, at i + a // m."""
+    """Copies P into tiles D (t, t, n, th, tw, C): pixel (a, b) of tile i is in phase a % m, at i +
+    a // m."""
     m, th, tw = q.m, q.th, q.tw
     for a in range(m + 2):
         for b in range(m + 2):
@@ -144,7 +153,8 @@ def gather_tiles(P: np.ndarray, D: np.ndarray, q: Tiling) -> None:
 
 
 def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
-    """P = the sum of all tiles of D, each at the place `gather_tiles` reads it from."""
+    """Writes P as the sum of all tiles of D, each at the place that `gather_tiles` reads it
+    from."""
     m, th, tw = q.m, q.th, q.tw
     P[:, :, :, th:] = 0
     P[:, :, :, :, tw:] = 0
@@ -158,7 +168,8 @@ def scatter_tiles(D: np.ndarray, P: np.ndarray, q: Tiling) -> None:
 
 @kernel
 def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
-    """V (t*t, n, th, tw, C) = kron(B', B') D of x (n, H, W, C), padded by p."""
+    """Writes V (t*t, n, th, tw, C) = kron(B', B') D for the tiles D of x (n, H, W, C), padded by
+    p."""
     q, n = _tiling(x, V, p), len(x)
     P = np.zeros((q.m, q.m, n, q.th + 1, q.tw + 1, V.shape[4]), x.dtype)
     split_phases(x, P, q)
@@ -169,7 +180,7 @@ def winograd_tiles(x: np.ndarray, V: Out, p: int) -> None:
 
 @kernel
 def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
-    """The transpose: x is the sum of kron(B', B').T V over tiles."""
+    """Writes x as the sum of kron(B', B').T V over tiles: the transpose of `winograd_tiles`."""
     q, n = _tiling(x, V, p), len(x)
     D = tiles(q, n, V.shape[4], V.dtype)
     np.matmul(transform(q.m, V.dtype.name).B.T, matrix(V), out=matrix(D))
@@ -186,7 +197,7 @@ def winograd_outputs(
     bias: np.ndarray | None,
     zero: np.ndarray | None,
 ) -> None:
-    """y (n, h, w, O) from M (t*t, n, th, tw, O): kron(A', A') M, then the epilogue."""
+    """Writes y (n, h, w, O) from M (t*t, n, th, tw, O): kron(A', A') M, then the epilogue."""
     m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
     np.matmul(transform(m, M.dtype.name).A, matrix(M), out=matrix(Y))
@@ -203,7 +214,10 @@ def winograd_gradients(
     db: InOut | None,
     M: Out,
 ) -> None:
-    """The transpose: M, and what is added to db, from the gradient of y."""
+    """Writes the gradient of M from the gradient g of y, and adds the bias's to db.
+
+    It is the transpose of `winograd_outputs`.
+    """
     m = isqrt(len(M)) - 2
     Y = np.empty((m * m, *M.shape[1:]), M.dtype)
     z, covers = _by_window(Y, largest is not None)
@@ -212,14 +226,17 @@ def winograd_gradients(
 
 
 def _tiling(x: np.ndarray, V: np.ndarray, p: int) -> Tiling:
-    """How the tiles V cover the images x."""
+    """Returns how the tiles V cover the images x."""
     (_, H, W, _), (T, _, th, tw, _) = x.shape, V.shape
     return Tiling(isqrt(T) - 2, H, W, p, th, tw)
 
 
 def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
-    """Output pixels Y (m*m, n, th, tw, O) as the epilogue takes them, a view, and what they cover:
-    (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O)."""
+    """Returns output pixels Y (m*m, n, th, tw, O) as a view for the epilogue, and the size they
+    cover.
+
+    The view is (2, 2, n, th, m/2, tw, m/2, O), pooling windows first, or (n, th, m, tw, m, O).
+    """
     Y = _by_tile(Y)
     m, _, _, th, tw, _ = Y.shape
     if not pool:
@@ -229,19 +246,19 @@ def _by_window(Y: np.ndarray, pool: bool) -> tuple[np.ndarray, tuple[int, int]]:
 
 
 def tiles(q: Tiling, n: int, channels: int, dtype: Any, xp: Any = np) -> np.ndarray:
-    """Uninitialised tiles (t*t, n, th, tw, channels) of n images, with padding between planes."""
+    """Allocates tiles (t*t, n, th, tw, channels) of n images, with padding between planes."""
     size = n * q.th * q.tw * channels
     matrix: np.ndarray = xp.empty(((q.m + 2) ** 2, size + _PLANE_PAD), dtype)
     return matrix[:, :size].reshape(-1, n, q.th, q.tw, channels)
 
 
 def matrix(X: np.ndarray) -> np.ndarray:
-    """Planes (k, n, th, tw, C) as a matrix (k, n * th * tw * C), a view."""
+    """Returns planes (k, n, th, tw, C) as a matrix (k, n * th * tw * C): a view."""
     return X.reshape(len(X), -1)
 
 
 def _by_tile(X: np.ndarray) -> np.ndarray:
-    """Planes (k*k, n, th, tw, C) as (k, k, n, th, tw, C), a view."""
+    """Returns planes (k*k, n, th, tw, C) as (k, k, n, th, tw, C): a view."""
     return X.reshape(isqrt(len(X)), -1, *X.shape[1:])
 
 
@@ -249,7 +266,7 @@ class Winograd:
     """Convolution by Winograd, in chunks of images."""
 
     def __init__(self, x: np.ndarray, w: np.ndarray, q: Tiling, chunk: int) -> None:
-        """x (N, H, W, C) in any strides, w (3, 3, C, O) contiguous."""
+        """Takes x (N, H, W, C) with any strides and w (3, 3, C, O) contiguous."""
         self.x, self.w, self.q = x, w, q
         self.C, self.O = w.shape[2:]
         self.sums = types_of(w.dtype).sums
@@ -258,32 +275,36 @@ class Winograd:
 
     @property
     def f(self) -> Transform:
-        """The matrices of the transforms, which a process has once."""
+        """The matrices of the transforms, which are cached for the process."""
         return transform(self.q.m, self.sums.name)
 
     def transformed(self) -> np.ndarray:
-        """U; not kept for the backward pass, since it is up to four times as large as w."""
+        """Computes U, the transformed weights.
+
+        U is not kept for the backward pass, since it is up to four times as large as w.
+        """
         w = self.w.reshape(9, -1).astype(self.sums, copy=False)
         U: np.ndarray = cast((self.f.G @ w).reshape(-1, self.C, self.O), self.w.dtype)
         return U
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Transforms w again, as it is now; U[k] is transposed, which BLAS is slow at."""
+        """Transforms w again, with its current values, and transposes U[k], which BLAS does
+        slowly."""
         if needs_dx:
             U = self.transformed().transpose(0, 2, 1)
             self.U = xp_of(self.w).ascontiguousarray(U)
 
     def release(self) -> None:
-        """After the last chunk of a pass: frees U, and the images, whose tiles are kept."""
+        """Frees U, and the images, whose tiles are kept, after the last chunk of a pass."""
         images = xp_of(self.x).empty((0, *self.x.shape[1:]), self.x.dtype)
         self.U, self.x = self.w[:0], images
 
     def _tiles(self, n: int, channels: int, dtype: Any) -> np.ndarray:
-        """Uninitialised tiles of n images."""
+        """Allocates tiles of n images."""
         return tiles(self.q, n, channels, dtype, xp_of(self.x))
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """The outputs y of images x[s]."""
+        """Writes the outputs y of images x[s], and keeps their tiles for the backward pass."""
         x = self.x[s]
         V = self.kept[s.start] = self._tiles(len(x), self.C, x.dtype)
         winograd_tiles(x, V, self.q.p)
@@ -292,19 +313,19 @@ class Winograd:
         winograd_outputs(M, y, largest, *rows)
 
     def new_dw(self) -> np.ndarray:
-        """Zeros for `gradients` to add to: dU[k] transposed, whose product is faster."""
+        """Returns zeros that `gradients` adds to: dU[k] transposed, whose product is faster."""
         zeros: np.ndarray = xp_of(self.w).zeros((len(self.f.B), self.O, self.C), self.sums)
         return zeros
 
     def finish_dw(self, dUt: np.ndarray) -> np.ndarray:
-        """The gradient of w (3, 3, C, O) from that sum, a view."""
+        """Returns the gradient of w (3, 3, C, O) from the sum dUt: a view."""
         flat: np.ndarray = self.f.G.T @ dUt.reshape(len(dUt), -1)
         return flat.reshape(3, 3, self.O, self.C).swapaxes(2, 3)
 
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """From the gradient g of y: write dx[s] and add to dw and db, those that are not None."""
+        """Writes dx[s] and adds to dw and db, those that are not None, from the gradient g of y."""
         progress = progress_hook.get()
         tiles = self._tiles(len(g), self.O, g.dtype)
         winograd_gradients(g, y, largest, shared.db, tiles)
@@ -320,5 +341,5 @@ class Winograd:
 
 
 def _rows(X: np.ndarray) -> np.ndarray:
-    """Planes (k, n, th, tw, C) as matrices (k, T, C), a view."""
+    """Returns planes (k, n, th, tw, C) as matrices (k, T, C): a view."""
     return X.reshape(len(X), -1, X.shape[-1])

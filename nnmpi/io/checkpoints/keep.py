@@ -119,7 +119,7 @@ def replace(part: Path, folder: Path) -> None:
     old = folder.with_name(f".{folder.name}.old.part")
     shutil.rmtree(old, ignore_errors=True)  # left by a writer that was killed here
     with suppress(FileNotFoundError):
-        os.rename(folder, old)
+        os.rename(folder, old)  # no folder can be renamed to one that is not empty
     try:
         os.rename(part, folder)
     except OSError:

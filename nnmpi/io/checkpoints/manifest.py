@@ -72,8 +72,8 @@ class Manifest(NamedTuple):
         return sum(file.bytes for file in self.files)
 
     def about(self, arrays: Sequence[Any] | None = None) -> RunFacts:
-        """The facts about the run; their arrays are `arrays`, or else only the places of arrays in
-        the file."""
+        """The facts about the run; its arrays are given by `arrays`, or else replaced by their
+        places in the file."""
         fields = from_json(self.about_json, arrays or self.arrays, ABOUT)
         about: RunFacts = checked(fields, RunFacts, ABOUT)
         return about

@@ -89,7 +89,7 @@ def _cut(byte: int, saved: StateRange[str], least: int) -> int:
 def _stretches(
     owned: Sequence[Sequence[StateRange[str]]],
 ) -> Iterator[tuple[StateRange[str], tuple[int, ...]]]:
-    """Yields slices of each part of a tensor, each with the ranks that have all of the slice."""
+    """Yields slices of each part of a tensor, each with the ranks that have the whole slice."""
     of_parts = defaultdict[tuple[str, Part], list[tuple[int, StateRange[str]]]](list)
     for rank, ranges in enumerate(owned):
         for saved in ranges:
@@ -169,7 +169,7 @@ def _name(saved: StateRange[str]) -> str:
 def content_of(
     file: RankFile, owned: Sequence[SavedRange], arrays: Sequence[np.ndarray]
 ) -> memoryview:
-    """A copy of the bytes of the file."""
+    """A copy of what a rank writes, as the bytes of its file."""
     content = np.empty(file.saved.bytes, np.uint8)
     by_place = defaultdict[Place, list[SavedRange]](list)
     for row in owned:

@@ -73,7 +73,7 @@ class WriteResult(NamedTuple):
 
 
 class WriteJob(NamedTuple):
-    """What is to be written as a checkpoint.
+    """The content of a checkpoint that is to be written.
 
     snapshot   of all ranks, with the ranges of this rank until they are copied
     has        the ranges that each rank has, without their values
@@ -139,6 +139,7 @@ class Writer:
         has, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
         content = WriteJob(of_all, has, about_json, [np.array(a, order="C") for a in arrays], log)
+        # max: the same problem on all ranks, if any rank has one
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
         self.waited += time.perf_counter() - began
@@ -282,7 +283,7 @@ def _manifest(content: WriteJob, files: Sequence[FileWritten]) -> Manifest:
 
 
 def _result(f: Callable[[], T]) -> Generator[None, None, T]:
-    """The result of f, which a thread computes; yields until it is there."""
+    """Runs f in a thread and returns its result; yields until it is there."""
     future = in_thread(f)
     yield
     while not future.done():

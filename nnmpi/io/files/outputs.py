@@ -44,7 +44,7 @@ class LogMark(NamedTuple):
 
     @classmethod
     def of(cls, path: str, size: int) -> "LogMark":
-        """The mark behind the first `size` bytes of a file."""
+        """The mark of a log at byte `size`, by which its content up to there can be recognised."""
         with open(path, "rb") as file:
             file.seek(max(0, size - LINE))
             return cls(size, hashlib.sha256(file.read(min(size, LINE))).hexdigest())

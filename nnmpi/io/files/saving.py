@@ -160,7 +160,7 @@ def write(
             file.write(little.tobytes())
         for key, digest in digests.items():
             _fill_in(file, place_of(header, key), digest())
-        place = place_of(header, FILE)
+        place = place_of(header, FILE)  # last: the digest of the file covers the other digests
         _fill_in(file, place, file_sha256(file, place))
 
 

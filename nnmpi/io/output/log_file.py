@@ -79,5 +79,5 @@ def named(files: Sequence[File]) -> list[str]:
 
 
 def numbered(name: str, runs: int) -> list[str]:
-    """The names of the runs in a file: with a number if there are several."""
+    """The names of the runs in a log: the log's name, with a number if there are several runs."""
     return [name] if runs == 1 else [f"{name} ({i})" for i in range(1, runs + 1)]

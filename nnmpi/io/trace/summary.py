@@ -145,7 +145,8 @@ SENDS = tuple(kind for kind in KINDS if kind not in (*COMPUTE, *WAITS, "evaluate
 
 
 class Seconds(NamedTuple):
-    """How a rank spent the time from its first to its last recorded step, without evaluation."""
+    """How many seconds a rank spent on what, from its first to its last recorded step, without
+    evaluation."""
 
     computing: float
     communicating: float  # while nothing was computed

@@ -81,6 +81,7 @@ def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
     ahead, message = np.zeros(comm.size), np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
+            # of the fastest round trip, whose error is smallest
             ahead[other] = min(_asked(comm, other, clock) for _ in range(ROUNDS))[1]
         return ahead
     for _ in range(ROUNDS):

@@ -222,7 +222,7 @@ class _OverLastAxes(Module):
     normalized_shape: tuple[int, ...]
 
     def _take(self, normalized_shape: int | Sequence[int]) -> None:
-        """Checks and stores the shape."""
+        """Checks `normalized_shape` and stores it as a tuple."""
         shape = normalized_shape if isinstance(normalized_shape, Sequence) else [normalized_shape]
         for n in shape:
             check_sizes(type(self).__name__, 0, normalized_shape=n)

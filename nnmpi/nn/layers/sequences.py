@@ -64,8 +64,8 @@ kv_cache: ContextVar[KVCache | None] = ContextVar("kv_cache", default=None)
 
 @contextmanager
 def decoding(cache: KVCache, new: int) -> Iterator[None]:
-    """A context for a pass through `new` positions after those in the cache, which has grown
-    afterwards."""
+    """A context for one pass through `new` positions after those in the cache, whose length
+    includes them at the end."""
     token = kv_cache.set(cache)
     try:
         with no_grad():

@@ -90,7 +90,7 @@ class Cluster(NamedTuple):
         return len({*map(self.nodes.__getitem__, ranks)}) == 1
 
 
-# ---- discover: what ranks have to ask each other before it is decided what each of them does.
+# ---- discover: the facts that ranks exchange before anything is arranged
 
 
 def common_backend(comm: Comm, on: Backend) -> Backend:
@@ -110,6 +110,7 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     node = comm.node()
     spare = cores(len(node)) - threads()
     nccl = comm.size > 1 and devices.has_nccl(on)
+    # one exchange for all facts: each gather is two collectives
     facts = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), nccl
     nodes, free, cores_left, any_thread, addresses, nccls = zip(
         *gather_objects(comm, facts), strict=True

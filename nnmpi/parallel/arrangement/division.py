@@ -19,7 +19,7 @@ class StagePart(NamedTuple):
 
     rank: int  # along pp
     nodes: range
-    layers: int  # how many
+    layers: int  # their number
     takes: tuple[int, ...]
     variables: tuple[int, ...]
 
@@ -81,9 +81,9 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> 
             if not graph.variables[v].is_parameter and buffers.setdefault(v, s) != s:
                 node = next(graph.nodes[k] for k in nodes if v in graph.nodes[k].variables)
                 raise ValueError(
-                    f"{node.name} ({node.kind}) is used in stages {buffers[v]} and {s}, and its "
-                    "buffers cannot be in both: use a layer of its own in each place, or a --cut "
-                    "that keeps them in one stage"
+                    f"{node.name} ({node.kind}) is used in stages {buffers[v]} and {s}, but its "
+                    "buffers cannot be in both: use a separate layer in each place, or a --cut "
+                    "that keeps both uses in one stage"
                 )
     return Division(tuple(stages))
 

@@ -72,11 +72,11 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
             starts.add(first)
             first += size
     places, homes = _places(graph), _home_of_unused(graph)
-    for call in outermost(graph):  # branches stay together, unless a cut is given by hand
+    for call in outermost(graph):  # branches stay together, unless the user cuts them
         starts -= {i for i, k in enumerate(places) if k in call.nodes[1:]} - {*begins}
     made = []
     for first, end in pairwise([*sorted(starts), max(len(places), 1)]):
-        begin = places[first] if first else 0  # ops before the first layer are with it
+        begin = places[first] if first else 0  # ops before the first layer belong to it
         nodes = range(begin, places[end] if end < len(places) else len(graph.nodes))
         held = {v for k in nodes for v in graph.nodes[k].variables}
         held |= {v for v, k in homes.items() if k in nodes}
@@ -105,7 +105,7 @@ def joined(graph: Graph, units: Sequence[Unit]) -> list[Unit]:
     one tensor, and no buffer may belong to both."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
-    groups, together = list[Unit](), 0  # up to this unit a buffer is used again
+    groups, together = list[Unit](), 0  # the last unit that uses a buffer seen so far
     for i, unit in enumerate(units):
         if groups and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
             groups[-1] = groups[-1].with_following(unit)
@@ -181,6 +181,7 @@ def split_points(
     none = (starts >= ends) | (_sums(costs.trained, starts, ends) == 0)
     time = np.where(none, np.inf, seconds)
     best, _ = _least_largest(repeat(time, stages))
+    # allow longer and longer messages, until some cut is fast enough
     for longest in np.unique(border):
         short = (border[starts] <= longest) & (border[ends] <= longest)
         near = np.where(short & (time <= (1 + NOISE) * best), time, np.inf)
@@ -204,6 +205,7 @@ def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray
     """
     n, trained = len(costs.trained), np.flatnonzero(costs.trained)
     cut = np.array([0, *trained[len(trained) * np.arange(1, stages) // stages], n])
+    # no span of the best cut takes longer than the slowest stage of this one; NOISE leaves a margin
     some = _sums(costs.seconds, cut[:-1], cut[1:]) + border[cut[:-1]] + border[cut[1:]]
     up_to = np.concatenate(([0.0], np.cumsum(costs.seconds)))
     first = np.searchsorted(up_to, up_to - (1 + 2 * NOISE) * some.max())
@@ -231,6 +233,7 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
         n, most = cost.shape
         if not starts:
             best = np.where(np.arange(n) == 0, 0.0, np.inf)
+        # preceding[b, k] is best[] at the unit where span k of row b begins; infinite before unit 0
         preceding = sliding_window_view(np.concatenate((np.full(most, np.inf), best)), most)[:n]
         largest = np.maximum(preceding, cost)
         chosen = largest.argmin(axis=1)
@@ -252,7 +255,7 @@ def refuse_few(trained: int, stages: int, notes: Sequence[str] = ()) -> None:
         )
 
 
-# ---- a cut by hand
+# ---- a cut given by the user
 
 
 def given_units(
@@ -287,7 +290,7 @@ def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
     for a, b in pairwise((0, *numbers)):
         if b <= a:
             raise ValueError(
-                f"{option}: {b} does not follow {a}; give increasing numbers of layers, from 1 on"
+                f"{option}: {b} does not follow {a}; give increasing layer numbers, from 1 on"
             )
         if b >= len(known):
             raise ValueError(
@@ -297,7 +300,7 @@ def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
         if not any(layer.is_trained for layer in known[a:b]):
             raise ValueError(
                 f"{option}: stage {s} from layer {a} up to {b - 1} "
-                f"({', '.join(map(str, known[a:b]))}) has no trained parameter, and every stage "
+                f"({', '.join(map(str, known[a:b]))}) has no trained parameter, but every stage "
                 "needs one"
             )
     return numbers

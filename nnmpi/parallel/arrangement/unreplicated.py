@@ -54,7 +54,8 @@ def unreplicated(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Unrep
         return prod(map(len, have.values())) - lost_too == 1
 
     axes = () if kind.is_sharded else REPLICAS
-    if kind.scatters or not kind.is_sharded:  # else stages that have a parameter share its parts
+    # ZeRO 1 divides a tied parameter among the ranks of all its stages, so stages hold no copies
+    if kind.scatters or not kind.is_sharded:
         axes = (*axes, "pp")
     readable = {v for v, _ in clipped(a, rank, kind.owned(a, rank))}
     others = (other.variable for other in held.others if rank < a.mesh.size)

@@ -1,1 +1,1 @@
-"""Equality with one rank, bit-equal runs, and slow ranks for experiments."""
+"""Checks and experiments: comparison with one rank, bit-equal runs, and slow ranks."""

@@ -1,6 +1,5 @@
-"""Difference: how far two arrays are apart; ReferenceUpdate: what an optimizer on one rank makes of
-a layout's own gradients.
-"""
+"""ReferenceUpdate: what an optimizer on one rank makes of a layout's own gradients. Difference: how
+far two arrays are apart."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,9 +27,10 @@ class Difference(NamedTuple):
 
 
 def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Difference:
-    """The difference of two arrays; relative to `scale`, or to the largest number of b.
+    """The largest difference of two arrays; relative to `scale`, or else to the largest value of b.
 
-    A NaN equals a NaN, and an infinity the same infinity; from all else they differ infinitely.
+    A NaN equals a NaN, and an infinity the same infinity; from anything else they differ
+    infinitely.
     """
     if not a.size:
         return Difference()
@@ -46,26 +46,26 @@ def difference(a: np.ndarray, b: np.ndarray, scale: float | None = None) -> Diff
 
 
 def scale_of(b: np.ndarray) -> float:
-    """The largest absolute value of the finite numbers of an array."""
+    """The largest absolute value among the finite elements of an array."""
     return float(np.abs(b, where=np.isfinite(b), out=np.zeros_like(b)).max(initial=0))
 
 
 def largest(differences: Iterable[Difference]) -> Difference:
-    """The largest of each measure; a NaN is larger than any number."""
+    """The maximum of each measure over some differences; a NaN counts as the largest."""
     return Difference(*np.max([Difference(), *differences], axis=0).tolist())
 
 
 BOUND = 1e-6
-"""The largest difference that is accepted, relative to the largest number of a parameter: some
-roundings of float32, in which the optimizer updates parameters, or their masters."""
+"""The largest difference that is accepted, relative to the largest value of a parameter: a few
+roundings of float32, the dtype in which the optimizer updates parameters or their masters."""
 
 
 class ReferenceUpdate:
-    """A copy of the parameters of a layout, with an optimizer of its own and all its state.
+    """A copy of the parameters of a layout, with its own optimizer and all of its state.
 
-    From equal parameters and equal gradients one formula gives the same numbers, whichever rank
-    updates which part of them. `parameters` are those of which this rank holds a part; their
-    gradients are clipped already. The copy has the masters, where there are such.
+    From equal parameters and equal gradients a formula computes equal results, on whichever rank
+    each part is updated. `parameters` are those of which this rank holds a part; their gradients
+    are already clipped. In 16 bits the copy has the masters.
     """
 
     def __init__(self, spec: TrainSpec, parameters: Sequence[Parameter]) -> None:
@@ -81,14 +81,16 @@ class ReferenceUpdate:
         places = {copied: p.place for copied, p in zip(self._own, self.layout, strict=True)}
         self.optimizer.take(state, [places[copied] for copied in self.optimizer.parameters])
 
-    def take_over(self, entry: FullTensor) -> None:
-        """Copies a parameter of the layout."""
+    def copy_parameter(self, entry: FullTensor) -> None:
+        """Copies the part on this rank of a whole parameter of the layout; ignores other
+        tensors."""
         k = self._by_path.get(entry.place.path)
         if k is not None:
             assign(self._own[k], entry.value[self.layout[k].place.slices])
 
     def follow(self, step: int, updated: bool) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs to compare after a step of the layout: its parameters, and what they should be."""
+        """Makes the update of a step that the layout has made; yields (parameter of the layout,
+        what it should be)."""
         for copied, p in zip(self._own, self.layout, strict=True):
             copied.grad = summed_gradient(p) if p.has_grad else None
         if updated:
@@ -102,7 +104,8 @@ class ReferenceUpdate:
 
 
 def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The masters of p, but for those that other ranks update, and what they should be."""
+    """The masters of p and what they should be; masters that other ranks update are taken as they
+    should be."""
     rows = memory_order(p, expected)
     masters = rows.copy()
     if isinstance(p.store, FlatStore):
@@ -112,15 +115,16 @@ def _masters(p: Parameter, expected: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _unrounded(values: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """The expected numbers, where these values are the rounding of numbers within the bound of
-    them, and the values elsewhere."""
+    """The expected float32 values, where 16-bit `values` are a rounding of them within BOUND;
+    elsewhere `values`."""
     off = BOUND * scale_of(expected)
     low, high = ((expected + way * off).astype(values.dtype) for way in (-1, 1))
     return np.where((low <= values) & (values <= high), expected, _as_masters(values))
 
 
 def summed_gradient(p: Parameter) -> Array:
-    """The gradient of p after a step; the ranks of dp call it for all parameters in one order."""
+    """The gradient of p after a step; the ranks of dp call it for all parameters in the same
+    order."""
     if isinstance(p.store, LocalStore):
         return p.store.whole_gradient(p.index)
     return p.grad_memory

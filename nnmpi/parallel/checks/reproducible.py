@@ -1,25 +1,25 @@
-"""--reproducible: the same bits for any number of ranks, up to the number of slices.
+"""--reproducible: the same bits on any number of ranks, up to the number of slices.
 
-A batch is cut into a fixed number of slices. Each is computed alone, with a gradient of its own,
-and the gradients are summed along one tree over slices (`schedules/reduction_tree.py`). The sum
-ends on rank 0 and is broadcast; every rank updates a copy of the parameters. So no number depends
-on where it was computed:
+A batch is cut into a fixed number of slices. Each is computed by itself, with its own gradient, and
+the gradients are summed along one tree over slices (`schedules/reduction_tree.py`). The sum ends on
+rank 0 and is broadcast; every rank updates a copy of the parameters. So no value depends on where
+it was computed:
 
     seed of each slice        1 / samples of the whole batch
-    loss, gradients           along the tree; the loss is in the scalars of the gradients
+    loss, gradients           along the tree; the loss is a scalar of the gradient buffer
     BatchNorm                 by a slice's own samples; running statistics by the moments of all
                               slices, joined along the tree in float64, once a step
     norm for clipping         of the whole sum, on every rank
     evaluation                every rank computes all of it
 
-That holds for one kind of processor and one build of NumPy, with one BLAS thread: other kernels
-add in other orders. The command sets the thread; users of the Trainer set it themselves.
+This holds for one kind of processor and one build of NumPy, with one BLAS thread, since other
+kernels add in other orders. The command sets the thread; users of the Trainer set it themselves.
 
-Its costs: smaller matrix products, a pass over all gradients for each slice, sums that do not
-overlap with the backward pass, and ceil(log2 slices) + 1 gradients at a time in memory. A step in 8
-slices takes, on 1 or 2 ranks of one node, 1.25 times as long with mnist-cnn and batches of 64, and
-1.7 and 2 times with mlp:784-1024-1024-10 and batches of 128, where more parameters are summed than
-samples multiplied.
+It costs smaller matrix products, a pass over all gradients for each slice, sums that do not overlap
+with the backward pass, and memory for ceil(log2 slices) + 1 gradients at a time. A step in 8 slices
+takes, on 1 or 2 ranks of one node, 1.25 times as long with mnist-cnn and batches of 64, and 1.7 and
+2 times with mlp:784-1024-1024-10 and batches of 128, where there are more parameters to sum for
+each sample.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,7 +44,7 @@ from nnmpi.schedules.reduction_tree import Action, TreeMove, max_stack_depth, mo
 
 
 def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """The parts of reproducible training; every rank calls it."""
+    """The parts of a strategy that make training reproducible; every rank calls it."""
     dp, V, parameters = layout.axis["dp"], spec.arrangement.config.slices, spec.parameters
     owners = owners_of(V, dp.size)
     slices, plan = [v for v in range(V) if owners[v] == dp.rank], moves(owners, dp.rank)
@@ -71,17 +71,18 @@ def reproducible(layout: Layout, spec: TrainSpec) -> StrategyParts:
 
 
 class DeferredStats:
-    """`nnmpi.nn.passes.BatchStats` of slices: a layer sees one alone; tracking is done later."""
+    """Batch statistics of slices: a layer sees one slice at a time, and tracks running statistics
+    at the end of the step."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[Moments, Callable[[Moments], None]]] = []
 
     def begin(self) -> None:
-        """Starts a slice."""
+        """Forgets the moments of the last slice, before the next one is computed."""
         self._seen = []
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        """The moments of the slice; of an empty one n is 2, so that no layer refuses it."""
+        """The moments of this slice; an empty slice gets n = 2, so that no layer refuses it."""
         self._seen.append((local, track))
         return local if local.n else local._replace(n=2)
 
@@ -89,16 +90,18 @@ class DeferredStats:
         return sums
 
     def row(self) -> np.ndarray:
-        """The moments of all layers in one row: the slice's, or room for others."""
+        """The moments of all layers for the last slice, packed in one float64 row; zeros if there
+        was none."""
         return np.concatenate([np.zeros(0), *(packed(local) for local, _ in self._seen)])
 
     def join(self, left: np.ndarray, right: np.ndarray) -> None:
-        """Joins two rows, in place of the left one."""
+        """Joins the moments of two rows, in place of the left one."""
         for a, b in zip(self._cut(left), self._cut(right), strict=True):
             a[:] = packed(joined([unpacked(a), unpacked(b)]))
 
     def track(self, row: np.ndarray) -> None:
-        """Updates every layer's running statistics by the moments of the whole batch."""
+        """Updates the running statistics of every layer by a row with the moments of the whole
+        batch."""
         for (local, track), part in zip(self._seen, self._cut(row), strict=True):
             track(like(local, unpacked(part)))
 
@@ -108,12 +111,13 @@ class DeferredStats:
 
 
 class SliceStore(LocalStore):
-    """A stack of gradient buffers for partial sums of slices, of which `flat_grad` is the top.
+    """A store with a stack of gradient buffers, for partial sums of slices; `flat_grad` is the top
+    one.
 
     buffers   [ sum of slices 0-3 ]   [ sum of slices 4-5 ]   [ slice 6 ]  ◄── flat_grad, the top
 
-    At the end of a step that is the sum over all slices. Buffers are kept for the next step; `most`
-    is the height that the stack will reach.
+    At the end of a step the top is the sum of all slices. Buffers are reused in the next step;
+    `most` is the height that the stack will reach.
     """
 
     def __init__(self, spec: StoreSpec, most: int) -> None:
@@ -122,7 +126,7 @@ class SliceStore(LocalStore):
         self._height, self._most = 0, most
 
     def gradient_bytes(self) -> int:
-        """The memory of all buffers of a step, also before the first one."""
+        """The memory of all buffers that a step will use, also before the first step."""
         return super().gradient_bytes() * self._most
 
     def clear(self) -> None:
@@ -130,14 +134,14 @@ class SliceStore(LocalStore):
         self._height = 0
 
     def push(self) -> None:
-        """Adds a buffer whose content is undefined."""
+        """Pushes a buffer whose content is undefined."""
         if self._height == len(self.buffers):
             fresh = np.zeros_like(self.flat_grad)
             self.buffers.append((fresh, self.views(fresh)))
         self._show(self._height + 1)
 
     def pop(self) -> Array:
-        """Removes the top buffer and returns it: its content holds until the next `push`."""
+        """Removes the top buffer and returns it: its content is valid until the next `push`."""
         top = self.flat_grad
         self._show(self._height - 1)
         return top
@@ -149,7 +153,7 @@ class SliceStore(LocalStore):
 
 
 class TreeSync(GradientSync):
-    """The GradientSync that sums along the tree; a row of moments goes with each gradient."""
+    """A GradientSync that sums along the tree; a row of batch moments goes with each gradient."""
 
     def __init__(
         self, store: SliceStore, comm: Comm, stats: DeferredStats, plan: Sequence[TreeMove]
@@ -158,14 +162,15 @@ class TreeSync(GradientSync):
         self._rows: list[np.ndarray] = []
 
     def begin(self, step: int) -> None:
-        """Starts a step: makes room for the first slice."""
+        """Starts a step: makes the moves before the first slice of this rank, and room for the
+        slice."""
         self._store.clear()
         self._rows.clear()
         self._moves = iter(self._plan)
         self._until_leaf()
 
     def reduce(self, loss: Any, request: float) -> None:
-        """The gradient of a slice is complete."""
+        """Ends a slice, whose gradient is complete, and makes the moves before the next one."""
         store = self._store
         fill_unused(store.parameters)
         store.note_loss(loss, request)
@@ -174,7 +179,7 @@ class TreeSync(GradientSync):
         self._until_leaf()
 
     def finish(self) -> None:
-        """Broadcasts the sum from the root of the tree."""
+        """Broadcasts the sum from rank 0, the root of the tree."""
         with waiting("sums"):
             if not self._rows:
                 self._make_room()
@@ -183,7 +188,7 @@ class TreeSync(GradientSync):
         self._stats.track(self._rows[-1])
 
     def _until_leaf(self) -> None:
-        """All moves up to the next slice of this rank, or to the end."""
+        """Makes the moves before the next slice of this rank, or all that are left."""
         store, rows = self._store, self._rows
         for action, other in self._moves:
             match action:
@@ -210,7 +215,7 @@ class TreeSync(GradientSync):
 
 
 def check(config: Config, ranks: int) -> None:
-    """Refuses more ranks than slices."""
+    """Raises ValueError if there are more ranks than slices."""
     V = config.slices
     if config.reproducible and ranks > V:
         raise ValueError(
@@ -220,7 +225,8 @@ def check(config: Config, ranks: int) -> None:
 
 
 def check_batch(config: Config, samples: int) -> None:
-    """Refuses more slices than the largest batch of so many samples has."""
+    """Raises ValueError if there are more slices than samples in the largest batch, of `samples`
+    samples in all."""
     V, largest = config.slices, min(config.batch_size, samples)
     if config.reproducible and largest < V:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Slow ranks, for experiments: they sleep, in multiples of the time that they have computed.
+"""Slow ranks, for experiments: they sleep for a multiple of the time that they have just computed.
 
 `slowed` wraps the parts of a strategy from outside; a run without slow ranks reads no clock.
 """
@@ -17,17 +17,17 @@ from nnmpi.schedules.delay import Delay
 
 
 class Clock(ContextDecorator):
-    """The processor time of this rank's computation in a step.
+    """The processor time that this rank computes in a step.
 
-    The time within it, as in communication that it decorates, does not count.
+    It is a context manager and a decorator for what does not count, such as communication.
     """
 
     def begin(self) -> None:
-        """Starts a step."""
+        """Starts the clock of a step."""
         self._began = time.thread_time()
 
     def seconds(self) -> float:
-        """The time since then that counts."""
+        """The seconds since `begin` that count."""
         return time.thread_time() - self._began
 
     def __enter__(self) -> None:
@@ -38,7 +38,8 @@ class Clock(ContextDecorator):
 
 
 def delay_of(config: Config, rank: int, ranks: int) -> Delay:
-    """From --slow-rank and --jitter; `ranks` are those that compute."""
+    """The delays of a rank by --slow-rank and --jitter; `ranks` is the number of ranks that
+    compute."""
     return Delay.of(config.slow_rank, config.jitter, config.seed, rank, ranks)
 
 
@@ -64,7 +65,7 @@ class SlowSync(GradientSync):
 
 
 class TimedStats(NamedTuple):
-    """BatchStats whose time does not count."""
+    """Batch statistics whose time does not count as computing."""
 
     moments: Callable[[Moments, Callable[[Moments], None]], Moments]
     sum: Callable[[Array], Array]
@@ -73,7 +74,7 @@ class TimedStats(NamedTuple):
 def slowed(
     config: Config, rank: int, ranks: int, sync: GradientSync, stats: BatchStats
 ) -> tuple[GradientSync, BatchStats]:
-    """Wraps the sync and the statistics of a rank that is slowed down by the config."""
+    """Wraps the sync and the statistics of a rank that --slow-rank or --jitter slows down."""
     if config.slow_rank is None and config.jitter is None:
         return sync, stats
     clock = Clock()

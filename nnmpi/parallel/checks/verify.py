@@ -1,6 +1,6 @@
-"""--verify: the same model is trained on one rank beside the layout, and compared after each step.
+"""--verify: trains the same model on one rank beside the layout, and compares them after each step.
 
-Every rank also trains on the whole batch alone, so that each checks the part that it owns.
+Every rank also trains on the whole batch alone, and checks the part of the model that it owns.
 
 absolute   max |a - b|
 relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of the whole model,
@@ -8,12 +8,12 @@ relative   max |a - b| / max |b|, tensor by tensor; for gradients the largest of
            largest in the run so far, in float64 against a ten-thousandth of it if that is larger
 ulp        max |a - b| / distance from max(|a|, |b|) to the next number, element by element
 
-Rounding separates two equal trainings: a ReLU that is just on in one is just off in the other, and
-Adam makes a step of full size of a gradient that is nothing but rounding. So each half of a step is
-compared by itself: loss and gradients, from parameters and buffers that the one rank copies from
-the layout after each step, in place of those that it has updated; and the update, which an
-optimizer on one rank makes of the layout's own gradients (`ReferenceUpdate`). In 16 bits it is that
-of the masters.
+Rounding makes two equal trainings diverge: a ReLU is just on in one and just off in the other, and
+Adam makes a full step of a gradient that is only rounding. So the two halves of a step are compared
+separately. Loss and gradients are compared from equal parameters and buffers, which the single rank
+copies from the layout after each step. The update is compared with that of an optimizer on one rank
+that gets the layout's own gradients (`ReferenceUpdate`). In 16 bits this is the update of the
+masters.
 """
 
 import math
@@ -54,35 +54,35 @@ BOUNDS = {
     "float16": {"loss": 2e-3, "gradients": 1e-1, "parameters": BOUND, "buffers": 2e-3},
     "bfloat16": {"loss": 2e-2, "gradients": 3e-1, "parameters": BOUND, "buffers": 2e-2},
 }
-"""The largest relative difference that is accepted, by the type of the parameters.
+"""The largest relative difference that is accepted, by the dtype of the parameters.
 
-Of 16 bits: two units of the rounding of a loss, and of a gradient that sums many. Parameters are
-compared by their masters.
+In 16 bits this is two roundings of a loss, and more for a gradient, which sums many rounded terms.
+Parameters are compared by their masters.
 """
 
 
 MAX_LONE_SKIPS = 3
-"""Steps in a row that one of the two may skip in float16, and the other not."""
+"""The number of steps in a row that only one of the two may skip in float16."""
 
 
 class VerifyError(AgreedError):
-    """The layout does not train as one rank would."""
+    """Raised if the layout does not train as one rank would."""
 
 
 class Comparison(NamedTuple):
-    """The comparison of a step with that of a single rank, over all ranks."""
+    """The comparison of a step of the layout with that of a single rank, over all ranks."""
 
     largest: dict[str, Difference]  # on any rank
-    equal: bool  # copies on several ranks have the same bits
-    one_skipped: bool  # on some rank one of the two skipped the step, and the other made it
-    diverged: bool  # neither loss is finite: there is nothing to compare
+    equal: bool  # True if copies on several ranks have the same bits
+    one_skipped: bool  # True if on some rank only one of the two skipped the step
+    diverged: bool  # True if neither loss is finite: there is nothing to compare
 
     def reason(self, bounds: Mapping[str, float]) -> str | None:
-        """The reason why the step fails the check; None if it passes."""
+        """The reason why a step fails the check; None if it passes."""
         if self.diverged:
             return None
         if self.one_skipped:
-            return "only one of the layout and the single rank skipped it as not finite"
+            return "either the layout or the single rank, not both, skipped it as not finite"
         if not self.equal:
             return "parameters are not the same on all ranks"
         for subject, worst in self.largest.items():
@@ -96,7 +96,7 @@ class Comparison(NamedTuple):
 
 
 class VerifiedStrategy:
-    """The strategy that runs a layout and a single rank side by side."""
+    """A strategy that runs a layout and a single rank side by side, and compares them."""
 
     position = None
 
@@ -114,24 +114,25 @@ class VerifiedStrategy:
         self._comm, self._on_event, self._started = ours.layout.all, control.event, False
         self._dtype = to_host(next(models[1].parameters()).data).dtype
         self._largest = dict.fromkeys(SUBJECTS, Difference())
-        self._alone = 0  # steps in a row that one of the two has skipped
-        self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest numbers of the single rank
+        self._alone = 0  # steps in a row that only one of the two has skipped
+        self._scales = dict.fromkeys(SUBJECTS, 0.0)  # the largest values of the single rank so far
 
     def steps(self, loader: Loader, start: StepState) -> Generator[StepResult, None, None]:
-        """The layout's steps. The first that differs by more than the bound ends all ranks."""
-        for model in self._models:  # a user who switches the trained model knows no second one
+        """Yields the layout's steps; raises VerifyError on all ranks at the first that differs by
+        more than the bound."""
+        for model in self._models:  # whoever calls train() or eval() knows only one of them
             model.train()
         if not self._started:  # parameters may have been loaded since both were made
-            self._take_over()
-            self._take_over_optimizer()
-            self._take_over_settings()
+            self._copy_model()
+            self._copy_optimizer_state()
+            self._copy_settings()
             self._started = True
         ours, theirs = (s.steps(loader, start) for s in self._both)
         with closing(ours), closing(theirs):
             for done, expected in zip(ours, theirs, strict=True):
                 self._check(done, expected)
                 yield done
-                self._take_over_settings()
+                self._copy_settings()
 
     def _check(self, done: StepResult, expected: StepResult) -> None:
         comparison = self._gather(self._compare(done, expected), done, expected)
@@ -145,38 +146,41 @@ class VerifiedStrategy:
         reason = comparison.reason(BOUNDS[self._dtype.name])
         if reason is not None:
             raise VerifyError(f"step {step}: {reason}")
-        self._take_over()
+        self._copy_model()
 
-    def _take_over(self) -> None:
+    def _copy_model(self) -> None:
         """Copies the layout's parameters and buffers to the single rank's model."""
         targets = {place.path: tensor for place, tensor in self._models[1].tensors()}
         for entry in self.full_state.on_all_ranks():
             assign(targets[entry.place.path], entry.value)
-            self._update.take_over(entry)
+            self._update.copy_parameter(entry)
 
-    def _take_over_optimizer(self) -> None:
-        """Copies the state of the layout's optimizer, which may have been loaded too."""
+    def _copy_optimizer_state(self) -> None:
+        """Copies the state of the layout's optimizer, which may have been loaded."""
         entries = FullState.of_optimizer(self.optimizer, self._models[0], self._comm)
         self._update.take({entry.place.path: entry.value for entry in entries.on_all_ranks()})
 
-    def _take_over_settings(self) -> None:
-        """Copies what callbacks may have changed: options of groups, and which parameters train."""
+    def _copy_settings(self) -> None:
+        """Copies what callbacks may have changed: options of parameter groups, and which parameters
+        train."""
         groups = self._update.optimizer.param_groups, self.optimizer.param_groups
-        for group, mine in zip(*groups, strict=True):
-            group |= {**mine, "params": group["params"]}
-        both = zip(*(model.parameters() for model in self._models), strict=True)
-        for mine, single in both:
-            single.requires_grad = mine.requires_grad
+        for group, ours in zip(*groups, strict=True):
+            group |= {**ours, "params": group["params"]}
+        pairs = zip(*(model.parameters() for model in self._models), strict=True)
+        for ours, single in pairs:
+            single.requires_grad = ours.requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:
-        """The differences on this rank."""
+        """The differences on this rank, by subject."""
         ours, theirs = (np.array(x.loss, types_of(self._dtype).sums) for x in (done, expected))
         whole_gradients = (
             to_host(summed_gradient(q)) for q in self._models[1].parameters() if q.has_grad
         )
         gradients = self._gradients()
         if self._dtype == "float16" and not (done.updated and expected.updated):
-            gradients = ((gradient, gradient) for _, gradient in gradients)  # all ranks read them
+            # gradients of a skipped step are not finite, so they are compared with themselves; all
+            # ranks read them all the same, as that is collective
+            gradients = ((gradient, gradient) for _, gradient in gradients)
         with np.errstate(all="ignore"):
             return {
                 "loss": self._scaled("loss", [(ours, theirs)], [theirs]),
@@ -186,7 +190,8 @@ class VerifiedStrategy:
             }
 
     def _pairs(self) -> Iterator[tuple[Place, Any, Any]]:
-        """Each tensor that this rank has a part of, and the whole one of the single rank."""
+        """Yields each tensor that this rank has a part of, with its place and the whole tensor of
+        the single rank."""
         whole_tensors = {place.path: tensor for place, tensor in self._models[1].tensors()}
         held = self.full_state.table.held
         for (place, tensor), is_held in zip(self._models[0].tensors(), held, strict=True):
@@ -217,10 +222,11 @@ class VerifiedStrategy:
         pairs: Iterable[tuple[np.ndarray, np.ndarray]],
         whole_tensors: Iterable[np.ndarray],
     ) -> Difference:
-        """The difference relative to the largest number that the single rank has, of all its model.
+        """The largest difference, relative to the largest value that the single rank has in its
+        whole model.
 
-        Near the minimum loss and gradients come close to 0, and rounding does not: so it is at
-        least relative to the largest of the run so far, in float64 to a ten-thousandth of that.
+        Near the minimum loss and gradients approach 0, but rounding does not. So the scale is at
+        least the largest value of the run so far; in float64, a ten-thousandth of that.
         """
         scale = max(map(scale_of, whole_tensors), default=0.0)
         self._scales[subject] = of_run = max(self._scales[subject], scale)
@@ -228,14 +234,15 @@ class VerifiedStrategy:
         return largest(difference(a, b, max(scale, least)) for a, b in pairs)
 
     def _parameters(self, done: StepResult) -> Difference:
-        """The difference between the parameters and what they should be after the step."""
+        """The largest difference between the parameters after a step and what they should be."""
         pairs = self._update.follow(done.state.step - 1, done.updated)
         return largest(difference(a, b) for a, b in pairs)
 
     def _gather(
         self, differences: dict[str, Difference], done: StepResult, expected: StepResult
     ) -> Comparison:
-        """The comparison over all ranks, gathered from the differences that each has found."""
+        """Combines the differences that each rank has found into one comparison, the same on all
+        ranks."""
         finite = math.isfinite(done.loss) or math.isfinite(expected.loss)
         unequal = first_difference(self.full_state.table) is not None
         self._alone = self._alone + 1 if done.updated != expected.updated else 0
@@ -265,12 +272,13 @@ class VerifiedStrategy:
 
 
 def _gradient(p: Parameter) -> np.ndarray:
-    """The gradient; NaN, which differs from any number, where there is none."""
+    """The summed gradient of p; NaN, which differs from any number, if there is none."""
     return to_host(summed_gradient(p)) if p.has_grad else np.full(p.shape, np.nan)
 
 
 def _scale(path: str, buffers: Mapping[str, np.ndarray]) -> float:
-    """The largest number of a buffer; of a mean, which may be rounding alone, or its deviation."""
+    """The largest value of a buffer; for a running mean, at least its deviation, as the mean may be
+    rounding."""
     mean, name, _ = path.rpartition("running_mean")
     deviation = scale_of(buffers.get(f"{mean}running_var", np.zeros(1))) ** 0.5 if name else 0.0
     return max(scale_of(buffers[path]), deviation)

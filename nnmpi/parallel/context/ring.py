@@ -51,6 +51,7 @@ class Ring(NamedTuple):
                 arriving = xp_of(kv).empty((2, N, H, self.cut.count(previous), D), kv.dtype)
                 works.append(wire.isend(here, (comm.rank + 1) % comm.size, KV_TAG))
                 works.append(wire.irecv(arriving, (comm.rank - 1) % comm.size, KV_TAG))
+            # kernels call the hook now and then, so messages move while this rank computes
             token = progress_hook.set(partial(_poll, progress_hook.get(), comm))
             try:
                 yield r, here
@@ -132,12 +133,12 @@ def ring_attention(
             seen, scores = part(r)
             k, v = kv_of[:, :, :, seen.keys]
             some = seen.queries
-            dkv = xp.empty((2, *k.shape), dtype) if s else total
+            dkv = xp.empty((2, *k.shape), dtype) if s else total  # round 0: its own keys
             of_rows = rows[..., some, :], lse[..., some], dy[..., some, :]
             partial = xp.empty(of_rows[0].shape, dtype)
             attention_gradients(q[..., some, :], k, v, scores, *of_rows, partial, *dkv)
             dq[..., some, :] += partial
-            if under_way:
+            if under_way:  # at most one exchange is in flight
                 under_way.pop()()
             if s:
                 under_way.append(ring.exchange(s, cast(dkv, travels), total, causal))

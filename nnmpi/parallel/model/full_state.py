@@ -87,12 +87,12 @@ class FullState:
         """The parameters and buffers of a model, each rank of `comm` having a part (see
         `PartTable`)."""
         table = PartTable(model, comm, held)
-        both = list(zip(table.tensors, table.held, strict=True))
-        here = (t for (_, t), is_held in both if is_held and isinstance(t, Parameter))
+        rows = list(zip(table.tensors, table.held, strict=True))
+        local = (t for (_, t), is_held in rows if is_held and isinstance(t, Parameter))
         # a tensor of another stage has no array here; all parameters of a model have one dtype
-        like = next(here, None)
+        like = next(local, None)
         tensors, items, seen = list[MovedTensor](), list[TensorSpec](), set[int]()
-        for (place, tensor), is_held in both:
+        for (place, tensor), is_held in rows:
             is_parameter = isinstance(tensor, Parameter)
             typed = tensor if like is None or is_held or not is_parameter else like
             dtype = np.dtype(str(typed.dtype))
@@ -116,8 +116,8 @@ class FullState:
         parameters = trained(model, optimizer, comm)
         states.check_paths([p.place for p in parameters])
         local = {p.place.path: j for j, p in enumerate(optimizer.parameters)}
-        here = [j for p in parameters if (j := local.get(p.place.path)) is not None]
-        steps = {held: optimizer.steps[j] for j in here for held in optimizer.owned(j)}
+        indices = [j for p in parameters if (j := local.get(p.place.path)) is not None]
+        steps = {held: optimizer.steps[j] for j in indices for held in optimizer.owned(j)}
         have, updates = list[Held](), dict[str, int]()
         for rank, ranges in enumerate(gather_objects(comm, steps)):
             for held, n in ranges.items():
@@ -128,7 +128,9 @@ class FullState:
         for p in parameters:
             tensors.append(MovedTensor(p.place.path, p.place.shape, p.memory_axes, arrays))
             *state, count = states.state_places([p.place], optimizer.sums)
-            items += [TensorSpec(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
+            items += [
+                TensorSpec(place, dtype) for place, (_, dtype) in zip(state, arrays, strict=True)
+            ]
             items.append(TensorSpec(count, np.dtype(int), steps=updates.get(p.place.path, 0)))
 
         def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
@@ -159,7 +161,7 @@ class FullState:
         """The SHA-256 of all parameters, whole and in the order of the state dict; the same on
         every rank."""
         digest = hashlib.sha256()
-        for entry in self:
+        for entry in self:  # empty on other ranks, which have to iterate all the same: they send
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
         return gather_objects(self._comm, digest.hexdigest())[WRITER]
@@ -180,9 +182,9 @@ class FullState:
         for place, _, in_digest, steps in self._items if is_needed else ():
             value = np.array(steps)
             if steps is None:
-                need, _, numbers = next(arrived)
+                need, _, flat = next(arrived)
                 axes = plan.tensors[need.tensor].axes
-                value = np.asarray(in_shape(numbers, place.shape, axes), order="C")
+                value = np.asarray(in_shape(flat, place.shape, axes), order="C")
             yield FullTensor(place, value, in_digest)
         for _ in arrived:
             raise AssertionError("every array that arrives belongs to an item")
@@ -205,9 +207,9 @@ def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:
     """The parameters of this rank's model that the optimizer of some rank updates; every rank calls
     it."""
     parameters, updated = list(model.parameters()), {*optimizer.parameters}
-    here = {i for i, p in enumerate(parameters) if p in updated}
-    of_all = set[int]().union(*gather_objects(comm, here))
-    return [parameters[i] for i in sorted(of_all)]
+    indices = {i for i, p in enumerate(parameters) if p in updated}
+    all_indices = set[int]().union(*gather_objects(comm, indices))
+    return [parameters[i] for i in sorted(all_indices)]
 
 
 def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
@@ -236,6 +238,6 @@ def first_difference(table: PartTable, buffers: bool | None = None) -> tuple[str
             array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
             data = np.asarray(backend.to_host(array), order="C").tobytes()
             digests[path] = hashlib.blake2b(data, digest_size=8).digest()
-    of_all = gather_objects(table.comm, digests)
-    differs = (path for path, digest in digests.items() if of_all[first[path]][path] != digest)
+    all_digests = gather_objects(table.comm, digests)
+    differs = (path for path, digest in digests.items() if all_digests[first[path]][path] != digest)
     return next(((path, first[path]) for path in differs), None)

@@ -64,11 +64,11 @@ def common(a: Part, b: Part) -> Part:
     return tuple((lo := max(i, k), max(lo, min(j, m))) for (i, j), (k, m) in sides)
 
 
-def overlap(numbers: Range, box: Part, axes: Sequence[int]) -> Range:
+def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
     """The elements of `numbers`, a range of a box, that are in the smaller `box` within it, as a
     range of that."""
-    lo, hi = (before(n, numbers.box, box, axes) for n in (numbers.lo, numbers.hi))
-    return Range(numbers.tensor, box, lo, hi)
+    lo, hi = (before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
+    return Range(elements.tensor, box, lo, hi)
 
 
 def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
@@ -92,22 +92,22 @@ def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     return count
 
 
-def runs_of(numbers: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
+def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
     """The runs of a range of a box in two parts, `source` and `target`, which both contain the box.
 
     A run is a row of the box along the last axes: as many of them as are whole in both parts, and
     one more.
     """
-    box, outer, length = numbers.box, list(axes), 1
+    box, outer, length = elements.box, list(axes), 1
     while outer:
         k = outer.pop()
         length *= box[k][1] - box[k][0]
         if not box[k] == source[k] == target[k]:
             break
-    rows = np.arange(numbers.lo // length, -(-numbers.hi // length))
-    starts_there, here = (_starts(rows, box, part, outer, axes) for part in (source, target))
-    runs = Runs(starts_there, here, np.full(len(rows), length))
-    runs.shorten(numbers.lo % length, -numbers.hi % length)
+    rows = np.arange(elements.lo // length, -(-elements.hi // length))
+    starts, targets = (_starts(rows, box, part, outer, axes) for part in (source, target))
+    runs = Runs(starts, targets, np.full(len(rows), length))
+    runs.shorten(elements.lo % length, -elements.hi % length)
     return runs
 
 
@@ -188,12 +188,12 @@ class TensorMove(NamedTuple):
     @property
     def size(self) -> int:
         """The number of elements that are copied."""
-        return sum(numbers.size for numbers in self.ranges)
+        return sum(elements.size for elements in self.ranges)
 
     def runs(self, axes: Sequence[int]) -> Runs:
         """The runs to copy, from part to part, in the order in which the holder has them in
         memory."""
-        of_boxes = [runs_of(numbers, self.have.box, self.need.box, axes) for numbers in self.ranges]
+        of_boxes = [runs_of(r, self.have.box, self.need.box, axes) for r in self.ranges]
         if len(of_boxes) == 1:
             return of_boxes[0]
         joined = [np.concatenate(arrays) for arrays in zip(*of_boxes, strict=True)]
@@ -254,16 +254,16 @@ class MovePlan(NamedTuple):
     def together(self) -> "Iterator[MovePlan]":
         """Cuts the plan into plans that are carried out one after the other, each of at most
         TOGETHER bytes or of one tensor."""
-        numbers, number, room = dict[str, int](), 0, 0  # the number of the plan of each tensor
+        group_of, group, room = dict[str, int](), 0, 0  # the number of the plan of each tensor
         for path in dict.fromkeys(need.tensor for _, need in self.needs):
             room -= self.tensors[path].nbytes
             if room < 0:
-                number, room = number + 1, TOGETHER - self.tensors[path].nbytes
-            numbers[path] = number
-        needs = groupby(self.needs, lambda row: numbers[row[1].tensor])
-        moves = {k: (*g,) for k, g in groupby(self.moves, lambda move: numbers[move.need.tensor])}
-        for k, some in needs:
-            yield MovePlan(self.tensors, (*some,), moves.get(k, ()))
+                group, room = group + 1, TOGETHER - self.tensors[path].nbytes
+            group_of[path] = group
+        needs = groupby(self.needs, lambda row: group_of[row[1].tensor])
+        moves = {k: (*g,) for k, g in groupby(self.moves, lambda move: group_of[move.need.tensor])}
+        for k, rows in needs:
+            yield MovePlan(self.tensors, (*rows,), moves.get(k, ()))
 
     def between(self) -> dict[tuple[Holder, int], list[TensorMove]]:
         """Groups the moves by (holder, receiving rank)."""
@@ -272,21 +272,21 @@ class MovePlan(NamedTuple):
             by_ends[move.holder, move.rank].append(move)
         return by_ends
 
-    def messages(self, moves: Iterable[TensorMove], most: int) -> Iterator[list[MovePiece]]:
+    def messages(self, moves: Iterable[TensorMove], max_bytes: int) -> Iterator[list[MovePiece]]:
         """Packs some moves into messages of at most `most` bytes; yields each as its list of
         pieces."""
-        message, room = list[MovePiece](), most
+        message, room = list[MovePiece](), max_bytes
         for move in moves:
             for name, dtype in self.tensors[move.need.tensor].arrays:
-                at, size = 0, move.size
-                while at < size:
-                    stop = min(size, at + room // dtype.itemsize)
-                    if stop == at:
+                start, size = 0, move.size
+                while start < size:
+                    stop = min(size, start + room // dtype.itemsize)
+                    if stop == start:
                         yield message
-                        message, room = [], most
+                        message, room = [], max_bytes
                         continue
-                    message.append(MovePiece(move, name, dtype, at, stop))
-                    at, room = stop, room - message[-1].nbytes
+                    message.append(MovePiece(move, name, dtype, start, stop))
+                    start, room = stop, room - message[-1].nbytes
         if message:
             yield message
 

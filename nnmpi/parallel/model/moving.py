@@ -47,9 +47,9 @@ def carry_out(plan: MovePlan, comm: Comm, read: Read, write: Write) -> None:
     rank raises then.
     """
     arrived = arrivals(plan, comm, read)
-    for need, name, numbers in arrived:
+    for need, name, values in arrived:
         try:
-            write(need, name, numbers)
+            write(need, name, values)
         except Exception as error:
             arrived.throw(error)  # and moves the rest: other ranks wait for messages of this one
 
@@ -62,8 +62,8 @@ def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None,
     throws in, is raised at the end: on all ranks if the plan reads files.
     """
     error: Exception | None = None
-    for some in plan.together():
-        moving = _Exchange(some, comm, read)
+    for group in plan.together():
+        moving = _Exchange(group, comm, read)
         moving.exchange()
         try:
             if error is None:
@@ -85,7 +85,7 @@ class _Exchange:
 
     def __init__(self, plan: MovePlan, comm: Comm, read: Read) -> None:
         self._plan, self._comm, self._read = plan, comm, read
-        self._most, me = longest_message(comm.size), comm.rank
+        self._max_bytes, me = longest_message(comm.size), comm.rank
         self._local, self._sent, self._received = list[list[TensorMove]](), Peers(), Peers()
         for (holder, to), moves in plan.between().items():
             if isinstance(holder, str) or holder == to:
@@ -116,27 +116,27 @@ class _Exchange:
                 time.sleep(0)  # where ranks share a core, the sender needs it now
 
     def _receives(self, source: int, moves: Sequence[TensorMove]) -> Iterator[Work]:
-        for message in self._plan.messages(moves, self._most):
+        for message in self._plan.messages(moves, self._max_bytes):
             packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
             yield self._comm.irecv(packed, source)
-            for piece, numbers in _unpacked(message, packed):
+            for piece, values in _unpacked(message, packed):
                 runs = self._runs(piece)
                 target = runs.target - piece.move.need.lo
-                _copy(numbers, _packed(runs.length), self._array(piece), target, runs.length)
+                _copy(values, _packed(runs.length), self._array(piece), target, runs.length)
 
     def _sends(self, to: int, moves: Sequence[TensorMove]) -> Iterator[Work]:
-        for message in self._plan.messages(moves, self._most):
+        for message in self._plan.messages(moves, self._max_bytes):
             packed = np.empty(sum(piece.nbytes for piece in message), np.uint8)
-            for piece, numbers in _unpacked(message, packed):
+            for piece, values in _unpacked(message, packed):
                 runs = self._runs(piece)
                 row, source = self._had(piece, runs)
-                _copy(row, source, numbers, _packed(runs.length), runs.length)
+                _copy(row, source, values, _packed(runs.length), runs.length)
             yield self._comm.isend(packed, to)
 
     def copy(self) -> None:
         """Copies what this rank needs from its own memory and from files."""
         for moves in self._local:
-            for piece in chain.from_iterable(self._plan.messages(moves, self._most)):
+            for piece in chain.from_iterable(self._plan.messages(moves, self._max_bytes)):
                 runs = self._runs(piece)
                 row, source = self._had(piece, runs)
                 target = runs.target - piece.move.need.lo
@@ -168,10 +168,10 @@ def _unpacked(
     message: list[MovePiece], packed: np.ndarray
 ) -> Iterator[tuple[MovePiece, np.ndarray]]:
     """Yields each piece of a message with a view of its values in the bytes of the message."""
-    at = 0
+    offset = 0
     for piece in message:
-        yield piece, packed[at : at + piece.nbytes].view(piece.dtype)
-        at += piece.nbytes
+        yield piece, packed[offset : offset + piece.nbytes].view(piece.dtype)
+        offset += piece.nbytes
 
 
 def _packed(length: np.ndarray) -> np.ndarray:

@@ -64,12 +64,13 @@ def plan_moves(
         had[item.tensor].append((holder, item))
     for rank, item in need:
         needs[item.tensor].append((rank, item))
-    choice, moves = _HolderPicker(nodes), list[TensorMove]()
+    picker, moves = _HolderPicker(nodes), list[TensorMove]()
     for tensor in tensors:
         holders = [*dict.fromkeys(had[tensor.path])]
-        if tensor.may_differ:
+        if tensor.may_differ:  # of equal ranges keep one holder, so that all get the same copy:
+            # the dict is filled backwards, and the first holder overwrites the others
             holders = [*{item: (holder, item) for holder, item in reversed(holders)}.values()]
-        moves += choice.moves(tensor, holders, needs[tensor.path])
+        moves += picker.moves(tensor, holders, needs[tensor.path])
     in_order = chain.from_iterable(needs[tensor.path] for tensor in tensors)
     return MovePlan({tensor.path: tensor for tensor in tensors}, (*in_order,), (*moves,))
 
@@ -77,7 +78,7 @@ def plan_moves(
 class _Overlap(NamedTuple):
     """The elements of a box that a holder has, and the range of the holder that contains them."""
 
-    numbers: Range
+    elements: Range
     holder: Holder
     have: Range
 
@@ -97,20 +98,20 @@ class _HolderPicker:
             by_holder = defaultdict[Held, list[Range]](list)
             for cell, holders in cells:
                 box = common(cell, need.box)
-                numbers = overlap(need, box, tensor.axes)
-                if not numbers.size:
+                elements = overlap(need, box, tensor.axes)
+                if not elements.size:
                     continue
                 if not holders:
                     raise ValueError(
                         f"{tensor.path}: the parts {[*dict.fromkeys(held.box for _, held in had)]} "
                         f"that ranks have do not cover its shape {tensor.shape} once"
                     )
-                if box not in by_box:
+                if box not in by_box:  # cached, since many ranks need the same box
                     by_box[box] = [
                         _Overlap(overlap(have, box, tensor.axes), holder, have)
                         for holder, have in holders
                     ]
-                for part, holder, have in self._chosen(tensor, rank, need, numbers, by_box[box]):
+                for part, holder, have in self._chosen(tensor, rank, need, elements, by_box[box]):
                     ranges = by_holder[holder, have]
                     if ranges and ranges[-1].box == part.box and ranges[-1].hi == part.lo:
                         part = part._replace(lo=ranges.pop().lo)
@@ -123,44 +124,45 @@ class _HolderPicker:
         tensor: MovedTensor,
         rank: int,
         need: Range,
-        numbers: Range,
+        elements: Range,
         inside: Sequence[_Overlap],
     ) -> Iterator[_Overlap]:
-        """Cuts `numbers`, elements that a rank needs, into ranges, and picks a holder for each."""
-        here, (*_, lo, hi) = (
+        """Cuts `elements`, a range that a rank needs, into ranges with one holder each, and yields
+        these."""
+        local, (*_, lo, hi) = (
             [piece for piece in inside if piece.holder == rank],
-            numbers,
+            elements,
         )
         while lo < hi:
-            givers = [piece for piece in here if piece.numbers.lo <= lo < piece.numbers.hi]
+            givers = [piece for piece in local if piece.elements.lo <= lo < piece.elements.hi]
             givers = givers or [
-                piece for piece in inside if piece.numbers.lo <= lo < piece.numbers.hi
+                piece for piece in inside if piece.elements.lo <= lo < piece.elements.hi
             ]
             if not givers:
-                piece = numbers._replace(lo=lo, hi=lo + 1)
-                (at,) = runs_of(piece, need.box, need.box, tensor.axes).target
+                piece = elements._replace(lo=lo, hi=lo + 1)
+                (index,) = runs_of(piece, need.box, need.box, tensor.axes).target
                 size = Place(tensor.path, tensor.shape, need.box).size
                 raise ValueError(
-                    f"{tensor.path}: no rank has element {at} of the {size} in its part "
+                    f"{tensor.path}: no rank has element {index} of the {size} in its part "
                     f"{need.box}; give the ranks everything that was in the snapshot of all ranks"
                 )
-            far, _, best = min(
+            distance, _, best = min(
                 (self._far(piece.holder, rank), self._sent[piece.holder], k)
                 for k, piece in enumerate(givers)
             )
             giver = givers[best]
-            end = min(hi, giver.numbers.hi)
+            end = min(hi, giver.elements.hi)
             # own memory is copied in one piece; a message ends where another holder's range starts
             # and, if several have these elements, after GRAIN of them, so that shares are equal
-            if far:
+            if distance:
                 end = min(
                     end,
-                    *(piece.numbers.lo for piece in inside if piece.numbers.lo > lo),
+                    *(piece.elements.lo for piece in inside if piece.elements.lo > lo),
                     hi,
                 )
                 end = min(end, lo + GRAIN) if len(givers) > 1 else end
                 self._sent[giver.holder] += (end - lo) * tensor.itemsize
-            yield giver._replace(numbers=numbers._replace(lo=lo, hi=end))
+            yield giver._replace(elements=elements._replace(lo=lo, hi=end))
             lo = end
 
     def _far(self, holder: Holder, rank: int) -> int:
@@ -174,18 +176,18 @@ class _HolderPicker:
 def _cells(shape: tuple[int, ...], had: Sequence[Held]) -> list[tuple[Part, list[Held]]]:
     """Cuts a tensor into boxes, each inside or outside of every box that a holder has; returns each
     with its holders."""
-    parts = {numbers.box for _, numbers in had}
+    parts = {elements.box for _, elements in had}
     edges = [
         sorted({0, n, *chain.from_iterable(part[k] for part in parts)}) for k, n in enumerate(shape)
     ]
     cells = {cell: list[Held]() for cell in product(*map(pairwise, edges))}
-    for holder, numbers in had:
+    for holder, elements in had:
         inside = (
-            pairwise(at[bisect_left(at, a) : bisect_left(at, b) + 1])
-            for at, (a, b) in zip(edges, numbers.box, strict=True)
+            pairwise(cuts[bisect_left(cuts, a) : bisect_left(cuts, b) + 1])
+            for cuts, (a, b) in zip(edges, elements.box, strict=True)
         )
         for cell in product(*inside):
-            cells[cell].append((holder, numbers))
+            cells[cell].append((holder, elements))
     return [*cells.items()]
 
 
@@ -204,7 +206,7 @@ def updated(a: Arrangement) -> Iterator[tuple[int, Range]]:
     """Yields the ranges of trained parameters that each rank updates, as (rank, range), in memory
     order."""
     for rank in range(a.ranks):
-        yield from ((rank, numbers) for _, numbers in updated_ranges(a, rank))
+        yield from ((rank, elements) for _, elements in updated_ranges(a, rank))
 
 
 def owned(a: Arrangement) -> Iterator[tuple[int, Range]]:

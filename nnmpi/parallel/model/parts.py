@@ -103,13 +103,13 @@ class PartTable:
     def __init__(self, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> None:
         self.comm, self._model, self.tensors = comm, model, [*model.tensors()]
         self.held = which_held(self.tensors, held)
-        both = zip(self.tensors, self.held, strict=True)
-        here = [row for row, is_held in both if is_held]
-        self._ids = {id(tensor) for _, tensor in here}
-        readable = [readable_range for row in here for readable_range in _readable(*row)]
-        of_ranks = enumerate(gather_objects(comm, readable))
+        rows = zip(self.tensors, self.held, strict=True)
+        local = [row for row, is_held in rows if is_held]
+        self._ids = {id(tensor) for _, tensor in local}
+        readable = [readable_range for row in local for readable_range in _readable(*row)]
+        by_rank = enumerate(gather_objects(comm, readable))
         self.ranges = [
-            (rank, readable_range) for rank, ranges in of_ranks for readable_range in ranges
+            (rank, readable_range) for rank, ranges in by_rank for readable_range in ranges
         ]
 
     def current(self) -> dict[str, Any]:
@@ -126,12 +126,10 @@ class PartTable:
         """For each tensor that this rank has a part of, by path: the lowest rank that has the same
         part."""
         first = dict[tuple[str, Part], int]()
-        for rank, numbers in self.ranges:
-            first.setdefault((numbers.tensor, numbers.box), rank)
-        held_here = (
-            (numbers.tensor, numbers.box) for rank, numbers in self.ranges if rank == self.comm.rank
-        )
-        return {key[0]: first[key] for key in held_here}
+        for rank, held in self.ranges:
+            first.setdefault((held.tensor, held.box), rank)
+        local = ((held.tensor, held.box) for rank, held in self.ranges if rank == self.comm.rank)
+        return {key[0]: first[key] for key in local}
 
 
 def memory_axes(tensor: Any) -> tuple[int, ...]:
@@ -144,6 +142,6 @@ def _readable(place: Place, tensor: Any) -> list[Range]:
     may be empty."""
     if isinstance(tensor, Parameter) and isinstance(tensor.store, FlatStore):
         return [
-            numbers._replace(tensor=place.path) for numbers in tensor.store.readable(tensor.index)
+            elements._replace(tensor=place.path) for elements in tensor.store.readable(tensor.index)
         ]
     return [place.range()]

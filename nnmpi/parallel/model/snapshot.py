@@ -131,10 +131,10 @@ def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator
     buffers. `whole=False` leaves out the tensors that it does not update: on a parameter server
     these are old copies.
     """
-    numbers = {p: j for j, p in enumerate(optimizer.parameters)}
+    index = {p: j for j, p in enumerate(optimizer.parameters)}
     for place, tensor, is_held in _tensors(part):
-        if isinstance(tensor, Parameter) and tensor in numbers:
-            yield from _updated(place, optimizer, numbers[tensor])
+        if isinstance(tensor, Parameter) and tensor in index:
+            yield from _updated(place, optimizer, index[tensor])
         elif whole and is_held:
             is_parameter = isinstance(tensor, Parameter)
             row = memory_order(tensor, tensor.data) if is_parameter else tensor.reshape(-1)
@@ -182,8 +182,9 @@ class Restored:
             (key, saved_range.steps, bool(saved_range.sums))
             for key, saved_range in self._owned.items()
         ]
-        here, in_files = ([row for row in facts if isinstance(row[0][0], t)] for t in (int, str))
-        self._have = [*chain.from_iterable(gather_objects(comm, here)), *in_files]
+        local, in_files = ([row for row in facts if isinstance(row[0][0], t)] for t in (int, str))
+        self._have = [*chain.from_iterable(gather_objects(comm, local)), *in_files]
+        # a node is numbered by its first rank
         self._nodes = [ranks[0] for ranks in gather_objects(comm, comm.node())]
         rows = self._tensors.values()
         dtypes = (
@@ -199,29 +200,29 @@ class Restored:
         """Copies parameters and buffers into the model. Every rank calls it, before parameters move
         to a store that ranks share."""
 
-        def write(need: Range, name: str, numbers: np.ndarray) -> None:
+        def write(need: Range, name: str, values: np.ndarray) -> None:
             place, tensor, _ = self._tensors[need.tensor]
-            assign(tensor, in_shape(numbers, place.local_shape, memory_axes(tensor)))
+            assign(tensor, in_shape(values, place.local_shape, memory_axes(tensor)))
 
         carry_out(self._values, self._comm, self._read, write)
 
     def load_optimizer_state(self, optimizer: Optimizer) -> None:
         """Copies the optimizer state and the number of updates of each parameter into the
         optimizer. Every rank calls it."""
-        numbers = {id(p): j for j, p in enumerate(optimizer.parameters)}
-        here = {k: numbers[id(t)] for k, (_, t, _) in self._tensors.items() if id(t) in numbers}
+        index = {id(p): j for j, p in enumerate(optimizer.parameters)}
+        local = {k: index[id(t)] for k, (_, t, _) in self._tensors.items() if id(t) in index}
         steps = dict[str, int]()
         for (_, held), n, _ in self._have:
             steps[held.tensor] = max(n, steps.get(held.tensor, 0))
-        for path, j in here.items():
+        for path, j in local.items():
             optimizer.steps[j] = steps.get(path, 0)
         have = [key for key, _, has_state in self._have if has_state]
         need = [
-            held._replace(tensor=path) for path, j in here.items() for held in optimizer.owned(j)
+            held._replace(tensor=path) for path, j in local.items() for held in optimizer.owned(j)
         ]
 
         def write(need: Range, name: str, values: np.ndarray) -> None:
-            memory = optimizer.memory(name, here[need.tensor], need.lo, need.hi)
+            memory = optimizer.memory(name, local[need.tensor], need.lo, need.hi)
             memory[...] = backend.of(memory).asarray(values, memory.dtype)
 
         if optimizer.sums:
@@ -244,7 +245,7 @@ class Restored:
             for (p, t, _), moved_arrays in zip(self._tensors.values(), arrays, strict=True)
         ]
         ranges = enumerate(gather_objects(self._comm, own_need))
-        need = ((rank, numbers) for rank, of_rank in ranges for numbers in of_rank)
+        need = ((rank, needed) for rank, rank_ranges in ranges for needed in rank_ranges)
         return plan_moves(tensors, have, need, self._nodes)
 
     def _sorted(self, owned: Sequence[SavedRange]) -> dict[Held, SavedRange]:

@@ -133,7 +133,7 @@ def profile(
     costs, dtype = list[UnitCost](), dtype or arrays(x)[0].dtype
     enters: Tensors = each(partial(tensor, on=on), x)
     for unit in units:
-        with seeded(0):  # so that this module is not counted among those constructed
+        with seeded(0):  # so that it does not count as a module of the user
             module = segment(model, graph, unit.nodes)
         with unchanged(module), np.errstate(all="ignore"):
             module.to(dtype, on).train()
@@ -235,7 +235,7 @@ def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Com
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     added = list[int]()
-    for _ in range(3):  # threads of other ranks may allocate meanwhile, or free
+    for _ in range(3):  # the median, since threads of other ranks allocate and free too
         used = devices.used_memory(on)
         y = forward(module, x, _PASS)
         added.append(devices.used_memory(on) - used)

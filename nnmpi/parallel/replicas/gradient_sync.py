@@ -116,8 +116,8 @@ class ScatteredSync(BucketedSync):
 
     every_pass = True
 
-    def __init__(self, store: LocalStore, *how: Any) -> None:
-        super().__init__(store, *how)
+    def __init__(self, store: LocalStore, *args: Any) -> None:
+        super().__init__(store, *args)
         buckets = store.buckets
         self._of_pass: dict[int, tuple[list[int], list[int]]] = {}  # by stage: due, uses
         for stage in {stage for stages in buckets.stages for stage in stages}:
@@ -173,7 +173,7 @@ def sum_terms(store: LocalStore, terms: Sequence[FlatSlice], tp: Comm) -> None:
         return
     row = store.on.xp.concatenate(pieces)
     all_reduce(row, tp)
-    at = 0
+    offset = 0
     for piece in pieces:
-        piece[...] = row[at : at + len(piece)]
-        at += len(piece)
+        piece[...] = row[offset : offset + len(piece)]
+        offset += len(piece)

@@ -151,11 +151,11 @@ def check_parts(
         return
     for n in _sizes(loader, batches):
         if any(len(part) == 1 for cut in cuts for part in cut(np.arange(n))):
-            how = f" is cut into {into}, one of which has 1 sample; use {remedy}"
+            ending = f" is cut into {into}, one of which has 1 sample; use {remedy}"
             raise OneSampleError(
                 f"{layers[0]} needs more than one sample: of {len(loader.split.y)} in batches of "
                 f"{loader.batch_size}, a batch of {n}"
-                + (how if n > 1 else " is left; use another --batch-size")
+                + (ending if n > 1 else " is left; use another --batch-size")
             )
 
 

@@ -95,8 +95,8 @@ class ServerClient(ServerStrategy):
         worker."""
         self._check_batches(loader)
         if self._batches is None:
-            at = start if self.position is None else self.position.next
-            self._batches = _endless(loader, at, self._cut)
+            position = start if self.position is None else self.position.next
+            self._batches = _endless(loader, position, self._cut)
         try:
             with closing(self._epoch(self._batches, loader, start)) as steps:
                 yield from self.traffic.counted(steps, loader)

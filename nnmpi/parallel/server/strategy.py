@@ -62,7 +62,7 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
     trained = [p for p in spec.task.model.parameters() if p.requires_grad]
     n = spans_of([p.room for p in trained])[-1][1]
     ends = [chunk_start(n, layout.servers, k) for k in range(layout.servers + 1)]
-    slices = [slice(*both) for both in pairwise(ends)]
+    slices = [slice(*bounds) for bounds in pairwise(ends)]
     part = slices[layout.all.rank - layout.workers] if layout.serves else slice(0, 0)
     made_from = StoreSpec(trained, trained[0].data.dtype, spec.task.on, layout.axis["dp"])
     return ServedStore(made_from, part), slices
@@ -122,10 +122,10 @@ class ServerStrategy:
         wire.broadcast(self._store.flat)
         for _, buffer in self._task.model.named_buffers():
             wire.broadcast(buffer)
-        of_first = gather_objects(comm, self._staleness)[self.layout.workers]
+        counters = gather_objects(comm, self._staleness)[self.layout.workers]
         staleness = {
             str(w): {str(s): n for s, n in sorted(counts.items())}
-            for w, counts in enumerate(of_first)
+            for w, counts in enumerate(counters)
         }
         return {"staleness": staleness}
 
@@ -155,8 +155,8 @@ class EpochProgress:
         At the end of an epoch, a step with missing pushes counts too.
         """
         new, state = Totals(*map(sub, totals, self._totals)), self._state
-        made, rest = divmod(int(totals.pushes), self._workers)
-        self._totals, self._state = totals, self._after(made + (ended and rest > 0))
+        steps, rest = divmod(int(totals.pushes), self._workers)
+        self._totals, self._state = totals, self._after(steps + (ended and rest > 0))
         for _ in range(int(new.skipped) - 1):
             yield StepResult(state, 0, 0.0, 0.0, False, False)
         samples = int(new.samples)

@@ -268,7 +268,8 @@ class Outlet(BoundaryEnd, Sink):
 
 
 class Channels:
-    """The messages of a rank: the ends of all boundaries of its stages."""
+    """Sends and receives the activations and gradients of a rank at the boundaries of its
+    stages."""
 
     def __init__(
         self,

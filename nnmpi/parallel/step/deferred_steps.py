@@ -42,7 +42,7 @@ class DeferredSteps:
     """The update, the hooks and the steps of an executor, for outcomes that the host reads one step
     later.
 
-    now   makes an update and waits for its outcome
+    apply_now   makes an update and waits for its outcome
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class DeferredSteps:
         store: LocalStore,
         optimizer: Optimizer,
         clip_norm: float | None,
-        now: Callable[[int], Outcome],
+        apply_now: Callable[[int], Outcome],
         control: StepControl,
     ) -> None:
         self._store, self._optimizer = store, optimizer
         self._most = math.inf if clip_norm is None else clip_norm
-        self._now, self._control = now, control
+        self._apply_now, self._control = apply_now, control
         self._copies = CopyStream(store.on)
         self._unread: HostCopy | None = None
         self._outcome, self._end, self._counts = UNREAD, 0, list[int]()
@@ -66,7 +66,7 @@ class DeferredSteps:
         something reads it."""
         self._read()
         if self._agreed_request() or step + 1 == self._end or self._control.reads(step + 1):
-            return self._now(step)
+            return self._apply_now(step)
         self._launch(step)
         self._control.launched()
         return UNREAD

@@ -35,8 +35,8 @@ class LastStep:
         Forward passes move running statistics and other buffers; `restore_buffers` undoes that.
         """
         for self._begun, load in enumerate(loads, step):
-            both = ((module, name) for module in self._modules for name in module._buffers)
-            self._before = [(module, name, getattr(module, name).copy()) for module, name in both]
+            names = ((module, name) for module in self._modules for name in module._buffers)
+            self._before = [(module, name, getattr(module, name).copy()) for module, name in names]
             yield load
 
     @property

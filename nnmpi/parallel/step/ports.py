@@ -46,10 +46,10 @@ class Task(NamedTuple):
     scaler: Scaler | None = None
 
 
-def forward(module: Module, x: Tensors, now: Pass) -> Any:
+def forward(module: Module, x: Tensors, current: Pass) -> Any:
     """Calls a module with an input, with randomness keyed by the step and the samples of the given
     pass."""
-    token = current_pass.set(now)
+    token = current_pass.set(current)
     try:
         if isinstance(x, dict):
             return module(**x)
@@ -118,7 +118,7 @@ class Source(Port):
     """The port from which the input of a stage comes."""
 
     def take(self, micro: int) -> Tensors:
-        """The input of a micro-batch."""
+        """Returns the input of a stage for a micro-batch."""
         raise NotImplementedError
 
     def give_back(self, micro: int, x: Any) -> None:

@@ -102,7 +102,7 @@ class GradientSlots:
         self._padding = [self._padding_of(b) for b in range(len(lengths))]
 
     def begin(self) -> None:
-        """Starts a step: forgets the sums of the last one, and frees all slots."""
+        """Starts a step: discards the sums of the last step, and frees all slots."""
         assert not self._in_flight
         self._free.extend(self._open.values())
         self._open.clear()
@@ -130,6 +130,7 @@ class GradientSlots:
 
     def poll(self) -> None:
         """Adds the sums that are complete to `flat`."""
+        # the oldest first, though a later one may be complete: the order decides the bits
         while self._in_flight and self._in_flight[0].work.poll():
             self._add()
 

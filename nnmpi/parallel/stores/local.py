@@ -120,8 +120,8 @@ class LocalStore(FlatStore):
 
     def readable(self, i: int) -> list[Range]:
         start, place = self.spans[i][0], self.parameters[i].place
-        here = within(self._readable, start, start + place.size)
-        ranges = [place.range(shard.start - start, shard.stop - start) for shard in here]
+        shards = within(self._readable, start, start + place.size)
+        ranges = [place.range(shard.start - start, shard.stop - start) for shard in shards]
         return ranges or [place.range(0, 0)]
 
     def numbers(self, i: int, lo: int, hi: int) -> Array:
@@ -145,8 +145,8 @@ class LocalStore(FlatStore):
         """Stores the loss of this rank and its request for the sum, each in one write to a
         device."""
         self.loss, self.request = loss, request
-        where, number = (LOSS, loss) if self._in_front else (REQUEST, request)
-        self.scalars[where] = number
+        index, value = (LOSS, loss) if self._in_front else (REQUEST, request)
+        self.scalars[index] = value
 
     def note_used(self) -> None:
         """Writes this rank's request, and a 1 for each parameter that has a gradient, to the
@@ -163,14 +163,14 @@ class LocalStore(FlatStore):
             sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)
             return self.on.xp.concatenate((self.scalars, sum_of_squares))
         row = np.array(self.on_host([sum_of_squares]))
-        self.dp.all_reduce(row[:-1], "doubling")
+        self.dp.all_reduce(row[:-1], "doubling")  # without the squares: every rank has them all
         return row
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:
         """The scalars that are summed separately, followed by the sum of `squares`; one copy from
         the device."""
-        xp, numbers = self.on.xp, (self.loss, *squares)
-        row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers])
+        xp, values = self.on.xp, (self.loss, *squares)
+        row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in values])
         self.scalars[LOSS], *sums = backend.to_list(row)
         return [*self.scalars.tolist(), sum(sums)]
 

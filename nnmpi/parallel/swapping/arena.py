@@ -98,8 +98,8 @@ class Arena:
     """
 
     def __init__(self, nbytes: int) -> None:
-        made = tempfile.TemporaryFile  # closed at once: a mapping keeps an unnamed file alive
-        with disk_errors(nbytes), made(prefix="nnmpi-swap-") as file:
+        open_file = tempfile.TemporaryFile  # closed at once: a mapping keeps an unnamed file alive
+        with disk_errors(nbytes), open_file(prefix="nnmpi-swap-") as file:
             os.posix_fallocate(file.fileno(), 0, nbytes)
             self._handler = _function("arena")(file.fileno(), nbytes)
         self._nbytes, self._address = nbytes, _function("address")(self._handler)
@@ -193,9 +193,9 @@ def measured_disk() -> Disk:
     """Measures how fast the disk of arenas is and how long paging takes; the best of three
     times."""
     with disk_errors(MEASURED):
-        both = [_measure(Arena(MEASURED)) for _ in range(3)]
-    write, read, *_ = map(max, zip(*both, strict=True))
-    return Disk(write, read, min(d.paging for d in both), min(d.touch for d in both))
+        disks = [_measure(Arena(MEASURED)) for _ in range(3)]
+    write, read, *_ = map(max, zip(*disks, strict=True))
+    return Disk(write, read, min(d.paging for d in disks), min(d.touch for d in disks))
 
 
 def far_apart(blocks: Blocks) -> Blocks:
@@ -219,10 +219,10 @@ def _measure(arena: Arena) -> Disk:
     first, again = (_seconds(partial(_fill, array, far_apart(blocks), value)) for value in (1, 2))
     began = thread_time()
     write, read = (_seconds(partial(act, blocks)) for act in (arena.write_out, arena.read_in))
-    taken = thread_time() - began
+    cpu_seconds = thread_time() - began
     del array
     touch = max(first - again, 0.0) + _seconds(partial(arena.trim, 0))
-    return Disk(MEASURED / write, MEASURED / read, taken / MEASURED, touch / MEASURED)
+    return Disk(MEASURED / write, MEASURED / read, cpu_seconds / MEASURED, touch / MEASURED)
 
 
 def _seconds(act: Callable[[], object]) -> float:

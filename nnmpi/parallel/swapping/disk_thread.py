@@ -15,11 +15,11 @@ from nnmpi.parallel.swapping.arena import Arena
 class DiskThread:
     """A thread that writes and reads, and what it shares with the thread that computes.
 
-    change     the condition to hold when reading or changing the others; notified of changes
-    jobs       what is to be done: ("write", "read" or "drop", a stage or STATE)
-    loaded     what has been read and has not been needed yet
-    in_use    bytes in memory, or reserved for a job
-    at         the stage whose backward pass is next
+    change   the condition to hold when reading or changing the others; notified of changes
+    jobs     what is to be done: ("write", "read" or "drop", a stage or STATE)
+    loaded   what has been read and has not been needed yet
+    in_use   bytes in memory, or reserved for a job
+    at       the stage whose backward pass is next
     """
 
     def __init__(self, plan: Residences, arena: Arena) -> None:
@@ -135,12 +135,12 @@ class DiskThread:
         nbytes = self._nbytes[s]
 
         def has_room() -> bool:
-            rest = reserved(self._plan.loads, self._plan.choice, s, self.at)
-            return self.in_use + nbytes + rest <= self.limit
+            ahead = reserved(self._plan.loads, self._plan.choice, s, self.at)
+            return self.in_use + nbytes + ahead <= self.limit
 
         with self.change:
             self.change.wait_for(lambda: has_room() or self._is_ended)
-            self.in_use += nbytes
+            self.in_use += nbytes  # reserved now: passes go on while the pages are read
             self._arena.trim(self.spare)
         self._arena.read_in(self._arena.blocks(s))
         with self.change:

@@ -88,8 +88,8 @@ class Swapper:
     def allocating_state(self) -> Iterator[None]:
         """A context in which the optimizer state is allocated, in the arena if it is to be on
         disk."""
-        where = self._arena.allocating(STATE) if self._plan.state else self.allocating_model()
-        with where:
+        context = self._arena.allocating(STATE) if self._plan.state else self.allocating_model()
+        with context:
             yield
         self._disk.write_state()
 

@@ -156,8 +156,8 @@ def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: se
             if any(v in branch for branch in used):
                 raise ValueError(
                     f"{graph.variables[v].path} is used in a branch of {path or 'the model'}, "
-                    f"which one rank along tp has, and by {graph.nodes[k].name} outside: use a "
-                    "parameter of its own there, or --tp 1"
+                    f"which only one rank along tp has, and by {graph.nodes[k].name} outside: use "
+                    "a separate parameter there, or --tp 1"
                 )
 
 
@@ -209,10 +209,12 @@ class BranchesOnRanks(Branches):
         array = next(x.data for x in leaves((inputs, named)) if isinstance(x, Tensor))
         samples = len(array) // call.inputs[0].axes[0].size
         call = call.as_given(array)
-        # all ranks have the gradient of the result, and send that of each input, whatever they run
+        # each rank must join the all-reduce of each input's gradient, whatever branches it runs
         ends = [*entered.values()]
         if call.result.requires_grad and not ends:
-            ends = [Tensor(xp_of(array).zeros(0, call.result.dtype))]  # nothing gets its gradient
+            ends = [
+                Tensor(xp_of(array).zeros(0, call.result.dtype))
+            ]  # a dummy, so that the join runs backward
             if recording.get():
                 ends[0].requires_grad, ends[0].node = True, TapeNode(ends[0], (), (), ())
         options = {"join": self.join, "axis": self.dim, "comm": comm, "call": call}

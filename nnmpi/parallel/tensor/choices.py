@@ -208,8 +208,8 @@ class NodeChoices:
             return
         if len(behind) != ranks + 1 or behind[0] != 0 or sorted(behind) != [*behind]:
             raise ValueError(
-                f"layer {node.name} ({node.kind}): `behind` of its rule gives the bounds {behind}: "
-                f"give {ranks + 1} that rise from 0, for rank r those at r and r + 1"
+                f"layer {node.name} ({node.kind}): `behind` of its rule returns bounds {behind}: "
+                f"return {ranks + 1} rising from 0; rank r has channels from bounds[r] on"
             )
         yield from self._with_bounds(node, way, state, behind)
 
@@ -220,7 +220,7 @@ class NodeChoices:
         known, e = {1}, node.outputs[0]
         sample = self.graph.edges[e].sample
         for k in self._users[e]:
-            for way in self.ways[k] if k < len(self.ways) else ():  # else the end of the model
+            for way in self.ways[k] if k < len(self.ways) else ():  # the end of the model has none
                 block = way.block(self.graph.nodes[k].settings, sample)
                 if block not in known and not size % block and size // block >= self.ranks:
                     known.add(block)
@@ -319,7 +319,7 @@ def _cuts(
         if axis is not None and shape[axis] != ends[-1]:
             raise ValueError(
                 f"layer {node.name} ({node.kind}): its rule cuts {name} of shape {shape} along "
-                f"axis {axis}, where it needs one for each of {bounds[-1]} channels"
+                f"axis {axis}, whose size must be that of its {bounds[-1]} channels"
             )
         is_part = isinstance(way.output, Marker) and graph.variables[v].is_parameter
         others = TERMS if is_part else None

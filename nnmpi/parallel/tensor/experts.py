@@ -65,6 +65,7 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
         shared, gradients = plain(g, needs), list[Array | None]((None, None))
         terms = {i: vjps[i](shared, None) for i in range(2) if needs[i]}
         if terms:
+            # one message for both gradients
             row = xp.concatenate([d.reshape(-1) for d in terms.values()])
             all_reduce(row, comm)
             for i, d in terms.items():
@@ -197,6 +198,7 @@ def token_exchange(
     else:
         sends = [xp.empty(samples * n, int) for n in most.sends(me)]
     here = np.array([[len(index) for index in sends]])
+    # receivers need the lengths before the all-to-all
     ranks = all_gather(here, comm, tuple(range(comm.size + 1)), 0)
     if most is None:
         return TokenExchange(comm, sends, ranks[:, me].tolist())

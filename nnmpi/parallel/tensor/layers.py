@@ -117,7 +117,7 @@ class RowSharded(Product):
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
         """Returns the sum over ranks; with `relu`, after a fused ReLU."""
         if pool:
-            raise ValueError(f"{type(self).__name__}: pooling comes after the sum over ranks")
+            raise ValueError(f"{type(self).__name__} cannot fuse pooling: it sums over ranks first")
         return self._applied(row, x, relu=relu)
 
 
@@ -263,6 +263,7 @@ def row(
         """Returns the gradient before ReLU, and what the vjps of x and w share."""
         if passed is not None:
             g = g * (passed > 0)
+        # if g is cut, it is gathered here once, for the vjps of both x and w
         return g, plain(spec.whole(g), (*needs[:2], False)) if True in needs[:2] else None
 
     def of_b(shared: tuple[Array, Any], out: Array | None) -> Array:
@@ -288,7 +289,7 @@ def sharded_lookup(
     Row `padding` of the whole weight gets no gradient. A copy of the index is all that is kept, so
     that the memory kept for the backward pass does not depend on the values of the index.
     """
-    xp, kept = xp_of(w), index.copy()  # the backward pass reads it again
+    xp, kept = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
 
     def local_rows() -> tuple[Array, Array]:
         """Returns where the index points to a row of this rank, and the local number of that

@@ -40,7 +40,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
             raise ValueError(
                 f"ShardedCrossEntropyLoss: bounds {bounds} on {comm.size} ranks: they must be "
                 f"{comm.size + 1} numbers; if the output of `parallelize` is None, logits are "
-                "whole, and CrossEntropyLoss takes them"
+                "whole: use CrossEntropyLoss"
             )
         self.comm, self.bounds = comm, tuple(bounds)
 
@@ -53,7 +53,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         softmax = self._softmax(as_tensor(scores), labels)
         total, _ = softmax.labels.reduced(softmax.losses(), self.reduction)
         kept = softmax.labels.kept
-        # the class with the largest logit: of equal ones the first, which the lower rank has
+        # argmax takes the first of equal logits, on the lowest rank, as on one rank
         rank = softmax.table[:, 0].argmax(axis=0)
         predicted = softmax.table[rank, 3, xp_of(rank).arange(len(rank))].astype("int64")
         correct = (predicted == softmax.labels.classes) & kept
@@ -71,8 +71,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
-                f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; it takes (N, "
-                f"{stop - start}, ...) here, classes {start} to {stop - 1} of {self.bounds[-1]}"
+                f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; this rank takes (N, "
+                f"{stop - start}, ...), classes {start} to {stop - 1} of {self.bounds[-1]}"
             )
         repeat = logits.shape[1] // (stop - start)  # of a channel, where Flatten comes last
         shape = (logits.shape[0], self.bounds[-1] * repeat, *logits.shape[2:])
@@ -108,8 +108,8 @@ class _Softmax(NamedTuple):
     labels: Labels
     smoothing: Smoothing | None
     exponentials: Array  # (classes of this rank, N): exp(z - maximum of this rank)
-    chosen: Array  # flat indices into it: where labels are here
-    samples: Array  # of which samples they are
+    chosen: Array  # flat indices into it of labels on this rank
+    samples: Array  # the samples of these labels
     rank: int
     table: Array  # (ranks, 4 or 5, N)
 

@@ -45,7 +45,7 @@ def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
     if channels < ranks:
         some = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
-            f"{label}: {some} cannot be divided among {ranks} ranks, of which each needs one: "
+            f"{label}: {some} cannot be divided among {ranks} ranks, each of which needs one: "
             f"use at most {channels} ranks, or a wider layer"
         )
     return bounds(channels, ranks)
@@ -158,6 +158,7 @@ def all_to_all(
     wire, ahead = wire_for(comm, parts[0]), [(me + s) % comm.size for s in range(1, comm.size)]
     received = [parts[r] if r == me else xp.empty(shape, dtype) for r, shape in enumerate(shapes)]
     with waiting("tensor"):
+        # rank me - 1 sends to this rank first, so receives are posted in the order of arrival
         works = [
             wire.irecv(received[r], r) for r in reversed(ahead) if received[r].size or not skips
         ]
@@ -210,7 +211,7 @@ def _check(x: Tensor, size: int, axis: int, name: str, bounds: Bounds) -> None:
     if x.shape[axis] != size:
         raise ValueError(
             f"{name}: input of shape {x.shape}; with bounds {bounds} it must have {size} "
-            f"channels along axis {axis} here"
+            f"channels along axis {axis} on this rank"
         )
 
 

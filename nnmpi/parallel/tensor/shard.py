@@ -122,7 +122,7 @@ def _refuse_positions(graph: Graph, ranks: int) -> None:
         )
         remedy = f"use a --tp of at most {heads}, or {remedy}"
     raise ValueError(
-        "sequence parallelism cuts positions between layers that treat each alone, and "
+        "sequence parallelism cuts positions between layers that treat each alone, but "
         + "; ".join([f"{why}: {remedy}", *graph.notes])
     )
 
@@ -199,7 +199,7 @@ class _Search:
                     of_nodes[k].append(Transition(state, choice, after, total))
                     least[after] = min(total, least.get(after, total))
             reached = _cheapest(least)
-        # the output is whole, or cut along the axis of the classes
+        # the output must be whole, or cut along classes: the loss knows no other cut
         ends = (
             s for s in reached if all(cut.axis == 0 for (subject, _), cut in s if subject == "edge")
         )
@@ -295,9 +295,9 @@ class _Search:
         others = [(t.total, t.choice.words) for t in of_node if t.choice.words != choice.words]
         cost, words = min(others, default=(total, ""))
         if words and cost.copied == total.copied and cost.whole != total.whole:
-            return f"{total.whole:,} activations a sample on every rank; {cost.whole:,} as {words}"
+            return f"{total.whole:,} whole activations for a sample; {cost.whole:,} as {words}"
         if words and cost.copied == total.copied:
-            return f"{total.sent:,} numbers a sample in all; {cost.sent:,} as {words}"
+            return f"{total.sent:,} elements sent for a sample; {cost.sent:,} as {words}"
         needed = self.needed[node.outputs[0]]
         return f"gathered: {needed}" if choice.gathers and needed else "no other way"
 

@@ -121,7 +121,7 @@ class PaperComm:
         self._note(Collective.ALL_GATHER, algorithm, array, edges=self._given(parts))
         edges = self._edges(array.size, parts)
         if not is_meta(array) and len({b - a for a, b in pairwise(edges)}) == 1:
-            rows = array.reshape(self.size, -1)
+            rows = array.reshape(self.size, -1)  # equal chunks: this rank's fits in every place
             rows[...] = rows[self.rank].copy()
 
     def start_all_gather(
@@ -238,6 +238,7 @@ class PaperComm:
         log, group = self.state.log, group or self.members
         if len(group) > 1:
             partial = operation in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER)
+            # without narrow sums, 16-bit terms are added in float32
             is_wide = partial and types_of(array.dtype).is_mixed and not self.narrow_sums
             sums = types_of(array.dtype).sums if is_wide else None
             how = operation, algorithm, group, array.size, array.dtype, Kind.UPDATE

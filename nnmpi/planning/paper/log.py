@@ -10,7 +10,7 @@ from nnmpi.schedules.op import Kind, Op
 NO_STAGE = -1
 
 WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agreement"}
-"""What exchanges along an axis within a pass carry; those along dp carry moments of BatchNorm."""
+"""By axis, what exchanges within a pass carry; those along dp carry moments of BatchNorm."""
 
 
 SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}

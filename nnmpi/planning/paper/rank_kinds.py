@@ -1,4 +1,4 @@
-"""Kinds of ranks: ranks that hold and send the same amounts, with the figures of one of them."""
+"""Kinds of ranks: ranks that hold and send the same amounts, with the amounts of one of them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from operator import add
@@ -28,14 +28,14 @@ MANY = 1 << 16
 
 
 class RankKind(NamedTuple):
-    """Ranks of the same stages that hold and send the same amounts, with the figures of the first
+    """Ranks of the same stages that hold and send the same amounts, with the amounts of the first
     of them.
 
     parameters_sent  the part of its traffic along dp that is parameters
     unique           bytes that no other rank has
     backup           the cost of backups of those bytes
 
-    Figures of the others may differ in the fourth digit; with more than FEW ranks also by one
+    Amounts of the others may differ in the fourth digit; with more than FEW ranks also by one
     element per chunk of a sum, and with more than MANY by their place in a sum.
     """
 
@@ -66,7 +66,8 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """The figures of the first of these ranks; with --verify it holds a whole model too."""
+    """What the first of these ranks holds and sends, as a RankKind; with --verify it holds a whole
+    model too."""
     first, single = ranks[0], single_rank(a) if a.config.verify else None
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage

@@ -26,8 +26,8 @@ OF_PARAMETERS = (PaperStage.use, PaperStage.use_again, PaperStage.contribute, Pa
 
 
 class Section(NamedTuple):
-    """A part of a stage. Sections with equal signatures make the same passes, each with its own
-    variables in this order."""
+    """A part of a stage, such as one block. Sections with equal signatures make the same passes,
+    each with its own variables in this order."""
 
     number: int
     signature: str
@@ -182,7 +182,7 @@ def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Ite
 
 
 def _joined(passes: Iterator[Events]) -> Events:
-    """The events of passes that follow each other, as one pass."""
+    """The events of several passes that follow each other, as one pass."""
     exchanges, calls = Counter[Any](), list[Any]()
     for events in passes:
         exchanges.update(events.exchanges)
@@ -191,7 +191,7 @@ def _joined(passes: Iterator[Events]) -> Events:
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """The bytes of a stage, from the bytes of its sections.
+    """The bytes of activations of a stage, computed from those of its sections.
 
     held[i]   what the sections before i keep when i begins, without the input of i
     """

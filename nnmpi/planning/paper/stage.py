@@ -88,7 +88,7 @@ class RecordedExchange(NamedTuple):
 
 
 class Events(NamedTuple):
-    """The log of a pass: its exchanges with how often each happened, and its other calls in
+    """The log of a pass: how often it made each exchange, and its calls to store and statistics in
     order."""
 
     exchanges: Mapping[RecordedExchange, int] = {}
@@ -96,11 +96,10 @@ class Events(NamedTuple):
 
 
 class PassEvents(NamedTuple):
-    """The events of the passes of a stage, the bytes that they take, and the outputs of its forward
-    pass.
+    """What the passes of a stage do, the bytes that they take, and the outputs of the forward pass.
 
-    forward, backward   of the passes F and B
-    inputs, weights     of the two halves of B: gradients of inputs, gradients of parameters
+    forward, backward   events of the passes F and B
+    inputs, weights     events of the two halves of B: gradients of inputs, gradients of parameters
     """
 
     outputs: Sequence["TensorShape"]
@@ -112,7 +111,8 @@ class PassEvents(NamedTuple):
 
 
 class PassRecorder:
-    """Collects the events of the pass that is running."""
+    """Records what the running pass of a stage does: exchanges, uses of parameters, final
+    gradients."""
 
     def __init__(self) -> None:
         self.exchanges, self._calls = Counter[RecordedExchange](), list[Event]()
@@ -121,14 +121,14 @@ class PassRecorder:
         self._calls.append((do, arguments))
 
     def take(self) -> Events:
-        """Returns the events since the last call, and forgets them."""
+        """Returns the events that were recorded since the last call, and forgets them."""
         events = Events(self.exchanges, self._calls)
         self.exchanges, self._calls = Counter(), []
         return events
 
 
 class ExchangeRecorder(StepLog):
-    """A StepLog that passes each exchange to a PassRecorder, with its ranks as places along the
+    """A StepLog that passes each exchange on to a PassRecorder, with its ranks as places along the
     axis."""
 
     def __init__(self, recorder: PassRecorder, groups: Mapping[str, tuple[int, ...]]) -> None:
@@ -188,7 +188,8 @@ class RecordedStats:
 
 
 class PaperRoot(JoinedOutputs):
-    """The outputs of a stage on paper, whose `backward` replays the recorded backward pass."""
+    """The outputs of a stage on paper; calling `backward` on them replays the recorded backward
+    pass."""
 
     __slots__ = ("_events", "_leaves", "_stage", "_stats")
 
@@ -282,7 +283,7 @@ class PaperStage(Module):
     # ---- events
 
     def use(self, variable: int) -> None:
-        """Asks the store for the values of a parameter."""
+        """Asks the store for the values of a parameter, as an op in a forward pass does."""
         _ = self._parameters_by_variable[variable].operand
 
     def use_again(self, variable: int, made: int) -> None:
@@ -297,16 +298,17 @@ class PaperStage(Module):
         p.has_grad = True
 
     def ready(self, variable: int) -> None:
-        """Reports that the gradient of a parameter is final."""
+        """Reports that the gradient of a parameter is final, so that its sum over ranks may
+        start."""
         if self._on_leaf is not None:
             self._on_leaf(self._parameters_by_variable[variable])
 
     def moments(self, local: Moments) -> None:
-        """Asks for batch statistics."""
+        """Asks the batch statistics for moments over all ranks."""
         self._stats.moments(local, lambda summed: None)
 
     def sum(self, sums: Array) -> None:
-        """Asks for sums over the batch."""
+        """Asks the batch statistics for sums over all ranks."""
         self._stats.sum(sums)
 
     def _exchange(self, recorded: RecordedExchange, times: int) -> None:

@@ -34,12 +34,13 @@ def _twins(a: Arrangement, batch: int) -> dict[Hashable, int]:
 
 
 def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
-    """Yields everything that the step of a rank depends on, with variables and stages numbered as
-    on this rank, so that twins yield equal facts."""
+    """Yields everything that the step of a rank depends on, numbered by this rank's own variables
+    and stages: ranks that yield the same facts are twins."""
     at, held = a.mesh.coordinates(rank), a.model_on(rank)
     places = {variable.variable: i for i, variable in enumerate(held.trained)}
     stages = {s: i for i, s in enumerate(held.stages)}
     sizes = micro_batches(a, rank, batch)
+    # a fact that a step depends on and that is missing below would make unequal ranks twins
     shares = tuple(stop - start for start, stop in a.owned_ranges(rank))
     yield shares, at["cp"], tuple(sizes), a.progress[rank]
     for variable, is_counted in zip(held.trained, counting_flags(a, rank), strict=True):
@@ -76,8 +77,8 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
 
 
 def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
-    """How nodes divide the ranks of a group, and the place of `rank` on its own node; equal for
-    twins."""
+    """How nodes divide the ranks of a group, and the place of `rank` on its own node, in a form
+    that is equal for twins."""
     nodes = [a.cluster.nodes[r] for r in group]
     numbers = {node: i for i, node in enumerate(dict.fromkeys(nodes))}
     near = a.cluster.near(rank, group)

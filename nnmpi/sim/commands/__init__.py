@@ -1,1 +1,1 @@
-"""The subcommands of `python -m nnmpi.simulate`: their options, and their output."""
+"""The subcommands of `python -m nnmpi.simulate`: their options and output."""

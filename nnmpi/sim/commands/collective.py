@@ -1,4 +1,4 @@
-"""The subcommand `collective` of `python -m nnmpi.simulate`: one plan, all of them, or a sweep."""
+"""The subcommand `collective` of `python -m nnmpi.simulate`: one algorithm, several, or a sweep."""
 
 import argparse
 import re
@@ -30,7 +30,7 @@ UNITS: dict[str, int] = {"": 1, "b": 1} | {
 
 
 def size(text: str) -> float:
-    """Parse a number of bytes: 100e6, 64KB, 8MB or 1GiB."""
+    """Parses a number of bytes: 100e6, 64KB, 8MB or 1GiB."""
     parts = re.fullmatch(r"(.*?)\s*([a-zA-Z]*)", text, re.S)
     number, unit = parts.groups() if parts and parts[2].lower() in UNITS else (text, "")
     try:
@@ -42,14 +42,14 @@ def size(text: str) -> float:
 
 
 def add_options(c: argparse.ArgumentParser) -> None:
-    """The options of the subcommand."""
+    """Adds the options of the subcommand `collective`."""
     plan = c.add_argument_group("plan")
     plan.add_argument("--operation", default="all-reduce", choices=OPERATIONS)
     plan.add_argument(
         "--algorithm",
         default="all",
         metavar="NAME[,NAME]",
-        help="package.module:NAME of yours included; default: all, side by side",
+        help="names of algorithms or package.module:NAME; default: all, side by side",
     )
     plan.add_argument("--ranks", type=int, required=True, metavar="P")
     plan.add_argument(
@@ -61,21 +61,21 @@ def add_options(c: argparse.ArgumentParser) -> None:
     )
     net.add_options(c)
     output = c.add_argument_group("output")
-    output.add_argument("--draw", action="store_true", help="show the rounds")
-    output.add_argument("--svg", type=Path, metavar="FILE", help="write these rounds as a picture")
+    output.add_argument("--draw", action="store_true", help="draw the rounds as text")
+    output.add_argument("--svg", type=Path, metavar="FILE", help="draw the rounds to an SVG file")
     output.add_argument(
         "--sweep",
         choices=sweep.BY,
-        help="several sizes up to --bytes, or numbers of ranks up to --ranks",
+        help="sizes up to --bytes, or numbers of ranks up to --ranks",
     )
-    output.add_argument("--plot", type=Path, metavar="FILE", help="a picture of a sweep")
+    output.add_argument("--plot", type=Path, metavar="FILE", help="plot the sweep")
     output.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of `collective`."""
+    """The output of the subcommand `collective`."""
     if options.draw and options.json:
-        raise ValueError("--draw and --json exclude each other; leave out one of them")
+        raise ValueError("--draw and --json cannot be combined; leave out one of them")
     names = collective.names(options.operation, options.algorithm)
     shows = "--draw" if options.draw else "--svg" if options.svg else ""
     network = net.network(options)
@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> Any:
         raise ValueError("--plot shows a sweep; add --sweep bytes or --sweep ranks")
     if options.sweep:
         if shows:
-            raise ValueError(f"{shows} shows one number of ranks; leave out --sweep")
+            raise ValueError(f"{shows} draws one number of ranks; leave out --sweep")
         return _swept(options, names, network)
     several = len(names) > 1 or options.algorithm == "all"
     drawn = _drawn(options, names, network, shows) if shows else {}
@@ -117,7 +117,7 @@ def _swept(options: argparse.Namespace, names: list[str], network: Network) -> A
 def _drawn(
     options: argparse.Namespace, names: list[str], network: Network, option: str
 ) -> dict[str, tuple[Algorithm, str]]:
-    """Plans and their drawings, by title; raises ValueError for one that cannot be drawn."""
+    """Algorithms and their drawings, by title; raises ValueError for one that cannot be drawn."""
     drawn, claim = {}, OPERATIONS[options.operation].claim
     for name in names:
         plan = collective.plan(options.operation, name, network)
@@ -135,7 +135,7 @@ def _drawn(
 
 
 def report(c: Record) -> str:
-    """The cost of one plan, with its formulas."""
+    """The cost of one algorithm as text, with its formulas."""
     lines = [
         _heading(f"{c['operation']} by {c['algorithm']}", c),
         f"time      {duration(c['seconds'])}",
@@ -157,7 +157,7 @@ def report(c: Record) -> str:
 
 
 def _heading(title: str, c: Record) -> str:
-    """The operation, the size and the network."""
+    """The operation, the number of ranks, the size and the network."""
     return f"{title}: {plural(c['ranks'], 'rank')}, {amount(c['bytes'])}\n{net.as_text(c)}"
 
 
@@ -172,7 +172,7 @@ def _spread(s: Record, show: Callable[[float], str]) -> str:
 
 
 def table(records: list[Record]) -> str:
-    """Several plans of one operation, side by side."""
+    """The costs of several algorithms of one operation, side by side."""
     best = min(c["seconds"] for c in records)
 
     def to_fastest(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The subcommand `gemm` of `python -m nnmpi.simulate`: its options, and its output."""
+"""The subcommand `gemm` of `python -m nnmpi.simulate`: its options and output."""
 
 import argparse
 import re
@@ -18,7 +18,7 @@ MAX_RANKS = 1024  # a ring is priced round by round, for all ranks
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
-    """The options of the subcommand."""
+    """Adds the options of the subcommand `gemm`."""
     product = p.add_argument_group("product", "x (N, K) times the weight (O, K) transposed")
     product.add_argument("--rows", type=int, required=True, metavar="N", help="rows of x")
     product.add_argument("--inner", type=int, required=True, metavar="K", help="columns of x")
@@ -28,15 +28,15 @@ def add_options(p: argparse.ArgumentParser) -> None:
     ranks.add_argument("--grid", metavar="QxR", help="one grid (default: all of P ranks)")
     moved = "columns of x that a grid moves at a time"
     net.add_number(ranks, "--panel", str(gemm.PANEL), moved, int, "W")
-    net.add_number(ranks, "--dtype-bytes", "4", "bytes of a number", int, "B")
-    net.add_number(ranks, "--flops", "1e11", "operations a second of a rank")
+    net.add_number(ranks, "--dtype-bytes", "4", "bytes of an element", int, "B")
+    net.add_number(ranks, "--flops", "1e11", "floating-point operations of a rank in a second")
     net.add_options(p)
     output = p.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of `gemm`."""
+    """The output of the subcommand `gemm`."""
     g = Gemm(options.rows, options.inner, options.columns)
     grids, network = _grids(g, options), net.network(options)
     records: list[Record] = []
@@ -72,8 +72,8 @@ def _grids(g: Gemm, options: argparse.Namespace) -> list[tuple[int, int]]:
     net.check_count("dtype-bytes", options.dtype_bytes, 16)
     if min(g.inner, g.columns) < options.ranks:
         raise ValueError(
-            f"inner {g.inner} and columns {g.columns} cannot be divided among {options.ranks} "
-            "ranks, of which each needs one: take fewer ranks"
+            f"--inner {g.inner} and --columns {g.columns} cannot be divided among {options.ranks} "
+            "ranks, since each rank needs at least one: take fewer ranks"
         )
     net.check_number("flops", options.flops, 1)
     if options.grid is None:
@@ -84,8 +84,8 @@ def _grids(g: Gemm, options: argparse.Namespace) -> list[tuple[int, int]]:
     q, r = int(sides[1]), int(sides[2])
     if q * r != options.ranks:
         raise ValueError(
-            f"grid {options.grid} has {q * r} ranks, not {options.ranks}: take two numbers of "
-            f"which {options.ranks} is the product"
+            f"grid {options.grid} has {q * r} ranks, not {options.ranks}: take two numbers whose "
+            f"product is {options.ranks}"
         )
     return [(q, r)]
 
@@ -99,7 +99,7 @@ def _heading(r: Record) -> str:
 
 
 def _table(family: PlanFamily, records: list[Record]) -> str:
-    """The layouts side by side."""
+    """The layouts of a family side by side."""
     fastest = min(r["seconds"] for r in records)
     cells = {
         family.about: lambda r: r["layout"],
@@ -116,7 +116,7 @@ def _table(family: PlanFamily, records: list[Record]) -> str:
 
 
 def _verdict(family: PlanFamily, records: list[Record]) -> list[str]:
-    """Which layouts are best, and from how many ranks on a grid of two dimensions is."""
+    """The best layouts, and the number of ranks from which a 2-D grid receives least."""
     goals = {"fastest": "seconds", "least received": "received", "least memory": "memory"}
     best = [f"{goal}: {min(records, key=itemgetter(key))['layout']}" for goal, key in goals.items()]
     point = records[0]["two_dimensions_receive_least_from_ranks"]

@@ -1,4 +1,4 @@
-"""The subcommand `pipeline` of `python -m nnmpi.simulate`: its options, and its output."""
+"""The subcommand `pipeline` of `python -m nnmpi.simulate`: its options and output."""
 
 import argparse
 from pathlib import Path
@@ -15,13 +15,13 @@ from nnmpi.sim.pipeline import Costs, Simulation, simulate
 
 HELP = "schedules of a pipeline"
 
-MIN_VALUE, MAX_VALUE = 1e-30, 1e30  # of times, so that no sum or ratio of them overflows
-MAX_PASSES = 100_000  # forward passes of all stages: a simulation takes a few seconds
-CUT = 1.5  # a picture of several schedules ends where the second longest does, if that is so much
+MIN_VALUE, MAX_VALUE = 1e-30, 1e30  # times in this range have sums and ratios without overflow
+MAX_PASSES = 100_000  # forward passes of all stages, simulated in a few seconds
+CUT = 1.5  # a picture cuts off the longest schedule if it takes so many times the second longest
 
 
 class SimulatedSchedule(NamedTuple):
-    """One schedule: what the simulation gives, and the bubble of its formula, if that holds."""
+    """One schedule with its simulation, and the bubble of its formula if that applies."""
 
     name: str
     schedule: Schedule
@@ -31,12 +31,12 @@ class SimulatedSchedule(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name, with the stages of a rank if it has several."""
+        """The name, with the number of stages a rank if there are several."""
         return f"{self.name}, {self.stages} stages a rank" if self.stages > 1 else self.name
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
-    """The options of the subcommand."""
+    """Adds the options of the subcommand `pipeline`."""
     plan = p.add_argument_group("pipeline")
     names = f"{', '.join(SCHEDULES)} or package.module:NAME"
     plan.add_argument("--schedule", metavar="SCHEDULE", help=names)
@@ -46,20 +46,20 @@ def add_options(p: argparse.ArgumentParser) -> None:
     )
     plan.add_argument("--micro-batches", type=int, required=True, metavar="M")
     plan.add_argument(
-        "--virtual-stages", type=int, metavar="V", help="stages a rank of interleaved (default 2)"
+        "--virtual-stages", type=int, metavar="V", help="stages a rank, interleaved (default 2)"
     )
-    plan.add_argument("--recompute", action="store_true", help="forward passes run again")
+    plan.add_argument("--recompute", action="store_true", help="forward passes are recomputed")
     times = p.add_argument_group("times", "in any unit")
-    add_number(times, "--forward", "1", "a micro-batch on a rank")
-    add_number(times, "--backward", "2", "the same")
-    add_number(times, "--send", "0", "a message")
+    add_number(times, "--forward", "1", "forward pass of a micro-batch on a rank")
+    add_number(times, "--backward", "2", "backward pass of a micro-batch on a rank")
+    add_number(times, "--send", "0", "one message")
     output = p.add_argument_group("output")
     output.add_argument("--svg", type=Path, metavar="FILE", help="write a picture")
     output.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of `pipeline`."""
+    """The output of the subcommand `pipeline`."""
     if bool(options.schedule) == options.compare:
         raise ValueError("give one of --schedule and --compare")
     names = list(SCHEDULES) if options.compare else [options.schedule]
@@ -73,14 +73,14 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
-    """The stages a rank has under a schedule; a comparison gives several to those that may."""
+    """The number of stages a rank under a schedule; a comparison uses several where possible."""
     if o.virtual_stages is None or (o.compare and not schedule.virtual):
         return 2 if schedule.virtual else 1
     return int(o.virtual_stages)
 
 
 def _check(o: argparse.Namespace, v: int) -> None:
-    """Raises ValueError for numbers out of range of a simulation, with v stages a rank."""
+    """Raises ValueError if a number is out of range for a simulation with v stages a rank."""
     for name, value in (("forward", o.forward), ("backward", o.backward), ("send", o.send)):
         if value and not MIN_VALUE <= value <= MAX_VALUE:
             raise ValueError(
@@ -92,12 +92,12 @@ def _check(o: argparse.Namespace, v: int) -> None:
     if passes > MAX_PASSES:
         raise ValueError(
             f"{o.stages * v} stages and {o.micro_batches} micro-batches, counted as at least one a "
-            f"rank, are {passes} forward passes, more than {MAX_PASSES}: take fewer"
+            f"rank, make {passes} forward passes, more than {MAX_PASSES}: take fewer"
         )
 
 
 def _simulated(name: str, o: argparse.Namespace) -> SimulatedSchedule:
-    """Simulate one schedule; raises ValueError for numbers out of range."""
+    """Simulates one schedule; raises ValueError for numbers out of range."""
     schedule, p, m = find(name), o.stages, o.micro_batches
     v = _stages_of(schedule, o)
     schedule.check(p, m, v)
@@ -131,7 +131,7 @@ def _picture(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
 
 
 def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
-    """One schedule: its figures, its ranks, its timeline."""
+    """One schedule as text: its figures, its ranks and its timeline."""
     schedule, result = s.schedule, s.result
     value = f"holds {schedule.holds}" if s.formula is None else f"= {s.formula:.4g}"
     figures = [
@@ -152,7 +152,7 @@ def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
 
 
 def _table(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
-    """Several schedules side by side; what ranks hold is that of the rank with most."""
+    """Several schedules side by side; memory is that of the rank with the most."""
     cells = {
         "schedule": lambda s: s.label,
         "time": lambda s: f"{s.result.makespan:.6g}",

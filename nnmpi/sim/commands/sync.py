@@ -1,9 +1,9 @@
 """The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers.
 
-Workers and a parameter server on paper: who computes when, and how stale gradients are. Only steps
+Simulates workers and a parameter server: who computes when, and how stale gradients are. Only steps
 take time; messages and the server take none. A worker pulls parameters, computes a gradient, pushes
-it, and may begin its next step unless it is more than `bound` steps ahead of the slowest one: 0 is
-BSP, S is SSP with staleness S, infinity is ASP.
+it, and may begin its next step unless it is more than `bound` steps ahead of the slowest worker: 0
+is BSP, S is SSP with staleness S, infinity is ASP.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from nnmpi.sim.network import Record
 
 HELP = "bsp, ssp and asp with slow workers"
 
-STALENESS = 3  # of ssp, if none is given
-MOST = 100_000  # gradients: a simulation takes a few seconds
+STALENESS = 3  # default of ssp
+MOST = 100_000  # gradients, simulated in a few seconds
 
 
 class WorkerStep(NamedTuple):
-    """A step of a worker, from when it pulled until it pushed.
+    """A step of a worker, from its pull of parameters to its push of a gradient.
 
-    staleness: gradients of others that the server has applied in between
+    staleness: number of other workers' gradients that the server has applied in between
     """
 
     worker: int
@@ -42,7 +42,10 @@ class WorkerStep(NamedTuple):
 def simulate(
     bound: float, duration: Callable[[int, int], float], p: int, gradients: int
 ) -> list[WorkerStep]:
-    """An epoch of p workers in the order of their pushes; a step takes duration(worker, step)."""
+    """Simulates an epoch of p workers; returns their steps in the order of their pushes.
+
+    A step takes duration(worker, step); a worker may be `bound` steps ahead of the slowest one.
+    """
     clocks, pulled, began, waiting = [0] * p, [0] * p, [0.0] * p, set[int]()
     busy, left = [(duration(w, 0), w) for w in range(p)], gradients - p
     heapq.heapify(busy)
@@ -62,7 +65,7 @@ def simulate(
 
 
 def timeline(done: Sequence[WorkerStep], p: int, title: str = "") -> Timeline:
-    """The steps of p workers, between which a worker waits."""
+    """The steps of p workers as a timeline; between its steps a worker waits."""
     spans = tuple(Span(g.worker, "STEP", g.step, g.worker, g.start, g.end) for g in done)
     return Timeline(spans, p, title)
 
@@ -71,10 +74,10 @@ def timeline(done: Sequence[WorkerStep], p: int, title: str = "") -> Timeline:
 
 
 def bsp_time(delays: Sequence[Delay]) -> float:
-    """The mean of the slowest worker's step.
+    """The mean time of a BSP step: the expected step time of the slowest worker.
 
-    A worker's step takes `always` with probability 1 - share, else always * jitter. The chance
-    that all take at most x is a product, and jumps only at these values of x.
+    A worker's step takes `always` with probability 1 - share, else always * jitter. The probability
+    that all workers take at most x is a product, which jumps only at these values of x.
     """
     points = sorted({d.always * f for d in delays for f in (1.0, d.jitter)})
     below = [math.prod(_at_most(d, x) for d in delays) for x in points]
@@ -87,12 +90,12 @@ def _at_most(d: Delay, x: float) -> float:
 
 
 def ssp_time(delays: Sequence[Delay]) -> float:
-    """The time that no bound can beat: the pace of the worker that is slowest on average."""
+    """The time of a step that no bound can beat: that of the worker that is slowest on average."""
     return max(d.mean for d in delays)
 
 
 def asp_time(delays: Sequence[Delay]) -> float:
-    """Each worker has its own pace."""
+    """The time for as many gradients as workers, if each worker keeps its own pace."""
     return len(delays) / sum(1 / d.mean for d in delays)
 
 
@@ -115,23 +118,23 @@ MODES = {
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
-    """The options of the subcommand."""
+    """Adds the options of the subcommand `sync`."""
     run = p.add_argument_group("run")
     run.add_argument("--workers", type=int, required=True, metavar="P")
-    run.add_argument("--steps", type=int, default=12, help="of each worker, on average")
-    run.add_argument("--sync", choices=MODES, help="one of them; default: all, side by side")
-    run.add_argument("--staleness", type=int, metavar="S", help=f"of ssp (default {STALENESS})")
+    run.add_argument("--steps", type=int, default=12, help="steps a worker, on average")
+    run.add_argument("--sync", choices=MODES, help="default: all modes, side by side")
+    run.add_argument("--staleness", type=int, metavar="S", help=f"for ssp (default {STALENESS})")
     slow = p.add_argument_group("slow workers")
-    slow.add_argument("--slow-rank", metavar="R:FACTOR[,...]", help="these are always slow")
-    slow.add_argument("--jitter", metavar="P:FACTOR", help="each is, in a fraction P of its steps")
-    slow.add_argument("--seed", type=int, default=0, help="of the steps that are slow")
+    slow.add_argument("--slow-rank", metavar="R:FACTOR[,...]", help="workers that are always slow")
+    slow.add_argument("--jitter", metavar="P:FACTOR", help="each is slow in a share P of steps")
+    slow.add_argument("--seed", type=int, default=0, help="chooses the slow steps")
     output = p.add_argument_group("output")
     output.add_argument("--svg", type=Path, metavar="FILE", help="write a picture")
     output.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of `sync`."""
+    """The output of the subcommand `sync`."""
     p, steps = options.workers, options.steps
     if p < 1 or steps < 1 or p * steps > MOST:
         raise ValueError(
@@ -140,8 +143,8 @@ def run(options: argparse.Namespace) -> Any:
         )
     if options.sync in ("bsp", "asp") and options.staleness is not None:
         raise ValueError(
-            f"--staleness {options.staleness} is of --sync ssp, and {options.sync} has none: leave "
-            "it out"
+            f"--staleness {options.staleness} is for --sync ssp; --sync {options.sync} has none: "
+            "leave it out"
         )
     staleness = STALENESS if options.staleness is None else options.staleness
     if staleness < 0:
@@ -167,7 +170,7 @@ def run(options: argparse.Namespace) -> Any:
 def _simulated(
     staleness: int, delays: Sequence[Delay], steps: int
 ) -> Iterator[tuple[Record, Timeline]]:
-    """The record of each mode, and its steps as spans, between which a worker waits.
+    """Yields the record and timeline of each mode.
 
     BSP comes first: the others are compared with it.
     """

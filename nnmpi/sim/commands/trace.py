@@ -1,6 +1,6 @@
-"""The subcommand `trace` of `python -m nnmpi.simulate`: steps of a real run, drawn.
+"""The subcommand `trace` of `python -m nnmpi.simulate`: draws steps of a real run.
 
-They come from the file that `python -m nnmpi.train --trace` wrote.
+It reads a file that `python -m nnmpi.train --trace` wrote.
 """
 
 import argparse
@@ -18,13 +18,13 @@ from nnmpi.sim.drawing.timeline import BACKGROUND, GAPS, Span, Timeline, draw
 HELP = "steps of a real run"
 
 DRAWN_AS = dict.fromkeys(("SEND_F", "SEND_B", "RECV_F", "RECV_B", "exchange"), "communicate")
-"""Categories of the file that are kinds of spans under another name; others keep theirs."""
+"""Kinds of spans for categories of the file that have another name; others keep theirs."""
 
 LONGEST_FILE = 500_000_000  # bytes: a few million events
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
-    """The options of the subcommand."""
+    """Adds the options of the subcommand `trace`."""
     p.add_argument("file", type=Path, metavar="FILE", help="of python -m nnmpi.train --trace")
     p.add_argument("--step", type=int, metavar="K", help="default: the one of median time")
     p.add_argument("--steps", type=int, default=1, metavar="N", help="so many steps (default 1)")
@@ -32,7 +32,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> str:
-    """The output of `trace`."""
+    """The output of the subcommand `trace`."""
     if options.steps < 1:
         raise ValueError(f"--steps {options.steps} must be at least 1")
     if options.svg and options.svg.resolve() == options.file.resolve():
@@ -46,17 +46,17 @@ def run(options: argparse.Namespace) -> str:
 
 
 class TraceFile(NamedTuple):
-    """The events of a file by step: spans in microseconds, whose kinds are categories."""
+    """The events of a trace file by step, as spans in microseconds whose kinds are categories."""
 
     path: Path
     steps: dict[int, list[Span]]
-    background: dict[int, list[Span]]  # what went on beside those
+    background: dict[int, list[Span]]  # communication that went on beside the steps
     ranks: int
     simulated: tuple[Span, ...] = ()  # a step of a pipeline, in seconds
 
     @classmethod
     def read(cls, path: Path) -> "TraceFile":
-        """Raises ValueError for another file, and for one that is too long to be read."""
+        """Reads a trace file; raises ValueError if the file is no trace, or too long."""
         name = shown(path)
         fewer = "trace fewer steps or fewer ranks"
         text = content(path, name, LONGEST_FILE, "name another file", fewer)
@@ -76,13 +76,13 @@ class TraceFile(NamedTuple):
                 span.rank for spans in (*steps.values(), *background.values()) for span in spans
             }
             if numbers - {*range(len(events))}:
-                raise ValueError("a rank that is not from 0 on")
+                raise ValueError("its rank numbers do not start at 0")
         if not steps:
             raise ValueError(f"{name} has no complete step; trace a longer run")
         return cls(path, dict(steps), dict(background), 1 + max(numbers), simulated)
 
     def median_step(self) -> int:
-        """The step whose time is in the middle."""
+        """The step whose time is the median."""
         times = {
             step: max(e.end for e in events) - min(e.start for e in events)
             for step, events in self.steps.items()
@@ -90,7 +90,7 @@ class TraceFile(NamedTuple):
         return sorted(times, key=times.__getitem__)[len(times) // 2]
 
     def timeline(self, first: int, count: int = 1) -> Timeline:
-        """The spans of each rank in so many steps, in milliseconds since the first of them began.
+        """The spans of each rank in `count` steps, in milliseconds from their beginning.
 
         Raises ValueError for steps that were not recorded.
         """
@@ -115,14 +115,14 @@ class TraceFile(NamedTuple):
 
 
 def _span(event: dict[str, Any]) -> Span:
-    """A complete event, with times in whole nanoseconds."""
+    """Converts a complete event of a trace file to a span, with times in whole nanoseconds."""
     args, start, duration = event["args"], float(event["ts"]), float(event["dur"])
     at = event["pid"], str(event["cat"]), args.get("micro", -1), args.get("stage", 0)
     return Span(*at, round(start, 3), round(start + duration, 3))
 
 
 def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
-    """The spans of a rank, one after the other: an operation is cut where it waits."""
+    """Yields a rank's spans one after the other; an operation is cut at each of its waits."""
     operations = sorted((e for e in events if e.kind not in GAPS), key=lambda e: e.start)
     waits = deque(sorted((e for e in events if e.kind in GAPS), key=lambda e: e.start))
     for operation in operations:
@@ -136,7 +136,7 @@ def _flat(events: Sequence[Span], start: float) -> Iterator[Span]:
 
 
 def _cut(event: Span, begin: float, end: float, start: float) -> Iterator[Span]:
-    """A part of an event, in milliseconds, if it is not empty."""
+    """Yields a part of an event, in milliseconds, unless it is empty."""
     if begin < end:
         kind = DRAWN_AS.get(event.kind, event.kind)
         yield event._replace(kind=kind, start=(begin - start) / 1e3, end=(end - start) / 1e3)

@@ -1,1 +1,1 @@
-"""Text tables and SVG pictures of plans and of real runs; it computes nothing of its own."""
+"""Text tables and SVG pictures of plans and of real runs; computes nothing of its own."""

@@ -24,7 +24,7 @@ from nnmpi.sim.drawing.tables import columns
 # The upper line of a row shows the messages, the lower one what each rank holds afterwards: for
 # each chunk, how many ranks' contributions it contains.
 
-MAX_RANKS = 16  # one column each
+MAX_RANKS = 16  # each has a column
 DIGITS = ".123456789abcdefg"  # the number of contributions in a chunk
 LEGEND = """\
 2>1  sends chunk 2 to rank 1     +3  adds what arrives to chunk 3     =3  replaces it
@@ -33,7 +33,7 @@ Below, what each rank then holds: the number of contributions in each chunk (a i
 
 
 def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
-    """Draw the plan for p ranks; raises PlanError if it does not satisfy the claim."""
+    """Draws an algorithm for p ranks as text; raises PlanError if it does not satisfy the claim."""
     check_ranks(p)
     chunks, sums = algorithm.chunks(p), Expressions(p)
     (_, start), *plan = rounds(algorithm, p, claim, sums)
@@ -46,7 +46,7 @@ def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
 
 
 def check_ranks(p: int) -> None:
-    """Raises ValueError unless there is room for so many ranks."""
+    """Raises ValueError unless a drawing has room for p ranks."""
     if not 1 <= p <= MAX_RANKS:
         raise ValueError(f"a drawing has room for 1 to {MAX_RANKS} ranks, got {p}")
 
@@ -63,7 +63,7 @@ def _cell(s: Step, chunks: int) -> str:
 
 
 def span(range_: tuple[int, int], chunks: int) -> str:
-    """The chunks of a message: `3`, `0-1` or `all`."""
+    """The chunks of a message as text: `3`, `0-1` or `all`."""
     lo, hi = range_
     if (lo, hi) == (0, chunks):
         return "all"
@@ -71,7 +71,7 @@ def span(range_: tuple[int, int], chunks: int) -> str:
 
 
 def _table(rows: list[list[str]], boundaries: list[int]) -> str:
-    """Align the columns; insert a rule before the rows at which reduction ends."""
+    """Aligns the columns and inserts a rule before the rows at which reduction ends."""
     lines = columns(rows, str.ljust, str.ljust).split("\n")
     rule = "-- from here on, what arrives replaces a chunk --".ljust(max(map(len, lines)), "-")
     for i in reversed(boundaries):
@@ -82,13 +82,13 @@ def _table(rows: list[list[str]], boundaries: list[int]) -> str:
 # ---- the picture
 
 COLUMN, CELLS, HEIGHT, FLIGHT, MARGIN, TOP = 112.0, 92.0, 22.0, 74.0, 80.0, 84.0  # in pixels
-OFF, HEAD = 16.0, 9.0  # from the middle of a box to where arrows begin and end; of an arrow
+OFF, HEAD = 16.0, 9.0  # from the middle of a box to the ends of its arrows; length of an arrowhead
 ADDED, REPLACED = "#2f6fd0", "#d5700a"
-LIGHT, DARK = "#dce8fb", "#1f4e9c"  # of a chunk of one rank, and of all
+LIGHT, DARK = "#dce8fb", "#1f4e9c"  # a chunk with one contribution, and with all
 
 
 def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) -> str:
-    """The plans for p ranks as an SVG, one below the other under their titles.
+    """The algorithms for p ranks as an SVG document, one below the other under their titles.
 
     Raises PlanError if one does not satisfy the claim.
     """
@@ -114,7 +114,7 @@ def _centre(rank: int) -> float:
 
 
 def _legend(p: int, y: float) -> Iterator[str]:
-    """The meaning of colours."""
+    """Yields the legend of the colours."""
     x = 16.0
     for colour, words in (
         (ADDED, "is added"),
@@ -135,7 +135,7 @@ def _shade(ranks: int, p: int) -> str:
 def _held(
     name: str, have: Sequence[Sequence[int | None]], sums: Expressions, y: float
 ) -> Iterator[str]:
-    """The chunks of all ranks, with the number of contributions where there is room."""
+    """Yields the chunks of all ranks, with the number of contributions if there is room."""
     p = len(have)
     yield text(MARGIN - 12, y + HEIGHT / 2, name, 13, QUIET, "end")
     for r, row in enumerate(have):
@@ -151,9 +151,9 @@ def _held(
 
 
 def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
-    """An arrow from each sender's box down to the receiver's, with the chunks at its end.
+    """Yields an arrow for each message, from the sender's box to the receiver's, with its chunks.
 
-    A rank sends from the right half of its box, and receives at the left one.
+    A rank sends from the right half of its box, and receives at the left half.
     """
     for r, s in enumerate(steps):
         if s.to < 0:
@@ -161,7 +161,7 @@ def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
         colour = ADDED if s.reduce else REPLACED
         x, y0, end, bottom = _centre(r) + OFF, y + 2, _centre(s.to) - OFF, y + FLIGHT - 3
         dx, dy = end - x, bottom - y0
-        back = HEAD / hypot(dx, dy)  # of the way: where the head begins
+        back = HEAD / hypot(dx, dy)  # the arrowhead's share of the way
         bx, by = end - back * dx, bottom - back * dy
         wx, wy = -back * dy / 2, back * dx / 2
         line = f"M{x:.1f} {y0:.1f}L{bx:.1f} {by:.1f}"
@@ -170,6 +170,6 @@ def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
             f'<path d="M{end:.1f} {bottom:.1f}L{bx + wx:.1f} {by + wy:.1f}'
             f'L{bx - wx:.1f} {by - wy:.1f}z" fill="{colour}"/>'
         )
-        side = 1 if dx > 0 else -1  # the arrow comes from the other one
+        side = 1 if dx > 0 else -1  # the side of the text; the arrow comes from the other side
         at = "start" if side > 0 else "end"
         yield text(end + 6 * side, bottom - 9, span(s.send, chunks), 12, colour, at, "bold")

@@ -1,4 +1,4 @@
-"""Timelines as a picture: one row a rank, a box for each span, all on one scale of time."""
+"""Timelines as an SVG picture: one row a rank, a box for each span, all on one time scale."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape
@@ -9,19 +9,19 @@ from nnmpi.sim.drawing.timeline import BACKGROUND, GAPS, Span, Timeline, kinds, 
 
 ROW, GAP, MARGIN, HEADING = 30, 6, 84, 38  # in pixels
 PLOT = 900  # the width: a wider picture would have labels too small for a page of 800 pixels
-LEAST = 800  # the width of a picture: a page would stretch a narrower one, and its letters
-LINE = 3  # the width of what takes no time
-SMALLEST = 9.0  # of a label
-HIGH = 0.72  # the height of a digit, over its size
-NARROWEST = HIGH * SMALLEST + 1  # box that has room for a number, turned by 90 degrees
-MOST_BANDS = 6  # of a timeline that is too long for one row a rank
-BOLD = 0.57  # the mean width of a bold letter, over its size
+LEAST = 800  # smallest width of a picture: a page would stretch a narrower one, letters included
+LINE = 3  # width of a span without duration
+SMALLEST = 9.0  # font size of a label
+HIGH = 0.72  # height of a digit over its font size
+NARROWEST = HIGH * SMALLEST + 1  # width of a box with room for a number turned by 90 degrees
+MOST_BANDS = 6  # for a timeline that is too long for one row a rank
+BOLD = 0.57  # mean width of a bold letter over its font size
 INK, QUIET, PAPER, IDLE = "#1f2430", "#667085", "#ffffff", "#eef0f3"
 FONT = "font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\""
 
 
 class Band(NamedTuple):
-    """A stretch of time from start to end, which is as wide as the plot."""
+    """A section of time, from start to end, drawn as wide as the plot."""
 
     start: float
     end: float
@@ -32,7 +32,7 @@ class Band(NamedTuple):
         return PLOT / (self.end - self.start)
 
     def x(self, time: float) -> float:
-        """The pixel of a time; times outside are at the border."""
+        """The x coordinate of a time; times outside the band are at its border."""
         return MARGIN + (min(max(time, self.start), self.end) - self.start) * self.scale
 
 
@@ -40,7 +40,7 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
     """An SVG document of timelines one below the other, with a time axis and a legend.
 
     Later stages of a rank are darker. Time without a span is idle and has the colour of the row.
-    What comes after `until` is cut off, so that one slow timeline does not squeeze the others.
+    Time after `until` is cut off, so that one slow timeline does not squeeze the others.
     """
     end = until or max(timeline.end for timeline in timelines) or 1
     y, parts = 16.0, list[str]()
@@ -60,7 +60,7 @@ def svg(timelines: Sequence[Timeline], title: str = "", until: float | None = No
 
 
 def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
-    """As many as give the shortest computation room for its number; one if these are too many."""
+    """Bands in which the shortest computation has room for its number; one if too many."""
     least = shortest(timelines)
     count = ceil(end / least / floor(PLOT / NARROWEST) - 1e-9)
     if not 1 < count <= MOST_BANDS:
@@ -70,7 +70,7 @@ def _bands(timelines: Sequence[Timeline], end: float) -> list[Band]:
 
 
 def page(width: float, height: float, parts: Iterable[str]) -> str:
-    """An SVG document of this size, which is as wide as the page that shows it."""
+    """An SVG document of this size, scaled to the width of the page that shows it."""
     width = max(width, LEAST)
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" '
@@ -80,7 +80,7 @@ def page(width: float, height: float, parts: Iterable[str]) -> str:
 
 
 def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[str]:
-    """The heading and rows of one timeline."""
+    """Yields the heading and rows of one timeline."""
     if timeline.title:
         size = min(16, (MARGIN + PLOT) / (BOLD * len(timeline.title)))
         yield text(16, y + 24, timeline.title, size, weight="bold")
@@ -101,7 +101,7 @@ def _timeline(timeline: Timeline, y: float, band: Band, end: float) -> Iterator[
 
 
 def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
-    """A box with the number of the micro-batch, if it can be read; a line if it takes no time."""
+    """Yields a box with its micro-batch, if that fits, or a line for a span without duration."""
     x, width = band.x(span.start), band.x(span.end) - band.x(span.start)
     if span.start == span.end:
         yield box(x - LINE / 2, top, LINE, ROW, style(span.kind).colour)
@@ -118,7 +118,7 @@ def _span(span: Span, chunk: int, top: float, band: Band) -> Iterator[str]:
 
 
 def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
-    """The number of a box, from bottom to top where the box is too narrow for it."""
+    """The number of a box, turned by 90 degrees if the box is too narrow for it."""
     size = min(14.0, (width - 3) / (0.6 * len(number)))
     if size >= SMALLEST:
         return text(x, y, number, size, colour, "middle")
@@ -127,7 +127,7 @@ def _number(number: str, x: float, y: float, width: float, colour: str) -> str:
 
 
 def _axis(y: float, band: Band, unit: str) -> Iterator[str]:
-    """A line with ticks at round numbers."""
+    """Yields a line with ticks at round numbers."""
     yield f'<path d="M{MARGIN} {y:g}h{PLOT}" stroke="{QUIET}"/>'
     step = _round_step(90 / band.scale)
     for k in range(ceil(band.start / step - 1e-9), floor(band.end / step + 1e-9) + 1):
@@ -138,13 +138,13 @@ def _axis(y: float, band: Band, unit: str) -> Iterator[str]:
 
 
 def _round_step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, 20, ... that is not less."""
+    """The smallest of 1, 2, 5, 10, 20, ... that is at least `least`."""
     power = 10.0 ** floor(log10(least))
     return next(power * n for n in (1, 2, 5, 10) if power * n >= least * (1 - 1e-9))
 
 
 def _legend(y: float, timelines: Sequence[Timeline]) -> tuple[list[str], float]:
-    """A box and a name for each kind that occurs, in lines, and the height of the last line."""
+    """A box and a name for each kind that occurs, and the y coordinate of the last line."""
     x, parts = float(MARGIN), list[str]()
     entries = [(style(kind).name, style(kind).colour) for kind in kinds(timelines)]
     entries.append(("idle", IDLE))
@@ -161,13 +161,13 @@ def _legend(y: float, timelines: Sequence[Timeline]) -> tuple[list[str], float]:
 
 
 def blend(a: str, b: str, part: float) -> str:
-    """The colour at a part of the way from one colour to another."""
+    """The colour at a part (0 to 1) of the way from colour a to colour b."""
     pairs = ((int(a[i : i + 2], 16), int(b[i : i + 2], 16)) for i in (1, 3, 5))
     return "#" + "".join(f"{round(x + (y - x) * part):02x}" for x, y in pairs)
 
 
 def box(x: float, y: float, width: float, height: float, colour: str, more: str = "") -> str:
-    """A rectangle; `more` are other attributes."""
+    """An SVG rectangle; `more` holds other attributes."""
     size = f'width="{width:.2f}" height="{height:g}"'
     return f'<rect x="{x:.2f}" y="{y:g}" {size} fill="{colour}"{more}/>'
 
@@ -176,7 +176,7 @@ def text(
     x: float, y: float, words: str, size: float, colour: str = INK, anchor: str = "start",
     weight: str = "normal", more: str = "",
 ) -> str:  # fmt: skip
-    """Text whose middle is at the height y; `more` are other attributes."""
+    """SVG text whose middle is at height y; `more` holds other attributes."""
     return (
         f'<text x="{x:.2f}" y="{y + size * 0.36:.2f}" font-size="{size:.3g}" fill="{colour}" '
         f'text-anchor="{anchor}" font-weight="{weight}"{more}>{escape(words)}</text>'

@@ -7,7 +7,7 @@ Align: TypeAlias = Callable[[str, int], str]
 
 
 def duration(seconds: float) -> str:
-    """Seconds with three digits and a unit."""
+    """Formats seconds with three digits and a unit."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
         if abs(seconds) >= size * (1 - 1e-12):
             return f"{_three(seconds / size)} {unit}"
@@ -15,7 +15,7 @@ def duration(seconds: float) -> str:
 
 
 def amount(nbytes: float) -> str:
-    """Bytes in decimal units, as is usual for networks."""
+    """Formats bytes in decimal units, as usual for networks."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if nbytes >= size:
             return f"{nbytes / size:.4g} {unit}"
@@ -29,17 +29,17 @@ def _three(x: float) -> str:
 def columns(
     rows: Sequence[Sequence[str]], first: Align = str.ljust, others: Align = str.rjust
 ) -> str:
-    """Rows of cells as lines; the first cell and the others are at these sides of their columns."""
+    """Formats rows of cells as lines; `first` aligns the first column, `others` the rest."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ([first(head, widths[0]), *map(others, cells, widths[1:])] for head, *cells in rows)
     return "\n".join("  ".join(line).rstrip() for line in lines)
 
 
 def table(cells: Mapping[str, Callable[[Any], str]], things: Iterable[Any]) -> str:
-    """A line for each thing, below a line of headings; `cells` has the text of each column."""
+    """A table with a line for each item; `cells` maps headings to functions of an item."""
     return columns([[*cells], *([text(thing) for text in cells.values()] for thing in things)])
 
 
 def plural(n: int, noun: str, ending: str = "s") -> str:
-    """`1 rank`, `1,024 ranks`."""
+    """Formats a count with its noun: `1 rank`, `1,024 ranks`."""
     return f"{n:,} {noun}{ending * (n != 1)}"

@@ -1,9 +1,9 @@
-"""Timelines: what ranks did, simulated or measured, as values and as text.
+"""Timelines: the activities of ranks, simulated or measured, as values and as text.
 
     rank 0  F0 F1 ......B0--- F2 B1--- ...B2---
     rank 1  ...F0 B0--- F1 B1--- F2 B2--- ...
 
-Kinds are open: those of ops (F, B, I, W, ...), and whatever a trace of a real run adds.
+Kinds are open: those of ops (F, B, I, W, ...), and others that traces of real runs add.
 """
 
 from collections import defaultdict
@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-WIDTH = 120  # of a drawing as text, in columns
+WIDTH = 120  # columns of a drawing as text
 IDLE = "."
 COMPUTE = ("F", "B", "I", "W", "STEP")
 BACKGROUND = "background"
 GAPS = ("wait", "communicate")
-"""Kinds of what lies between computations; pictures number only the latter."""
+"""Kinds of spans between computations; pictures number only computations."""
 
 
 class Span(NamedTuple):
-    """One thing that a rank did, from start to end."""
+    """One activity of a rank, from start to end."""
 
     rank: int
     kind: str
@@ -31,28 +31,28 @@ class Span(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Spans of several ranks on one clock, which starts at 0; later ones are drawn over others.
+    """Spans of several ranks on one clock that starts at 0; later spans cover earlier ones.
 
-    Those in the background overlap with others: pictures have them below the row of the rank.
+    Spans in the background overlap with others: pictures draw them below the row of the rank.
     """
 
     spans: tuple[Span, ...]
     ranks: int
     title: str = ""
-    unit: str = ""  # of time: "ms"; nothing where only ratios matter
+    unit: str = ""  # of time: "ms"; empty if only ratios matter
 
     @property
     def end(self) -> float:
-        """When the last span ends."""
+        """The end of the last span."""
         return max((span.end for span in self.spans), default=0)
 
 
 class Style(NamedTuple):
-    """How a kind is drawn."""
+    """The name, letter and colour with which a kind is drawn."""
 
     name: str
-    letter: str  # as text; the micro-batch follows
-    colour: str  # as a picture
+    letter: str  # in text, followed by the micro-batch
+    colour: str  # in pictures
 
 
 KINDS = {
@@ -73,18 +73,18 @@ KINDS = {
 
 
 def style(kind: str) -> Style:
-    """How any kind is drawn: others than those of the table are grey."""
+    """The style of a kind; kinds that are not in the table are grey."""
     return KINDS.get(kind, Style(kind, kind[:1] or "?", "#c4c8cf"))
 
 
 def kinds(timelines: Iterable[Timeline]) -> list[str]:
-    """The kinds that occur, in the order of the table."""
+    """The kinds of spans that occur in timelines, in the order of KINDS."""
     seen = {span.kind for timeline in timelines for span in timeline.spans}
     return [k for k in KINDS if k in seen] + sorted(seen.difference(KINDS))
 
 
 def shortest(timelines: Iterable[Timeline]) -> float:
-    """How long the shortest kind of computation usually takes; drawings have room for that."""
+    """The median duration of the shortest kind of computation, for which drawings leave room."""
     durations = defaultdict(list)
     for t in timelines:
         for span in t.spans:
@@ -95,7 +95,7 @@ def shortest(timelines: Iterable[Timeline]) -> float:
 
 
 def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
-    """One row a rank, all timelines on one scale, and what the letters mean."""
+    """Draws timelines as text on one scale, a row for each rank, with a legend of the letters."""
     timelines = [
         t._replace(spans=tuple(s for s in t.spans if s.kind != BACKGROUND)) for t in timelines
     ]
@@ -115,14 +115,14 @@ def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
 
 
 def _scale(timelines: Sequence[Timeline], columns: int) -> float:
-    """Columns for a unit of time: 1 to 4 for a short span, less if there is no room."""
+    """Columns for a unit of time: a short span gets 1 to 4 columns, or less if there is no room."""
     least, end = shortest(timelines), max(timeline.end for timeline in timelines)
     room = columns * least / end if end else 1
     return min(int(room), 4) / least if room >= 1 else columns / end
 
 
 def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) -> list[str]:
-    """The characters of each rank."""
+    """The characters of each rank's row."""
     width = round(timeline.end * scale)
     rows = [[IDLE] * width for _ in range(timeline.ranks)]
     for span in timeline.spans:
@@ -132,7 +132,7 @@ def _rows(timeline: Timeline, scale: float, cell: Callable[[Span, int], str]) ->
 
 
 def _cell(span: Span, width: int) -> str:
-    """`B12-- ` in six columns, `B2` in two, one character in one."""
+    """The text of a span: `B12-- ` in six columns, `B2` in two, one character in one."""
     if width < 2:
         return _fill(span, width)
     letter, number = style(span.kind).letter, str(span.micro) if span.micro >= 0 else ""
@@ -142,13 +142,13 @@ def _cell(span: Span, width: int) -> str:
 
 
 def _is_cut(span: Span, scale: float) -> bool:
-    """Whether `_cell` shows the last digits of the number only."""
+    """True if `_cell` shows only the last digits of the micro-batch."""
     width = round(span.end * scale) - round(span.start * scale)
     return span.micro >= 10 and 2 <= width <= len(str(span.micro))
 
 
 def _fill(span: Span, width: int) -> str:
-    """The last digit of the micro-batch for a forward pass, else the kind."""
+    """A span as repeated characters: the last digit for a forward pass, else the kind."""
     letter = style(span.kind).letter
     return (str(span.micro)[-1] if letter == "F" else letter.lower()) * width
 
