@@ -163,16 +163,16 @@ def topk(
 def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Sorted:
     (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
-    at = shape.axis_within(axis, rows.ndim)
-    n = rows.shape[at]
+    axis_index = shape.axis_within(axis, rows.ndim)
+    n = rows.shape[axis_index]
     if k is not None and not 0 <= k <= n:
         raise ValueError(
             f"topk: k={k} is not within the {n} elements along axis {axis} of shape {t.shape}"
         )
-    order = apply(logic.argsort, rows, axis=at, descending=descending)
+    order = apply(logic.argsort, rows, axis=axis_index, descending=descending)
     if k is not None:
-        order = order[(slice(None),) * at + (slice(k),)]
-    values = apply(shape.take_along_axis, rows, order, axis=at)
+        order = order[(slice(None),) * axis_index + (slice(k),)]
+    values = apply(shape.take_along_axis, rows, order, axis=axis_index)
     return Sorted(values, order) if t.ndim else Sorted(values.reshape(()), order.reshape(()))
 
 
@@ -201,10 +201,10 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 def einsum(equation: str, *tensors: Any) -> Tensor:
     """The sum of products that an equation of letters describes, as einsum("bij,bjk->bik", a,
     b)."""
-    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    operands = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     if not isinstance(equation, str):
         raise TypeError('einsum: write the letters first, as in einsum("ij,jk->ik", a, b)')
-    return apply(linear.einsum, *_at_least_one("einsum", given), equation=equation)
+    return apply(linear.einsum, *_at_least_one("einsum", operands), equation=equation)
 
 
 def scaled_dot_product_attention(

@@ -172,8 +172,8 @@ def from_arrays(
     """
     everything = _split(x, y, name, "", ignore_index)
     if (x_test is None) != (y_test is None):
-        given, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
-        raise ValueError(f"{name}: {given} is given but {missing} is not; give both or neither")
+        present, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
+        raise ValueError(f"{name}: {present} is given but {missing} is not; give both or neither")
     if x_test is None:
         train, test = hold_out(*everything, seed, name, may_overwrite)
     else:
@@ -231,9 +231,9 @@ def _array(value: Any, label: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
-        kind = f"{type(value).__module__}.{type(value).__name__}"
+        type_name = f"{type(value).__module__}.{type(value).__name__}"
         raise ValueError(
-            f"{label} is a {kind} that NumPy cannot read; give a rectangular NumPy array"
+            f"{label} is a {type_name} that NumPy cannot read; give a rectangular NumPy array"
         ) from error
 
 
@@ -263,10 +263,10 @@ def _samples(x: np.ndarray, label: str) -> np.ndarray:
             f"{label} has shape {x.shape}: samples without features; give at least one"
         )
     with np.errstate(over="ignore"):
-        kept = x.astype(kept_as(x.dtype, is_label=False), copy=False)
-    if kept.dtype.kind == "f":
-        _check_finite(kept, label)
-    return kept
+        stored = x.astype(kept_as(x.dtype, is_label=False), copy=False)
+    if stored.dtype.kind == "f":
+        _check_finite(stored, label)
+    return stored
 
 
 def _check_finite(rows: np.ndarray, label: str) -> None:
