@@ -300,6 +300,7 @@ def _overheads(
             for count in (1, many)
         }
         rounds = [{k: _step(comm, s) for k, s in sessions.items()} for _ in range(ROUNDS)]
+    # step = fixed + count * (micro_batch + units) + update, solved for two counts
     for count in sessions:
         of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
         step = min(times[count] for times in rounds)

@@ -31,7 +31,7 @@ from nnmpi.run.setup.cutting import on_paper, uncut
 from nnmpi.run.setup.setup import build_model, initialise
 from nnmpi.sim.drawing.tables import plural
 
-AXES = 8  # of a tensor that goes to the next stage, at most
+AXES = 8  # the most of a tensor that goes to the next stage: its shape is one message
 TOKEN = 1  # the tag of messages between stages
 NO_LIMIT = sys.maxsize
 
@@ -56,7 +56,7 @@ class Decoder:
         on: Backend,
         gather_scores: Callable[[Tensor], np.ndarray] = Tensor.numpy,
     ) -> None:
-        if layout.axis["pp"].size == 1:  # it has all stages
+        if layout.axis["pp"].size == 1:  # this rank has all stages: run them as one
             part = part._replace(stages={0: part.model}, boundaries=())
         self._part, self._layout, self._on, self._gather_scores = part, layout, on, gather_scores
         self._positions, self._keeps = positions, isinstance(part.model, GPT)
@@ -81,6 +81,7 @@ class Decoder:
         chosen = np.array([-1])
         if scores is not None and np.isfinite(scores.max()):
             chosen[0] = choose(scores)
+        # -1 says that the scores are not finite: only the last stage has them, and all must know
         self._layout.all.broadcast(chosen, self._layout.mesh.group(0, "pp")[-1])
         if chosen[0] < 0:
             self._layout.all.agree(
