@@ -64,12 +64,13 @@ def plan_moves(
         had[item.tensor].append((holder, item))
     for rank, item in need:
         needs[item.tensor].append((rank, item))
-    choice, moves = _HolderPicker(nodes), list[TensorMove]()
+    picker, moves = _HolderPicker(nodes), list[TensorMove]()
     for tensor in tensors:
         holders = [*dict.fromkeys(had[tensor.path])]
-        if tensor.may_differ:
+        if tensor.may_differ:  # of equal ranges keep one holder, so that all get the same copy:
+            # the dict is filled backwards, and the first holder overwrites the others
             holders = [*{item: (holder, item) for holder, item in reversed(holders)}.values()]
-        moves += choice.moves(tensor, holders, needs[tensor.path])
+        moves += picker.moves(tensor, holders, needs[tensor.path])
     in_order = chain.from_iterable(needs[tensor.path] for tensor in tensors)
     return MovePlan({tensor.path: tensor for tensor in tensors}, (*in_order,), (*moves,))
 
@@ -105,7 +106,7 @@ class _HolderPicker:
                         f"{tensor.path}: the parts {[*dict.fromkeys(held.box for _, held in had)]} "
                         f"that ranks have do not cover its shape {tensor.shape} once"
                     )
-                if box not in by_box:
+                if box not in by_box:  # cached, since many ranks need the same box
                     by_box[box] = [
                         _Overlap(overlap(have, box, tensor.axes), holder, have)
                         for holder, have in holders

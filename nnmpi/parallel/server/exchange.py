@@ -153,6 +153,7 @@ class ReplyChannel:
     def arrived(self) -> bool:
         """True, once for each request, when it has arrived with its gradient."""
         works = self._receiving
+        # only the head tells that a gradient follows; `poll` then polls its receive
         if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:
             works.append(self._wire.irecv(self.gradient, self._worker, GRADIENT))
         if not works or not works[-1].done:

@@ -87,6 +87,7 @@ class Update:
     def apply(self, step: int) -> Outcome:
         """Makes one optimizer step if all sums are finite; nothing else waits for a device."""
         sums = self._sums()
+        # noted before the agreement: if a rank is lost in it, this one can still make the update
         self.summed, self.decision = step + 1, None
         if self._model.size > 1:
             sums = self._agreed(sums)
