@@ -106,7 +106,7 @@ class PositionSharded(Module):
         if x.ndim <= axis or x.shape[axis] != count:
             raise ValueError(
                 f"{type(self).__name__} {self.path}: input of shape {x.shape}; of {cut.length} "
-                f"positions, rank {comm.rank} of {comm.size} along cp has {count}: axis {axis}"
+                f"positions along axis {axis}, rank {comm.rank} of {comm.size} along cp has {count}"
             )
         return backend.of(x.data).asarray(cut.of(comm.rank))
 
