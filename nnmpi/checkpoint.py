@@ -27,7 +27,7 @@ HEADS = ("step", "epoch", "loss", "layout", "size", "age", "state")
 
 
 class CommandOutput(NamedTuple):
-    """What a subcommand prints, as JSON values and as text, and its exit status."""
+    """The output of a subcommand, as JSON values and as text, and its exit status."""
 
     values: list[Checkpoint]
     text: str
@@ -48,8 +48,8 @@ def parser() -> cli.Parser:
         sub.set_defaults(run=run)
         return sub
 
-    add("list", "what there is, the newest first", listed)
-    sub = add("verify", "read all numbers, and compare them with their digests", verified)
+    add("list", "list checkpoints, the newest first", listed)
+    sub = add("verify", "read all data, and compare it with its digests", verified)
     sub.add_argument("step", metavar="STEP", nargs="?", type=int, help="default: all of them")
     sub = add("export", "write the model to one safetensors file, with PyTorch's names", exported)
     out = "the file, or FOLDER/ in GPT-2's form"

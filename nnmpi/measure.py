@@ -26,7 +26,7 @@ from nnmpi.run.setup.setup import set_up
 def parser() -> cli.Parser:
     """The parser of the command line: options of nnmpi.train that determine what a rank computes,
     and --out."""
-    about = "Measure what a machine takes for a model, for python -m nnmpi.plan."
+    about = "Measure how long a machine takes for a model, for python -m nnmpi.plan."
     p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
     cli.add_flags(p, TRAINED)
@@ -46,8 +46,8 @@ def known_machine(comm: Comm, out: str) -> Machine | None:
     known, ranks = read_machine(out), len(comm.node())
     if (known.cpu, known.ranks) != (processor(), ranks):
         raise ValueError(
-            f"{shown(out)} is of {known.ranks} ranks a node on {known.cpu}, and here are "
-            f"{ranks} on {processor()}: name another --out file"
+            f"{shown(out)} was measured with {known.ranks} ranks a node on {known.cpu}, and this "
+            f"job has {ranks} on {processor()}: name another --out file"
         )
     return known
 

@@ -30,20 +30,20 @@ def parser() -> cli.Parser:
     cluster = p.add_argument_group("cluster")
     cluster.add_argument("--ranks", type=int, required=True, metavar="N")
     cluster.add_argument(
-        "--nodes", type=int, default=1, metavar="K", help="that the ranks are on (default 1)"
+        "--nodes", type=int, default=1, metavar="K", help="nodes that the ranks are on (default 1)"
     )
-    cluster.add_argument("--memory", default=None, metavar="SIZE", help="of a rank, such as 8GB")
+    cluster.add_argument("--memory", default=None, metavar="SIZE", help="of each rank, such as 8GB")
     cluster.add_argument(
-        "--machine", default=None, metavar="FILE.json", help="what nnmpi.measure has written"
+        "--machine", default=None, metavar="FILE.json", help="a file written by nnmpi.measure"
     )
     group = p.add_argument_group("one layout")
     group.add_argument(
         "--explain", default=None, metavar="OPTIONS",
-        help="instead of a search: what takes the time of a layout, as --explain='--dp 2 --tp 2'",
+        help="no search, but what takes the time of one layout, as --explain='--dp 2 --tp 2'",
     )  # fmt: skip
     group.add_argument(
         "--trace", type=Path, default=None, metavar="FILE",
-        help="of a run of this layout: its measured seconds beside those",
+        help="a trace of this layout: also print its measured seconds",
     )  # fmt: skip
     cli.add_flags(p, TRAINED)
     reduce = p.add_argument_group("reduce")
@@ -67,9 +67,9 @@ def command(options: argparse.Namespace) -> int:
     svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
     trace, file = given.pop("trace"), given.pop("layout_out")
     if layout is None and trace is not None:
-        raise ValueError("--trace is beside --explain: say which layout was traced")
+        raise ValueError("--trace needs --explain: say which layout was traced")
     if layout is not None and (svg or file or memory):
-        raise ValueError("--explain is of one layout: leave --svg, --layout-out and --memory out")
+        raise ValueError("--explain is about one layout: omit --svg, --layout-out and --memory")
     if file and file.suffix != ".toml":
         raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
     models = on_paper(Config(**given), request)

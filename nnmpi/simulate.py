@@ -28,7 +28,7 @@ COMMANDS = {
 def parser() -> cli.Parser:
     """The parser of the command line; each subcommand sets `run` to a function that returns text or
     JSON values."""
-    p = cli.Parser("nnmpi.simulate", description="Price and draw plans, without MPI.")
+    p = cli.Parser("nnmpi.simulate", description="Predict and draw the cost of plans, without MPI.")
     kinds = p.add_subparsers(title="plans", dest="kind", required=True, metavar="KIND")
     for name, command in COMMANDS.items():
         sub = kinds.add_parser(name, help=command.HELP)

@@ -81,7 +81,7 @@ class PageHandler(BaseHTTPRequestHandler):
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
             self.send_error(HTTPStatus.FORBIDDEN)  # a page of others, under a name of theirs
         elif path == "/":
-            self.server.newer_values("")  # a problem is told when the page asks for news
+            self.server.newer_values("")  # a problem is reported when the page asks for /data
             self._send(html(self.server.values), "text/html; charset=utf-8")
         elif path == "/data":
             self._send(as_json(self.server.newer_values(version)), "application/json")

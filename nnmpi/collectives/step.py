@@ -152,7 +152,7 @@ def transpose(a: Algorithm) -> Algorithm:
 
 
 def then(a: Algorithm, b: Algorithm) -> Algorithm:
-    """First a, then b, on a buffer cut into chunks that are fine enough for both."""
+    """Algorithm a followed by b, on a buffer cut into chunks that are fine enough for both."""
 
     def chunks(p: int) -> int:
         return lcm(a.chunks(p), b.chunks(p))

@@ -25,8 +25,8 @@ MOST = 1 << 12
 class Claim(NamedTuple):
     """The specification of a collective: what each rank holds of each chunk.
 
-    starts(rank, chunk)   True if it has its own contribution at the start ends(rank, chunk, p)  the
-    ranks whose contributions it must have at the end; None: anything
+    starts(rank, chunk)   True if it has its own contribution at the start
+    ends(rank, chunk, p)  the ranks whose contributions it must have at the end; None: anything
     """
 
     starts: Callable[[int, int], bool]
@@ -90,7 +90,7 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
 def rounds(
     algorithm: Algorithm, p: int, claim: Claim, sums: Expressions
 ) -> Iterator[tuple[list[Step], list[list[int | None]]]]:
-    """Yields the steps of all ranks and the expressions that they then hold, round by round.
+    """Yields, for each round, the steps of all ranks and the expressions that they then hold.
 
     The first item is the start, without steps. Raises PlanError as `verify` does.
     """

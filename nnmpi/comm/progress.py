@@ -142,7 +142,7 @@ class Progress:
         def run() -> None:
             while not ended.is_set():
                 wake.clear()
-                if self.works:
+                if self.works:  # polls and sleeps: a thread that blocks in MPI takes a whole core
                     self.poll(keep_error=True)
                     time.sleep(pause)
                 elif not ended.is_set():

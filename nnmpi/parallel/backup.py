@@ -84,10 +84,10 @@ class PackedRanges:
     def fill(self, ranges: Iterable[SavedRange]) -> None:
         """Copies these ranges, which must match the forms in order."""
         for (steps, values, state), saved in zip(self._rows, ranges, strict=True):
-            here = slice(0, saved.hi - saved.lo)
-            steps[0], values[...] = saved.steps, saved.values[here]
+            span = slice(0, saved.hi - saved.lo)
+            steps[0], values[...] = saved.steps, saved.values[span]
             for name, numbers in state.items():
-                numbers[...] = saved.sums[name][here]
+                numbers[...] = saved.sums[name][span]
         self.complete()
 
     def ranges(self) -> list[SavedRange]:
@@ -153,7 +153,7 @@ class Backups:
         self._sent = {variables[v].path for v in (*backed.trained, *backed.others)}
         forms = [dtypes_of(held) for held in self._owned()]
         message = [form for form in forms if form.path in self._sent]
-        self._length = sum(map(packed_bytes, message))  # the first bytes of all that is owned
+        self._length = sum(map(packed_bytes, message))  # ranges that are sent come first in memory
         keepers, asked = neighbours(arrangement.cluster.nodes), gather_objects(comm, message)
         self._keeper = keepers[rank]
         kept = {r: asked[r] for r, keeper in enumerate(keepers) if keeper == rank and asked[r]}
@@ -175,9 +175,10 @@ class Backups:
         if version >= self._due:
             is_first = self._latest < 0
             self._start(version, about)
-            if is_first:  # there is none to go back to until it is complete
+            if is_first:  # without it there is nothing to go back to, so it is completed at once
                 self._finish(self._clock())
-                self._due = version + (self.every or 1)  # which shows what one costs
+                # with every=0 the next one follows at once, to measure what a backup costs
+                self._due = version + (self.every or 1)
         self._returned = self._clock()
 
     def renew(self, version: int, about: Any) -> None:
@@ -189,7 +190,7 @@ class Backups:
         if self._is_under_way:
             self._finish(self._clock())
         due = self._due
-        # a version is that of now when its memory is complete
+        # `_start` overwrites the memory with the lowest version: clear this one to keep the other
         next(memory for memory in self._memories if memory.version == version).clear()
         self._start(version, about)
         self._finish(self._clock())
@@ -246,8 +247,8 @@ def check_backup(config: Config, comm: Comm) -> None:
     """Raises ValueError if backups are asked for but no rank would survive to use them."""
     if config.backup is not None and not (comm.fault_tolerant or config.dry_run):
         raise ValueError(
-            "backup: this job ends when a rank is lost, so nobody would need what backups keep; "
-            "start it with mpirun --with-ft ulfm, or leave backup out"
+            "backup: this job ends when a rank is lost, so nobody could use its backups; start it "
+            "with mpirun --with-ft ulfm, or leave backup out"
         )
 
 

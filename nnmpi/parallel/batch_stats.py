@@ -15,7 +15,7 @@ from nnmpi.parallel.wire import StagedComm, Wire, wire_for
 
 WireFor: TypeAlias = Callable[[Comm, Array], Wire]
 
-GATHER, SUM = "halving", "doubling"  # log2 p rounds, and equal bits on all ranks: rows are short
+GATHER, SUM = "halving", "doubling"  # for short rows: log2 p rounds, equal bits on all ranks
 
 
 class Synced:

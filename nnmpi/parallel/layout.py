@@ -51,7 +51,7 @@ class Layout(NamedTuple):
             return _group(mesh, comm, axes, narrow_sums)
 
         axis = {row.name: group(row.name) for row in AXES}
-        batch, replicas = (
+        batch, replicas = (  # dp's Comm is reused if the group is the same
             axis["dp"] if mesh.count(*axes) == mesh.count("dp") else group(*axes)
             for axes in (BATCH, REPLICAS)
         )

@@ -56,7 +56,7 @@ class Mesh:
 
     def __init__(self, axes: Mapping[str, int]) -> None:
         self.axes = dict(axes)
-        self._groups: dict[tuple[Any, ...], tuple[int, ...]] = {}  # that were asked for
+        self._groups: dict[tuple[Any, ...], tuple[int, ...]] = {}  # those asked for so far
         self._grid = np.arange(np.prod(list(axes.values()), dtype=int)).reshape(*axes.values())
 
     @classmethod
@@ -68,9 +68,8 @@ class Mesh:
         if the sizes do not fit the number of ranks.
         """
         dp, sizes_of = sizes.get("dp"), {axis.name: sizes.get(axis.name) or 1 for axis in AXES}
-        copy_ranks = (
-            math.prod(sizes_of.values()) // sizes_of["dp"]
-        )  # ranks with all parameters and positions
+        # the ranks that together have all parameters, and all positions of sequences
+        copy_ranks = math.prod(sizes_of.values()) // sizes_of["dp"]
         sizes_of["dp"] = dp or max(1, ranks // copy_ranks)
         wanted = copy_ranks * sizes_of["dp"]
         if wanted != ranks:

@@ -39,8 +39,8 @@ def connect(layout: Layout, on: Backend, algorithm: str) -> None:
         return
     if layout.replicas.fault_tolerant:
         raise ValueError(
-            "allreduce nccl: under mpirun --with-ft ulfm a sum of NCCL waits for ever where a rank "
-            "is lost: use --allreduce ring, or mpirun without --with-ft ulfm"
+            "allreduce nccl: under mpirun --with-ft ulfm, a sum by NCCL waits forever if a rank is "
+            "lost: use --allreduce ring, or mpirun without --with-ft ulfm"
         )
     stream = SideStream(on)
     for comm in (layout.replicas, layout.axis["tp"]):
@@ -87,12 +87,12 @@ class NcclComm(StagedComm):
     ) -> None:
         super().__init__(comm, on)
         self._nccl = devices.nccl(on)
-        # one rank asks: behind each id a thread listens until all ranks have come to it
+        # only rank 0 asks for an id: NCCL has a thread that listens until all ranks have joined it
         uid = gather_objects(comm, self._nccl.get_unique_id() if comm.rank == 0 else None)[0]
         self._calls = self._nccl.NcclCommunicator(comm.size, uid, comm.rank)
         self._stream, self._narrow = stream or SideStream(on), narrow
 
-    # ---- what is in order on the device: nobody waits
+    # ---- in order on the device: the host does not wait
 
     def all_reduce(self, array: Array, algorithm: str = NCCL) -> None:
         self._in_place(array, lambda row: self.start(row).wait())
@@ -100,7 +100,7 @@ class NcclComm(StagedComm):
     def all_gather(self, array: Array, algorithm: str = NCCL, parts: Parts = None) -> None:
         self._in_place(array, lambda row: self.start_all_gather(row, parts=parts).wait())
 
-    # ---- what is started
+    # ---- operations that are started
 
     def start(self, array: Array, algorithm: str = NCCL) -> Launched:
         row = one_row(array, "start")
@@ -117,7 +117,7 @@ class NcclComm(StagedComm):
         part = slice(ends[self.rank], ends[self.rank + 1])
         with self._terms(row, part) as terms, self._call(terms) as (dtype, stream):
             add, places = self._nccl.NCCL_SUM, self._places(terms, ends)
-            if equal_part := self._equal(places):
+            if equal_part := self._equal(places):  # reduceScatter takes equal parts only
                 self._calls.reduceScatter(terms.data.ptr, *equal_part, dtype, add, stream)
             for root, (place, n) in enumerate(() if equal_part else places):
                 self._calls.reduce(place, place, n, dtype, add, root, stream)

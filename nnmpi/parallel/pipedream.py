@@ -67,9 +67,9 @@ def check(config: Config, ranks: int) -> None:
 
 def pipedream(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """Returns the strategy of PipeDream, in which each rank is one stage; every rank calls it."""
-    for p, ranks in spec.part.tied:  # on all ranks
+    for p, ranks in spec.part.tied:  # known on all ranks, so all raise
         raise ValueError(
-            f"schedule pipedream updates each stage by itself, and {p.place.path} is in stages on "
+            f"schedule pipedream updates each stage by itself, but {p.place.path} is in stages on "
             f"ranks {', '.join(map(str, ranks))} along pp; use another --cut, or --schedule 1f1b"
         )
     config, control = spec.arrangement.config, spec.control
@@ -188,16 +188,16 @@ class SignalChannels(Channels):
     def report(self, report: StageReport | None, micro: int) -> StageReport:
         """Returns the report of the last stage, and passes it on; called in the backward pass. The
         last stage gives its own."""
-        known = report
-        if known is None:
+        agreed = report
+        if agreed is None:
             loss, stop = self._next(REPORT, micro)
-            known = StageReport(loss, stop > 0)
+            agreed = StageReport(loss, stop > 0)
         if self._comm.rank > 0:
-            self._send(self._comm.rank - 1, known)
-        return known
+            self._send(self._comm.rank - 1, agreed)
+        return agreed
 
     def _tag(self, signal: int) -> int:
-        return 2 * self._comm.size + signal  # behind those of the arrays
+        return 2 * self._comm.size + signal  # after the tags of the arrays
 
     def _next(self, signal: int, micro: int) -> list[float]:
         """Waits for the next signal, and returns its values."""
@@ -261,7 +261,7 @@ class OverlappingSteps:
         stages."""
         if not self._is_empty:
             raise ValueError(
-                "the steps of an epoch were left early, with batches under way between stages: "
+                "the steps of an epoch were left early, with batches in flight between stages: "
                 "take all steps of an epoch, or end the run"
             )
 
@@ -282,7 +282,7 @@ class OverlappingSteps:
         micro = op.micro
         report = self._signals.report(self._reports.get(micro), micro)
         self._reports[micro] = report
-        if report.stop and not self._stops:  # the first stage has started on so many
+        if report.stop and not self._stops:  # the first stage has begun these
             self._stops, self._last = True, min(self._last, micro + self._count - 1)
         self._store.begin()
         do(op)
@@ -296,7 +296,7 @@ class OverlappingSteps:
         self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
             self._optimizer.step(self._control.lr_factor(step))
-        following = micro + self._count  # the first stage starts on it after this update
+        following = micro + self._count  # the batch that the first stage begins after this update
         if self._vertical and following <= self._last:
             store.retain(following, store.newest)
         return Outcome(self._reports.pop(micro).loss, self._stops and micro == self._last, True)

@@ -35,8 +35,8 @@ TWO = "start it with mpirun -n 2, or leave verify out"
 OWN_SUM = "only ranks that sum gradients themselves use it"
 ONE_POSITION = "a new token is one position, and cannot be cut along positions"
 NO_ONE_STEP = "ranks make their steps at different times"
-ONE_RANK_HAS_ALL = "activations are swapped on ranks that have the whole model"
-SLOWING = "slowing works on ranks of data parallelism"
+ONE_RANK_HAS_ALL = "activations are swapped only on ranks that have the whole model"
+SLOWING = "only data-parallel ranks can be slowed"
 
 
 class Refusal(NamedTuple):
@@ -74,12 +74,12 @@ REFUSALS = (
     Refusal("reproducible", "zero", "every rank updates its own copy of the parameters"),
     # pipelines
     Refusal("pipedream", "micro_batches", "a batch is one micro-batch and one step"),
-    Refusal("pipedream", "recompute", "activations of few batches are kept, p at most"),
-    Refusal("pipedream", "clip_norm", "no stage waits for the norm over all of them"),
-    Refusal("pipedream", "verify", "it is not meant to equal one rank"),
+    Refusal("pipedream", "recompute", "activations of at most --pp batches are kept"),
+    Refusal("pipedream", "clip_norm", "no stage waits for the norm of all gradients"),
+    Refusal("pipedream", "verify", "it computes with older weights, unlike one rank"),
     Refusal("pipedream", "slow_rank", SLOWING),
     Refusal("pipedream", "jitter", SLOWING),
-    Refusal("pipedream", "tp", "ranks of a stage would take messages in different orders"),
+    Refusal("pipedream", "tp", "ranks of a stage could take messages in different orders"),
     Refusal("pipedream", "zero", "each stage is on one rank, which has all of its state"),
     Refusal("schedule", "servers", WHOLE_MODEL, NO_SERVERS),
     Refusal("recompute", "servers", WHOLE_MODEL, NO_SERVERS),
@@ -91,7 +91,7 @@ REFUSALS = (
         "reduce_dtype",
         "another dtype",
         "partial sums are float32, or have the type of gradients",
-        "give both the same one, or leave reduce_dtype out",
+        "use one type for both, or leave reduce_dtype out",
     ),
     Refusal(
         "reduce_dtype",
@@ -109,40 +109,40 @@ REFUSALS = (
     *(Refusal(axis, "slow_rank", SLOWING) for axis in AXES_BESIDE_DP),
     *(Refusal(axis, "jitter", SLOWING) for axis in AXES_BESIDE_DP),
     # context parallelism
-    Refusal("cp", "pipedream", "ranks of a stage would take messages in different orders"),
+    Refusal("cp", "pipedream", "ranks of a stage could take messages in different orders"),
     Refusal("cp", "reproducible", "the tree adds up slices of whole sequences"),
     Refusal("cp", "positions along tp", "both cut the positions of sequences"),
     # ZeRO
     Refusal("zero", "servers", "servers hold all parameters and optimizer state", NO_SERVERS),
-    Refusal("zero", "slow_rank", "slowing works on ranks with whole copies"),
-    Refusal("zero", "jitter", "slowing works on ranks with whole copies"),
+    Refusal("zero", "slow_rank", "only ranks with whole copies can be slowed"),
+    Refusal("zero", "jitter", "only ranks with whole copies can be slowed"),
     Refusal(
         "zero 2 or 3",
         "allreduce without halves",
-        "each rank gets the sum of a part only, as ring, p2p, halving and nccl can do it",
+        "each rank needs the sum of its part only, which ring, p2p, halving and nccl give",
         "use --allreduce ring, or --zero 1",
     ),
     # layouts that are searched for
     Refusal("plan", "a layout", "the plan chooses one, and trains with it"),
     Refusal("plan", "servers", "a plan is for ranks that make their steps together", NO_SERVERS),
     Refusal("plan", "reproducible", "it gives the same bits along dp alone, which needs no plan"),
-    Refusal("plan", "elastic", "it fits a layout that is given to the ranks that are there"),
-    Refusal("plan", "dry_run", "it trains", "use python -m nnmpi.plan"),
+    Refusal("plan", "elastic", "it adapts a given layout to the ranks that exist"),
+    Refusal("plan", "dry_run", "a plan trains", "use python -m nnmpi.plan"),
     # text while it is trained
     Refusal("sample_every", "cp", ONE_POSITION),
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),
-    Refusal("sample_every", "layout", "a text is one sample, of which no rank has a part"),
+    Refusal("sample_every", "layout", "a text is one sample, which no ranks share"),
     Refusal("sample_every", "servers", NO_ONE_STEP),
     Refusal("sample_every", "pipedream", NO_ONE_STEP),
     # beyond memory
     *(Refusal("memory", axis, ONE_RANK_HAS_ALL) for axis in AXES_BESIDE_DP),
-    Refusal("memory", "zero 2 or 3", "slots of gradients and parameters are moved in another way"),
+    Refusal("memory", "zero 2 or 3", "its slots of gradients and parameters cannot be swapped"),
     Refusal("memory", "servers", ONE_RANK_HAS_ALL, NO_SERVERS),
     Refusal("memory", "schedule", ONE_RANK_HAS_ALL),
-    Refusal("memory", "recompute", "which units are computed again is chosen by their cost"),
+    Refusal("memory", "recompute", "--memory chooses by cost which units are recomputed"),
     Refusal("memory", "reproducible", WHOLE_SLICE),
     Refusal("memory", "device", "activations in the memory of a GPU are not swapped"),
-    Refusal("memory", "verify", "the one rank that it compares with has memory of its own"),
+    Refusal("memory", "verify", "the single rank that it compares with needs memory too"),
     # backups
     Refusal("backup", "servers", NO_ONE_STEP, NO_SERVERS),
     Refusal("backup", "pipedream", NO_ONE_STEP, "use --schedule 1f1b"),
@@ -157,7 +157,7 @@ REFUSALS = (
 
 NEEDS = (
     Requires("tf32", "device cuda", "a CPU computes products of float32 as they are"),
-    Requires("slices", "reproducible", "a batch is cut into slices for that alone"),
+    Requires("slices", "reproducible", "only that cuts a batch into slices"),
     Requires("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
     Requires("sequence_parallel", "tp", "positions are divided among the ranks along tp"),
     Requires("layout", "tp", "it says how the ranks along tp share layers"),
@@ -166,7 +166,7 @@ NEEDS = (
     Requires("vertical_sync", "schedule pipedream", "other schedules keep one version of weights"),
     Requires("staleness", "sync ssp", "bsp allows no staleness, asp any"),
     Requires("weight_decay_of", "weight_decay", "without it no parameter decays"),
-    Requires("load_partial", "load", "it says what of that file has to fit"),
+    Requires("load_partial", "load", "it says how much of that file must match"),
     Requires("append", "log", "it says what to do with that file"),
     Requires("nccl", "device cuda", "NCCL sums what is in the memory of GPUs"),
     Requires("prompt", "sample_every", "it is the beginning of a sample"),
@@ -174,9 +174,9 @@ NEEDS = (
     Requires("save_every", "checkpoint_dir", "checkpoints are written there"),
     Requires("keep", "checkpoint_dir", "checkpoints are kept there"),
     Requires("keep_best", "checkpoint_dir", "checkpoints are kept there"),
-    Requires("resume", "checkpoint_dir", "it goes on from a checkpoint there"),
+    Requires("resume", "checkpoint_dir", "it continues from a checkpoint there"),
     Requires("time_limit", "checkpoint_dir", "the run ends with a checkpoint there"),
-    Requires("elastic", "checkpoint_dir", "it goes on from a checkpoint there, if there is one"),
+    Requires("elastic", "checkpoint_dir", "it continues from a checkpoint there, if there is one"),
     Requires("ranks", "dry_run", "a run has the ranks that mpirun starts"),
 )
 
@@ -249,8 +249,8 @@ def _in_memory(config: Config, ranks: int) -> str:
 
 def _layout(config: Config, along: str) -> str:
     """Returns --layout as text if it names the mesh axis `along`; "" otherwise."""
-    given = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
-    says = given.along(along) or (along == "tp" and given.ways)
+    layout_terms = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
+    says = layout_terms.along(along) or (along == "tp" and layout_terms.ways)
     return f"layout {shown(config.layout)}" if says else ""
 
 

@@ -53,7 +53,7 @@ class Staging:
         goes: slice,
     ) -> None:
         self._copies, self._memory, self._before, self._goes = copies, memory, before, goes
-        self._piece = piece  # also keeps the memory that is copied
+        self._piece = piece  # keeps the device memory alive during the copies
         self.host = memory.take().view(piece.dtype)
         copies.follow()
         if piece[comes].size:

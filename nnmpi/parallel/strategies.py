@@ -31,7 +31,7 @@ from nnmpi.parallel.strategy import (
     synchronous,
 )
 
-# ---- RANK_STEPS: what a rank of each strategy makes steps with, built without asking other ranks.
+# ---- steps of one rank, built without asking other ranks
 
 PARTS: dict[str, Callable[[Layout, TrainSpec], StrategyParts]] = {
     "reproducible": reproducible.reproducible,
@@ -95,7 +95,7 @@ def build(layout: Layout, spec: TrainSpec) -> Strategy:
     strategy = STRATEGIES[spec.arrangement.strategy.name](layout, spec)
     if spec.twin is None:
         return strategy
-    # --verify: beside it the same on one rank
+    # --verify: each rank also trains the whole model, as a single rank would
     single = build(Layout.of_one_rank(), spec.twin)
     held = [p for p in spec.parameters if strategy.full_state.table.has(p)]
     models = spec.task.model, spec.twin.task.model

@@ -75,14 +75,14 @@ class TrainSpec(NamedTuple):
     """A task and a model to be trained, before they are spread over ranks."""
 
     task: Task
-    part: ModelPart  # what this rank has of it
-    parameters: Sequence[Parameter]  # those that are trained, in the order of the flat buffer
+    part: ModelPart  # the part of the model on this rank
+    parameters: Sequence[Parameter]  # trained ones, in the order of the flat buffer
     arrangement: Arrangement
     make_optimizer: Callable[[Named], Optimizer]
     control: StepControl
     recorder: Recorder = NO_RECORDER
-    twin: "TrainSpec | None" = None  # the same with a model of its own: for --verify
-    next_steps: Sequence[StepState] = ()  # of each worker, where each goes on at a pace of its own
+    twin: "TrainSpec | None" = None  # for --verify: the same with another copy of the model
+    next_steps: Sequence[StepState] = ()  # of each worker, if each has its own pace
 
     def optimizer(
         self, updated: Sequence[Parameter], copied: Sequence[Parameter] | None = None
@@ -108,7 +108,7 @@ class Strategy(Protocol):
     layout: Layout
     optimizer: Optimizer
     full_state: FullState
-    last: LastStep | None  # what this rank knows of it; None: a loss in a step undoes more
+    last: LastStep | None  # finishes or undoes the last step, if a rank is lost within it
     traffic: StepTraffic  # what this rank sends in a step
 
     @property
@@ -155,7 +155,7 @@ class Evaluation(NamedTuple):
 
     cut: BatchCut
     comm: Comm
-    counts: bool = True  # of ranks with the same sums, one counts them
+    counts: bool = True  # False if another rank with the same sums counts them
 
     @classmethod
     def of_stages(cls, config: Config, layout: Layout) -> Self:
@@ -172,12 +172,12 @@ class StrategyParts(NamedTuple):
     store: LocalStore
     cut: BatchCut  # of a training batch, into the micro-batches that this rank computes
     evaluation: Evaluation
-    check: Callable[[Loader], None]  # refuses parts of one sample, where a layer needs more
+    check: Callable[[Loader], None]  # refuses parts of one sample if a layer needs more
     describe: Mapping[str, Any]
     sync: GradientSync = NO_SYNC
     batch_stats: BatchStats = LOCAL
     outcome: Callable[[], dict[str, Any]] = dict  # called by every rank, after the last step
-    comms: Sequence[Comm] = ()  # made for these parts
+    comms: Sequence[Comm] = ()  # made for these parts, and freed with them
     progress: Callable[[], AbstractContextManager[None]] = nullcontext  # around the steps
 
 

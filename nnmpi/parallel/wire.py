@@ -112,12 +112,12 @@ class StagedComm:
         `all_gather`."""
         return self._comm.chunk(n)
 
-    # ---- what returns with the result
+    # ---- calls that return with the result
 
     def all_reduce(self, array: Array, algorithm: str = "auto") -> None:
         """Replaces the array on every rank by its sum over the ranks."""
         if algorithm == "shared":
-            raise NoRoomError("a device has no memory that its node shares")
+            raise NoRoomError("devices have no memory that ranks of a node share")
         self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
@@ -138,7 +138,7 @@ class StagedComm:
 
         self._in_place(array, broadcast)
 
-    # ---- what is started
+    # ---- operations that are started
 
     def start(self, array: Array, algorithm: str = "auto") -> Transfer:
         """Starts an all-reduce; the array must not be touched until it is complete."""
@@ -221,20 +221,20 @@ class StagedComm:
         for span in _spans(row):
             staging = self._staged(row[span], comes(span), goes(span), is_kept)
             pieces.append(Piece(staging, start(staging, span)))
-            self._last = staging  # the work has started: works behind one that fails would wait
+            self._last = staging  # not before the start: works behind one that failed would hang
         return pieces
 
     def _staged(self, piece: Array, comes: slice, goes: slice, is_kept: bool) -> Staging:
         key = piece.data.ptr if is_kept else 0, piece.nbytes
         if key not in self._memory:
             if len(self._memory) == MOST_BUFFERS:
-                self._copies.event().synchronize()  # copies may still use what is given back
+                self._copies.event().synchronize()  # pending copies may use these buffers
                 self._memory.clear()
             self._memory[key] = StagingMemory(self._copies, piece.nbytes)
         return Staging(self._copies, piece, self._memory[key], self._last, comes, goes)
 
     def _wait(self, pieces: list[Piece]) -> None:
-        pieces[0].staging.wait()  # rather than ask again and again
+        pieces[0].staging.wait()  # blocks, rather than polls
         _one(pieces).wait()
 
     def _in_place(self, array: Array, carry_out: Callable[[Array], object]) -> None:
@@ -262,7 +262,7 @@ def _one(pieces: list[Piece]) -> Transfer:
 def one_row(array: Array, call: str) -> Array:
     """Returns a view of the array as one row; raises ValueError if it is not contiguous."""
     if not array.flags.c_contiguous:
-        raise ValueError(f"{call} takes a device's array in C order: use ascontiguousarray")
+        raise ValueError(f"{call} takes a device's array in C order only: use ascontiguousarray")
     return array.reshape(-1)
 
 

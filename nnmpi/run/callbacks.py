@@ -40,7 +40,7 @@ def check_callbacks(objects: Iterable[object]) -> list[object]:
     for callback in callbacks:
         if isinstance(callback, type) or not any(hasattr(callback, name) for name in OCCASIONS):
             raise ValueError(
-                f"callback {callback!r:.60} is no object with one of the methods "
+                f"callback {callback!r:.60} is not an object with one of the methods "
                 f"{', '.join(OCCASIONS)}, each of which takes (trainer, event)"
             )
     return callbacks
@@ -62,7 +62,7 @@ def load_states(callbacks: Sequence[Any], states: Sequence[tuple[str, Any]]) -> 
     if here != saved:
         raise ValueError(
             f"the checkpoint has states of the callbacks {', '.join(saved) or 'none'}, and this "
-            f"Trainer has {', '.join(here) or 'none'} with a state_dict: give it the same ones"
+            f"Trainer has {', '.join(here) or 'none'} with a state_dict: give it the same callbacks"
         )
     for callback, (_, state) in zip(with_state, states, strict=True):
         callback.load_state_dict(state)
@@ -159,8 +159,8 @@ class Settings:
         if (digests == digests[0]).all():
             if added and comm.size > 1:
                 raise AgreedError(
-                    "add_param_group has given the optimizer parameters of which ranks sum no "
-                    "gradients: make them in `build`"
+                    "add_param_group has given the optimizer parameters whose gradients ranks do "
+                    "not sum: create them in `build`"
                 )
             return
         values = {
@@ -180,7 +180,7 @@ class Settings:
         for setting, sides in ranks.items():
             if len(sides) > 1:
                 differing = " and ".join(map(_as_text, sides.values()))
-                remedy = "return the same" if setting == SCHEDULE else "set it alike"
+                remedy = "return the same" if setting == SCHEDULE else "set the same value"
                 where = "" if setting == SCHEDULE else when
                 raise AgreedError(
                     f"ranks {differing} differ in {setting}: {remedy} on all ranks{where}"

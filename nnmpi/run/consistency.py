@@ -80,7 +80,7 @@ def check_snapshot(comm: Comm, config: Config, state: StepState, known: Mapping[
     Every rank calls it before anything else that communicates depends on them.
     """
     label = f"the snapshot (of step {state.step})"
-    item = (label, (state, known), "restore on all ranks what they had at one step")
+    item = (label, (state, known), "restore snapshots of the same step on all ranks")
     check_same(comm, [*_given(_options_of(config), OPTIONS), item])
 
 
@@ -180,9 +180,9 @@ def check_copies(parts: PartTable, step: int, buffers: bool) -> None:
             path, other = difference
             raise AgreedError(
                 f"after step {step} ranks {other} and {rank} differ in {path}, of which both have "
-                "a copy: change parameters alike on all ranks, and buffers too, or say how parts "
-                "of a batch change them (combine of register_buffer); if no code of yours changes "
-                "it, memory may be damaged"
+                "a copy: change parameters and buffers in the same way on all ranks, or say how "
+                "parts of a batch change a buffer (combine of register_buffer); if none of your "
+                "code changes it, memory may be damaged"
             )
 
 

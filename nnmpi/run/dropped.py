@@ -65,5 +65,5 @@ def release(stack: ExitStack, backups: Backups | None, strategy: Strategy, model
 def _refuse() -> NoReturn:
     raise ValueError(
         "this Trainer is closed, and each rank has a part of the model or of samples: call predict "
-        "or save before, or load what was saved into a model of its own"
+        "or save before closing it, or load what was saved into another model"
     )

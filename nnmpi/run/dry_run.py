@@ -81,7 +81,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     _add_cluster(cluster)
     cluster.add_argument(
         "--from", dest="before", metavar="OPTIONS", default=None,
-        help="another layout, with --ranks, in quotes: shows what ranks move from that one to this",
+        help="the old layout, with --ranks, in quotes: shows what ranks move to get to the new one",
     )  # fmt: skip
     cli.add_flags(p, GROUPS)
     backups = p.add_argument_group("backups")
@@ -101,9 +101,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 def _add_cluster(p: Any) -> None:
     p.add_argument("--ranks", type=int, required=True, metavar="N")
-    p.add_argument(
-        "--nodes", type=int, default=1, help="that the ranks are spread over (default 1)"
-    )
+    p.add_argument("--nodes", type=int, default=1, help="nodes that the ranks are on (default 1)")
 
 
 def run(given: argparse.Namespace) -> Any:

@@ -31,7 +31,7 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
     if session.is_closed:
         raise NotReadyError(
             f"this Trainer has made {made} of its {total} steps and is closed, by close() or "
-            "since its run failed; make another, or restore a snapshot"
+            "because its run failed; make another Trainer, or restore a snapshot"
         )
     if epochs is not None:
         try:

@@ -102,7 +102,7 @@ def call(trainer: Training, occasion: str, event: Event) -> None:
     run.pace.resume()
     if trainer.session.is_closed and trainer.comm.size > 1 and occasion != "on_end":
         raise ValueError(
-            f"{occasion} of a callback has closed this Trainer, whose run goes on: call "
+            f"{occasion} of a callback has closed this Trainer while its run goes on: call "
             "trainer.stop() there, and close() after fit"
         )
 

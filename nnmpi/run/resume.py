@@ -103,7 +103,7 @@ def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:
         f"{k} {new.get(k) or 'none'} (was {v or 'none'})" for k, v in old.items() if new.get(k) != v
     ]
     if others:
-        yield f"sums may be added in another order than before, with {', '.join(others)}"
+        yield f"sums may be added in a different order than before, with {', '.join(others)}"
 
 
 def fitted(config: Config, comm: Comm) -> FittedLayout:

@@ -24,7 +24,7 @@ from nnmpi.run.setup.setup import Setup
 
 
 class StepPhase(Enum):
-    """What this rank does at the moment; an error while UPDATING may leave the model half
+    """The phase of this rank in a step; an error while UPDATING may leave the model half
     updated."""
 
     BETWEEN_STEPS = auto()

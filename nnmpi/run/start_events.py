@@ -225,8 +225,8 @@ def _padding(setup: Setup) -> Event:
 
 
 def environment(session: Session) -> Event:
-    """What a run depends on besides data and model: options, versions, the BLAS of rank 0, and
-    hosts; with advice on what would make it faster. Every rank calls it."""
+    """Everything a run depends on besides data and model: options, versions, the BLAS of rank 0,
+    and hosts; with advice on what would make it faster. Every rank calls it."""
     comm, a = session.comm, session.arrangement
     pay, cores = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
     halves = native.cost_of_halves(session.config.dtype) if session.config.device == "cpu" else ""

@@ -72,26 +72,26 @@ class Trainer:
     session: Session = NO_SESSION
     graph: Graph | None = None
 
-    dataset = read(lambda t: t.setup.dataset, "The samples and labels, of training and the test.")
+    dataset = read(lambda t: t.setup.dataset, "The data set: training samples and test samples.")
     standardiser = read(lambda t: t.setup.standardiser, "The object that standardises samples.")
-    train = read(lambda t: t.setup.train, "The batches of training.")
-    test = read(lambda t: t.setup.test, "The batches of the test split.")
-    arrangement = read(lambda t: t.session.arrangement, "The layout: who has and does what.")
+    train = read(lambda t: t.setup.train, "The loader of the training samples.")
+    test = read(lambda t: t.setup.test, "The loader of the test samples.")
+    arrangement = read(lambda t: t.session.arrangement, "What each rank has and does.")
     part = read(lambda t: t.session.part, "The part of the model that this rank has.")
-    model = read(lambda t: t.session.model, "The whole tree of modules, some of it elsewhere.")
-    strategy = read(lambda t: t.session.strategy, "The arrangement at work.")
-    optimizer = read(lambda t: t.session.optimizer, "The optimizer of what this rank updates.")
-    warning = read(lambda t: t.session.warning, "A warning of modules of the user's; or empty.")
-    last_lr = read(lambda t: t.session.last_lr, "The rate of the first group in the last step.")
+    model = read(lambda t: t.session.model, "All modules; some have no values here.")
+    strategy = read(lambda t: t.session.strategy, "The way in which ranks train together.")
+    optimizer = read(lambda t: t.session.optimizer, "The optimizer of this rank's share.")
+    warning = read(lambda t: t.session.warning, "A warning about users' modules, or empty.")
+    last_lr = read(lambda t: t.session.last_lr, "The first group's rate in the last step.")
     state = read(lambda t: t.run.state, "The number of steps and epochs made so far.")
     step = read(lambda t: t.run.state.step, "The number of steps made so far.")
     total_steps = read(lambda t: t.run.total_steps, "The number of steps that the run ends with.")
-    stopping = read(lambda t: t.run.stopping, "Whether all ranks have agreed to stop.")
-    skipped = read(lambda t: t.run.skipped, "The steps left out: a number was not finite.")
-    loaded = read(lambda t: t.run.loaded, "The names that the file of --load had for the model.")
+    stopping = read(lambda t: t.run.stopping, "True if all ranks have agreed to stop.")
+    skipped = read(lambda t: t.run.skipped, "The number of steps that were not finite.")
+    loaded = read(lambda t: t.run.loaded, "What was loaded from the file of --load.")
     resumed = read(lambda t: t.run.resumed, "The checkpoint that the run goes on from, if any.")
-    is_first = read(lambda t: t.comm.rank == 0, "Whether this rank prints and saves.")
-    is_spare = read(lambda t: t.session is SPARE, "Whether the layout has no place for this rank.")
+    is_first = read(lambda t: t.comm.rank == 0, "True on rank 0, which prints and saves.")
+    is_spare = read(lambda t: t.session is SPARE, "True if the layout has no place for this rank.")
 
     def __init__(
         self,
@@ -331,7 +331,7 @@ class Trainer:
         together = self.arrangement.steps_together  # there is none after a restore that failed
         if is_over:
             raise ValueError(
-                f"this Trainer is closed, by close() or since its run failed: call {call} before"
+                f"this Trainer is closed, by close() or because its run failed: call {call} earlier"
             )
         if self.run.in_epoch and not together:
             raise ValueError(f"ranks make their steps at different times: call {call} in on_epoch")

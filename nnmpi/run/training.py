@@ -98,12 +98,12 @@ class NoSession:
         raise NoModelError(f"this Trainer has no model {self._why}")
 
 
-NO_SESSION = cast(Session, NoSession("since its last restore failed: restore a snapshot"))
+NO_SESSION = cast(Session, NoSession("because its last restore failed: restore a snapshot"))
 SPARE = cast(
     Session,
     NoSession(
-        "on this rank, which is spare: the layout has no place for it; it waits in fit, and takes "
-        "part where another is lost; where trainer.is_spare, call nothing else"
+        "on this rank, which is spare: the layout has no place for it, so it waits in fit, and "
+        "takes part if another rank is lost; where trainer.is_spare is true, call fit only"
     ),
 )
 
@@ -170,7 +170,7 @@ def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_sp
 
     directory = config.checkpoint_dir
     if directory is None or use_newest(directory, comm, use) is None:
-        where = f"no checkpoint in {shown(directory)} has it" if directory else "no checkpoint"
+        where = f"no checkpoint in {shown(directory)}" if directory else "no checkpoint"
         no_backup = trainer.requested.backup is not None or why_not(
             "backup", trainer.requested, comm.size
         )
@@ -178,7 +178,7 @@ def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_sp
         shorter = "a shorter " if trainer.requested.save_every else ""
         raise ValueError(
             f"nothing is left to go on from: {where} ({missing}); "
-            f"{remedy}{shorter}--save-every keeps it"
+            f"next time use {remedy}{shorter}--save-every"
         )
 
 

@@ -21,7 +21,7 @@ COMPUTE = (Kind.F, Kind.B, Kind.I, Kind.W)
 
 
 def boundary(message: Op) -> int:
-    """The stage before the boundary that a message crosses."""
+    """The number of the stage before the boundary that a message crosses."""
     return message.stage - (message.kind in (Kind.RECV_F, Kind.SEND_B))
 
 

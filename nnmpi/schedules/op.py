@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 
 class Kind(Enum):
-    """The kind of an operation."""
+    """The kinds of operations in a program, such as F (forward pass) and UPDATE."""
 
     F = "F"
     B = "B"

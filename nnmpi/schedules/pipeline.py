@@ -20,14 +20,17 @@ Compute: TypeAlias = Callable[[int, int, int], list[list[Op]]]
 
 
 def naive(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """Each micro-batch goes through all stages and back before the next one starts."""
+    """The schedule in which a micro-batch goes through all stages and back before the
+    next starts.
+    """
     return [[Op(k, i, r) for i in range(m) for k in (Kind.F, Kind.B)] for r in range(p)]
 
 
 def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """All forward passes, then all backward passes, the last micro-batch first (GPipe, 2019).
+    """The GPipe schedule (2019): all forward passes, then all backward passes.
 
-    With recomputation the last micro-batch's activations are still in memory then.
+    The last micro-batch goes back first. With recomputation, its activations are still in memory
+    then.
     """
     forward = [(Kind.F, i) for i in range(m)]
     back = [(Kind.B, i) for i in reversed(range(m))]
@@ -35,9 +38,10 @@ def gpipe(p: int, m: int, v: int = 1) -> list[list[Op]]:
 
 
 def one_f_one_b(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """1F1B: stage s starts with p-1-s forward passes, then alternates forward and backward.
+    """The 1F1B schedule: stage s starts with p-1-s forward passes, then alternates.
 
-    No stage has more micro-batches in progress than keep it busy (PipeDream-flush, 2021).
+    After that it makes one forward and one backward pass in turn. No stage has more micro-batches
+    in progress than keep it busy (PipeDream-flush, 2021).
     """
 
     def rank(r: int) -> list[Op]:
@@ -67,7 +71,7 @@ def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
 
 
 def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """1F1B with divided backward passes: I in place of B, and W of stage s after s more Is.
+    """The ZB-H1 schedule: 1F1B with I in place of B, and W of stage s after s more Is.
 
     The stage before waits for I only; W fills idle time (zero bubble, 2024). Stage 0 needs no
     gradient of its input: its I takes no time.
@@ -118,7 +122,7 @@ class Schedule(NamedTuple):
     update_each: bool = False
 
     def check(self, p: int, m: int, v: int) -> None:
-        """Raises ValueError for numbers that make no pipeline."""
+        """Raises ValueError for numbers of stages or micro-batches that make no pipeline."""
         for name, value in (("stages", p), ("micro-batches", m), ("virtual stages", v)):
             if value < 1:
                 raise ValueError(f"a pipeline needs at least 1 of {name}, got {value}")

@@ -50,9 +50,9 @@ ALL_REDUCE = ALGORITHMS["ring"]
 
 
 class GridCollective(NamedTuple):
-    """A collective that all lines of a grid carry out at the same time, `times` times.
+    """A collective that all rows (or columns) of a grid of ranks carry out at once, `times` times.
 
-    ranks    number of ranks in a line
+    ranks    number of ranks in a line, that is a row or column
     stride   distance between their rank numbers: 1 in a row
     """
 
@@ -91,30 +91,28 @@ class ProductPlan(NamedTuple):
 
 
 def column(g: Gemm, p: int) -> ProductPlan:
-    """One layer with the rows of w sharded: each rank computes columns of y, which are then
-    gathered.
-    """
+    """The plan that shards the rows of w: each rank computes columns of y, which are gathered."""
     N, K, O = g
     collectives = (GridCollective(ALL_GATHER, N * O, p), GridCollective(ALL_REDUCE, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def row(g: Gemm, p: int) -> ProductPlan:
-    """One layer with the columns of w and x sharded: the products of all ranks are summed."""
+    """The plan that shards the columns of w and x: the products of all ranks are summed."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * O, p), GridCollective(ALL_GATHER, N * K, p))
     return ProductPlan(p, collectives, 6 * N * K * O / p, O * K / p, N * K + N * O)
 
 
 def column_row(g: Gemm, p: int) -> ProductPlan:
-    """Two layers, K -> O -> K: the activations between them stay sharded."""
+    """The plan of two layers, K -> O -> K, whose activations in between stay sharded."""
     N, K, O = g
     collectives = (GridCollective(ALL_REDUCE, N * K, p, times=2),)
     return ProductPlan(p, collectives, 12 * N * K * O / p, 2 * O * K / p, 2 * N * K + N * O / p)
 
 
 def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
-    """One layer on a q x r grid, by SUMMA in panels of K.
+    """The plan of one layer on a q x r grid, by SUMMA in panels of K.
 
     For each of x and w, two messages and a gathered panel are in memory at once, and for each
     message the rank's own part that is to be added to it.
@@ -133,7 +131,7 @@ def summa(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
 
 
 def summa_twice(g: Gemm, q: int, r: int, panel: int = PANEL) -> ProductPlan:
-    """Two layers, K -> O -> K, on a q x r grid."""
+    """The plan of two layers, K -> O -> K, on a q x r grid."""
     N, K, O = g
     first, second = summa(g, q, r, panel), summa(Gemm(N, O, K), q, r, panel)
     return first._replace(

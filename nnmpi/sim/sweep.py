@@ -46,7 +46,7 @@ def _text(by: str, r: Record) -> str:
 
 
 def _heading(by: str, r: Record) -> str:
-    """The heading: whatever the sweep does not vary."""
+    """The heading of a sweep: the operation, the number that is not varied, and the network."""
     fixed = _text("ranks" if by == "bytes" else "bytes", r)
     return f"{r['operation']}: {fixed}\n{as_text(r)}"
 
@@ -66,7 +66,7 @@ def _ranks(most: int) -> list[int]:
 
 
 def table(by: str, rows: list[list[Record]]) -> str:
-    """A row for each value, a column for each algorithm; * marks the fastest."""
+    """The sweep as a text table: a row a value, a column an algorithm; * marks the fastest."""
     lines = [["", *(f"{c['algorithm']} " for c in rows[0])]]
     for row in rows:
         times = [c["seconds"] for c in row]
@@ -85,7 +85,7 @@ def _fastest(by: str, rows: list[list[Record]]) -> str:
 
 
 def records(rows: list[list[Record]]) -> list[Record]:
-    """One flat record for each time."""
+    """The sweep as a flat list of records, one for each time."""
     keys = ("operation", "algorithm", "ranks", "bytes", "seconds")
     return [{key: c[key] for key in keys} for row in rows for c in row]
 

@@ -64,11 +64,11 @@ def test_more_ranks_than_the_layout_has_are_refused(tmp_path) -> None:
     def too_many(comm) -> None:
         """The first rank has the error to print."""
         kind = OtherRankError if comm.rank else ValueError
-        with pytest.raises(kind, match=r"2 ranks for --tp 1 --pp 1: .* mpirun -n 1"):
+        with pytest.raises(kind, match=r"2 ranks cannot hold one model with .* mpirun -n 1"):
             laws.ours(comm, str(tmp_path), [1], Sampling())
 
     threads.run(2, too_many)
-    with pytest.raises(ValueError, match="1 rank for --tp 2 --pp 1"):
+    with pytest.raises(ValueError, match="1 rank cannot hold one model with --tp 2 --pp 1"):
         laws.ours(comm_self(), str(tmp_path), [1], Sampling(), tp=2)
 
 
@@ -148,7 +148,7 @@ def test_scores_that_are_not_finite_end_the_text(size: float) -> None:
     made = model()
     made.ln_f.weight.data[...] = size
     for temperature in (0, 1):
-        with pytest.raises(ValueError, match="scores behind token 1 of the text are NaN or"):
+        with pytest.raises(ValueError, match="scores after token 1 of the text are NaN or"):
             nnmpi.generate(made, [1], temperature=temperature)
 
 

@@ -109,7 +109,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a class": ({"optimizer": optim.SGD}, "optimizer is <class .*: give a function"),
     "a list": ({"optimizer": lambda named: named}, "returned a list: return one of nnmpi.optim"),
-    "not all": ({"optimizer": missing}, "no others, and 1.weight is not in both"),
+    "not all": (
+        {"optimizer": missing},
+        "exactly the parameters that it gets, and 1.weight is not in both",
+    ),
     "a rate": ({"optimizer": by_rate, "pp": 2}, "rank 1 has other groups than rank 0"),
     "no schedule": ({"schedule": 0.5}, "schedule is 0.5: give a function"),
     "no factor": ({"schedule": lambda step: None}, "returned None for step 0: return a number"),

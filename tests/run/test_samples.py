@@ -101,7 +101,7 @@ def test_a_model_of_ones_own_writes_too(text: str) -> None:
     (one,) = thread_ranks.run(1, lambda comm: run(comm, Own, **given, **SAMPLED))
     for found in thread_ranks.run(2, lambda comm: run(comm, Own, **given, **SAMPLED)):
         assert found[0] == one[0]
-    with refused("stages of Own take sequences of one length", "use pp 1 in place of 2"):
+    with refused("stages of Own take sequences of one length", "use pp 1 instead of 2"):
         thread_ranks.run(2, lambda comm: run(comm, Own, **given, **SAMPLED, pp=2))
 
 
@@ -160,7 +160,7 @@ def test_what_generates_no_text(text: str) -> None:
 
     def beyond(comm: Comm) -> None:
         """The second stage has no embedding, and is refused as well."""
-        words = "tokens from 3 to 19: the model has those from 0 to 18"
+        words = "tokens from 3 to 19: the model has only tokens from 0 to 18"
         with (
             Trainer(Config(**options(text, pp=2)), comm=comm) as trainer,
             pytest.raises((ValueError, OtherRankError), match=words),

@@ -139,7 +139,7 @@ def test_a_change_on_one_rank_ends_the_run(layout: str, change: Any) -> None:
     what = "lr of group 0 of the optimizer" if change is set_rate else "requires_grad of 3.bias"
 
     def job(comm: Comm) -> None:
-        with pytest.raises(AgreedError, match=f"ranks .* differ in {what}: set it alike on all"):
+        with pytest.raises(AgreedError, match=f"ranks .* differ in {what}: set the same value"):
             trainer_of(comm, Change(change, rank=ranks - 1), **options).fit(NullReport())
 
     threads.run(ranks, job)

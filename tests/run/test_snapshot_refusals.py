@@ -68,7 +68,7 @@ def test_a_run_that_is_over() -> None:
         trainer = trainer_of(comm, **ADAM)
         trainer.fit(NullReport())
         trainer.close()
-        with refused("this Trainer is closed, by close() or since its run failed: call snapshot"):
+        with refused("this Trainer is closed, by close() or because its run failed: call snapshot"):
             trainer.snapshot()
         ended = taken(comm_self(), ADAM, STEPS)._replace(epoch=Sums())
         trainer.restore(ended)

@@ -109,7 +109,7 @@ def test_the_run_ends_where_only_spare_ranks_are_left() -> None:
 
     *lost, told, last = threads.run(4, fit, fault_tolerant=True)
     assert (lost, last) == ([None, None], None)
-    assert "no rank that is left has a part of the model" in told
+    assert "no remaining rank has a part of the model" in told
 
 
 # ---- an error of a run, and a loss at the same time

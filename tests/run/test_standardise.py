@@ -49,4 +49,4 @@ def test_the_command_takes_it(command: Command) -> None:
     assert command(*IRIS, "--steps=1", "--standardise=-1,2").status == 0
     found = command(*IRIS, "--steps=1", "--standardise=2")
     assert found.status == 2
-    assert "standardise '2' is none of auto" in found.err
+    assert "standardise '2' is not auto" in found.err

@@ -136,7 +136,7 @@ def test_a_run_that_is_over_needs_epochs() -> None:
     assert trainer.fit(Report(stdout=io.StringIO()), epochs=3)["steps"] == 3
     assert trainer.fit(Report(stdout=io.StringIO()), epochs=1)["event"] == "done"
     trainer.close()
-    with refused("is closed, by close() or since its run failed; make another"):
+    with refused("is closed, by close() or because its run failed; make another"):
         trainer.fit(epochs=1)
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_after_the_end_says_why() -> None:
             ("predict", lambda: trainer.predict(rows()[0])),
         ):
             with refused(
-                f"this Trainer is closed, by close() or since its run failed: call {name}"
+                f"this Trainer is closed, by close() or because its run failed: call {name}"
             ):
                 call()
 

@@ -74,7 +74,7 @@ def medians(comm: TimedComm, calls: Sequence[Callable[[], object]]) -> list[floa
 def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
     """The seconds of the second of two calls, which finds its memory in the cache."""
     call()
-    comm.barrier()
+    comm.barrier()  # otherwise the time would include waiting for a rank that comes late
     start = time.perf_counter()
     call()
     return time.perf_counter() - start

@@ -22,7 +22,7 @@ SHORT = 2048  # bytes: up to here MPI_Iallreduce takes about as long as MPI_Allr
 
 
 class PreparedSum(NamedTuple):
-    """Everything about sums of one length and type that is computed once."""
+    """The cached parts of all-reduces of one length and type: log signature and steps."""
 
     signature: CallSignature
     steps: AllReduce

@@ -170,7 +170,9 @@ class Interpreter:
     def carry_out(
         self, plan: Plan, row: Array, tag: int, blocks: bool = False, sums: Array | None = None
     ) -> Steps:
-        """Carries out a plan of this rank; yields requests as `steps` does."""
+        """Exchanges and adds a flat buffer by a plan of this rank; yields requests as
+        `steps` does.
+        """
         separate = plan.sums_dtype is not plan.dtype
         if sums is None:
             sums = row.astype(plan.sums_dtype) if separate else row

@@ -118,7 +118,7 @@ def end_late(limit: float, process: int, parent: int) -> None:
 
 
 def end_rank(process: int, parent: int, problem: str) -> None:
-    """Print what is wrong with a rank, and end it and the others of its launcher."""
+    """Prints the problem of a rank, then ends that rank and the others of its launcher."""
     print_error(f"rank {rank_of(os.environ)} {problem}")
     time.sleep(TIME_TO_READ)
     launcher.terminate(parent)

@@ -124,7 +124,9 @@ class SharedWindow(NamedTuple):
 
 
 class Receiver(Protocol):
-    """Receives messages; the one of a transport raises MessageLengthError if lengths differ."""
+    """The interface of objects that receive messages: a transport, or its length-checking
+    `receiver`.
+    """
 
     def irecv(self, data: Bytes, source: int, tag: int) -> Request: ...
     def wait(self, requests: Sequence[Request]) -> object: ...
@@ -181,10 +183,10 @@ class Transport(Receiver, Protocol):
         """
 
     def split(self, color: int | None, key: int) -> Self | None:
-        """The ranks with the same color, in the order of their keys; None if color is None."""
+        """A transport of the ranks with the same color, ordered by key; None if color is None."""
 
     def split_node(self) -> Self:
-        """The ranks that share memory with this one."""
+        """A transport of the ranks that share memory with this one."""
 
     def free(self) -> None:
         """Frees a duplicate or split; collective. Does nothing if the family was abandoned."""

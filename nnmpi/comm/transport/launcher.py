@@ -1,9 +1,7 @@
 """The launcher of Open MPI 5 (prterun), and how to end a job without lines of its own.
 
-It prints lines below the last message of a rank, unless
-
-a SIGTERM ends it      a rank ends the job with status 1 in this way the last rank to end   is the
-only one whose exit status is not 0
+It prints lines below the last message of a rank, unless a SIGTERM ends it (in this way a rank ends
+the job with status 1), or the last rank to end is the only one whose exit status is not 0.
 """
 
 import fcntl

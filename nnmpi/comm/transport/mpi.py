@@ -152,6 +152,7 @@ class MPITransport:
 
     def _allocate(self, nbytes: int) -> Segments:
         """Allocates a segment of `nbytes` of shared memory on this rank; collective."""
+        # never Win.Create: on Open MPI its operations stall until the target rank enters MPI
         window = MPI.Win.Allocate_shared(nbytes, 1, comm=self._comm)
         window.Lock_all()
 

@@ -37,6 +37,7 @@ class MPIChannel:
         self._sends.append(self._comm.Isend(message, self._ranks.index(to)))
 
     def receive(self) -> tuple[int, bytes] | None:
+        # a request keeps its buffer alive, so drop it only once the message has left
         self._sends = [request for request in self._sends if not request.Test()]
         status = MPI.Status()
         if not self._comm.Iprobe(status=status):

@@ -127,7 +127,7 @@ class Barrier:
 
 
 def length(nbytes: int) -> int:
-    """The size in bytes of a segment for so many bytes of data, with the count behind them."""
+    """The size of a segment for `nbytes` of data and the barrier count behind them."""
     return -(-nbytes // LINE) * LINE + LINE
 
 

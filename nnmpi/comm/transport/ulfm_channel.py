@@ -44,7 +44,9 @@ class UlfmChannel(MPIChannel):
         return self.receive()
 
     def ibarrier(self) -> Callable[[], bool]:
-        """Tells all ranks that this one is at its end; returns a test if all that are left are."""
+        """Tells the others that this rank is at its end; returns a function that tests
+        if all are.
+        """
         for r in self.left():
             self.send(ENDED, r)
         return lambda: self._ended | self._gone >= {*self.peers}

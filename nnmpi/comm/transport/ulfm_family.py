@@ -101,6 +101,7 @@ class UlfmFamily(TransportFamily):
         """
         if not self._met:
             try:
+                # the agreement is a bitwise AND: a single rank that shrinks makes it 0 on all
                 self._met = not self.comm.Agree(int(confirms))
             except MPI.Exception:  # raised on all ranks if one is lost
                 self._met = True

@@ -92,6 +92,7 @@ def arrange(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
         *({at: models[kind] for at, kind in kinds.items()}, store, name, moves, measured),
     )
+    # buckets come last: where they are cut depends on the store and the all-reduce
     bucketed = {kind: _bucketed(arrangement, held) for kind, held in models.items()}
     return replace(arrangement, rank_models={at: bucketed[kind] for at, kind in kinds.items()})
 
@@ -146,7 +147,7 @@ def _rank_model(
 ) -> RankModel:
     """Returns the part of the model that the ranks at (pp, tp) have, without buckets."""
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
-    others = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
+    untrained = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.branches, _regions(sharding, trained)
 
     def held(v: int) -> HeldVariable:
@@ -159,11 +160,11 @@ def _rank_model(
             shape[cut.axis], room = widths[tp], room // shape[cut.axis] * max(widths)
         return HeldVariable(v, tuple(shape), room, users, region)
 
-    first = tuple(held(v) for v in trained if owned.has(v, tp))
-    if asked_kind(config).scatters:  # what one layer uses is gathered together
-        first = tuple(chain.from_iterable(gathered_together(graph, first)))
-    rest = tuple(held(v) for v in others if owned.has(v, tp))
-    return RankModel(tuple(stages), first, rest, scalar_count(trained))
+    held_trained = tuple(held(v) for v in trained if owned.has(v, tp))
+    if asked_kind(config).scatters:  # in the order of gathers: what one layer uses is together
+        held_trained = tuple(chain.from_iterable(gathered_together(graph, held_trained)))
+    held_untrained = tuple(held(v) for v in untrained if owned.has(v, tp))
+    return RankModel(tuple(stages), held_trained, held_untrained, scalar_count(trained))
 
 
 def _check_branches(sharding: Sharding, division: Division) -> None:
@@ -173,8 +174,8 @@ def _check_branches(sharding: Sharding, division: Division) -> None:
         for s, stage in enumerate(division.stages):
             if stage.nodes.start in inside:
                 raise ValueError(
-                    f"stage {s} begins within the branches {call.path}, of which each rank along "
-                    "tp has some: give a --cut before or behind them, or use --tp 1"
+                    f"stage {s} begins within the branches {call.path}, which are divided among "
+                    "ranks along tp: use a --cut before or after them, or --tp 1"
                 )
 
 
@@ -183,8 +184,8 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
     for s, stage in enumerate(division.stages):
         if any(sharding.edges.get(e) is OF_SAMPLES for e in stage.takes):
             raise ValueError(
-                f"stage {s} begins with {graph.nodes[stage.nodes.start].name} in the midst of "
-                "layers that --layout computes by samples: give a --cut before or behind them"
+                f"stage {s} begins with {graph.nodes[stage.nodes.start].name}, in the middle of "
+                "layers that --layout computes by samples: use a --cut before or after them"
             )
 
 
@@ -232,7 +233,7 @@ def _bucketed(a: Arrangement, held: RankModel) -> RankModel:
     if not a.store.buckets or not held.trained:
         return held
     mb = a.config.bucket_mb
-    if mb is None:  # on one node, to cut into buckets costs more time than overlap saves
+    if mb is None:  # on one node, separate buckets cost more time than their overlap saves
         near = a.algorithm == "shared" and all(map(a.cluster.on_one_node, a.mesh.groups(*REPLICAS)))
         mb = float("inf") if near else DEFAULT_MB
     groups: Sequence[tuple[HeldVariable, ...]] = [(variable,) for variable in held.trained]
@@ -255,13 +256,13 @@ def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]
     tied_groups, tied = [], a.tied
     for k, group in enumerate(groups):
         paths = [a.graph.variables[member.variable].path for member in group]
-        others = [path for path in paths if path in tied]
+        tied_paths = [path for path in paths if path in tied]
         if len({tied.get(path) for path in paths}) > 1:
             raise ValueError(
-                f"{a.store.name} gathers {' and '.join(paths)} together, and {others[0]} is in "
+                f"{a.store.name} gathers {' and '.join(paths)} together, and {tied_paths[0]} is in "
                 "several stages: use --zero 1, or a --cut that keeps it in one stage"
             )
-        tied_groups += [k] * bool(others)
+        tied_groups += [k] * bool(tied_paths)
     return tied_groups
 
 
@@ -287,7 +288,7 @@ def cut_buckets(
         if i == 0 or edges[i - 1] != edges[i] or stop - start >= numbers:
             buckets.append(Bucket(start, stop, edges[i][0]))
             end = i
-    if buckets[-1].tied == NOT_TIED or not spans[0][0]:  # scalars go with what is behind them
+    if buckets[-1].tied == NOT_TIED or not spans[0][0]:  # scalars are summed with it
         return [*buckets[:-1], buckets[-1]._replace(start=0)]
     return [*buckets, Bucket(0, spans[0][0])]
 
@@ -301,6 +302,6 @@ def gathered_together(
     An op uses parameters of one module, so all it needs is there once that bucket is gathered.
     """
     names = (graph.variables[held.variable].names for held in variables)
-    modules = [{name.rpartition(".")[0] for name in several} for several in names]
+    modules = [{name.rpartition(".")[0] for name in aliases} for aliases in names]
     in_order = sorted(sorted(members) for members in overlapping(modules))
     return [tuple(variables[k] for k in members) for members in in_order]

@@ -248,7 +248,7 @@ class Arrangement:
     def sums_by(self, group: tuple[int, ...]) -> str:
         """Returns the name of the all-reduce for long activations among the ranks `group` along tp:
         shared memory if their node has enough of it, else a ring."""
-        lengths = 1 << 20  # bytes: where a node has not even that, a ring does it
+        lengths = 1 << 20  # bytes: with less free memory than that, a ring
         free = min(self.cluster.free_memory[r] for r in group)
         return "shared" if free > lengths and not self.cluster.has_devices else "ring"
 

@@ -49,6 +49,6 @@ def gc_paused() -> Iterator[None]:
         yield
     finally:
         gc.freeze()
-        gc.unfreeze()  # what was made meanwhile is old now: it is not walked through at once
+        gc.unfreeze()  # all objects are in the oldest generation now, which is scanned last
         if was_enabled:
             gc.enable()

@@ -90,7 +90,7 @@ class Cluster(NamedTuple):
         return len({*map(self.nodes.__getitem__, ranks)}) == 1
 
 
-# ---- discover: what ranks have to ask each other before it is decided what each of them does.
+# ---- discover: the facts that ranks exchange before anything is arranged
 
 
 def common_backend(comm: Comm, on: Backend) -> Backend:
@@ -110,6 +110,7 @@ def discover(comm: Comm, on: Backend) -> Cluster:
     node = comm.node()
     spare = cores(len(node)) - threads()
     nccl = comm.size > 1 and devices.has_nccl(on)
+    # one exchange for all facts: each gather is two collectives
     facts = node[0], comm.free_memory(), spare, comm.any_thread, devices.address(on), nccl
     nodes, free, cores_left, any_thread, addresses, nccls = zip(
         *gather_objects(comm, facts), strict=True
@@ -127,6 +128,6 @@ def gpu_indices(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[
 
     Device numbers would not do: processes that are shown one GPU each all call it number 0.
     """
-    both = [*zip(nodes, addresses, strict=True)]
-    known = {n: sorted({gpu for m, gpu in both if m == n and gpu}) for n in nodes}
-    return tuple(None if gpu is None else known[n].index(gpu) for n, gpu in both)
+    pairs = [*zip(nodes, addresses, strict=True)]
+    gpus_of = {n: sorted({gpu for m, gpu in pairs if m == n and gpu}) for n in nodes}
+    return tuple(None if gpu is None else gpus_of[n].index(gpu) for n, gpu in pairs)

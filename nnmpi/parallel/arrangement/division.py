@@ -19,7 +19,7 @@ class StagePart(NamedTuple):
 
     rank: int  # along pp
     nodes: range
-    layers: int  # how many
+    layers: int  # their number
     takes: tuple[int, ...]
     variables: tuple[int, ...]
 
@@ -50,8 +50,8 @@ class Division(NamedTuple):
         """Returns the ranks along pp of each trained parameter that several of them have, by its
         path."""
         ranks_of = sorted(self.ranks().items())
-        several = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
-        return {variable.path: ranks for variable, ranks in several if variable.is_trained}
+        shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
+        return {variable.path: ranks for variable, ranks in shared if variable.is_trained}
 
     def trained(self, graph: Graph, rank: int) -> list[int]:
         """Returns the trained parameters of a rank along pp: unused ones first, then in the order
@@ -81,9 +81,9 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> 
             if not graph.variables[v].is_parameter and buffers.setdefault(v, s) != s:
                 node = next(graph.nodes[k] for k in nodes if v in graph.nodes[k].variables)
                 raise ValueError(
-                    f"{node.name} ({node.kind}) is used in stages {buffers[v]} and {s}, and its "
-                    "buffers cannot be in both: use a layer of its own in each place, or a --cut "
-                    "that keeps them in one stage"
+                    f"{node.name} ({node.kind}) is used in stages {buffers[v]} and {s}, but its "
+                    "buffers cannot be in both: use a separate layer in each place, or a --cut "
+                    "that keeps both uses in one stage"
                 )
     return Division(tuple(stages))
 

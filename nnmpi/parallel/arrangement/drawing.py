@@ -11,7 +11,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, blend, box, page, text
 
-# ---- Names of ranks, and of layers that many blocks have alike, for tables and drawings.
+# ---- names of ranks, and of layers of equal blocks, for tables and drawings
 
 Row = TypeVar("Row", bound=tuple[object, ...])
 
@@ -66,7 +66,7 @@ def _runs(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 HERE, ELSEWHERE = "#", "."
 BAR = 12  # characters
-LONG = 48  # of a sequence
+LONG = 48  # characters of a sequence
 MOST = 8  # ranks along tp and cp that are drawn
 STAGES = ("#3b6fb6", "#d9822b", "#4f9d69", "#9c5fb0", "#c0504d", "#5aa5b8")
 

@@ -81,7 +81,7 @@ def agreement(group: tuple[int, ...], numbers: int, what: str = "agreement") -> 
     return Exchange(what, Collective.ALL_REDUCE, "doubling", group, numbers, FLOAT64, Kind.UPDATE)
 
 
-# ---- Bytes and messages that a rank sends in an exchange, and the most it receives to add
+# ---- the traffic of a rank in an algorithm, and the most that it receives at a time
 
 
 class Traffic(NamedTuple):
@@ -197,7 +197,7 @@ def algorithm_of_sum(
     Returns None for a rank that is not among them, and where no algorithm of this project sends
     anything: "mpi" and "nccl" use their own.
     """
-    if len(group) == 1 or name in ("mpi", "nccl"):  # which know their own ways
+    if len(group) == 1 or name in ("mpi", "nccl"):  # libraries with algorithms of their own
         return None
     first = [*node_leaders(a, tuple(group)).values()]
     if name in ("shared", "hierarchical") and len(first) > 1:
@@ -249,7 +249,7 @@ def _all_reduced(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 
 def _in_chunks(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     algorithm = PLANS[exchange.operation].get(exchange.algorithm)
-    if algorithm is None:  # NCCL's own
+    if algorithm is None:  # an algorithm of NCCL
         return Traffic()
     return algorithm_traffic(
         algorithm,

@@ -64,7 +64,7 @@ def fit_layout(
             if sizes != asked:
                 divide(fitting, working)
         except ValueError as error:
-            if sizes == asked:  # these options do not go together on any ranks
+            if sizes == asked:  # these options cannot be combined on any ranks
                 raise
             passed_over.append(f"{_words(sizes)} cannot be: {error}")
         else:
@@ -88,11 +88,11 @@ def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]
 
     def distance(sizes: dict[str, int]) -> tuple[int, ...]:
         changed = sum(sizes[axis] < n for axis, n in asked.items())
-        kept = (sizes[axis] for axis in reversed(AXES_BESIDE_DP))
-        return (changed, -prod(sizes.values()), *(-n for n in kept))
+        sizes_kept = (sizes[axis] for axis in reversed(AXES_BESIDE_DP))
+        return (changed, -prod(sizes.values()), *(-n for n in sizes_kept))
 
-    each = product(*(range(1, n + 1) for n in asked.values()))
-    layouts = (dict(zip(asked, sizes, strict=True)) for sizes in each)
+    all_sizes = product(*(range(1, n + 1) for n in asked.values()))
+    layouts = (dict(zip(asked, sizes, strict=True)) for sizes in all_sizes)
     yield from sorted((sizes for sizes in layouts if prod(sizes.values()) <= workers), key=distance)
 
 
@@ -120,12 +120,12 @@ def _fitted(config: Config, sizes: Mapping[str, int], dp: int) -> Config:
     changes: dict[str, Any] = {
         **sizes,
         "dp": None if config.dp is None else dp,
-        "cut": config.cut if sizes["pp"] == config.pp else None,  # a number for each other stage
+        "cut": config.cut if sizes["pp"] == config.pp else None,  # it is for one number of stages
         "slow_rank": _slow_ranks(config, workers),
     }
     fitting = replace(config, **changes)
     useless = pointless(fitting, workers + server_count(fitting))
-    never = pointless(config, ranks=2)  # which `check` refuses
+    never = pointless(config, ranks=2)  # kept, so that `check` refuses them
     changes |= {name: getattr(PLAIN, name) for name in useless if name not in never}
     return replace(config, **changes)
 
@@ -134,7 +134,7 @@ def _slow_ranks(config: Config, workers: int) -> str | None:
     """Returns --slow-rank without the entries of ranks that do not exist; None if no entry is
     left."""
     words = config.slow_rank.split(",") if config.slow_rank else []
-    ranks = (word.partition(":")[0] for word in words)  # `check` refuses what is no number
+    ranks = (word.partition(":")[0] for word in words)  # `check` refuses other entries
     exists = (not rank.isdecimal() or int(rank) < workers for rank in ranks)
     return ",".join(compress(words, exists)) or None
 

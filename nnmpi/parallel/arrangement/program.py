@@ -104,6 +104,7 @@ class SlotWalk:
             return []
         following = b + towards
         wanted = [b]
+        # prefetch only what a stage of this bucket uses too: others may run at another time
         if 0 <= following < len(self._stages) and self._stages[b] & self._stages[following]:
             wanted.append(following)
         self._current = b, towards

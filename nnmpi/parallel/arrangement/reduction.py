@@ -81,16 +81,16 @@ def _refuse(
         where = f"{path} is in stages on ranks {', '.join(map(str, ranks))} along pp"
         if config.allreduce in ("shared", "nccl"):
             raise ValueError(
-                f"allreduce {config.allreduce} sums over the ranks of one stage, and {where}; use "
+                f"allreduce {config.allreduce} sums over the ranks of one stage, but {where}; use "
                 "--allreduce ring"
             )
     if config.allreduce == "nccl":
         _refuse_shared_gpus(cluster)
     if config.allreduce in BY_NODES and is_cut_unlike(cluster, mesh):
         raise ValueError(
-            f"allreduce {config.allreduce} adds up node by node, and the nodes cut the ranks "
-            f"along dp in one way for some of the {config.tp} ranks along tp and in another "
-            "for others, so their copies would differ: use --allreduce ring, or a multiple of "
+            f"allreduce {config.allreduce} adds up node by node, but nodes divide the ranks along "
+            f"dp in one way for some of the {config.tp} ranks along tp and in another for others, "
+            "so copies of a parameter would differ: use --allreduce ring, or a multiple of "
             f"{config.tp} ranks on each node"
         )
 
@@ -155,12 +155,12 @@ def _lack(
     if max(needed.values()) <= USABLE * min(cluster.free_memory):
         return ""
     for node, nbytes in needed.items():
-        here = cluster.near(cluster.nodes.index(node), range(cluster.size))
-        free = min(cluster.free_memory[r] for r in here)
+        ranks_here = cluster.near(cluster.nodes.index(node), range(cluster.size))
+        free = min(cluster.free_memory[r] for r in ranks_here)
         if nbytes > USABLE * free:
             return (
-                f"a sum through shared memory takes {nbytes:,} bytes, and {free:,} are free in "
-                "/dev/shm here: take another algorithm, or enlarge it (docker run --shm-size)"
+                f"a sum in shared memory needs {nbytes:,} bytes, but only {free:,} are free in "
+                "/dev/shm: use another --allreduce, or enlarge it (docker run --shm-size)"
             )
     return ""
 
@@ -175,8 +175,8 @@ def progress(config: Config, cluster: Cluster, mesh: Mesh) -> tuple[str, ...]:
     """
     if config.progress == "thread" and not cluster.any_thread:
         raise ValueError(
-            "progress thread: MPI was not started with THREAD_MULTIPLE, so that no other thread "
-            "may use it; use --progress poll"
+            "progress thread: MPI was started without MPI_THREAD_MULTIPLE, so no other thread may "
+            "call it; use --progress poll"
         )
     if config.progress != "auto":
         return (config.progress,) * mesh.size

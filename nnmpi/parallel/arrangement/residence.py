@@ -201,7 +201,7 @@ class PassClocks:
         self.writes, self.ready = deque([(self.disk_free, state)]), dict[int, float]()
         self.reads = deque(s for s in reversed(range(len(units))) if choice[s] is SWAP)
         self.reads.append(STATE)
-        self.free_pages = memory - state  # free, with pages, since the step before
+        self.free_pages = memory - state  # free bytes that have pages, from the step before
         self.nbytes = {STATE: state, **{s: unit.nbytes for s, unit in enumerate(units)}}
         self.fetched = self.written = 0.0  # when values are in memory, and gradients on disk
         self._ask_for(0)
@@ -298,7 +298,7 @@ def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 
     The search starts with the last units kept, and those before them swapped or recomputed.
     """
     if least_memory(units) > memory * (1 + 1e-9):
-        raise ValueError(f"one unit has {least_memory(units):,.0f} bytes, of {memory:,.0f}")
+        raise ValueError(f"one unit needs {least_memory(units):,.0f} bytes; {memory:,.0f} are free")
 
     def cost(choice: Choice) -> tuple[float, int]:
         return seconds(units, choice, memory, disk, state), sum(how is not KEEP for how in choice)
@@ -328,9 +328,9 @@ def _neighbours(choice: Choice) -> Iterator[Choice]:
             if how is not residence:
                 yield (*choice[:i], how, *choice[i + 1 :])
     for i, pair in enumerate(pairwise(choice)):
-        for both in product(Residence, repeat=2):
-            if both[0] is not pair[0] and both[1] is not pair[1]:
-                yield (*choice[:i], *both, *choice[i + 2 :])
+        for new_pair in product(Residence, repeat=2):
+            if new_pair[0] is not pair[0] and new_pair[1] is not pair[1]:
+                yield (*choice[:i], *new_pair, *choice[i + 2 :])
     for i, j in combinations(range(len(choice)), 2):
         if choice[i] is not choice[j]:
             changed = [*choice]

@@ -178,7 +178,9 @@ class VerifiedStrategy:
         )
         gradients = self._gradients()
         if self._dtype == "float16" and not (done.updated and expected.updated):
-            gradients = ((gradient, gradient) for _, gradient in gradients)  # all ranks read them
+            # gradients of a skipped step are not finite, so they are compared with themselves; all
+            # ranks read them all the same, as that is collective
+            gradients = ((gradient, gradient) for _, gradient in gradients)
         with np.errstate(all="ignore"):
             return {
                 "loss": self._scaled("loss", [(ours, theirs)], [theirs]),

@@ -41,9 +41,9 @@ def cut_sequences(graph: Graph, ranks: int, length: int) -> SequenceCut:
     axes = {e: axis for e, axis in axes.items() if axis}
     for e in sorted(graph.shapes & axes.keys()):
         raise ValueError(
-            f"cp {ranks} cuts sequences, and a `forward` of the model reads the shape of "
-            f"{graph.edges[e].sample} of a sample, which ranks have parts of: make it a layer that "
-            "has a rule, or use --tp, --pp or --dp"
+            f"cp {ranks} cuts sequences, but a `forward` of the model reads the shape "
+            f"{graph.edges[e].sample} of a sample, of which each rank has a part: use a layer that "
+            "has a rule, or --tp, --pp or --dp"
         )
     rings = (k for k, node in enumerate(graph.nodes) if node.layer is nn.SelfAttention)
     return SequenceCut(ranks, length, axes, tuple(rings))
@@ -66,8 +66,8 @@ def _behind(graph: Graph, node: Node, axes: Mapping[int, int], ranks: int) -> in
     if behind is None:
         label = " ".join(filter(None, dict.fromkeys((node.kind, node.name))))
         raise ValueError(
-            f"cp {ranks} cuts sequences, and {label} may mix their positions: no rule says how "
-            "ranks that have some of them compute it; use --tp, --pp or --dp"
+            f"cp {ranks} cuts sequences, but {label} may mix positions: no rule says how to "
+            "compute it on some of them; use --tp, --pp or --dp"
         )
     return behind
 
@@ -102,12 +102,11 @@ class PositionSharded(Module):
         """Returns the positions of this rank on x's device; raises ValueError if x does not have as
         many."""
         x, comm, cut = as_tensor(x), self.ring.comm, self.ring.cut
-        here, axis = cut.count(comm.rank), self.axis_of_positions + 1
-        if x.ndim <= axis or x.shape[axis] != here:
+        count, axis = cut.count(comm.rank), self.axis_of_positions + 1
+        if x.ndim <= axis or x.shape[axis] != count:
             raise ValueError(
                 f"{type(self).__name__} {self.path}: input of shape {x.shape}; of {cut.length} "
-                f"positions this rank, {comm.rank} of {comm.size} along cp, has {here}, along axis "
-                f"{axis}"
+                f"positions along axis {axis}, rank {comm.rank} of {comm.size} along cp has {count}"
             )
         return backend.of(x.data).asarray(cut.of(comm.rank))
 

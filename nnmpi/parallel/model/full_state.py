@@ -68,7 +68,7 @@ class FullState:
     reader    returns the function that reads ranges of this rank and of files; called once a pass
     """
 
-    table: PartTable  # of the entries of a model
+    table: PartTable  # who has which ranges; only `of_model` sets it
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class FullState:
         """The SHA-256 of all parameters, whole and in the order of the state dict; the same on
         every rank."""
         digest = hashlib.sha256()
-        for entry in self:
+        for entry in self:  # empty on other ranks, which have to iterate all the same: they send
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
         return gather_objects(self._comm, digest.hexdigest())[WRITER]

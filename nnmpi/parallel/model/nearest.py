@@ -64,12 +64,13 @@ def plan_moves(
         had[item.tensor].append((holder, item))
     for rank, item in need:
         needs[item.tensor].append((rank, item))
-    choice, moves = _HolderPicker(nodes), list[TensorMove]()
+    picker, moves = _HolderPicker(nodes), list[TensorMove]()
     for tensor in tensors:
         holders = [*dict.fromkeys(had[tensor.path])]
-        if tensor.may_differ:
+        if tensor.may_differ:  # of equal ranges keep one holder, so that all get the same copy:
+            # the dict is filled backwards, and the first holder overwrites the others
             holders = [*{item: (holder, item) for holder, item in reversed(holders)}.values()]
-        moves += choice.moves(tensor, holders, needs[tensor.path])
+        moves += picker.moves(tensor, holders, needs[tensor.path])
     in_order = chain.from_iterable(needs[tensor.path] for tensor in tensors)
     return MovePlan({tensor.path: tensor for tensor in tensors}, (*in_order,), (*moves,))
 
@@ -105,7 +106,7 @@ class _HolderPicker:
                         f"{tensor.path}: the parts {[*dict.fromkeys(held.box for _, held in had)]} "
                         f"that ranks have do not cover its shape {tensor.shape} once"
                     )
-                if box not in by_box:
+                if box not in by_box:  # cached, since many ranks need the same box
                     by_box[box] = [
                         _Overlap(overlap(have, box, tensor.axes), holder, have)
                         for holder, have in holders
@@ -146,7 +147,7 @@ class _HolderPicker:
                     f"{need.box}; give the ranks everything that was in the snapshot of all ranks"
                 )
             distance, _, best = min(
-                (self._far(piece.holder, rank), self._sent[piece.holder], k)
+                (self._distance(piece.holder, rank), self._sent[piece.holder], k)
                 for k, piece in enumerate(givers)
             )
             giver = givers[best]
@@ -164,7 +165,7 @@ class _HolderPicker:
             yield giver._replace(elements=elements._replace(lo=lo, hi=end))
             lo = end
 
-    def _far(self, holder: Holder, rank: int) -> int:
+    def _distance(self, holder: Holder, rank: int) -> int:
         """The distance of a holder: 0 for the rank itself, 1 on its node, 2 on another node, 3 for
         a file."""
         if isinstance(holder, str):

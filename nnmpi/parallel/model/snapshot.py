@@ -184,6 +184,7 @@ class Restored:
         ]
         local, in_files = ([row for row in facts if isinstance(row[0][0], t)] for t in (int, str))
         self._have = [*chain.from_iterable(gather_objects(comm, local)), *in_files]
+        # a node is numbered by its first rank
         self._nodes = [ranks[0] for ranks in gather_objects(comm, comm.node())]
         rows = self._tensors.values()
         dtypes = (

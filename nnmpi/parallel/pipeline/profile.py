@@ -133,7 +133,7 @@ def profile(
     costs, dtype = list[UnitCost](), dtype or arrays(x)[0].dtype
     enters: Tensors = each(partial(tensor, on=on), x)
     for unit in units:
-        with seeded(0):  # so that this module is not counted among those constructed
+        with seeded(0):  # so that it does not count as a module of the user
             module = segment(model, graph, unit.nodes)
         with unchanged(module), np.errstate(all="ignore"):
             module.to(dtype, on).train()
@@ -212,11 +212,11 @@ def _passes(
     if not root.requires_grad:
         return y, (ahead, 0.0, 0.0)
     began = _now(on, clock)
-    rest = root.backward(seed, until=inputs or None)
+    pending = root.backward(seed, until=inputs or None)
     middle = _now(on, clock)
-    if rest is None:
+    if pending is None:
         return y, (ahead, 0.0, middle - began)
-    rest.finish()
+    pending.finish()
     return y, (ahead, middle - began, _now(on, clock) - middle)
 
 
@@ -235,7 +235,7 @@ def _bytes_added(module: Module, x: Tensors, on: Backend, together: Sequence[Com
     was_tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     added = list[int]()
-    for _ in range(3):  # threads of other ranks may allocate meanwhile, or free
+    for _ in range(3):  # the median, since threads of other ranks allocate and free too
         used = devices.used_memory(on)
         y = forward(module, x, _PASS)
         added.append(devices.used_memory(on) - used)

@@ -49,10 +49,10 @@ class OnAnotherRank:
     access raises ValueError."""
 
     def __init__(self, path: str, where: str) -> None:
-        self._where = f"{path} is in a {where}, and not here"
+        self._where = f"{path} is in a {where}, not on this rank"
 
     def _refuse(self, *arguments: int) -> NoReturn:
-        raise ValueError(f"{self._where}: read it there, or from a file of --save")
+        raise ValueError(f"{self._where}: read it there, or from a file written by --save")
 
     value = grad_memory = refresh = written = _refuse
     dtype: Any = property(_refuse)

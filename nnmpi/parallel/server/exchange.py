@@ -44,13 +44,13 @@ class WorkerRequest(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums over all workers since an epoch began."""
+    """Pushes, samples, losses and skipped updates, summed over all workers since an epoch began."""
 
     pushes: float = 0
     samples: float = 0
     divisor: float = 0  # of the loss
     loss: float = 0
-    skipped: float = 0  # updates left out because a number was not finite
+    skipped: float = 0  # updates left out because a value was not finite
 
 
 class Reply(NamedTuple):
@@ -153,6 +153,7 @@ class ReplyChannel:
     def arrived(self) -> bool:
         """True, once for each request, when it has arrived with its gradient."""
         works = self._receiving
+        # only the head tells that a gradient follows; `poll` then polls its receive
         if len(works) == 1 and works[0].done and self.request.purpose == Purpose.PUSH:
             works.append(self._wire.irecv(self.gradient, self._worker, GRADIENT))
         if not works or not works[-1].done:

@@ -79,7 +79,7 @@ class GatheredValues:
         self._is_complete = True
 
     def _wait_for(self, b: int) -> None:
-        while b in self._due:
+        while b in self._due:  # those before b first: gathers of a Comm start in one order
             self._start(self._due.popleft(), self._gathers)
         work = self._works.pop(b, None)
         if work is not None:

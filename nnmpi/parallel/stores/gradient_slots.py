@@ -130,6 +130,7 @@ class GradientSlots:
 
     def poll(self) -> None:
         """Adds the sums that are complete to `flat`."""
+        # the oldest first, though a later one may be complete: the order decides the bits
         while self._in_flight and self._in_flight[0].work.poll():
             self._add()
 

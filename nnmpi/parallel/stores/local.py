@@ -163,7 +163,7 @@ class LocalStore(FlatStore):
             sum_of_squares = self.on.xp.asarray(sum_of_squares).reshape(1)
             return self.on.xp.concatenate((self.scalars, sum_of_squares))
         row = np.array(self.on_host([sum_of_squares]))
-        self.dp.all_reduce(row[:-1], "doubling")
+        self.dp.all_reduce(row[:-1], "doubling")  # without the squares: every rank has them all
         return row
 
     def on_host(self, squares: Sequence[Array]) -> list[float]:

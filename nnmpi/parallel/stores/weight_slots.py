@@ -57,6 +57,7 @@ class WeightSlots:
         """Gathers the bucket of parameter i again, if necessary, for the vjps of tape node number
         `made`."""
         b = self._of[i]
+        # one node would need two buckets at a time, and both may belong to the same slot
         if made == self._node and b != self._bucket_of_node:
             members = self._buckets.members[self._bucket_of_node]
             first, other = (self._parameters[k].place.path for k in (members[0], i))

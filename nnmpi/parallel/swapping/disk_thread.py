@@ -140,7 +140,7 @@ class DiskThread:
 
         with self.change:
             self.change.wait_for(lambda: has_room() or self._is_ended)
-            self.in_use += nbytes
+            self.in_use += nbytes  # reserved now: passes go on while the pages are read
             self._arena.trim(self.spare)
         self._arena.read_in(self._arena.blocks(s))
         with self.change:

@@ -117,7 +117,7 @@ class RowSharded(Product):
     def forward(self, x: Any, relu: bool = False, pool: bool = False) -> Tensor:
         """Returns the sum over ranks; with `relu`, after a fused ReLU."""
         if pool:
-            raise ValueError(f"{type(self).__name__}: pooling comes after the sum over ranks")
+            raise ValueError(f"{type(self).__name__} cannot fuse pooling: it sums over ranks first")
         return self._applied(row, x, relu=relu)
 
 
@@ -201,13 +201,13 @@ def column(
     """This rank's outputs of the op `of`: w and b are those of these outputs, x is whole on all
     ranks."""
     result = of(x, w, b, **options)
-    of_x, *others = result.vjps
+    of_x, *other_vjps = result.vjps
 
     def summed(g: Any, out: Array | None) -> Array:
         dx = of_x(g, None)
         return spec.sum(dx, _memory_order(dx, axis))
 
-    return result._replace(vjps=(summed, *others))
+    return result._replace(vjps=(summed, *other_vjps))
 
 
 def gathering_linear(
@@ -263,6 +263,7 @@ def row(
         """Returns the gradient before ReLU, and what the vjps of x and w share."""
         if passed is not None:
             g = g * (passed > 0)
+        # if g is cut, it is gathered here once, for the vjps of both x and w
         return g, plain(spec.whole(g), (*needs[:2], False)) if True in needs[:2] else None
 
     def of_b(shared: tuple[Array, Any], out: Array | None) -> Array:
@@ -288,22 +289,22 @@ def sharded_lookup(
     Row `padding` of the whole weight gets no gradient. A copy of the index is all that is kept, so
     that the memory kept for the backward pass does not depend on the values of the index.
     """
-    xp, kept = xp_of(w), index.copy()  # the backward pass reads it again
+    xp, index_copy = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
 
     def local_rows() -> tuple[Array, Array]:
         """Returns where the index points to a row of this rank, and the local number of that
         row."""
-        here = (kept >= start) & (kept < start + len(w))
-        return here, kept[here] - start
+        is_local = (index_copy >= start) & (index_copy < start + len(w))
+        return is_local, index_copy[is_local] - start
 
-    here, rows = local_rows()
+    is_local, rows = local_rows()
     y = xp.zeros((*index.shape, w.shape[1]), w.dtype)
-    y[here] = w[rows]
+    y[is_local] = w[rows]
 
     def vjp(g: Array, out: Array | None) -> Array:
-        here, rows = local_rows()
+        is_local, rows = local_rows()
         dw = xp.zeros(w.shape, g.dtype)
-        add_rows(dw, rows, spec.whole(g)[here])
+        add_rows(dw, rows, spec.whole(g)[is_local])
         if padding is not None and start <= padding < start + len(w):
             dw[padding - start] = 0
         return dw

@@ -40,7 +40,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
             raise ValueError(
                 f"ShardedCrossEntropyLoss: bounds {bounds} on {comm.size} ranks: they must be "
                 f"{comm.size + 1} numbers; if the output of `parallelize` is None, logits are "
-                "whole, and CrossEntropyLoss takes them"
+                "whole: use CrossEntropyLoss"
             )
         self.comm, self.bounds = comm, tuple(bounds)
 
@@ -53,7 +53,7 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         softmax = self._softmax(as_tensor(scores), labels)
         total, _ = softmax.labels.reduced(softmax.losses(), self.reduction)
         kept = softmax.labels.kept
-        # the class with the largest logit: of equal ones the first, which the lower rank has
+        # argmax takes the first of equal logits, on the lowest rank, as on one rank
         rank = softmax.table[:, 0].argmax(axis=0)
         predicted = softmax.table[rank, 3, xp_of(rank).arange(len(rank))].astype("int64")
         correct = (predicted == softmax.labels.classes) & kept
@@ -71,21 +71,21 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
         start, stop = span_of(self.bounds, self.comm)
         if logits.ndim < 2 or logits.shape[1] % (stop - start):
             raise ValueError(
-                f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; it takes (N, "
-                f"{stop - start}, ...) here, classes {start} to {stop - 1} of {self.bounds[-1]}"
+                f"ShardedCrossEntropyLoss: logits of shape {logits.shape}; this rank takes (N, "
+                f"{stop - start}, ...), classes {start} to {stop - 1} of {self.bounds[-1]}"
             )
         repeat = logits.shape[1] // (stop - start)  # of a channel, where Flatten comes last
         shape = (logits.shape[0], self.bounds[-1] * repeat, *logits.shape[2:])
-        here = range(start * repeat, stop * repeat)
+        held = range(start * repeat, stop * repeat)
         labels, _ = self.checked(shape, labels)
         z, weight = rows_of(logits.data), self.weight_like(logits)
         labels = backend.of(z).asarray(labels).reshape(-1)
-        known = Labels.of(labels, weight, self.ignore_index, z.dtype)
+        checked = Labels.of(labels, weight, self.ignore_index, z.dtype)
         smoothing = None
         if self.label_smoothing:
             weights = xp_of(z).ones(shape[1], z.dtype) if weight is None else weight
-            smoothing = Smoothing.of(self.label_smoothing, weights, slice(here.start, here.stop))
-        return _Softmax.of(z, known, smoothing, here, self.comm)
+            smoothing = Smoothing.of(self.label_smoothing, weights, slice(held.start, held.stop))
+        return _Softmax.of(z, checked, smoothing, held, self.comm)
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
@@ -108,8 +108,8 @@ class _Softmax(NamedTuple):
     labels: Labels
     smoothing: Smoothing | None
     exponentials: Array  # (classes of this rank, N): exp(z - maximum of this rank)
-    chosen: Array  # flat indices into it: where labels are here
-    samples: Array  # of which samples they are
+    chosen: Array  # flat indices into it of labels on this rank
+    samples: Array  # the samples of these labels
     rank: int
     table: Array  # (ranks, 4 or 5, N)
 
@@ -120,9 +120,9 @@ class _Softmax(NamedTuple):
         """Returns the softmax of z, computed on its transpose as in `cross_entropy`; all ranks call
         it."""
         xp, n = xp_of(z), len(labels.classes)
-        here = (labels.classes >= classes.start) & (labels.classes < classes.stop)
-        samples = xp.arange(n)[here]
-        rows = labels.classes[here] - classes.start
+        is_local = (labels.classes >= classes.start) & (labels.classes < classes.stop)
+        samples = xp.arange(n)[is_local]
+        rows = labels.classes[is_local] - classes.start
         s = z.T.copy()
         numbers = 4 if smoothing is None else 5
         table = xp.zeros((comm.size, numbers, n), xp.promote_types(z.dtype, np.float32))

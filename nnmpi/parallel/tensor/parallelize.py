@@ -29,7 +29,7 @@ from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.specs import AxisSharded, BySamples, LayerSpec, Replicated, SampleSharded
 from nnmpi.parallel.tensor.ways import SAMPLES, SUM_GRADIENT, SUM_OUTPUT, AxisCut, Way
 
-# ---- A rank's part of a layer takes its place, or the layer changes its class
+# ---- replacing layers, or changing their class
 
 
 def become(layer: Module, kind: type[Module], attributes: Mapping[str, Any]) -> None:
@@ -99,7 +99,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
     """
     if comm.size != sharding.ranks:
         raise ValueError(
-            f"the model was divided for {sharding.ranks} ranks, and there are {comm.size}: call "
+            f"the model was divided for {sharding.ranks} ranks, but there are {comm.size}: call "
             "shard(graph, comm.size)"
         )
     refuse_parts(model)
@@ -111,7 +111,7 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
             continue
         if layer is model:
             raise ValueError(
-                f"the model is one {at.kind}, in whose place nothing can be put: make it "
+                f"the model is a single {at.kind}, which cannot be replaced in place: make it "
                 "nn.Sequential(layer)"
             )
         node = graph.nodes[at.node]
@@ -122,13 +122,13 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
         become(modules[call.path], BranchesOnRanks, {"comm": comm, "call": call})
     for at in sharding.layers:
         kind = type(modules[at.path])
-        if at.way.part is BySamples and not issubclass(kind, BySamples):  # it has all that it had
+        if at.way.part is BySamples and not issubclass(kind, BySamples):  # it keeps its weights
             takes = tuple(e not in sharding.edges for e in graph.nodes[at.node].inputs)
             as_before = {"fuses_as": vars(kind).get("fuses_as", kind)}
             on_samples = type(f"{kind.__name__}OnSamples", (BySamples, kind), as_before)
             options = {"comm": comm, "takes": takes, "gather_output": at.gathers}
             become(modules[at.path], on_samples, options)
-    forget_steps(model)
+    forget_steps(model)  # a Sequential caches which of its layers are fused
     _tie(model, graph)
 
 
@@ -164,9 +164,9 @@ def _part(
         setattr(new, name, own_p)
     for name in layer._buffers.keys() & at.way.parameters:
         value = getattr(layer, name)
-        here = list(whole(value.shape))
-        here[at.way.parameters[name]] = start, stop
-        place = Place("", value.shape, tuple(here))
+        span = list(whole(value.shape))
+        span[at.way.parameters[name]] = start, stop
+        place = Place("", value.shape, tuple(span))
         new.register_buffer(name, value[place.slices].copy(), place)
     if not at.way.pattern.sends and at.way.part is None:
         return new

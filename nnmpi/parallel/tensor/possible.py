@@ -78,20 +78,20 @@ def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if a way that a user gives for a layer cannot be right."""
     label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
-        raise ValueError(f"{label} cuts positions on one side: give POSITIONS on both, or on none")
+        raise ValueError(f"{label} cuts positions of one side: give POSITIONS for both, or neither")
     for name, v in variables_of(graph, node).items():
         along, n = way.parameters.get(name), len(graph.variables[v].shape)
         if along is not None and not -n <= along < n:
-            raise ValueError(f"{label} cuts axis {along} of {name}, which has {n}")
+            raise ValueError(f"{label} cuts axis {along} of {name}, which has {n} axes")
         if graph.variables[v].is_parameter and along is None and not way.markers:
             raise ValueError(
-                f"{label} leaves {name} whole, which a sum over ranks would add once a rank, or of "
-                "which each rank would have a part of the gradient: cut it too, or make it a "
-                "parameter of a layer of its own"
+                f"{label} leaves {name} whole: a sum over ranks would add it once a rank, or each "
+                "rank would have only a part of its gradient; cut it too, or make it a parameter "
+                "of a layer of its own"
             )
     for axis, e in ((way.input, node.inputs[0]), (way.output, node.outputs[0])):
         n = len(graph.edges[e].sample)
         if not n or (isinstance(axis, int) and not -n <= axis < n):
-            raise ValueError(f"{label} cuts axis {axis} of a sample, which has {n}")
+            raise ValueError(f"{label} cuts axis {axis} of a sample, which has {n} axes")
     if way.input is None and way.output is ...:
-        raise ValueError(f"{label} has output=..., the axis of the input, and input=None: give one")
+        raise ValueError(f"{label} has output=..., the axis of the input, but input=None: name it")

@@ -102,7 +102,7 @@ UNSHARDED = Sharding(1, (), {}, {}, None)
 """Every rank has the whole model."""
 
 
-# ---- what is said of a layer
+# ---- descriptions of layers
 
 
 def is_listed(graph: Graph, node: Node, choice: NodeChoice) -> bool:
@@ -138,7 +138,7 @@ def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
         if (passes := row.passes - unsent) and (moved or row.by is not Collective.MESSAGE):
             yield LayerMessage(row, row.carries(graph, node), passes, bounds)
     if layer.gathers:
-        # the choice counts its numbers before a pooling that is fused
+        # what is sent is the output after a fused pooling; the cost of the choice counts it before
         y, bounds = made_by(graph, layer.node), layer.bounds
         if layer.way.output is IMAGE_ROWS:
             bounds = parts_of(y.sample[1], len(bounds) - 1)

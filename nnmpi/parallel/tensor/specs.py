@@ -66,7 +66,7 @@ class BySamples(Module):
     comm: Comm
     takes: tuple[bool, ...]
     gather_output: bool
-    fuses_as: ClassVar[type[Module]] = Module  # of each kind: what the ordinary layer fuses as
+    fuses_as: ClassVar[type[Module]] = Module  # in subclasses, as for the ordinary layer
 
     def forward(self, *inputs: Any, **fused: Any) -> Tensor:
         tensors, comm = [as_tensor(x) for x in inputs], self.comm
@@ -111,7 +111,7 @@ class NestedStats:
         self._ranks, self._others = Synced(comm), others
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        # running statistics follow the whole batch, so those of these ranks are not tracked
+        # running statistics follow the whole batch, so those over these ranks are not tracked
         of_ranks = self._ranks.moments(local, lambda moments: None)
         return self._others.moments(of_ranks, track)
 
@@ -119,7 +119,7 @@ class NestedStats:
         return self._others.sum(self._ranks.sum(sums))
 
 
-# ---- sides
+# ---- specs
 
 
 class Replicated(NamedTuple):
@@ -174,8 +174,8 @@ class SampleSharded(NamedTuple):
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> Spec:
-        known = sample_bounds(x, self.comm) if is_part else bounds(len(x), self.comm.size)
-        return AxisSharded(self.comm, known, 0)
+        cut = sample_bounds(x, self.comm) if is_part else bounds(len(x), self.comm.size)
+        return AxisSharded(self.comm, cut, 0)
 
 
 LayerSpec: TypeAlias = Spec | SampleSharded

@@ -135,14 +135,14 @@ SCATTER_OUTPUT = Message(SCATTER, of_output, F, 1, "reduce-scatter of the output
 GATHER_INPUT_GRADIENT = Message(GATHER, of_gradients, I, 1, "all-gather of the input's gradient")
 GATHER_GRADIENT = Message(GATHER, of_output, I | W, 1, "all-gather of its gradient")
 
-# of experts: no cost, as no other way leaves as few activations whole
+# of experts: no cost, because no other way leaves as few activations whole
 COUNTS = Message(GATHER_COUNTS, of_output, F, 0, "all-gather of how many tokens chose each expert")
 TOKENS = Message(EXCHANGE, of_input, F, 0, "all-to-all of tokens, and back of results")
 RESULTS = Message(EXCHANGE, of_output, F, 0)
 RESULT_GRADIENTS = Message(EXCHANGE, of_output, I | W, 0, "the same of their gradients")
 TOKEN_GRADIENTS = Message(EXCHANGE, of_input, I, 0)
 
-# of images that are cut by rows: how many rows there are depends on the ranks (`choices.py`)
+# of images cut along rows: the number of rows depends on the ranks, so `choices.py` adds the cost
 HALO = Message(Collective.MESSAGE, of_row, F, 0, "messages of rows to neighbours")
 HALO_GRADIENT = Message(Collective.MESSAGE, of_row, I, 0, "the same of their gradients, back")
 

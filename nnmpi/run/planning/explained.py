@@ -38,7 +38,7 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
     given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
     config: Config = replace(models.arranger.plain, **given)
     if config.plan is not None:
-        raise ValueError("--explain is of one layout: leave --plan out")
+        raise ValueError("--explain is about one layout: leave --plan out")
     a = with_fastest_sum(models.arranger.arranged_by(config), models.costs.exchanges)
     _check_stages(a, models.costs)
     step, parts = parts_of_step(a, models.costs)
@@ -58,8 +58,8 @@ def _check_stages(a: Arrangement, costs: CostModel) -> None:
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
             raise ValueError(
-                f"stage {s} begins within layers that run together, and their time is known as a "
-                f"whole: --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
+                f"stage {s} begins within layers that run as one, whose time is known as a whole "
+                f"only: --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
             )
 
 

@@ -127,8 +127,8 @@ def _prefer_dp(
     layouts = [plain, *(planned for planned in result.best if planned != plain)][: len(result.best)]
     note = (
         f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, which is within "
-        f"the {spread:.0%} by which two measurements differ: {plain.flags} is taken; measure while "
-        "no other program computes"
+        f"the {spread:.0%} by which two measurements differ: {plain.flags} comes first; measure "
+        "while no other program computes"
     )
     return result._replace(best=layouts), [note]
 
@@ -161,31 +161,31 @@ def _notes(
     how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {config.data}"
     if request.machine is None:
         yield (
-            "figures of a typical machine, not of this one: layouts may be compared, and seconds "
-            f"are a guess; measure by {how} --out machine.json, and give --machine machine.json"
+            "figures of a typical machine, not of this one: compare layouts, and take seconds as "
+            f"a guess; measure by {how} --out machine.json, and give --machine machine.json"
         )
         return
     file = shown(request.machine)
     if machine.spread:
         yield machine.doubt
     if machine.cpu != processor():
-        yield f"{file} is of {machine.cpu}, and here is {processor()}: times are those of the first"
+        yield f"{file} was measured on {machine.cpu}, and this is {processor()}: times may differ"
     if not times.is_measured:
         yield (
-            f"{file} has not measured {config.model} with {config.data} in {config.dtype}: its "
-            f"units are estimated from {machine.speed / 1e9:.3g} billion multiplications a second; "
+            f"{file} does not have {config.model} with {config.data} in {config.dtype}: its units "
+            f"are estimated from {machine.speed / 1e9:.3g} billion multiplications a second; "
             f"measure by {how} --out FILE.json"
         )
     if config.optimizer not in machine.updates:
         known = ", ".join(machine.updates)
-        yield f"{file} has measured {known}, and {config.optimizer} counts as the slowest of these"
+        yield f"{file} does not have {config.optimizer}, which counts as the slowest of {known}"
     if request.nodes > 1 and machine.far == TYPICAL.far:
         rate = 8e-9 / machine.far.beta
         yield f"links between nodes are guessed: {rate:.3g} Gbit/s, as `far` in {file}"
     if machine.ranks < a_node:
         yield (
             f"{file} was measured with {plural(machine.ranks, 'rank')} at a time, and a node has "
-            f"{a_node}: that these share its memory and caches is not in the figures"
+            f"{a_node}: the figures leave out that these share its memory and caches"
         )
 
 

@@ -113,16 +113,16 @@ def as_text(e: Event) -> str:
     rows = [HEAD, *(_cells(row) for row in e["best"]), *alone]
     lines = columns(rows).splitlines()
     if alone:
-        lines.insert(1 + len(e["best"]), "one way of being parallel alone:")
+        lines.insert(1 + len(e["best"]), "with one kind of parallelism only:")
     return "\n".join([
         f"{e['title']}, {plural(e['batch_size'], 'sample')} a step{memory}",
         *(f"note: {note}" for note in e["notes"]),
         "",
         *lines,
         "",
-        f"{plural(counts['looked'], 'layout')} looked at; {counts['pruned']:,} cannot be faster by "
-        f"their bound, {counts['refused']:,} cannot be, {counts['too_large']:,} are too large",
-        f"run the first one by: {e['command']}",
+        f"{plural(counts['looked'], 'layout')} examined; {counts['pruned']:,} cannot be faster by "
+        f"their bound, {counts['refused']:,} are impossible, {counts['too_large']:,} are too large",
+        f"run the first one with: {e['command']}",
     ])  # fmt: skip
 
 

@@ -106,7 +106,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
     if RunStage.SETTING_UP in stages:
         return RecoveryPlan(RunStage.SETTING_UP)
     if not workers:
-        return RecoveryPlan(max(stages), missing="no rank that is left has a part of the model")
+        return RecoveryPlan(max(stages), missing="no remaining rank has a part of the model")
     decision = max(filter(None, (w.decision for w in workers)), key=itemgetter(0), default=None)
     source, _ = newest(chain.from_iterable(w.holds for w in workers))
     made, missing = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
@@ -116,7 +116,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
     )  # a version that a rank has is not given up without need
     checkpoint = max(status.checkpoint for status in workers)
     if source and source.version < checkpoint:
-        missing, source, makes_step = f"memory has that of step {source.version}", None, False
+        missing, source, makes_step = f"memory only has step {source.version}", None, False
     elif not any(status.step for status in workers):  # it begins again
         missing = ""
     first = min(workers, key=_progress)

@@ -269,8 +269,8 @@ class Recovery:
                         values[numbers], held.values[numbers]
                     ):
                         raise ValueError(
-                            f"{held.path} was changed before the first step, and a rank was "
-                            "lost that had a part of the model"
+                            f"{held.path} was changed before the first step, and a rank that "
+                            "had a part of the model was lost"
                         )
 
         all_or_none(session.comm, check)

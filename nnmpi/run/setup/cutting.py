@@ -61,8 +61,8 @@ def _check_lengths(config: Config, dataset: Dataset) -> None:
             how = f"cp {config.cp}" if config.cp > 1 else "sequence_parallel"
             raise ValueError(
                 f"{how} cuts sequences of {dataset.name} at the same positions in training and in "
-                f"tests, and they have {train[1:2][0]} and {test[1:2][0]} positions: give both one "
-                "length, or use --dp, --pp or --tp alone"
+                f"tests, and they have {train[1:2][0]} and {test[1:2][0]} positions: give both the "
+                "same length, or use only --dp, --pp or --tp"
             )
 
 
@@ -81,8 +81,8 @@ def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
     if metrics or not isinstance(loss, ClassLoss):
         reason = f"metric {min(metrics)}" if metrics else f"loss {type(loss).__name__}"
         raise ValueError(
-            f"cp {config.cp} leaves each rank some positions of a sequence, and {reason} is a "
-            "function of whole ones: use nn.CrossEntropyLoss without metrics, or --dp"
+            f"cp {config.cp} gives each rank some positions of a sequence, and {reason} needs "
+            "whole sequences: use nn.CrossEntropyLoss without metrics, or --dp"
         )
     try:
         sequences = cut_sequences(graph, config.cp, y.shape[1])
@@ -91,8 +91,8 @@ def _cut_sequences(uncut: UncutModel, sharding: Sharding) -> Sharding:
     if sequences.axes.get(graph.outputs[0]) != 2:
         shape = graph.edges[graph.outputs[0]].sample
         raise ValueError(
-            f"cp {config.cp} cuts sequences, and the model returns scores {shape} of a sample, of "
-            "which no axis behind the classes is that of the positions: use --tp, --pp or --dp"
+            f"cp {config.cp} cuts sequences, and the model returns scores {shape} for a sample, "
+            "without an axis of positions after that of the classes: use --tp, --pp or --dp"
         )
     return sharding._replace(sequences=sequences)
 

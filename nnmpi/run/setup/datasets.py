@@ -62,8 +62,8 @@ def check_vocabulary(config: Config, dataset: Dataset) -> None:
     if trained and is_other:
         raise ValueError(
             f"--load {shown(config.load)} was trained on {in_words(trained)}, and data "
-            f"{dataset.name} has {in_words(given)}; give --tokenizer "
-            "with that of the model, or the text that it was trained on"
+            f"{dataset.name} has {in_words(given)}; give the model's "
+            "tokenizer with --tokenizer, or the text that it was trained on"
         )
 
 
@@ -126,6 +126,6 @@ def _of_numbers(spec: str, dataset: Dataset) -> Standardiser:
         return Standardiser.of_numbers(dataset.train.x, mean, std)
     except ValueError:
         raise ValueError(
-            f"standardise {quoted(spec)} is none of auto, none, and MEAN,STD: two numbers such as "
+            f"standardise {quoted(spec)} is not auto, none, or MEAN,STD: two numbers such as "
             "0.13,0.31, of which the second is above 0"
         ) from None

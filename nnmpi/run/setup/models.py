@@ -172,13 +172,13 @@ def saved_sizes(path: str) -> Sizes:
     sources = sources_in(Path(path), PLAIN)
     if PREFIX + EMBEDDING in sources:
         raise ValueError(
-            f"cannot load {shown(path)}: it is the file of a folder of GPT-2, which has the sizes "
-            "in another one; give the folder"
+            f"cannot load {shown(path)}: it is from a folder of GPT-2, where another file has the "
+            "sizes; give the folder"
         )
     if not numbers or not {EMBEDDING, POSITIONS} <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
-            "text is made by a gpt; give a file of --save of one, or a folder of GPT-2"
+            "only a gpt generates text; give a file of --save of one, or a folder of GPT-2"
         )
     layers, heads, width = numbers
     vocabulary, positions = (next(iter(sources[n].shape), 0) for n in (EMBEDDING, POSITIONS))
@@ -196,7 +196,7 @@ def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
     if window > sizes.positions:
         raise ValueError(
             f"it has {sizes.positions:,} positions, and data {dataset.name} "
-            f"windows of {window:,} tokens; give --context {sizes.positions} or less"
+            f"has windows of {window:,} tokens; give --context {sizes.positions} or less"
         )
     if dataset.classes > sizes.vocabulary:
         raise ValueError(
@@ -210,6 +210,6 @@ def check_stages(model: Module, pp: int) -> None:
     of one length."""
     if pp > 1 and not isinstance(model, GPT):
         raise ValueError(
-            f"stages of {type(model).__name__} take sequences of one length, and text that is "
-            f"generated grows: use pp 1 in place of {pp}, or an nn.GPT"
+            f"stages of {type(model).__name__} take sequences of one length, and generated text "
+            f"grows: use pp 1 instead of {pp}, or an nn.GPT"
         )

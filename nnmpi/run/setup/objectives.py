@@ -48,7 +48,7 @@ def criterion(loss: Any) -> Criterion:
     if not callable(loss) or isinstance(loss, type):
         raise ValueError(
             f"loss {loss!r:.60} is no loss: give an object such as nnmpi.nn.MSELoss(), or a "
-            "function of scores and labels that returns their mean"
+            "function of scores and labels that returns the mean over the samples"
         )
     return SumOfMean(loss)
 
@@ -121,8 +121,8 @@ def check_best(keep_best: str | None, loss: Criterion, metrics: Mapping[str, Met
     """Raises ValueError if --keep-best names a metric that is not measured."""
     if keep_best == ACCURACY and not (isinstance(loss, ClassLoss) or ACCURACY in metrics):
         raise ValueError(
-            f"keep_best {ACCURACY}: {type(loss).__name__} is no loss of classes, and there is no "
-            f"metric of this name; keep the best test_loss, or give metrics={{'{ACCURACY}': ...}}"
+            f"keep_best {ACCURACY}: {type(loss).__name__} has none, and no metric "
+            f"has this name; keep the best test_loss, or give metrics={{'{ACCURACY}': ...}}"
         )
 
 

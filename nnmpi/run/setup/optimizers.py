@@ -50,7 +50,7 @@ def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
         if lacks:
             path = next((path for path, p in named if p in lacks), "a parameter of another list")
             raise ValueError(
-                f"must have all parameters that it gets and no others, and {path} is not in both; "
+                f"must have exactly the parameters that it gets, and {path} is not in both lists; "
                 "to freeze one, set its requires_grad in `build`"
             )
         groups = [plain(group) for group in optimizer.param_groups]
@@ -63,8 +63,8 @@ def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
             raise ValueError(f"optimizer of the Trainer: {text}") from cause
         if theirs != of_ranks[0][1]:
             raise ValueError(
-                f"optimizer of the Trainer: rank {rank} has other groups than rank 0; return as "
-                "many with the same options on all ranks, empty ones where parameters are elsewhere"
+                f"optimizer of the Trainer: rank {rank} has other groups than rank 0; return the "
+                "same groups on all ranks, empty ones where a rank has none of the parameters"
             )
     return optimizer
 

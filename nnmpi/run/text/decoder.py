@@ -85,7 +85,7 @@ class Decoder:
         if chosen[0] < 0:
             self._layout.all.agree(
                 ValueError(
-                    f"the scores behind token {len(tokens):,} of the text are NaN or infinite: the "
+                    f"the scores after token {len(tokens):,} of the text are NaN or infinite: the "
                     "weights of the model are not finite, or too large for its type; give another "
                     "model, or try float64"
                 )
@@ -141,9 +141,9 @@ def loaded(config: Config, sizes: Sizes, comm: Comm, on: Backend) -> Decoder:
     if comm.size != config.tp * config.pp:
         comm.agree(
             ValueError(
-                f"{plural(comm.size, 'rank')} for --tp {config.tp} --pp {config.pp}: one model "
-                f"generates; start it with mpirun -n {config.tp * config.pp}, or use another --tp "
-                "or --pp"
+                f"{plural(comm.size, 'rank')} cannot hold one model with --tp {config.tp} --pp "
+                f"{config.pp}: start it with mpirun -n {config.tp * config.pp}, or use another "
+                "--tp or --pp"
             )
         )
     layout = Layout.of(config, comm)

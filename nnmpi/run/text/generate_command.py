@@ -37,8 +37,8 @@ def parser() -> cli.Parser:
     """The parser of the command line."""
     p = cli.Parser(
         "nnmpi.generate",
-        description="Generate text. Of a text longer than the positions of the model, the last "
-        "half of them is kept, and computed again.",
+        description="Generate text. When a text fills all positions of the model, its last half "
+        "is kept, and computed again.",
     )
 
     def number(kind: Callable[[str], Any], within: Allowed) -> Callable[[str], Any]:
@@ -55,15 +55,15 @@ def parser() -> cli.Parser:
     p.add_argument(
         "--prompt",
         metavar="TEXT",
-        help="the beginning of the text; default: it begins behind the bos_token_id of GPT-2's "
-        "folder, or <|endoftext|>, if the tokenizer has that, else behind the end of a line",
+        help="the beginning of the text; default: the text begins after the bos_token_id of "
+        "GPT-2's folder, else after <|endoftext|> if the tokenizer has it, else after a line break",
     )
     count = number(int, FROM_1)
     p.add_argument(
         "--tokens",
         type=count,
         default=200,
-        help="to be generated, at most: an eos_token_id ends the text (default 200)",
+        help="the most tokens to generate; an eos_token_id ends the text (default 200)",
     )
     for name, default in Sampling()._asdict().items():
         within, text = OPTIONS[name]

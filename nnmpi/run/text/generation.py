@@ -20,10 +20,10 @@ from nnmpi.run.text.decoder import NO_LIMIT, Decoder
 
 UP_TO_1 = Allowed("above 0 and at most 1", lambda p: ABOVE_0.has(p) and p <= 1)
 OPTIONS: dict[str, tuple[Allowed, str]] = {
-    "temperature": (NUMBER_FROM_0, "what scores are divided by; 0: always the best token"),
-    "top_k": (FROM_0, "draw from so many; 0: all"),
-    "top_p": (UP_TO_1, "draw from the best that together have this probability"),
-    "seed": (FROM_0, "of the draws"),
+    "temperature": (NUMBER_FROM_0, "divides the scores; 0: always the best token"),
+    "top_k": (FROM_0, "draw from this many of the best tokens; 0: all"),
+    "top_p": (UP_TO_1, "draw from the best tokens that together have this probability"),
+    "seed": (FROM_0, "seed of the draws"),
 }
 """The allowed range of each option, and the help of its flag."""
 
@@ -151,8 +151,8 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
     size = sizes_of(model).vocabulary
     if not 0 <= array.min() <= array.max() < size:
         raise ValueError(
-            f"tokens from {array.min():,} to {array.max():,}: the model has those from 0 to "
-            f"{size - 1:,}; give these alone"
+            f"tokens from {array.min():,} to {array.max():,}: the model has only tokens from 0 to "
+            f"{size - 1:,}"
         )
     return prompt
 
@@ -215,7 +215,7 @@ def tokens_of_prompt(
         return [int(token) for token in tokenizer.encode(prompt)]
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"prompt: it is not UTF-8 at place {error.start:,}; give text in UTF-8"
+            f"prompt: it is not UTF-8 at position {error.start:,}; give text in UTF-8"
         ) from None
     except ValueError as error:
         raise ValueError(f"prompt: {error}") from None

@@ -42,7 +42,10 @@ class WorkerStep(NamedTuple):
 def simulate(
     bound: float, duration: Callable[[int, int], float], p: int, gradients: int
 ) -> list[WorkerStep]:
-    """An epoch of p workers, in the order of pushes; a step takes duration(worker, step)."""
+    """Simulates an epoch of p workers; returns their steps in the order of their pushes.
+
+    A step takes duration(worker, step); a worker may be `bound` steps ahead of the slowest one.
+    """
     clocks, pulled, began, waiting = [0] * p, [0] * p, [0.0] * p, set[int]()
     busy, left = [(duration(w, 0), w) for w in range(p)], gradients - p
     heapq.heapify(busy)

@@ -115,7 +115,7 @@ class TraceFile(NamedTuple):
 
 
 def _span(event: dict[str, Any]) -> Span:
-    """A complete event as a span, with times rounded to whole nanoseconds."""
+    """Converts a complete event of a trace file to a span, with times in whole nanoseconds."""
     args, start, duration = event["args"], float(event["ts"]), float(event["dur"])
     at = event["pid"], str(event["cat"]), args.get("micro", -1), args.get("stage", 0)
     return Span(*at, round(start, 3), round(start + duration, 3))

@@ -78,7 +78,7 @@ def style(kind: str) -> Style:
 
 
 def kinds(timelines: Iterable[Timeline]) -> list[str]:
-    """The kinds that occur in timelines, in the order of the table."""
+    """The kinds of spans that occur in timelines, in the order of KINDS."""
     seen = {span.kind for timeline in timelines for span in timeline.spans}
     return [k for k in KINDS if k in seen] + sorted(seen.difference(KINDS))
 

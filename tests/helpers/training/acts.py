@@ -27,7 +27,7 @@ def kill_soon(comm: Comm, rank: int, operations: int) -> None:
         return
     if not operations:
         threads.kill(comm)
-    comm._p2p._hub._left.setdefault(rank, operations)
+    comm._p2p._hub._remaining.setdefault(rank, operations)
 
 
 class SavesAt:

@@ -45,7 +45,9 @@ def parameters_of_other_stages_say_where_they_are(comm: Comm) -> None:
                     with pytest.raises(ValueError, match=rf"{path} is in a stage of rank \d along"):
                         read()
             if layout["pp"] > 1:
-                with pytest.raises(ValueError, match="read it there, or from a file of --save"):
+                with pytest.raises(
+                    ValueError, match="read it there, or from a file written by --save"
+                ):
                     trainer.model.state_dict()
             if not trainer.step:
                 trainer.fit(NullReport())

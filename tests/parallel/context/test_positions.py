@@ -103,7 +103,7 @@ class First(nn.Module):
 @pytest.mark.parametrize(("build", "what"), MIXING.values(), ids=MIXING)
 def test_what_mixes_positions_is_refused(build: Callable[[], nn.Module], what: str) -> None:
     assert Trainer(Config(steps=1), build, tokens(UNEVEN), comm_self())  # one rank trains it
-    with refused("cp 2", what, "may mix their positions"):
+    with refused("cp 2", what, "may mix positions"):
         threads.run(2, lambda comm: Trainer(Config(cp=2), build, tokens(UNEVEN), comm))
 
 

@@ -55,7 +55,9 @@ def test_a_parameter_that_is_used_outside_is_refused() -> None:
     tied = nn.Linear(8, 8)
     model = nn.Sequential(tied, nn.Branches({"a": tied, "b": nn.Linear(8, 8)}))
     graph = trace(model, lambda n: ((nnmpi.tensor(np.zeros((n, 8), "float32")),), {}), "float32")
-    with pytest.raises(ValueError, match=r"0\.weight is used in a branch of 1, which one rank"):
+    with pytest.raises(
+        ValueError, match=r"0\.weight is used in a branch of 1, which only one rank"
+    ):
         shard(graph, 2)
 
 

@@ -144,7 +144,7 @@ def test_what_cannot_be_cut_is_refused_with_its_name(
         (
             (nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(60, 3)),
             "2",
-            r"layer 2 \(MaxPool2d\) runs as one op with the layer before it",
+            r"layer 2 \(MaxPool2d\) is fused with the layer before it",
         ),
     ],
 )
@@ -157,7 +157,9 @@ def test_a_layer_that_has_no_rows_of_its_own_is_named(
 
 
 def test_an_axis_of_rows_that_is_too_short_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"rows among 40 ranks; the most is 32, of 0 \(Conv2d\)"):
+    with pytest.raises(
+        ValueError, match=r"rows among 40 ranks; the longest such axis has 32, in 0 \(Conv2d\)"
+    ):
         shard(traced(cifar_cnn(), 3, 32, 32), 40, constraints=ROWS)
     with pytest.raises(ValueError, match="no layer of the model has an axis of rows"):
         shard(traced(nn.Sequential(nn.Linear(4, 4)), 4), 2, constraints=ROWS)

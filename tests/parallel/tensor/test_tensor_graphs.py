@@ -61,9 +61,9 @@ def test_the_plan_sends_the_least() -> None:
     sharding = shard(graph, 2)
     assert laws.words(sharding) == "column,gathers column row"
     assert [layer.why for layer in sharding.layers] == [
-        "3,092 numbers a sample in all; 4,096 as column",
-        "3,092 numbers a sample in all; 4,096 as row",
-        "3,092 numbers a sample in all; 4,096 as column",
+        "3,092 elements sent for a sample; 4,096 as column",
+        "3,092 elements sent for a sample; 4,096 as row",
+        "3,092 elements sent for a sample; 4,096 as column",
     ]
     separate = Cluster.on_paper(2, nodes=2)  # all sums are messages
     config, criterion = Config(model="mlp:64-1024-1024-10", tp=2), objectives.criterion(None)
@@ -101,7 +101,7 @@ def test_a_sharding_tells_where_each_tensor_is_cut() -> None:
 def test_a_sharding_is_for_so_many_ranks() -> None:
     model = nn.Sequential(nn.Linear(8, 8))
     graph = traced(model, 8)
-    with pytest.raises(ValueError, match=r"divided for 3 ranks, and there are 1"):
+    with pytest.raises(ValueError, match=r"divided for 3 ranks, but there are 1"):
         rebuild(model, graph, shard(graph, 3), thread_ranks.comm_self())
 
 
@@ -121,14 +121,14 @@ WRONG: dict[str, Any] = {
     "the way 'rows' of its rule leaves w whole": (Way(parameters={"W": 0}),),
     "cuts axis 1 of a sample, which has 1": (Way(None, 1, {"w": 1, "b": 0}),),
     "cuts axis 1 of b, which has 1": (Way(None, -1, {"w": 1, "b": 1}),),
-    "cuts t of shape (2,) along axis 0, where it needs one for each of 8 channels": (
+    "cuts t of shape (2,) along axis 0, whose size must be that of its 8 channels": (
         Way(None, -1, {"w": 1, "b": 0, "t": 0}),
     ),
-    "has output=..., the axis of the input, and input=None": (Way(None, ..., {"w": 1, "b": 0}),),
-    "`behind` of its rule gives the bounds (0, 9, 8): give 3 that rise from 0": (
+    "has output=..., the axis of the input, but input=None": (Way(None, ..., {"w": 1, "b": 0}),),
+    "`behind` of its rule returns bounds (0, 9, 8): return 3 rising from 0": (
         Way(0, 0, {"w": 1, "b": 0}, behind=lambda settings, sample, bounds: (0, 9, 8)),
     ),
-    "`behind` of its rule gives the bounds (0, 8): give 3": (
+    "`behind` of its rule returns bounds (0, 8): return 3": (
         Way(0, 0, {"w": 1, "b": 0}, behind=lambda settings, sample, bounds: (0, 8)),
     ),
     "Wrong.sharding is 'column': give a tuple of": "column",

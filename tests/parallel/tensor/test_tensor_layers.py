@@ -26,7 +26,7 @@ X = np.zeros((2, 4))
 IMAGES = np.zeros((2, 4, 5, 5))
 
 REFUSED = {
-    "the model is one Linear, in whose place nothing can be put": (lambda: nn.Linear(4, 4), X),
+    "the model is a single Linear, which cannot be replaced in place": (lambda: nn.Linear(4, 4), X),
     "layer 1 (Linear): 2 channels cannot be divided among 3": (
         lambda: nn.Sequential(nn.ReLU(), nn.Linear(4, 2)),
         X,
@@ -73,7 +73,9 @@ def test_a_sum_over_ranks_is_not_pooled():
 
     def refuses(comm):
         layer = RowConv2d(4, 3, 3, comm)
-        with pytest.raises(ValueError, match="RowConv2d: pooling comes after the sum over ranks"):
+        with pytest.raises(
+            ValueError, match="RowConv2d cannot fuse pooling: it sums over ranks first"
+        ):
             layer(np.zeros((2, 2, 5, 5), "float32"), pool=True)
 
     thread_ranks.run(2, refuses)

@@ -96,7 +96,7 @@ def test_a_model_by_samples_equals_one_rank_without_a_trainer(ranks: int) -> Non
     ("ways", "words"),
     [
         ({"0": "spiral"}, "layout 0=spiral: the ways of 0 are copy, column, row, spatial, samples"),
-        ({"1": "samples"}, r"1 \(ReLU\) follows the layer before it"),
+        ({"1": "samples"}, r"1 \(ReLU\) is cut as the layer before it"),
         ({"conv*": "samples"}, "the model has no such layer"),
         ({"0": "samples", "9": "row", "7": "samples"}, "no way was found .* 9=row"),
     ],
@@ -108,7 +108,7 @@ def test_ways_that_cannot_be_are_refused(ways: dict[str, str], words: str) -> No
 
 def test_a_stage_may_not_begin_in_the_midst_of_samples() -> None:
     options = {"model": "digits-cnn", "pp": 2, "tp": 2, "cut": "4", "layout": "?=samples"}
-    with pytest.raises(ValueError, match=r"stage 1 begins with 4 .* give a --cut"):
+    with pytest.raises(ValueError, match=r"stage 1 begins with 4, .* use a --cut"):
         threads.run(4, lambda comm: nnmpi.Trainer(Config(**options), comm=comm).close())
 
 
@@ -183,7 +183,9 @@ def test_names_of_axes_choose_among_ways() -> None:
 def test_axes_that_cannot_be_cut_are_refused_by_name(cuts: str, words: str) -> None:
     with refused(words):
         ways_of(cuts, 64)
-    with pytest.raises(ValueError, match=r"vocabulary among 12 ranks; the most is 10, of 11"):
+    with pytest.raises(
+        ValueError, match=r"vocabulary among 12 ranks; the longest such axis has 10, in 11"
+    ):
         ways_of("vocabulary:tp", 64, ranks=12)
 
 

@@ -113,21 +113,21 @@ def test_text_comes_token_by_token(trained: Path) -> None:
 
 REFUSED = {
     "no file": ("--load none", "cannot load none: no such file; name another"),
-    "no gpt": ("--load iris.safetensors", "its model is not named, and text is made by a gpt"),
+    "no gpt": ("--load iris.safetensors", "its model is not named, and only a gpt generates"),
     "half a file": ("--load half.safetensors", "half.safetensors: not a complete safetensors"),
     "a file in a folder": (
         "--load small/model.safetensors",
-        "it is the file of a folder of GPT-2, which has the sizes in another one; give the folder",
+        "it is from a folder of GPT-2, where another file has the sizes; give the folder",
     ),
     "no tokens": ("--load small", "small does not say what its tokens are; give --tokenizer"),
     "a character": ("--load few --prompt abz", "prompt: character 'z' at place 2 of the text"),
     "too many tokens": ("--load many", "the tokenizer has 4 tokens, and the model of many only 3"),
-    "no UTF-8": ("--load few --prompt A\udcff", "prompt: it is not UTF-8 at place 1; give text"),
+    "no UTF-8": ("--load few --prompt A\udcff", "prompt: it is not UTF-8 at position 1; give text"),
     "no prompt": ("--load few --prompt=", "prompt is empty"),
     "top-p": ("--load few --top-p 1.5", "--top-p: 1.5 must be above 0 and at most 1"),
     "temperature": ("--load few --temperature -1", "-1 must be a number of at least 0"),
     "tokens": ("--load few --tokens 0", "--tokens: 0 must be at least 1"),
-    "ranks": ("--load few --tp 2", "--tp 2 --pp 1: one model generates; start it with mpirun -n 2"),
+    "ranks": ("--load few --tp 2", "with --tp 2 --pp 1: start it with mpirun -n 2"),
     "an option": ("--load few --temprature 1", "did you mean --temperature"),
 }
 
