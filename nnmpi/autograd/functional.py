@@ -166,9 +166,7 @@ def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Sorted:
     axis_index = shape.axis_within(axis, rows.ndim)
     n = rows.shape[axis_index]
     if k is not None and not 0 <= k <= n:
-        raise ValueError(
-            f"topk: k={k} is not within the {n} elements along axis {axis} of shape {t.shape}"
-        )
+        raise ValueError(f"topk: k={k} is not in 0 to {n}, the length of axis {axis} of {t.shape}")
     order = apply(logic.argsort, rows, axis=axis_index, descending=descending)
     if k is not None:
         order = order[(slice(None),) * axis_index + (slice(k),)]
@@ -190,9 +188,7 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
             "axis, beginning with the last one"
         )
     if mode != "constant" and value is not None:
-        raise ValueError(
-            f"pad: mode {mode!r} repeats elements of the tensor: leave out value={value}"
-        )
+        raise ValueError(f"pad: mode {mode!r} repeats elements of t: leave out value={value}")
     ends = [(0, 0)] * (t.ndim - len(widths) // 2)
     ends += reversed([*zip(widths[::2], widths[1::2], strict=True)])
     return apply(resample.pad, t, widths=ends, mode=mode, value=0 if value is None else value)

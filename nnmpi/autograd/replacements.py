@@ -94,10 +94,8 @@ def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any)
 
 def refusal(name: str) -> str:
     """The error message for a NumPy function that would lose the gradient of a tensor."""
-    default = (
-        "functions of nnmpi (concatenate, stack, where, ...), methods and operators of tensors"
-    )
-    instead = _instead(name.rpartition(".")[2], "numpy").removeprefix(": ") or default
+    advice = "functions of nnmpi (concatenate, stack, where, ...), methods and operators of tensors"
+    instead = _instead(name.rpartition(".")[2], "numpy").removeprefix(": ") or advice
     return (
         f"{name} would lose the gradient of a tensor t that requires one: use {instead}, or "
         "t.numpy() or t.detach() for its values alone"

@@ -220,8 +220,8 @@ class Config:
     reproducible: bool = _equality(False, "compute the same bits on any ranks, up to --slices")
     check_copies: int = _equality(
         1000,
-        "steps after which ranks compare their copies of parameters, as they do at the end of a "
-        "run, when they compare buffers too; 0: never",
+        "compare copies of parameters on different ranks every so many steps, and at the end those "
+        "of buffers too; 0: never",
         FROM_0,
     )
     slices: int = _equality(
@@ -281,7 +281,7 @@ class Config:
     )
     memory: str | None = _other(
         None,
-        "limit of a rank, such as 2GB; what exceeds it is swapped to TMPDIR, or computed again",
+        "limit of a rank, such as 2GB: what exceeds it is swapped to TMPDIR, or computed again",
         form=terms.size,
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps, without training")

@@ -43,10 +43,10 @@ def existing(axis: Any, a: Array) -> Any:
 def sum(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The sum over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
-    reduced, a_shape = _kept(a, axis), a.shape
+    kept, a_shape = _kept(a, axis), a.shape
     return Result(
         summed(a, axis, keepdims),
-        (lambda g, out: xp.broadcast_to(g.reshape(reduced), a_shape),),
+        (lambda g, out: xp.broadcast_to(g.reshape(kept), a_shape),),
     )
 
 
@@ -54,10 +54,8 @@ def mean(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     """The mean over `axis`."""
     xp, axis = xp_of(a), existing(axis, a)
     y = averaged(a, axis, keepdims)
-    share, reduced, a_shape = y.size / a.size if a.size else 0.0, _kept(a, axis), a.shape
-    return Result(
-        y, (lambda g, out: xp.broadcast_to(multiplied(g, share).reshape(reduced), a_shape),)
-    )
+    share, kept, a_shape = y.size / a.size if a.size else 0.0, _kept(a, axis), a.shape
+    return Result(y, (lambda g, out: xp.broadcast_to(multiplied(g, share).reshape(kept), a_shape),))
 
 
 def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, Array, float]:
@@ -72,19 +70,19 @@ def _squares(a: Array, axis: Dims, ddof: float, keepdims: bool) -> tuple[Array, 
 def var(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The variance over `axis`; the divisor is n - ddof."""
     axis = existing(axis, a)
-    reduced, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
-    return Result(total / divisor, (lambda g, out: d * (g.reshape(reduced) * 2 / divisor),))
+    kept, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
+    return Result(total / divisor, (lambda g, out: d * (g.reshape(kept) * 2 / divisor),))
 
 
 def std(a: Array, *, axis: Dims = None, ddof: float = 0, keepdims: bool = False) -> Result:
     """The standard deviation over `axis`; its gradient is 0 where the deviation is 0."""
     xp, axis = xp_of(a), existing(axis, a)
-    reduced, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
+    kept, (d, total, divisor) = _kept(a, axis), _squares(a, axis, ddof, keepdims)
     y = xp.sqrt(total / divisor)
 
     def vjp(g: Array, out: Array | None) -> Array:
         per_element = xp.where(y == 0, 0, g / xp.where(y == 0, 1, y))
-        return d * (per_element.reshape(reduced) / divisor)
+        return d * (per_element.reshape(kept) / divisor)
 
     return Result(y, (vjp,))
 
@@ -142,12 +140,12 @@ def _min_or_max(name: str, a: Array, axis: Dims, keepdims: bool) -> Result:
     amax."""
     xp, axis = xp_of(a), existing(axis, a)
     check_not_empty(name[1:], a, axis)
-    reduced = _kept(a, axis)
+    kept = _kept(a, axis)
     y = by_float32(partial(getattr(xp, name), axis=axis, keepdims=keepdims), a)
 
     def share(g: Array, a: Array, y: Array) -> Array:
-        hit = (a == y.reshape(reduced)).astype(a.dtype)
-        return hit * (g.reshape(reduced) / summed(hit, axis, keepdims=True))
+        hit = (a == y.reshape(kept)).astype(a.dtype)
+        return hit * (g.reshape(kept) / summed(hit, axis, keepdims=True))
 
     return Result(y, (lambda g, out: by_float32(share, g, a, y),))
 
