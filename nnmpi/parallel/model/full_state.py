@@ -68,7 +68,7 @@ class FullState:
     reader    returns the function that reads ranges of this rank and of files; called once a pass
     """
 
-    table: PartTable  # of the entries of a model
+    table: PartTable  # who has which ranges; only `of_model` sets it
 
     def __init__(
         self,

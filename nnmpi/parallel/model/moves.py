@@ -67,11 +67,11 @@ def common(a: Part, b: Part) -> Part:
 def overlap(elements: Range, box: Part, axes: Sequence[int]) -> Range:
     """The elements of `numbers`, a range of a box, that are in the smaller `box` within it, as a
     range of that."""
-    lo, hi = (before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
+    lo, hi = (count_before(n, elements.box, box, axes) for n in (elements.lo, elements.hi))
     return Range(elements.tensor, box, lo, hi)
 
 
-def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
+def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
     """Counts the elements of `box` among the first n elements of `part`, which contains the box.
 
     n is written in mixed-radix digits, one for each axis in memory order. An element comes before n
@@ -93,7 +93,8 @@ def before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
 
 
 def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) -> Runs:
-    """The runs of a range of a box in two parts, `source` and `target`, which both contain the box.
+    """Lists the runs of adjacent elements by which a range of a box is copied from one part to
+    another; both parts contain the box.
 
     A run is a row of the box along the last axes: as many of them as are whole in both parts, and
     one more.
@@ -254,7 +255,7 @@ class MovePlan(NamedTuple):
     def together(self) -> "Iterator[MovePlan]":
         """Cuts the plan into plans that are carried out one after the other, each of at most
         TOGETHER bytes or of one tensor."""
-        group_of, group, room = dict[str, int](), 0, 0  # the number of the plan of each tensor
+        group_of, group, room = dict[str, int](), 0, 0  # group_of: of each tensor
         for path in dict.fromkeys(need.tensor for _, need in self.needs):
             room -= self.tensors[path].nbytes
             if room < 0:

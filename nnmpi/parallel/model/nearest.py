@@ -147,7 +147,7 @@ class _HolderPicker:
                     f"{need.box}; give the ranks everything that was in the snapshot of all ranks"
                 )
             distance, _, best = min(
-                (self._far(piece.holder, rank), self._sent[piece.holder], k)
+                (self._distance(piece.holder, rank), self._sent[piece.holder], k)
                 for k, piece in enumerate(givers)
             )
             giver = givers[best]
@@ -165,7 +165,7 @@ class _HolderPicker:
             yield giver._replace(elements=elements._replace(lo=lo, hi=end))
             lo = end
 
-    def _far(self, holder: Holder, rank: int) -> int:
+    def _distance(self, holder: Holder, rank: int) -> int:
         """The distance of a holder: 0 for the rank itself, 1 on its node, 2 on another node, 3 for
         a file."""
         if isinstance(holder, str):

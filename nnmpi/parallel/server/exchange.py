@@ -44,13 +44,13 @@ class WorkerRequest(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums over all workers since an epoch began."""
+    """Pushes, samples, losses and skipped updates, summed over all workers since an epoch began."""
 
     pushes: float = 0
     samples: float = 0
     divisor: float = 0  # of the loss
     loss: float = 0
-    skipped: float = 0  # updates left out because a number was not finite
+    skipped: float = 0  # updates left out because a value was not finite
 
 
 class Reply(NamedTuple):

@@ -28,7 +28,8 @@ from nnmpi.parallel.wire import wire_of
 
 
 def steps_ahead(config: Config) -> float:
-    """How many steps a worker may be ahead of the slowest one; 0: all make each step together."""
+    """Returns how many steps a worker may be ahead of the slowest one: 0 for bsp, --staleness for
+    ssp, infinity for asp."""
     return {"bsp": 0, "ssp": config.staleness, "asp": math.inf}[config.sync]
 
 
@@ -69,7 +70,8 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
 
 
 class ServerStrategy:
-    """The store and the optimizer of a rank, and how it begins and ends."""
+    """What workers and servers have in common: a store, an optimizer, how training begins and
+    ends."""
 
     position: WorkerPosition | None = None
     last: LastStep | None = None

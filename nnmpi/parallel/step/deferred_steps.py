@@ -133,8 +133,8 @@ class DeferredSteps:
 
 
 def can_defer(a: Arrangement, store: LocalStore, optimizer: Optimizer) -> bool:
-    """True if this rank has a GPU and all parameters, and no other ranks or NCCL sums the
-    gradients."""
+    """True if the host may read outcomes one step late: this rank has a GPU and all parameters, and
+    gradients are summed by NCCL or on no other rank."""
     has_all = a.ranks == 1 or (a.algorithm == NCCL and a.ranks == a.mesh.count(*REPLICAS))
     copies = a.store.name in ("local", "replica")
     return not store.on.is_host and has_all and copies and optimizer.takes_mixed

@@ -118,7 +118,8 @@ class Programs(NamedTuple):
 
 
 class StepPlan(NamedTuple):
-    """The program of a step, with what is derived from it once."""
+    """The operations of a step, each with the function that carries it out, and facts derived from
+    them."""
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
     last_backward: dict[int, int]  # by stage: the micro-batch of its last backward pass

@@ -27,7 +27,7 @@ class LastStep:
         self._update = update
         self._modules = [module for module in model.modules() if module._buffers]
         self._before: list[tuple[Module, str, Array]] = []  # buffers, as they were before the step
-        self._begun = 0  # the number of steps before it
+        self._begun = 0  # the number of steps before the last one
 
     def kept(self, loads: Iterable[Load], step: int) -> Iterator[Load]:
         """Yields the batches, from step number `step` on, and copies all buffers before each step.

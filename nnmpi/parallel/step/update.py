@@ -51,13 +51,14 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:
-        """The outcome that a decision of the ranks describes."""
+        """Makes the outcome of a step from the decision of the ranks (see `DECIDED`)."""
         loss, request, not_finite, squares, *_ = decision
         return cls(loss, request, not not_finite, squares**0.5)
 
 
 class Update:
-    """The second half of a step, after the gradients have been summed.
+    """Ends a step: agrees on the sums with other ranks, clips the gradient, and updates the
+    parameters.
 
     counts     True for each parameter that this rank counts in the norm: one of several copies
     tied       the parameters that other ranks of the model have too, the same on all ranks

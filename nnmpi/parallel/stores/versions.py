@@ -67,7 +67,8 @@ class VersionStore(LocalStore):
 
     @contextmanager
     def next_version(self) -> Iterator[None]:
-        """A context in which an optimizer updates the newest version to the next one.
+        """A context in which an optimizer turns the newest version of the weights into the next
+        one.
 
         The tape does not see the write, as it never changes memory that a backward pass still
         needs.
