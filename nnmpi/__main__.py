@@ -28,7 +28,7 @@ def main() -> int:
     del sys.argv[1]
     with suppress(FileNotFoundError):  # the current folder was removed
         if not sys.flags.safe_path:
-            sys.path[0] = os.getcwd()  # a console script has its own folder there
+            sys.path[0] = os.getcwd()  # as `python -m` has it; a console script has bin/ there
     runpy.run_module(f"nnmpi.{name}", run_name="__main__", alter_sys=True)
     return 0
 

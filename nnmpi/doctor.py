@@ -98,7 +98,7 @@ if comm.rank == 0: print(*facts, mpi_ranks.mpi_versions()["mpi"], flush=True)
 def shared_memory() -> Finding:
     """Checks that /dev/shm has room for the memory that ranks of a node share."""
     if not SHARED.is_dir():
-        return Finding("no /dev/shm")  # macOS: the library keeps its memory elsewhere
+        return Finding("no /dev/shm")  # macOS: MPI keeps shared memory elsewhere
     free = shutil.disk_usage(SHARED).free
     low = "ranks share gradients there: give the container more (docker --shm-size 1g), or use "
     problem = f"{low}--allreduce ring" if free < LEAST_SHARED else ""

@@ -34,7 +34,7 @@ class Sums(NamedTuple):
     """A loss and metrics as sums over samples, which add up over batches of any size."""
 
     loss: float = 0.0
-    divisor: float = 0.0  # of the loss: the number of samples, or what they weigh
+    divisor: float = 0.0  # of the loss: the number of samples, or their weights
     samples: int = 0
     metrics: Mapping[str, MetricSum] = MappingProxyType({})
 

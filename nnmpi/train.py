@@ -67,7 +67,7 @@ def config(arguments: Sequence[str]) -> Config:
         cli.refuse_code(path, of_file, given)
     c = replace(of_file, **cli.with_layout(given))
     if given.get("model") == Config().model and c.load and is_folder(c.load):
-        check_named(c, c.load)  # a Config cannot tell the default from what is given
+        check_named(c, c.load)  # here, as a Config cannot tell a given --model from the default
     return c
 
 
@@ -80,8 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def command(arguments: Sequence[str]) -> int:
     """Runs the command in a process that then ends: from here on it ignores signals that stop a
     run."""
-    early: list[int] = []  # signals before the first step; an Event may not be set in a handler
-    handle(signal.SIGUSR1, lambda number, _: early.append(number))  # mpirun sends it to all
+    # a list, as Event.set takes a lock, which the interrupted thread may hold
+    early: list[int] = []  # signals before the first step
+    handle(signal.SIGUSR1, lambda number, _: early.append(number))  # mpirun sends it to all ranks
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])  # see `held_signals`
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         handle(signal.SIGINT, interrupt)
@@ -90,7 +91,7 @@ def command(arguments: Sequence[str]) -> int:
     except LostOutputError as error:  # no message if the reader of a pipe has gone (`| head`)
         return 1 if isinstance(error.__cause__, BrokenPipeError) else fail(error)
     except Exception as error:
-        if launched() > 1:  # this ends the other ranks
+        if launched() > 1:  # excepthook of nnmpi.comm prints it and ends the other ranks
             raise
         print_error(traceback_text(error))
         return 1
@@ -102,7 +103,7 @@ def command(arguments: Sequence[str]) -> int:
 def _main(arguments: Sequence[str], early: Sequence[int]) -> int:
     try:
         comm = job()
-    except OtherRankError:  # a RuntimeError too
+    except OtherRankError:  # before RuntimeError, of which it is a subclass
         return 0  # here and below, the other rank has the status of the job, and prints why
     except ValueError as error:  # NNMPI_TIMEOUT or NNMPI_DEBUG
         return fail(error, 2)
@@ -144,14 +145,14 @@ def train(c: Config, comm: Comm, early: Sequence[int]) -> int:
     except KeyboardInterrupt:
         return interrupted(comm, " before the first step")
     except Exception as error:
-        # there is nothing yet with which other ranks could go on
+        # no Trainer exists yet with which the other ranks could recover, so end them
         if comm.fault_tolerant and not isinstance(error, LostOutputError):
             comm.abort(traceback_text(error))
         raise
     try:
         return run(trainer, report, early, comm)
     except OtherRankError:
-        if comm.fault_tolerant:  # the other one raises, and ends the job if all others do
+        if comm.fault_tolerant:  # under ULFM the job ends only if every rank raises
             raise
         return 0
     except (AgreedError, NotFiniteError, ValueError, MemoryError) as error:
@@ -199,12 +200,12 @@ def agreed_config(comm: Comm, arguments: Sequence[str]) -> Config:
 
     def read() -> Config:
         blas.tune()
-        with rank_0_prints(comm):  # --help prints once
+        with rank_0_prints(comm):  # --help would print on every rank
             return config(arguments)
 
     try:
         c = all_or_none(comm, read)
-    except RankLost:  # the Trainer arranges those that are left
+    except RankLost:  # go on: the Trainer arranges the remaining ranks
         c = read()
     blas.default_threads(1)  # until the model is known
     if c.reproducible:
@@ -261,7 +262,7 @@ def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
     if isinstance(error, AgreedError):
         if trainer.is_first:
             return fail(error, status)
-        # one status is that of the job; the first rank may be lost before it has ended with it
+        # the job needs one rank with this status, and rank 0 may be lost before it exits
         return status if comm.fault_tolerant else 0
     if comm.fault_tolerant and not isinstance(error, NotFiniteError):
         raise error
@@ -273,7 +274,7 @@ def failed(trainer: Trainer, error: Exception, comm: Comm) -> int:
 def handle(number: signal.Signals, handler: Callable[..., Any] | int | None) -> None:
     """Installs a handler of a signal; does nothing outside the main thread, where Python refuses
     it."""
-    with suppress(ValueError):  # another thread
+    with suppress(ValueError):  # not in the main thread
         signal.signal(number, handler)
 
 

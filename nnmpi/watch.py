@@ -43,7 +43,7 @@ class PageServer(ThreadingHTTPServer):
     def __init__(self, port: int, files: Sequence[str]) -> None:
         self.files, self.values = files, as_values((), version=0)
         self._read: Mapping[str, tuple[int, ...]] = {}  # the files as they were read
-        self._lock = threading.Lock()  # of both
+        self._lock = threading.Lock()  # guards `values` and `_read`: each request has a thread
         super().__init__((HOST, port), PageHandler)
 
     def newer_values(self, version: str) -> Mapping[str, Any]:
@@ -79,7 +79,7 @@ class PageHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         path, _, version = self.path.partition("?")
         if self.headers.get("Host", "").partition(":")[0] not in (HOST, "localhost"):
-            self.send_error(HTTPStatus.FORBIDDEN)  # a page of others, under a name of theirs
+            self.send_error(HTTPStatus.FORBIDDEN)  # DNS rebinding: a page of another host
         elif path == "/":
             self.server.newer_values("")  # a problem is reported when the page asks for /data
             self._send(html(self.server.values), "text/html; charset=utf-8")

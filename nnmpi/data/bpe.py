@@ -44,7 +44,7 @@ class BPETokenizer:
         self.sha256 = hashlib.sha256(both.encode()).hexdigest()[:12]
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The token numbers of a text; meanwhile the library needs about 100 bytes of memory per
+        """The token ids of a text; meanwhile the library needs about 100 bytes of memory per
         token."""
         given = text if isinstance(text, str) else as_text(text)
         return np.array(self._bpe.encode(given, add_special_tokens=False).ids, "int64")

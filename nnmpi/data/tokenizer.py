@@ -1,4 +1,4 @@
-"""Tokenizers, which map text to token numbers and back.
+"""Tokenizers, which map text to token ids and back.
 
 A token is a character, a byte, or a piece of a word (GPT-2's byte-level BPE, with the library
 `tokenizers`).
@@ -47,10 +47,10 @@ class Tokenizer(Protocol):
         """The number of tokens in the vocabulary."""
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The token numbers of a text, or of UTF-8 bytes: int64, (T,)."""
+        """The token ids of a text, or of UTF-8 bytes: int64, (T,)."""
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a sequence of token numbers."""
+        """The text of a sequence of token ids."""
 
     def lengths(self) -> np.ndarray:
         """The number of units (characters or bytes) that each token stands for: int64, (size,)."""
@@ -66,7 +66,7 @@ class ByteTokenizer:
     tokens, unit, cuts, size, start = "bytes", "byte", ANYWHERE, 256, ord("\n")
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The bytes of a text as token numbers."""
+        """The bytes of a text as token ids."""
         data = text.encode() if isinstance(text, str) else text
         return np.frombuffer(data, np.uint8).astype("int64")
 
@@ -113,7 +113,7 @@ class CharTokenizer:
         return len(self.characters)
 
     def encode(self, text: str | bytes) -> np.ndarray:
-        """The token numbers of a text's characters; raises ValueError for a character outside the
+        """The token ids of a text's characters; raises ValueError for a character outside the
         vocabulary."""
         points = points_of(text if isinstance(text, str) else as_text(text))
         places = np.searchsorted(self._sorted, points)
@@ -127,7 +127,7 @@ class CharTokenizer:
         return self._order[places].astype("int64", copy=False)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of a sequence of token numbers."""
+        """The text of a sequence of token ids."""
         return "".join(self.characters[int(i)] for i in ids)
 
     def lengths(self) -> np.ndarray:

@@ -84,10 +84,10 @@ class PackedRanges:
     def fill(self, ranges: Iterable[SavedRange]) -> None:
         """Copies these ranges, which must match the forms in order."""
         for (steps, values, state), saved in zip(self._rows, ranges, strict=True):
-            here = slice(0, saved.hi - saved.lo)
-            steps[0], values[...] = saved.steps, saved.values[here]
+            span = slice(0, saved.hi - saved.lo)
+            steps[0], values[...] = saved.steps, saved.values[span]
             for name, numbers in state.items():
-                numbers[...] = saved.sums[name][here]
+                numbers[...] = saved.sums[name][span]
         self.complete()
 
     def ranges(self) -> list[SavedRange]:

@@ -188,13 +188,13 @@ class SignalChannels(Channels):
     def report(self, report: StageReport | None, micro: int) -> StageReport:
         """Returns the report of the last stage, and passes it on; called in the backward pass. The
         last stage gives its own."""
-        known = report
-        if known is None:
+        agreed = report
+        if agreed is None:
             loss, stop = self._next(REPORT, micro)
-            known = StageReport(loss, stop > 0)
+            agreed = StageReport(loss, stop > 0)
         if self._comm.rank > 0:
-            self._send(self._comm.rank - 1, known)
-        return known
+            self._send(self._comm.rank - 1, agreed)
+        return agreed
 
     def _tag(self, signal: int) -> int:
         return 2 * self._comm.size + signal  # after the tags of the arrays

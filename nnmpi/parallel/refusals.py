@@ -249,8 +249,8 @@ def _in_memory(config: Config, ranks: int) -> str:
 
 def _layout(config: Config, along: str) -> str:
     """Returns --layout as text if it names the mesh axis `along`; "" otherwise."""
-    given = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
-    says = given.along(along) or (along == "tp" and given.ways)
+    layout_terms = terms.layout(config.layout) if config.layout else terms.LayoutTerms()
+    says = layout_terms.along(along) or (along == "tp" and layout_terms.ways)
     return f"layout {shown(config.layout)}" if says else ""
 
 

@@ -103,7 +103,7 @@ class Settings:
         self._start = self._current()
         self.change(changes)
         self._trained, _ = self._current()
-        self._seen: Any = None  # what ranks have compared last
+        self._seen: Any = None  # the settings that ranks compared last, and their digest
         self._digest = 0
 
     def _current(self) -> tuple[list[bool], list[dict[str, Any]]]:
@@ -153,6 +153,7 @@ class Settings:
         seen = (settings, factors, added)
         if seen != self._seen:
             self._seen, self._digest = seen, crc32(repr(seen).encode())
+        # 4 bytes a rank; only if digests differ do ranks exchange the settings themselves
         digests = np.zeros(comm.size, np.uint32)
         digests[comm.rank] = self._digest
         comm.all_gather(digests)

@@ -42,13 +42,13 @@ class Checkpoints:
     facts       returns facts besides options, which are compared when the run is resumed
     callbacks   of the run; a checkpoint has the states of those that have one
     newest      the step of the newest checkpoint that was written and reported, unless the run went
-                back behind it; -1: none
+                back to an earlier step; -1: none
     """
 
     newest = -1
-    _written = 0  # of those that this run has told of
-    _pending_step = -1  # the step of the one that is written, unless the run went back
-    _reported = -1  # checkpoints up to this step were told before a rank was lost
+    _written = 0  # checkpoints that this run has reported
+    _pending_step = -1  # of the checkpoint that is being written, unless the run went back
+    _reported = -1  # checkpoints up to this step were reported before a rank was lost
     _writer: Writer | None = None  # while `fit` runs
 
     def __init__(
@@ -118,7 +118,7 @@ class Checkpoints:
         if is_due or times.after_steps(self._checked_step, run.state.step):
             self._start(session, metrics)
         self._checked_step = run.state.step
-        served = session.strategy.layout.servers  # servers do not poll in between
+        served = session.strategy.layout.servers  # servers do not poll within an epoch
         self._report(self._writer.finish() if served else self._writer.poll())
 
     def _is_best(self, metrics: Event) -> bool:
@@ -172,10 +172,10 @@ class Checkpoints:
         self._times.written(result.seconds)
         about: Event = {"event": "checkpoint", "step": result.step, "path": str(result.folder)}
         if result.problem:
-            self._best = None  # what was to be the best one is not there
+            self._best = None  # the best epoch may have no checkpoint now: save the next one
             self._run.report.event({**about, "problem": result.problem})
             return
-        if result.step <= self._reported:
+        if result.step <= self._reported:  # a step made again after a loss
             return
         if result.step == self._pending_step:
             self.newest = result.step
@@ -185,10 +185,7 @@ class Checkpoints:
 
     def go_back(self, step: int) -> None:
         """Forgets checkpoints of later steps when the run goes back to a step."""
-        self.newest, self._reported = (
-            min(self.newest, step),
-            min(self._reported, step),
-        )
+        self.newest, self._reported = min(self.newest, step), min(self._reported, step)
         self._pending_step = -1
         if step < 0:
             self._written = 0
@@ -222,7 +219,7 @@ class Checkpoints:
     def _last(self, session: Session, metrics: Event | None, complete: bool) -> str:
         """Writes a checkpoint and waits for it; returns its path."""
         result = self._start(session, metrics, complete).finish()
-        if not complete:  # else the last event was told before
+        if not complete:  # otherwise the last event was reported already
             self._report(result)
         try:
             return path_of(result)
@@ -252,7 +249,7 @@ class Checkpoints:
         try:
             writer.start(session.snapshot(copies=False), self.about(session))
             return path_of(writer.close())
-        finally:  # also where a callback has a state that no file can hold
+        finally:  # also if a callback's state cannot be written to a file
             writer.abandon()
 
 

@@ -24,11 +24,11 @@ def run_on_ranks(
     def of_job() -> int:
         comm = job()
         try:
-            with rank_0_prints(comm):  # --help prints once
+            with rank_0_prints(comm):  # --help would print on every rank
                 given = all_or_none(comm, lambda: p.parse_args(arguments))
             return command(comm, given)
         except KeyboardInterrupt:
-            if comm.size > 1:  # the others wait for this rank
+            if comm.size > 1:  # the other ranks may be waiting for this one, and would hang
                 comm.abort("interrupted", 130)
             raise
 

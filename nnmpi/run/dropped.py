@@ -35,7 +35,7 @@ together."""
 def watch(comm: Comm, owner: object, close: Callable[[], None]) -> Callable[[], object]:
     """Registers `close` for when `owner`, a session, is garbage collected; returns a function that
     cancels it. Every rank calls it."""
-    if comm.size == 1:  # which shares nothing
+    if comm.size == 1:  # one rank shares nothing, and may free its memory at any time
         return lambda: None
     sessions: Sessions = comm.attributes.setdefault(SESSIONS, Sessions())
     sessions.opened += 1

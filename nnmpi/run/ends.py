@@ -47,7 +47,7 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
             f"the snapshot is of step {made}, and this run ends after {total} steps: "
             "make the Trainer with more epochs or steps, or call fit(epochs=N)"
         )
-    # by paths, which all ranks have, also where the parameters are elsewhere
+    # compare by paths: every rank has them all, also of parameters that are on other ranks
     trainable = {path for path, p in model.named_parameters() if p.requires_grad}
     trained = {v.path for v in session.arrangement.graph.variables if v.is_trained}
     if trainable - trained or (not made and session.settings.trains_others):
@@ -58,23 +58,19 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
 
 
 def open_reports(
-    trainer: Training, recoveries: list[Event], outputs: ExitStack, report: Report | None
+    trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
     """Opens the reports of this rank, and reports the start of the run and the losses since
     then."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.runs == 1 else None
     is_reported = run.reported.events >= event_position(run.first, "start")
-    if (
-        recoveries
-        and not is_reported
-        and config.log
-        and len(runs_in(config.log)) > run.reported.runs
-    ):
-        is_reported = run.reported.once(run.first, "start")  # by the first rank, which is lost
+    if lost and not is_reported and config.log and len(runs_in(config.log)) > run.reported.runs:
+        is_reported = run.reported.once(run.first, "start")  # by the former rank 0, now lost
     mark = resumed.mark if resumed and not is_reported else None
     opened = open_report(config, comm, report or run.opened, run.runs > 1 or is_reported, mark)
-    if comm.fault_tolerant and not recoveries and not is_reported:  # the log is cut by now
+    # after open_report, which cuts the log of a resumed run at its mark
+    if comm.fault_tolerant and not lost and not is_reported:
         run.reported.runs = len(runs_in(config.log))
     if comm.rank == 0 or report:
         if run.opened is None:
@@ -89,9 +85,9 @@ def open_reports(
     if run.reported.once(run.first, "start"):
         arranged = arranged_event(session.arrangement) if run.opened else {}
         run.report.event({**event, **arranged})
-    for event in recoveries:
+    for event in lost:
         run.report.event(event)
-    recoveries.clear()
+    lost.clear()
 
 
 # ---- between its steps
@@ -119,6 +115,7 @@ def check_finite(session: Session, quantity: str, value: float, step: int) -> No
 def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
     """The last event of a run; every rank calls it. `written` are the fields on checkpoints."""
     run, session, strategy = trainer.run, trainer.session, trainer.session.strategy
+
     digest = {} if is_suspended else {"parameters_sha256": strategy.full_state.sha256()}
     outcome = strategy.finish()
     session.unshard()
@@ -150,7 +147,7 @@ def save(session: Session) -> None:
     """Writes the model to the file of --save, if rank 0 has that option; every rank calls it."""
     comm, path = session.comm, session.config.save
     wanted = np.array([bool(path)])
-    comm.broadcast(wanted)  # the first rank writes, whatever the others ask for
+    comm.broadcast(wanted)  # rank 0 writes, whatever --save says on other ranks
     problems: list[str] = []
 
     def write() -> None:

@@ -95,7 +95,7 @@ def call(trainer: Training, occasion: str, event: Event) -> None:
         if hasattr(callback, occasion) and not run.reported.is_called(position):
             with run.reported.call(position):
                 getattr(callback, occasion)(trainer, {**event, **trainer.session.scale})
-    if run.state.step < step:  # a callback went back: the steps since then are reported again
+    if run.state.step < step:  # a callback restored an older snapshot: report its steps again
         run.reported.go_back(run.state.step)
     if trainer.comm.fault_tolerant and not trainer.session.is_closed:
         _keep_changes(trainer, occasion)

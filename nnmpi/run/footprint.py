@@ -14,12 +14,13 @@ class Footprint:
 
     def __init__(self) -> None:
         with suppress(OSError):
-            (PROCESS / "clear_refs").write_text("5")  # the peak is what is resident now
+            (PROCESS / "clear_refs").write_text("5")  # resets VmHWM to what is resident now
         self._resident = memory("VmRSS")
 
     def event(self, sent: AxisTraffic | None) -> Event:
         """The fields of the last event on the memory and the messages of this rank, where known."""
-        grown = max(memory("VmHWM") - self._resident, 0)  # Linux counts in batches
+        # Linux updates its counters in batches, so the peak may lag behind
+        grown = max(memory("VmHWM") - self._resident, 0)
         known = {"memory_bytes": grown} if self._resident else {}
         return {**({"sent": {k: s._asdict() for k, s in sent.items()}} if sent else {}), **known}
 

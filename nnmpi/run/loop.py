@@ -28,7 +28,7 @@ def train(trainer: Training) -> Event:
             _epochs(trainer)
     except (AgreedError, RankLost):
         raise
-    except Exception as error:  # but not Ctrl-C, which may have interrupted an update
+    except Exception as error:  # not KeyboardInterrupt: it may come in the midst of an update
         ends.rescue(trainer.session, error)
         raise
     return _end(trainer)
@@ -59,7 +59,7 @@ def _epoch(trainer: Training) -> None:
     else:
         run.pace.start()
     try:
-        if (result := run.last) is not None:  # a rank was lost before all that follows was done
+        if (result := run.last) is not None:  # a loss interrupted the work after this step
             loss = mean(result.loss, result.divisor)
             ends.check_finite(trainer.session, "loss", loss, run.state.step)
             for follow in after_step(trainer):
@@ -112,7 +112,7 @@ def _evaluate(trainer: Training, train: Sums) -> None:
     event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
     run.report_event("epoch", event)
     call(trainer, "on_epoch", event)
-    # requests may have come after the last step had agreed
+    # again, although steps agree on requests too: some may have come since the last step
     stops, suspends, saves = _requests(trainer)
     suspends = suspends and run.has_more
     run.stopping = run.stopping or stops or suspends
@@ -128,6 +128,7 @@ def _evaluate(trainer: Training, train: Sums) -> None:
 def _requests(trainer: Training) -> list[bool]:
     """Three flags: some rank wants to stop the run, to suspend it, to write a checkpoint."""
     run, is_due = trainer.run, trainer.checkpoints.is_due()
+    # a sum, so that all ranks see the same: a flag of one rank alone must not end a loop there
     row = np.array([run.stop_requested, run.suspend_requested, is_due], float)
     trainer.comm.all_reduce(row, "doubling")
     wanted: list[bool] = (row > 0).tolist()
@@ -140,7 +141,7 @@ def _end(trainer: Training) -> Event:
     if not is_suspended:
         trainer.session.check_copies()
         ends.save(trainer.session)
-        trainer.session.check_copies(buffers=True)  # after the model was saved: nothing is lost
+        trainer.session.check_copies(buffers=True)  # after saving: a difference loses nothing
     result = ends.result(trainer, trainer.checkpoints.finish(), is_suspended)
     trainer.run.report_event("result", result)
     call(trainer, "on_end", result)

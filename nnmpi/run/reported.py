@@ -86,7 +86,7 @@ class ReportedEvents:
         """Takes from the log what the former rank 0, which is lost, had reported; its last event
         may be missing from the log."""
         runs = runs_in(log)
-        if len(runs) <= self.runs:  # it was lost before it reported the start
+        if len(runs) <= self.runs:  # rank 0 was lost before it reported the start
             self.events = BEFORE_ALL
             return
         earlier = min(self.events, event_position(self.events[0], "progress"))

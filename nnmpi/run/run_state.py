@@ -146,7 +146,7 @@ class RunState:
     def begin(self, epochs: int | None) -> None:
         """Begins a run: of `epochs` more epochs, or of the steps that are left by the options."""
         self.runs, self.first = self.runs + 1, self.state.step
-        self.phase = StepPhase.BETWEEN_STEPS  # whatever has ended the run before
+        self.phase = StepPhase.BETWEEN_STEPS  # an error may have ended the last run in a step
         self.metrics, self.reported, self.changed = {}, ReportedEvents(), {}
         resumed = self.resumed if self.runs == 1 else None
         self.pace = self.pace.again(resumed.pace if resumed else NO_TIME)
@@ -165,9 +165,9 @@ class RunState:
     def end(self) -> None:
         """Clears the requests of this rank, because the run is over or has failed."""
         self.stopping, self.last, self.opened = False, None, None
-        self.stop_requested = False  # to end it
-        self.suspend_requested = False  # to end it with a checkpoint: there is more to do
-        self.save_requested = False  # a checkpoint, by the clock of the first rank
+        self.stop_requested = False  # to end the run
+        self.suspend_requested = False  # to end it with a checkpoint, to be resumed
+        self.save_requested = False  # to write a checkpoint; set by the clock of rank 0
 
     def report_event(self, kind: str, event: Event) -> None:
         """Reports an event, unless it was reported before a rank was lost."""
@@ -179,7 +179,7 @@ class RunState:
     @property
     def counters(self) -> Counters:
         """The counters that other ranks need to go on from this step."""
-        sums = self.sums._replace(metrics={})  # which steps do not measure, and is not to be sent
+        sums = self.sums._replace(metrics={})  # steps measure none, and they would be sent
         progress = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stopping)
         return Counters(*progress, self.metrics, self.pace.counts, dict(self.changed), self.last)
 
@@ -227,8 +227,7 @@ class RunState:
         self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
 
     def go_back(self, resumed: ResumePoint) -> None:
-        """Goes back to a checkpoint of this run, after a loss; the steps behind it are made
-        again."""
+        """Goes back to a checkpoint of this run, after a loss; its later steps are made again."""
         counters = self.counters_of(resumed.snapshot)
         self.adopt(counters._replace(pace=resumed.pace, stopping=False, last=None))
         self.reported.once(self.first, "start")
@@ -265,7 +264,7 @@ class RunState:
         """True if the steps of an epoch are made, and it has not been evaluated yet."""
         return self.sums.samples > 0 and (self.state.batch == 0 or self.is_over)
 
-    # ---- what strategies ask and tell
+    # ---- called by strategies
 
     def _request(self) -> float:
         """The request of this rank after the current step; 0 in a step that is made again."""
@@ -283,7 +282,7 @@ class RunState:
             self._begin_update,
             self._request,
             lambda: self.total_steps,
-            lambda event: self.report.event(event),  # noqa: PLW0108 - that of the run by then
+            lambda event: self.report.event(event),  # noqa: PLW0108 - `report` changes later
             self._is_read,
             self._end_update,
         )

@@ -81,6 +81,7 @@ class Session:
         self.setup, self.run, self._recorder = setup, run, recorder
         self._scale = snapshot.loss_scale if snapshot else LossScale.of(config.dtype)
         self._initial = replace(config, load=None) if snapshot else config
+        # each check precedes the messages whose lengths depend on it: ranks that differ would hang
         model = all_or_none(comm, self._build_model)
         if snapshot:
             check_batch_norm(snapshot.config, config, model)
@@ -97,7 +98,7 @@ class Session:
         try:
             self._open(layout, model, graph, snapshot)
         except (ValueError, OtherRankError):  # on all ranks
-            with suppress(AbortedError):  # of ranks as threads, others may have ended first
+            with suppress(AbortedError):  # ranks that are threads may have ended the job already
                 layout.free()
             raise
         run.sessions += 1
@@ -113,7 +114,7 @@ class Session:
         known = snapshot.known(config, comm.size) if snapshot else {}
         arrangement, facts = arranged(config, setup, layout, model, graph, sharding, known)
         part = strategies.own_stages(model, arrangement, comm.rank, facts)
-        if snapshot:  # it has all values
+        if snapshot:  # no initial values: the snapshot has all of them
             skip_init(part.parameters)
         loaded = all_or_none(comm, lambda: initialise(self._initial, part, setup.on))
         self.run.loaded = loaded or self.run.loaded
@@ -125,19 +126,20 @@ class Session:
         consistency.check_values(comm, model, part.held)
         self.warning = probe.warning(part, spec.task, arrangement, setup.train, layout)
         if graph.notes or any(m._hooks for m in model.modules()):
-            # passes on paper run code of the user's: on all ranks, and not in `fit`
+            # passes on paper run users' code: let it fail now, on all ranks, and not within `fit`
             all_or_none(comm, lambda: rank_kinds(arrangement, config.batch_size))
         steps = next_steps(comm, snapshot.positions, layout.workers) if snapshot else ()
         spec = spec._replace(recorder=self._recorder, twin=twin, next_steps=steps)
         try:
             self.strategy = strategies.build(layout, spec)
-        except (ValueError, OtherRankError) as error:  # on all ranks: only the first one raises it
+        # it fails on all ranks with its own ValueError; agree, so that only one rank reports it
+        except (ValueError, OtherRankError) as error:
             comm.agree(error if isinstance(error, ValueError) else None)
             raise
         self.optimizer = self.strategy.optimizer
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
         self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
-        if restored:  # sums are expressed by the options of then
+        if restored:  # after Settings: the state belongs to the options of the snapshot
             restored.load_optimizer_state(self.optimizer)
         self.backups = backups(arrangement, part, self.optimizer, comm)
         self._unsharded = ExitStack()
@@ -186,7 +188,7 @@ class Session:
         """The steps of an epoch from the run's position on; the generator ends with the session."""
         if self._steps is None:
             self.back_up()
-        elif self.backups is not None:  # what follows an epoch, or a user, may have written values
+        elif self.backups is not None:  # a callback, or a user between runs, may change values
             self.backups.renew(self.run.state.step, self.version_facts())
         if self.comm.fault_tolerant and self.strategy.layout.servers:
             self.epoch_start = HeldVersion(

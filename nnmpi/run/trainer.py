@@ -146,7 +146,7 @@ class Trainer:
             self.session.reshard()
             self.run.begin(epochs)
             self.run.reported.runs = earlier_runs
-            self.checkpoints.go_back(-1)  # this run has reported none
+            self.checkpoints.go_back(-1)  # this run has reported no checkpoint yet
             self._recovery.stage = RunStage.RUNNING
         ends.open_reports(self, self._recovery.recoveries, outputs, report)
         self.checkpoints.begin(self.comm)
@@ -164,7 +164,7 @@ class Trainer:
         """Stops the run after the current step with a checkpoint, to be resumed; without
         `checkpoint_dir` it does what `stop` does."""
         if self.config.checkpoint_dir:
-            self.run.suspend_requested = True  # noted with a step, or after an epoch
+            self.run.suspend_requested = True  # ranks agree on it with a step, or after an epoch
         else:
             self.stop()
 
@@ -283,6 +283,7 @@ class Trainer:
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
         known = snapshot.known(config, ranks)
         consistency.check_snapshot(self.comm, config, snapshot.state, known)
+        # kept before the session ends: if a rank is lost from here on, recovery goes on from it
         self._recovery.keep_snapshot(self.run, snapshot)
         self.session.end()
         replace_session(self)
@@ -316,7 +317,7 @@ class Trainer:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:  # other ranks may know nothing of an exception
+        if kind is None:  # close is collective, and other ranks may have had no exception
             self.close()
 
     def _meet(self, call: str) -> None:
@@ -328,7 +329,7 @@ class Trainer:
     def _check_together(self, call: str, is_over: bool = False) -> None:
         """Raises ValueError unless all ranks are between the same two steps, so that they can make
         `call`."""
-        together = self.arrangement.steps_together  # there is none after a restore that failed
+        together = self.arrangement.steps_together  # raises NoModelError after a failed restore
         if is_over:
             raise ValueError(
                 f"this Trainer is closed, by close() or because its run failed: call {call} earlier"

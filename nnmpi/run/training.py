@@ -115,7 +115,8 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     config, given = trainer.setup.config, trainer.given.callbacks
     trainer.callbacks = all_or_none(comm, lambda: [*check_callbacks(given), *loggers_of(config)])
     hears_steps = any(hasattr(callback, "on_step") for callback in trainer.callbacks)
-    trainer.hears_steps = any(gather_objects(comm, hears_steps))  # some rank does
+    # on all ranks alike: where a callback follows a step, ranks compare settings
+    trainer.hears_steps = any(gather_objects(comm, hears_steps))
     trainer.sampler = samples.agreed_sampler(comm, config, trainer.setup.dataset)
     trainer.run, trainer.comm = RunState(trainer.setup), comm
     trainer.run.read_every = (*_read_every(config, trainer.hears_steps),)
@@ -217,7 +218,7 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
     trainer.session = Session(
         trainer.setup, config, comm, trainer.run, trainer.tracer.recorder, snapshot, trainer.graph
     )
-    trainer.config = config  # if it fails, `rearrange` needs that of before
+    trainer.config = config  # not earlier: if Session fails, `rearrange` needs the old config
     trainer.graph = trainer.session.arrangement.graph
 
 
@@ -225,7 +226,7 @@ def replace_session(trainer: Training, instead: Session = NO_SESSION) -> None:
     """Replaces the session of a Trainer, and frees the memory of the old one."""
     trainer.session = instead
     with GC_LOCK:
-        gc.collect()  # a parameter and its store know each other
+        gc.collect()  # a parameter and its store refer to each other
 
 
 # ---- when ranks are lost

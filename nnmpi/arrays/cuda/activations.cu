@@ -31,7 +31,7 @@ KERNEL gelu(const T *x, T *slope, T *y, unsigned n) {
 #define SCALE 0.79788456080286536f /* sqrt(2 / pi) */
 #define CUBIC 0.044715f
 
-/* s = sigmoid(2 u); beyond what tanh tells from 1, x s (1 - s) is 0 */
+/* s = sigmoid(2 u); where tanh(u) rounds to 1, x s (1 - s) is 0 */
 KERNEL gelu_tanh(const T *x, T *slope, T *y, unsigned n) {
     EACH(i, n) {
         float v = LOAD(x[i]), square = v * v;

@@ -1,12 +1,13 @@
-/* Read before each source of this folder, behind the names of its types: T, and G of gradients.
+/* Included before each source of this folder, after the macros of its types: T, and G for
+   gradients.
 
-   In CUDA's order of threads, thread FIRST of a grid takes numbers FIRST, FIRST + STEP, ...
-   Numbers of T are LOADed to float, in which all is computed, and ROUNDed once. */
+   Thread FIRST of a grid takes elements FIRST, FIRST + STEP, ... Elements of type T are LOADed
+   to float, all computation is in float, and results are ROUNDed once. */
 typedef float float32;
-typedef double float64; /* of a loss alone */
-typedef unsigned short float16, bfloat16; /* bits */
+typedef double float64; /* only for a loss */
+typedef unsigned short float16, bfloat16; /* as bits */
 
-#ifndef KERNEL /* a test defines it, to compile kernels for the host */
+#ifndef KERNEL /* tests define it to compile kernels for the host */
 #define KERNEL extern "C" __global__ void
 #define DEVICE static __device__
 DEVICE float from_float16(float16 bits) {
@@ -41,7 +42,7 @@ DEVICE bfloat16 to_bfloat16(float v) {
 #define EACH_OF_BLOCK(i, n) for (unsigned i = threadIdx.x; i < (n); i += THREADS)
 #define AT(row, width) ((unsigned long long)(row) * (width))
 
-/* As np.maximum: b where they are equal, as 0 and -0 are, and NaN if one is. */
+/* As np.maximum: b if they are equal (also 0 and -0), and NaN if one is NaN. */
 #define LARGER(a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
 /* 1 / (1 + e^-x), from e^-|x| */
@@ -50,13 +51,13 @@ DEVICE float sigmoid(float x) {
     return LARGER(e, x >= 0.0f ? 1.0f : 0.0f) / (e + 1.0f);
 }
 
-/* One number for all threads of a block from one of each, in `all` (THREADS, shared). Sums have a
-   fixed order, so that the same input gives the same bits. */
+/* Reduces one value of each thread of a block to one, in `all` (THREADS, shared memory). The order
+   of additions is fixed, so that the same input gives the same bits. */
 #define SOME (THREADS / 16)
 #define OF_BLOCK(name, operation)                                                                  \
     DEVICE float name(float v, float *all) {                                                       \
         unsigned t = threadIdx.x;                                                                  \
-        __syncthreads(); /* all have read the last one */                                          \
+        __syncthreads(); /* all threads have read the previous result */                           \
         all[t] = v;                                                                                \
         __syncthreads();                                                                           \
         if (t < SOME) {                                                                            \

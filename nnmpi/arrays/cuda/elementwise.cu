@@ -1,7 +1,7 @@
-/* Bias, ReLU, pooling, the mask of dropout and sums of rows: each number by the operations of kernels/epilogue.py
-   and kernels/rows.py, in their order. */
+/* Bias, ReLU, pooling, dropout masks and sums of rows: each element by the operations of
+   kernels/epilogue.py and kernels/rows.py, in their order. */
 
-/* y (rows, width) += bias (width), or NULL; then max(y, 0), if it cuts. */
+/* y (rows, width) += bias (width), or NULL; then max(y, 0), if `cuts`. */
 KERNEL bias_relu(T *y, const T *bias, unsigned n, unsigned width, int cuts) {
     EACH(i, n) {
         float v = LOAD(y[i]);
@@ -22,13 +22,13 @@ KERNEL relu_gradient(const T *g, const T *y, T *out, unsigned n) {
     EACH(i, n) out[i] = ROUND(LOAD(g[i]) * (LOAD(y[i]) > 0.0f ? 1.0f : 0.0f));
 }
 
-/* Where the window of number k of (N, h, w, C) begins: its rows are `down` apart, its columns
+/* Where the window of element k of (N, h, w, C) begins. Rows of a window are `down` apart, columns
    `right`, and windows by_sample, by_row and by_column. */
 #define BEGIN(k)                                                                                   \
     (AT((k) / C / w / h, by_sample) + AT((k) / C / w % h, by_row) + AT((k) / C % w, by_column) + (k) % C)
 
-/* y = the largest of each 2x2 window of z, the first of equal ones, and its place:  0 1
-                                                                                     2 3 */
+/* y = the largest element of each 2x2 window of z, the first of equal ones, and its place:  0 1
+                                                                                             2 3 */
 KERNEL pool(const T *z, T *y, unsigned char *largest, unsigned n, unsigned h, unsigned w,
             unsigned C, unsigned down, unsigned right, unsigned by_sample, unsigned by_row,
             unsigned by_column) {
@@ -42,7 +42,7 @@ KERNEL pool(const T *z, T *y, unsigned char *largest, unsigned n, unsigned h, un
     }
 }
 
-/* dz = g at the largest of each window, 0 elsewhere. */
+/* dz = g at the largest element of each window, 0 elsewhere. */
 KERNEL unpool(const T *g, const unsigned char *largest, T *dz, unsigned n, unsigned h, unsigned w,
               unsigned C, unsigned down, unsigned right, unsigned by_sample, unsigned by_row,
               unsigned by_column) {
@@ -53,7 +53,7 @@ KERNEL unpool(const T *g, const unsigned char *largest, T *dz, unsigned n, unsig
     }
 }
 
-/* lowbias32, and two rounds of it, as keyed.py has them. */
+/* lowbias32, and two rounds of it, as in keyed.py. */
 DEVICE unsigned mix(unsigned x) {
     x ^= x >> 16, x *= 0x7FEB352Du;
     x ^= x >> 15, x *= 0x846CA68Bu;
@@ -72,8 +72,8 @@ KERNEL dropout_mask(const unsigned *index, const long long *rows, T *mask, unsig
     }
 }
 
-/* to[rows[k]] += g[order[k]], one after the other; equal rows, which lie behind each other, by one
-   block. */
+/* to[rows[k]] += g[order[k]], one after the other. `rows` is sorted, and one block adds all of an
+   equal run. */
 KERNEL add_sorted(T *to, const long long *rows, const long long *order, const T *g, unsigned n,
                   unsigned C) {
     EACH_BLOCK(k, n) {

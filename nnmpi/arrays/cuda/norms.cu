@@ -1,6 +1,6 @@
 /* Normalisation, as kernels/norm.py describes it. Statistics and their gradients are float. */
 
-/* ---- x (M, K): a block has a row */
+/* ---- x (M, K): one block for each row */
 
 KERNEL layer_norm(const T *x, const T *w, const T *b, float *mean, float *r, T *y, unsigned M,
                   unsigned K, float eps) {
@@ -68,13 +68,13 @@ KERNEL rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, T *
     }
 }
 
-/* ---- x (N, P, C): sums over P rows, of all N C columns
+/* ---- x (N, P, C): sums over P rows, for all N C columns
 
-   A block has 32 columns of one part of the rows, and each of its LANES every R * LANES-th row:
+   A block takes 32 columns of one part of the rows, and each of its LANES every R * LANES-th row:
 
        block   (sample n, columns c.. c + 31, part) ─► parts[part, n, c]
 
-   R parts are joined by another kernel, in their order; of one part `parts` is the result. */
+   Another kernel joins R parts, in their order; if there is one part, `parts` is the result. */
 
 #define COLUMNS 32
 #define LANES (THREADS / COLUMNS)
@@ -85,7 +85,7 @@ KERNEL rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, T *
 #define EACH_ROW(i) for (unsigned i = block % R * LANES + LANE; i < P; i += R * LANES)
 #define PART (AT(block % R, AT(N, C)) + AT(SAMPLE, C) + COLUMN)
 
-/* The sums of u and v, of a term for each row, and their place. */
+/* Adds up the terms u and v of each row, and stores the sums. */
 #define STORE_SUMS first[PART] = u; if (second) second[PART] = v
 #define TWO_SUMS(term, store)                                                                            \
     __shared__ float us[THREADS], vs[THREADS];                                                     \
@@ -105,7 +105,7 @@ KERNEL rms_norm_gradient(const T *g, const T *x, const T *w, const float *r, T *
         __syncthreads();                                                                           \
     }
 
-/* Of one part in `out`. */
+/* Column sums in `parts`; in `out` if there is one part. */
 KERNEL column_sums(const T *g, float *parts, T *out, unsigned N, unsigned P, unsigned C,
                    unsigned R) {
     TWO_SUMS(u += LOAD(g[at]), if (R == 1) out[PART] = ROUND(u); else parts[PART] = u)
@@ -116,7 +116,7 @@ KERNEL norm_sums(const T *g, const T *x, const float *mean, float *first, float 
     TWO_SUMS(u += LOAD(g[at]); v += LOAD(g[at]) * (LOAD(x[at]) - mean[AT(SAMPLE, C) + c]), STORE_SUMS)
 }
 
-/* The same of masked = g where y > 0, as relu_gradient has it. */
+/* norm_sums of masked = g where y > 0, as relu_gradient computes it. */
 KERNEL norm_relu_sums(const T *g, const T *x, const T *y, T *masked, const float *mean,
                       float *first, float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
     TWO_SUMS(float d = LOAD(g[at]) * (LOAD(y[at]) > 0.0f ? 1.0f : 0.0f);
@@ -124,7 +124,7 @@ KERNEL norm_relu_sums(const T *g, const T *x, const T *y, T *masked, const float
              u += d; v += d * (LOAD(x[at]) - mean[AT(SAMPLE, C) + c]), STORE_SUMS)
 }
 
-/* Of rows with statistics of their own; without means that of RMSNorm. */
+/* The gradients of LayerNorm's weights; without means, of RMSNorm's. */
 KERNEL row_norm_sums(const T *g, const T *x, const float *mean, const float *r, float *first,
                      float *second, unsigned N, unsigned P, unsigned C, unsigned R) {
     TWO_SUMS(u += LOAD(g[at]) * ((mean ? LOAD(x[at]) - mean[i] : LOAD(x[at])) * r[i]);
@@ -140,8 +140,8 @@ KERNEL add_parts(const float *parts, T *out, unsigned n, unsigned R) {
     }
 }
 
-/* n numbers of this mean, whose squares about it have the sum m2, and n others (Chan, Golub and
-   LeVeque) */
+/* Joins the moments (mean, and sum m2 of squared deviations) of n elements with those of others
+   (Chan, Golub and LeVeque). */
 #define JOIN(n, mean, m2, others, their_mean, their_m2)                                            \
     if (others) {                                                                                  \
         float d = (their_mean) - mean, share = (float)(others) / (float)(n + (others));            \
@@ -149,7 +149,7 @@ KERNEL add_parts(const float *parts, T *out, unsigned n, unsigned R) {
         m2 += (their_m2) + d * d * ((float)n * share);                                             \
         n += (others);                                                                             \
     }
-/* How many rows lane k of a part has. */
+/* The number of rows of lane k of a part. */
 #define ROWS_OF(part, k) ((part) * LANES + (k) < P ? (P - (part) * LANES - (k) - 1) / (R * LANES) + 1 : 0)
 
 KERNEL moments(const T *x, float *mean, float *m2, unsigned N, unsigned P, unsigned C, unsigned R) {
@@ -190,7 +190,7 @@ KERNEL join_moments(const float *means, const float *squares, float *mean, float
     }
 }
 
-/* y = (x - mean) scale + shift, rounded, then max(y, 0), if it cuts; S = P C numbers of a sample */
+/* y = (x - mean) scale + shift, rounded, then max(y, 0), if `cuts`; S = P C elements of a sample */
 KERNEL normalise(const T *x, const float *mean, const float *scale, const T *shift, T *y, unsigned n,
                  unsigned S, unsigned C, int cuts) {
     EACH(i, n) {
@@ -210,7 +210,8 @@ KERNEL norm_gradient(const T *g, const T *x, const float *mean, const float *a, 
     }
 }
 
-/* The same of BatchNorm, from the sums (2, C) over `numbers` of g and of g (x - mean). */
+/* norm_gradient for BatchNorm, from the sums (2, C) of g and of g (x - mean) over `numbers`
+   rows. */
 KERNEL batch_norm_gradient(const T *g, const T *x, const float *mean, const float *sums,
                            const float *scale, const float *r, T *dx, unsigned n, unsigned C,
                            float numbers) {
@@ -221,9 +222,9 @@ KERNEL batch_norm_gradient(const T *g, const T *x, const float *mean, const floa
     }
 }
 
-/* ---- numbers of channels: of BatchNorm */
+/* ---- one element for each channel: BatchNorm */
 
-/* m2: the squares of `numbers` about their mean */
+/* m2: the sum of squared deviations of `numbers` elements from their mean */
 KERNEL channel_scales(const float *m2, const T *w, float *r, float *scale, unsigned n,
                       float numbers, float eps) {
     EACH(i, n) {

@@ -1,11 +1,11 @@
-/* Steps of optimizers on flat arrays: each number by the operations of kernels/steps.py, in their
-   order. No product and sum may be contracted to one rounding, so that the bits are NumPy's.
+/* Steps of optimizers on flat arrays: each element by the operations of kernels/steps.py, in their
+   order. A product and a sum must not be contracted to an FMA, so that the bits are NumPy's.
 
-   p, g     parameters and their gradients       m, v, s   running sums of g and of its square
-   values   the rounding of p to 16 bits, or NULL: p becomes those of which it is not the rounding
-            before the step, and they become its rounding behind it
-   factor   what gradients are multiplied by
-   by       NULL, or what the device itself has decided: the factor, and whether there is a step */
+   p, g     parameters and their gradients       m, v, s   optimizer state: sums of g and of g^2
+   values   p rounded to 16 bits, or NULL: where they are no longer that, they replace p before the
+            step; after the step they are p rounded again
+   factor   the factor of gradients
+   by       NULL, or what the device has decided: the factor, and whether to make the step */
 #define DECIDED                                                                                    \
     if (by) {                                                                                      \
         if (by[1] == 0.0f) return;                                                                 \
@@ -34,7 +34,7 @@ KERNEL adam(float *p, const G *g, float *m, float *v, float *top, T *values, con
     }
 }
 
-/* v: the velocity, or NULL; direct: whether g moves p */
+/* v: the velocity, or NULL; direct: 1 if p -= lr g */
 KERNEL sgd(float *p, const G *g, float *v, T *values, const float *by, unsigned n, float momentum,
            float decay, float lr, float rate, float factor, int direct) {
     DECIDED
@@ -48,7 +48,7 @@ KERNEL sgd(float *p, const G *g, float *v, T *values, const float *by, unsigned 
     }
 }
 
-/* v: the velocity, mean: the running sum of g, or NULL; rest: 1 - alpha */
+/* v: the velocity, mean: the running mean of g, or NULL each; rest: 1 - alpha */
 KERNEL rmsprop(float *p, const G *g, float *s, float *v, float *mean, T *values, const float *by,
                unsigned n, float lr, float alpha, float rest, float eps, float decay,
                float momentum, float factor) {
@@ -62,7 +62,7 @@ KERNEL rmsprop(float *p, const G *g, float *s, float *v, float *mean, T *values,
             float M = mean[i] * alpha + d * rest;
             mean[i] = M;
             t = S - M * M;
-            t = LARGER(t, 0.0f); /* rounding may leave less than 0 */
+            t = LARGER(t, 0.0f); /* rounding may give less than 0 */
         }
         t = d / (sqrtf(t) + eps);
         if (v) v[i] = t = v[i] * momentum + t;
@@ -70,8 +70,8 @@ KERNEL rmsprop(float *p, const G *g, float *s, float *v, float *mean, T *values,
     }
 }
 
-/* by: what a step takes, from the loss, the squares of all gradients, what these are multiplied by,
-   and the norm that they may have; shown: loss and squares */
+/* Writes the factor of gradients and whether to make the step (`by`), from the loss, the squares of
+   all gradients, their factor and their largest norm; `shown` gets loss and squares. */
 KERNEL decide(const T *loss, const double *squares, float *by, double *shown, double factor,
               double most) {
     EACH(i, 1) {
@@ -83,7 +83,7 @@ KERNEL decide(const T *loss, const double *squares, float *by, double *shown, do
     }
 }
 
-/* sums[k] = the squares of factor * g in block k of `length` numbers */
+/* sums[k] = the squares of factor * g in block k of `length` elements */
 KERNEL squares(const T *g, float *sums, unsigned n, unsigned length, float factor) {
     __shared__ float all[THREADS];
     EACH_BLOCK(k, (n - 1) / length + 1) {

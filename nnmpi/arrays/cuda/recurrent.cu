@@ -1,5 +1,5 @@
-/* Steps of recurrent layers, as kernels/recurrent.py describes them: of n numbers of states, rows of
-   H; gates of a row lie side by side, so that gate k of number i of the states is at GATE(k). */
+/* Steps of recurrent layers, as kernels/recurrent.py describes them. States have n elements in rows
+   of H; gates of a row are side by side, so that gate k of element i is at GATE(k). */
 #define GATES(count) unsigned long long first = AT(i / H, (count) * H) + i % H
 #define GATE(k) (first + AT(k, H))
 #define SIGMOID_GRADIENT(g, y) ((g) * (y) * (1.0f - (y)))

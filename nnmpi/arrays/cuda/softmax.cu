@@ -1,6 +1,6 @@
 /* Softmax, and cross-entropy of scores z (n, C), as kernels/softmax.py describes them. */
 
-/* The loss of a row; a label that is no class gives NaN, and nothing is read for it. */
+/* The loss of a row; NaN for a label that is not a class, without reading out of bounds. */
 #define LOSS (label < C ? logs[i] - (LOAD(row[label]) - tops[i]) : logf(-1.0f))
 
 /* sum[0] = the sum of losses (n) times scale, by one block */
@@ -11,7 +11,7 @@ DEVICE void sum_of_losses(const float *losses, float *sum, unsigned n, float sca
     if (threadIdx.x == 0) sum[0] = v * scale;
 }
 
-/* Few classes: a thread has a row. One block adds up the losses too, unless `sum` is NULL. */
+/* Few classes: one thread for each row. One block also adds up the losses, unless `sum` is NULL. */
 KERNEL narrow_losses(const T *z, const long long *labels, float *loss, float *tops, long long *at,
                      float *sum, unsigned n, unsigned C, float scale) {
     __shared__ float all[THREADS];
@@ -26,11 +26,11 @@ KERNEL narrow_losses(const T *z, const long long *labels, float *loss, float *to
         logs[i] = logf(total);
         loss[i] = LOSS;
     }
-    if (sum) sum_of_losses(loss, sum, n, scale, all); /* each thread adds up those of its rows */
+    if (sum) sum_of_losses(loss, sum, n, scale, all); /* each thread adds up its rows */
 }
 
-/* Many classes: a block has a row, and reads it once. A thread's `total` is that of e^(z - top) with
-   the largest score that it has seen. */
+/* Many classes: one block for each row, which it reads once. A thread's `total` is the sum of
+   e^(z - top), where `top` is the largest score that it has seen. */
 KERNEL wide_losses(const T *z, const long long *labels, float *loss, float *tops, long long *at,
                    float *sum, unsigned n, unsigned C, float scale) {
     __shared__ float all[THREADS];
@@ -72,7 +72,7 @@ KERNEL class_gradient(const T *z, const long long *at, const float *tops, const 
     }
 }
 
-/* ---- rows x (M, K): a block has one */
+/* ---- rows x (M, K): one block for each row */
 
 #define ROW(a) LOAD((a)[AT(i, K) + k])
 #define EACH_OF_ROW(y, value) EACH_OF_BLOCK(k, K) (y)[AT(i, K) + k] = ROUND(value)
@@ -91,8 +91,9 @@ KERNEL softmax(const T *x, T *y, unsigned M, unsigned K, int logarithm) {
     }
 }
 
-/* p = softmax(s), and the logarithm of its sum, of keys 0 to later + row of s (M, K), of which `rows`
-   are those of one head; of all keys, if later is -1. Scores of other keys become -inf. */
+/* p = softmax(s) of scores s (M, K), `rows` rows for each head, and the logarithm of the sum of
+   e^s. Row i sees keys 0 to later + i, or all keys if later is -1; scores of other keys become
+   -inf. */
 #define SEEN (later < 0 || later + i % rows + 1 > K ? K : later + i % rows + 1)
 
 KERNEL probabilities(float *s, float *p, float *lse, unsigned M, unsigned K, unsigned rows,
@@ -113,7 +114,7 @@ KERNEL probabilities(float *s, float *p, float *lse, unsigned M, unsigned K, uns
     }
 }
 
-/* s become probabilities, and dp, their gradients, those of scores */
+/* Replaces scores s by probabilities, and their gradients dp by those of the scores. */
 KERNEL scores_gradient(float *s, float *dp, const float *lse, const float *of_rows, unsigned n,
                        unsigned K, unsigned rows, float scale, int later) {
     EACH(at, n) {

@@ -1,10 +1,10 @@
-/* Activations and their gradients, as kernels/activations.py describes them, sums and products, on
-   float32 arrays of one shape and one order in memory. All but values of activations have NumPy's
-   bits. */
+/* Activations and their gradients, as kernels/activations.py describes them, and sums and
+   products, on float32 arrays of one shape and one memory layout. All except the values of
+   activations have NumPy's bits. */
 #include "elementary.h"
 #include "epilogue.h"
 
-/* A kernel of arrays a, b, c. */
+/* Defines a kernel of arrays a, b, c. */
 #define ELEMENTWISE(name, statement)                                                               \
     static int name(Arguments *x) {                                                                \
         float *restrict a = x->at[0], *restrict b = x->at[1], *restrict c = x->at[2];              \

@@ -1,26 +1,25 @@
 /* Arenas: memory for NumPy's arrays in a mapping of a file.
 
-   An array that is made while an arena is in use (PyDataMem_SetHandler, NEP 49) lies in it, and
-   keeps it. Pages can be written to the file and dropped, and come back when they are read or
-   touched: the system does so, so no array can ever hold other numbers. Blocks begin at pages, each
-   with a tag; what is shorter than SMALL is not worth one, and lies in the heap, as does what there
-   is no room for. Memory that is freed stays there until `trim`, and is used again first: to touch
-   a new page takes longer than to compute with it.
+   An array that is made while an arena is in use (PyDataMem_SetHandler, NEP 49) is allocated in it
+   and keeps it alive. Pages can be written to the file and dropped, and come back when they are
+   read or touched. The system does that, so no bug here can change the data of an array. Blocks
+   begin at pages, each with a tag; arrays shorter than SMALL are allocated on the heap, and so are
+   those for which the arena has no room. Freed memory keeps its pages until `trim` and is used
+   again first: to touch a new page takes longer than to compute with it.
 
-       arena(fd, length) -> handler              use(handler or None) -> the one before
-       tag(handler, tag, bytes)                  tag of the blocks from here on; for more than so
-                                                 many bytes of them, free memory loses its pages
-       retag(handler, address, tag)              tag of the block with this address, if there is one
-       blocks(handler, tag) -> [(start, end)]    where they are, in bytes; neighbours are joined
+       arena(fd, length) -> handler              use(handler or None) -> the previous one
+       tag(handler, tag, bytes)                  tags new blocks; beyond this many bytes of them
+                                                 free memory loses its pages
+       retag(handler, address, tag)              changes the tag of the block at this address
+       blocks(handler, tag) -> [(start, end)]    where blocks are, in bytes; neighbours are joined
        address(handler)                          where the mapping begins
-       trim(handler, bytes)                      no more than this of free memory keeps its pages
-       forget(handler, start, end)               drops pages unwritten: they are 0
-       singly(handler, start, end)               one that is touched brings no others to memory
+       trim(handler, bytes)                      lets at most this much free memory keep its pages
+       forget(handler, start, end)               drops pages without writing them: they become 0
+       singly(handler, start, end)               switches read-ahead off: each page is read alone
        start_write, end_write(handler, start, end)   writes pages and drops them
        start_read, end_read(handler, start, end)     has pages in memory
 
-   Those of a range are without the GIL. The disk is given all that it has to do before it is waited
-   for. */
+   Functions of a range release the GIL. They give the disk all its work before they wait for it. */
 #include "blocks.h"
 
 #ifdef __linux__
@@ -30,7 +29,7 @@
 #include <unistd.h>
 
 #define SMALL (1 << 16)
-#define NAME "mem_handler" /* of capsules, by NumPy's rule */
+#define NAME "mem_handler" /* of capsules: NumPy prescribes it */
 
 typedef struct {
     PyDataMem_Handler handler;
@@ -39,14 +38,14 @@ typedef struct {
     npy_intp length, page;
     npy_intp allowance; /* bytes of new blocks and warm memory together, from `tag` on */
     long tag;
-    Blocks used, warm; /* warm: free, with pages; neighbours are joined */
+    Blocks used, warm; /* warm: free blocks that have pages; neighbours are joined */
 } Arena;
 
 static int is_inside(const Arena *a, const void *p) {
     return (const char *)p >= a->memory && (const char *)p < a->memory + a->length;
 }
 
-/* The first place that is neither used nor warm. */
+/* The start of the first gap between used and warm blocks that is long enough. */
 static npy_intp cold(const Arena *a, npy_intp bytes) {
     npy_intp at = 0, i = 0, j = 0;
     while (i < a->used.count || j < a->warm.count) {
@@ -59,9 +58,9 @@ static npy_intp cold(const Arena *a, npy_intp bytes) {
     return a->length - at < bytes ? -1 : at;
 }
 
-/* Drops pages unwritten. The place on the disk is kept where the file system can do so, and else
-   asked for again: to find another one for each page that is touched takes three times as long, and
-   there may be none any more. */
+/* Drops pages without writing them. Their blocks on the disk stay reserved if the file system can
+   do that, and are else allocated again at once: to allocate one at each page fault takes three
+   times as long, and the disk may be full by then. */
 static int zeroed(const Arena *a, npy_intp start, npy_intp n) {
     int same = FALLOC_FL_KEEP_SIZE;
     if (!fallocate(a->fd, FALLOC_FL_ZERO_RANGE | same, start, n)) return 0;
@@ -69,8 +68,8 @@ static int zeroed(const Arena *a, npy_intp start, npy_intp n) {
     return fallocate(a->fd, same, start, n);
 }
 
-/* Leaves at most so many bytes warm. The last ones go: the first places are those that are always
-   taken. */
+/* Leaves at most this many bytes warm. The last blocks go, since the first ones are reused
+   first. */
 static int shrink(Arena *a, npy_intp most) {
     npy_intp there = bytes_of(&a->warm);
     while (there > most && a->warm.count) {
@@ -251,7 +250,7 @@ static PyObject *on_range(PyObject *args, int (*act)(Arena *, npy_intp, size_t))
     Py_RETURN_NONE;
 }
 
-/* Pages that no process has mapped are written without asking each core about each of them. */
+/* Unmaps pages first: writing pages that no process has mapped needs no TLB shootdown. */
 static int writes(Arena *a, npy_intp start, size_t n) {
     if (madvise(a->memory + start, n, MADV_DONTNEED)) return -1;
     return sync_file_range(a->fd, start, (off_t)n, SYNC_FILE_RANGE_WRITE);
@@ -260,7 +259,8 @@ static int writes(Arena *a, npy_intp start, size_t n) {
 static int written(Arena *a, npy_intp start, size_t n) {
     unsigned all = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
     if (sync_file_range(a->fd, start, (off_t)n, all)) return -1;
-    if (madvise(a->memory + start, n, MADV_DONTNEED)) return -1; /* mapped around others meanwhile */
+    /* once more: a page fault nearby may have mapped pages meanwhile */
+    if (madvise(a->memory + start, n, MADV_DONTNEED)) return -1;
     errno = posix_fadvise(a->fd, start, (off_t)n, POSIX_FADV_DONTNEED);
     return errno;
 }

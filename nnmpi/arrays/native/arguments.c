@@ -1,4 +1,4 @@
-/* The arguments of all kernels, taken apart as native.h describes them. */
+/* Parses the arguments of all kernels, as native.h describes them. */
 #include "halves.h"
 
 int is_dense(const npy_intp *sizes, int axes, const npy_intp *steps, npy_intp whole) {
@@ -19,7 +19,8 @@ static int is_alike(const npy_intp *sizes, const npy_intp *others, int axes) {
     return 1;
 }
 
-/* How many numbers the axes with steps below `period` span; 0 if a longer step is no multiple. */
+/* The number of elements that axes with steps below `period` span; 0 if a longer step is not a
+   multiple of `period`. */
 static npy_intp span(const npy_intp *sizes, int axes, npy_intp period) {
     const npy_intp *steps = sizes + axes;
     npy_intp numbers = 1;
@@ -29,7 +30,7 @@ static npy_intp span(const npy_intp *sizes, int axes, npy_intp period) {
     return numbers;
 }
 
-/* Whether two of its places may be one number, but for those in windows, its axes -3 and -2. */
+/* 1 if two indices may share an element, apart from the overlapping windows of axes -3 and -2. */
 static int overlaps_itself(const npy_intp *sizes, int axes, int has_windows) {
     const npy_intp *steps = sizes + axes;
     for (int i = 0; i < axes; i++) {
@@ -45,7 +46,7 @@ static int overlaps_itself(const npy_intp *sizes, int axes, int has_windows) {
     return 0;
 }
 
-/* Whether they take turns in memory, as the gradients of queries and keys do:  qqkkvv qqkkvv  */
+/* 1 if two arrays are interleaved in memory, as gradients of queries and keys are:  qqkkvv qqkkvv */
 static int take_turns(const Arguments *a, int i, int j) {
     const Array *x = a->array + i, *y = a->array + j;
     if (x->itemsize != y->itemsize) return 0;
@@ -61,10 +62,10 @@ static int take_turns(const Arguments *a, int i, int j) {
     return 0;
 }
 
-/* Whether an array meets no other one; without branches, which pays where there are many. */
+/* 1 if an array overlaps no other one; without branches, since there may be many arrays. */
 static int is_alone(const Arguments *a, int i) {
     npy_intp start = (npy_intp)a->at[i], end = a->end[i];
-    int meets = 0; /* itself too */
+    int meets = 0; /* counts itself too */
     for (int j = 0; j < a->arrays; j++)
         meets += (start < a->end[j]) & ((npy_intp)a->at[j] < end);
     return meets == 1;
@@ -84,7 +85,7 @@ static int are_apart(const Arguments *a) {
     return 1;
 }
 
-/* The axes of an array, in `room`; a letter gets its size where it comes first. */
+/* Stores the axes of an array in `room`; the first use of a letter defines its size. */
 ALWAYS_INLINE int has_axes(Arguments *a, const Argument *q, const npy_intp *sizes, int axes) {
     int rests = axes - q->axes;
     if (q->rest < 0 ? rests : rests < 0) return 0;
@@ -102,7 +103,7 @@ ALWAYS_INLINE int has_axes(Arguments *a, const Argument *q, const npy_intp *size
     return rests == a->rests;
 }
 
-/* Which type of 16 bits an array of floats has, or 0. ml_dtypes adds bfloat16 to NumPy. */
+/* The 16-bit type of an array of floats, or 0. ml_dtypes adds bfloat16 to NumPy. */
 static int half_of(PyArrayObject *x) {
     if (PyArray_TYPE(x) == NPY_HALF) return FLOAT16;
     if (PyArray_TYPE(x) < NPY_USERDEF || PyArray_ITEMSIZE(x) != 2) return 0;
@@ -123,7 +124,7 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     const npy_intp *dims = PyArray_DIMS(x), *strides = PyArray_STRIDES(x);
     npy_intp *sizes = a->room + a->used, *steps = sizes + axes, n = 1, last = 0;
     int itemsize = (int)PyArray_ITEMSIZE(x), shift = itemsize == 8 ? 3 : itemsize / 2;
-    int is_nested = 1; /* each step goes beyond all that the axes behind it span */
+    int is_nested = 1; /* each step is beyond the span of the axes after it */
     for (int k = axes - 1; k >= 0; k--) {
         sizes[k] = dims[k], steps[k] = strides[k] >> shift, n *= dims[k];
         is_nested &= dims[k] == 1 || strides[k] > last;
@@ -149,7 +150,7 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     return is_plain && (has_rows || q->layout == ':') && has_axes(a, q, sizes, axes);
 }
 
-/* Numbers without code of their own, which might change arrays that were looked at before. */
+/* Takes plain Python numbers only: the code of other types might change arrays already checked. */
 ALWAYS_INLINE int number(Arguments *a, char kind, PyObject *o) {
     double x, limit = kind == '%' ? NPY_MAX_INT32 : 1LL << 53;
     if (a->numbers == MAX_NUMBERS || PyBool_Check(o) != (kind == '!')) return 0;
@@ -195,7 +196,7 @@ static int take(Arguments *a, const Argument *q, PyObject *const *args, Py_ssize
     return (!q->kind || q->goes_on) && are_apart(a);
 }
 
-/* One argument; returns the end of what describes it. */
+/* Parses the description of one argument; returns its end. */
 static const char *described(const char *s, Argument *q, npy_uint64 *letters) {
     *q = (Argument){.rest = -1};
     if ((q->goes_on = *s == '+')) s++;

@@ -1,8 +1,8 @@
 /* Attention without masks, head by head, as kernels/attention.py describes it, in float32, or of
    arrays in 16 bits.
 
-   N  samples      T  queries      D  numbers of a query and a key
-   K  key heads    S  keys         E  numbers of a value
+   N  samples      T  queries      D  elements of a query and a key
+   K  key heads    S  keys         E  elements of a value
    G  query heads of each key head
 
    attention_loop(q, k, v, y, lse, scale, first, mask, keep)
@@ -10,16 +10,16 @@
 
    first: query i sees keys 0 to first + i; -1: it sees all
 
-   KEYS keys at a time are packed, and of some queries at a time their scores are computed:
+   KEYS keys at a time are packed, and their scores are computed for some queries at a time:
 
        s = scale q k^T    p = e^(s - lse)    y = p v    dp = dy v^T    ds = scale p (dp - sum(dy y))
 
        dq += ds k    dk += ds^T q    dv += p^T dy
 
-   Of D and E up to 128 or so all of these are in the second cache. q, k, v and dy have one type, y
-   and dq any, lse, dk and dv float32, as sums have. With AVX512-BF16 or AMX p and ds are rounded
-   to bfloat16 for products with bfloat16; other heads in 16 bits are widened first. Keys that a query
-   does not see count with 0 where they share a tile with others: infinite ones give NaN. */
+   Up to D and E of about 128 all of this fits in the L2 cache. q, k, v and dy have one type, y and
+   dq any, and lse, dk, dv and sums are float32. With AVX512-BF16 or AMX p and ds are rounded to
+   bfloat16 for products with bfloat16; other 16-bit heads are widened first. Keys that a query does
+   not see are multiplied by 0 if they share a tile with visible ones: infinite ones give NaN. */
 #include "half_products.h"
 #include "lanes.h"
 #include <stdlib.h>
@@ -27,12 +27,12 @@
 #ifdef FUSED
 #define KEYS 256
 #define LONGEST MOST_ROWS /* queries at a time */
-#define STRIP 32   /* sums have a multiple of so many columns, */
-#define TILE (MORE_ROWS + 1) /* and behind their rows up to so many others */
+#define STRIP 32   /* sums have a multiple of this many columns, */
+#define TILE (MORE_ROWS + 1) /* and up to this many scratch rows after their rows */
 
 enum { Q, K, V, Y, LSE, DY, DQ, DK, DV, ARRAYS };
 
-/* A matrix of a head: its rows, their numbers, and how many numbers lie between two rows. */
+/* A matrix of a head: its rows and columns, and the elements between two rows. */
 typedef struct {
     void *at;
     npy_intp rows, width, row;
@@ -58,37 +58,37 @@ static Side rows_of(const Matrix *x, npy_intp start, npy_intp count) {
 
 static Side turned(Side s) { return (Side){s.at, s.terms, s.lines, s.term, s.line}; }
 
-/* A row in float32, which has room for a copy. */
+/* Returns a row in float32: in place, or in `copy`. */
 static const float *wide_row(const Matrix *x, npy_intp i, float *copy) {
     if (!x->half) return row_of(x, i);
     widen(x->half, row_of(x, i), copy, x->width);
     return copy;
 }
 
-/* Sums as a row. */
+/* Writes sums as row i, rounded if the matrix has 16 bits. */
 static void write_row(const Matrix *x, npy_intp i, const float *sums) {
     if (x->half) round_to(x->half, sums, row_of(x, i), x->width);
     else memcpy(row_of(x, i), sums, x->width * sizeof *sums);
 }
 
-/* The numbers of `rows` rows of sums, and of what is written beside them. */
+/* The floats of `rows` rows of sums, with the scratch rows after them. */
 static npy_intp sums_of(npy_intp rows, npy_intp width) {
     return (rows + TILE) * whole_of(width, STRIP);
 }
 
-/* The next numbers in a room, from a line of the cache on. */
+/* Takes the next floats of `room`, aligned to a cache line. */
 static void *taken(float **room, npy_intp numbers) {
     float *at = *room;
     *room += whole_of(numbers, 16);
     return at;
 }
 
-/* Room for all that `forward` and `backward` take, and for a head that is widened. */
+/* The floats that `forward` and `backward` take, and a widened head. */
 static npy_intp room_for(const Head *h) {
     npy_intp keys = whole_of(least(h->S, KEYS), STRIP);
     npy_intp D = whole_of(h->D, STRIP), E = whole_of(h->E, STRIP);
     return (keys + LONGEST) * 2 * (D + E)        /* strips */
-           + 2 * sums_of(LONGEST, KEYS) * 2      /* scores, and these rounded */
+           + 2 * sums_of(LONGEST, KEYS) * 2      /* scores, and rounded scores */
            + sums_of(h->T, h->D) + sums_of(h->T, h->E) + sums_of(LONGEST, h->E)
            + sums_of(KEYS, h->D) + sums_of(KEYS, h->E)
            + TILE * (KEYS + D + E) + 2 * E       /* a tile of A, two rows */
@@ -101,13 +101,13 @@ static npy_intp first_to_see(const Head *h, npy_intp s) {
     return h->first >= 0 && s > h->first ? s - h->first : 0;
 }
 
-/* How many of n keys from s on a query sees. */
+/* How many of the n keys s, s + 1, ... a query sees. */
 static npy_intp seen_by(const Head *h, npy_intp query, npy_intp s, npy_intp n) {
     npy_intp end = h->first + query + 1 - s;
     return h->first >= 0 && end < n ? end : n;
 }
 
-/* y and total, of which e^top was taken out, and those of other keys. */
+/* Joins y and total (both divided by e^top) with those of other keys. */
 static void join(float *restrict y, const float *restrict sums, npy_intp E, float *top, float here,
                  float *total, float of_sums) {
     float most = *top < here ? here : *top, a = exp_of(*top - most), b = exp_of(here - most);
@@ -115,7 +115,7 @@ static void join(float *restrict y, const float *restrict sums, npy_intp E, floa
     *total = *total * a + of_sums * b, *top = most;
 }
 
-/* (m, n) scores as a side of a product, of which `rounded` has room for those of 16 bits. */
+/* Returns (m, n) scores as a side of a product; `rounded` has room for 16-bit scores. */
 static Side as_side(const Way *way, const float *scores, npy_uint16 *rounded, npy_intp m,
                     npy_intp n) {
     if (!way->half) return (Side){scores, m, n, KEYS, 1};
@@ -124,7 +124,7 @@ static Side as_side(const Way *way, const float *scores, npy_uint16 *rounded, np
     return (Side){rounded, m, n, KEYS, 1};
 }
 
-/* Scores become p of m queries from t on, of n keys from s on, and zeros up to `seen`. */
+/* Replaces scores of m queries from t on with n keys from s on by p, with zeros up to `seen`. */
 static void exponentials_of(const Head *h, npy_intp t, npy_intp m, npy_intp s, npy_intp n,
                             npy_intp seen, float *scores, float *top, float *total) {
     for (npy_intp i = 0; i < m; i++) {
@@ -171,7 +171,7 @@ static void forward(const Head *h, float *room) {
     }
 }
 
-/* p and dp, of which `seen` are there, become ds and p; of others as many zeros as make n. */
+/* Replaces `seen` values of p and dp by p and ds, and fills up with zeros to n. */
 static void of_scores(float *restrict p, float *restrict dp, npy_intp seen, npy_intp n, float scale,
                       float lse, float delta) {
     for (npy_intp j = 0; j < seen; j++) {
@@ -206,7 +206,7 @@ static void backward(const Head *h, float *room) {
     npy_intp keys = whole_of(least(h->S, KEYS), STRIP);
     npy_intp D = whole_of(h->D, STRIP), E = whole_of(h->E, STRIP);
     float *of_keys = taken(&room, keys * D), *of_values = taken(&room, keys * E);
-    float *rows = taken(&room, keys * D); /* of keys */
+    float *rows = taken(&room, keys * D); /* rows of keys */
     float *queries = taken(&room, LONGEST * D), *gradients = taken(&room, LONGEST * E);
     float *p = taken(&room, sums_of(LONGEST, KEYS)), *ds = taken(&room, sums_of(LONGEST, KEYS));
     npy_uint16 *of_16_bits = taken(&room, sums_of(LONGEST, KEYS));
@@ -242,7 +242,7 @@ static void backward(const Head *h, float *room) {
     for (npy_intp t = 0; t < h->T; t++) write_row(h->of + DQ, t, dq + t * D);
 }
 
-/* A head of which what is multiplied is widened, if the products do not take its type. */
+/* Returns a head with its factors widened to float32, if the products do not take its type. */
 static Head widened(const Head *h, int arrays, float **room) {
     static const int MULTIPLIED[] = {Q, K, V, DY};
     Head found = *h;
@@ -256,7 +256,7 @@ static Head widened(const Head *h, int arrays, float **room) {
     return found;
 }
 
-/* All heads; the arrays are those of the arguments in their order. */
+/* Computes all heads; arrays are in the order of the arguments. */
 static void heads(Head *h, const Arguments *a, float *room) {
     npy_intp groups = SIZE(a, 'K'), G = SIZE(a, 'G');
     for (npy_intp i = 0; i < SIZE(a, 'N') * groups * G; i++) {
@@ -273,7 +273,7 @@ static void heads(Head *h, const Arguments *a, float *room) {
     }
 }
 
-/* How products of these types are computed; NULL if they are not. */
+/* How products of these types are computed; NULL if they are not supported. */
 static const Way *way(const Arguments *a) {
     int half = a->array[Q].half, is_back = a->arrays > DY;
     if (a->array[K].half != half || a->array[V].half != half || a->array[LSE].half) return NULL;

@@ -1,4 +1,4 @@
-/* Blocks of an arena: a list in the order of their places. */
+/* Blocks of an arena: a list ordered by address. */
 #ifndef NNMPI_BLOCKS_H
 #define NNMPI_BLOCKS_H
 
@@ -11,10 +11,10 @@ typedef struct {
 
 typedef struct {
     npy_intp count, room;
-    Block *at; /* in the order of their places */
+    Block *at; /* ordered by address */
 } Blocks;
 
-/* The block that has this place, or the first one behind it. */
+/* The block at this address, or the first one after it. */
 static npy_intp block_at(const Blocks *b, npy_intp place) {
     npy_intp lo = 0, hi = b->count;
     while (lo < hi) {
@@ -43,7 +43,7 @@ static void delete(Blocks *b, npy_intp k) {
     memmove(b->at + k, b->at + k + 1, (size_t)(--b->count - k) * sizeof *b->at);
 }
 
-/* Adds free memory; neighbours become one block. There is room for it. */
+/* Adds a free block and joins it with its neighbours; the list must have room for it. */
 static void join(Blocks *w, Block freed) {
     npy_intp k = block_at(w, freed.start);
     if (k < w->count && w->at[k].start == freed.end) {
@@ -54,7 +54,7 @@ static void join(Blocks *w, Block freed) {
     else insert(w, k, freed);
 }
 
-/* The start of the smallest block that is long enough, of which the bytes are taken; or -1. */
+/* Takes bytes from the smallest block that is long enough; returns where they start, or -1. */
 static npy_intp take(Blocks *w, npy_intp bytes) {
     npy_intp best = -1, least = NPY_MAX_INTP;
     for (npy_intp k = 0; k < w->count; k++) {

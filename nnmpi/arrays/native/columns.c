@@ -1,7 +1,7 @@
-/* The columns of a convolution: each place of its kernel in each output's window.
+/* The columns of a convolution: the pixels of each output's window.
 
-   `places` is a view (..., kw, C) of padded images, in which windows overlap, `columns` an array
-   of its shape.
+   `places` is a view (..., kw, C) of padded images, whose windows overlap, and `columns` an array
+   of the same shape.
 
    gather_loop(places, columns)     columns = places, of float32 or 16 bits each
    overlap_loop(places, columns)    places += columns, window by window, in float32 */
@@ -9,7 +9,8 @@
 
 #define MOST_AXES 10
 
-/* The runs of contiguous numbers of a view: its last axis, with the one before if that follows. */
+/* The contiguous runs of a view: its last axis, with the axis before it if that is contiguous,
+   too. */
 typedef struct {
     int axes;
     npy_intp runs, run, size[MOST_AXES], by[MOST_AXES], at[MOST_AXES];
@@ -27,7 +28,7 @@ static int runs_of(const Arguments *a, Runs *r) {
     return 1;
 }
 
-/* From one run to the next, in numbers. */
+/* The distance to the next run, in elements. */
 static npy_intp next(Runs *r) {
     npy_intp by = 0;
     for (int i = r->axes - 1; i >= 0; i--) {

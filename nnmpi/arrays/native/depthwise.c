@@ -5,18 +5,18 @@
        z[n, h, w, c] = sum over i, j of x[n, h down + i dh, w right + j dw, c] w[i, j, c]
 
    depthwise_outputs(x, w, z, down, right, dh, dw)    z
-   depthwise_images(z, w, x, down, right, dh, dw)     x += the transpose of it
-   depthwise_weights(x, z, w, down, right, dh, dw)    w += the same for w
+   depthwise_images(z, w, x, down, right, dh, dw)     adds the gradient of x to x, from that of z
+   depthwise_weights(x, z, w, down, right, dh, dw)    adds the gradient of w to w, from that of z
 
-   A number gets its terms in the order of i and j. */
+   The terms of an element are added in the order of i and j. */
 #include "native.h"
 
 typedef struct {
     npy_intp n, H, W, C, h, w, kh, kw, down, right, dh, dw;
-    npy_intp x[3], z[3]; /* numbers from one image, row and pixel to the next */
+    npy_intp x[3], z[3]; /* elements from one image, row and pixel to the next */
 } Shape;
 
-/* For each of so many pixels, to += from * weights. */
+/* For each of `pixels` pixels, to += from * weights. */
 static void add_products(npy_intp pixels, npy_intp C, const float *restrict weights, float *to,
                          npy_intp to_step, const float *from, npy_intp from_step) {
     for (npy_intp p = 0; p < pixels; p++, to += to_step, from += from_step)
@@ -26,7 +26,8 @@ static void add_products(npy_intp pixels, npy_intp C, const float *restrict weig
 
 #define BLOCK 16 /* channels whose weights and sums stay in registers */
 
-/* Channels c to c + many of row h of image n; 3x3 kernels are constants of the compiler. */
+/* Channels c to c + many of row h of image n; for 3x3 kernels the sizes are compile-time
+   constants. */
 ALWAYS_INLINE void output_row(const Shape *s, const float *x, const float *w, float *z, npy_intp c,
                               npy_intp many, npy_intp kh, npy_intp kw) {
     float k[9][BLOCK];
@@ -96,7 +97,7 @@ static void weights(const Shape *s, const float *x, const float *z, float *w) {
                 }
 }
 
-/* The images and the results are the arrays of these numbers. */
+/* The shape of images and results, which are the arguments with these numbers. */
 static int shape_of(const Arguments *a, int image, int result, Shape *s) {
     const double *c = a->number;
     *s = (Shape){SIZE(a, 'n'), SIZE(a, 'H'), SIZE(a, 'W'), SIZE(a, 'C'), SIZE(a, 'h'), SIZE(a, 'w'),

@@ -8,9 +8,9 @@
    direct_gradients(x, g, y, largest, db, dw, stride)
        dw and db += those of the gradient g of y
 
-   The numbers of x that an output reads are K runs of K * C, so a row of outputs is a product of
-   matrices whose left one lies in x already. With pooling, the even and the odd columns of two
-   rows are computed apart: then a window is the same place in four rows. */
+   The elements of x that an output reads are K runs of K * C. So a row of outputs is a product of
+   matrices, and the left one is in x already. With pooling, even and odd columns of two rows are
+   computed separately: then a window is the same place in four rows. */
 #include "epilogue.h"
 #include "products.h"
 #include <stdlib.h>
@@ -21,7 +21,7 @@ typedef struct {
     npy_intp n, image, row, C, rows, columns, O, stride;
 } Images;
 
-/* Every `every`-th output of row h from column `first` on, into y, so many. */
+/* Writes `many` outputs of row h to y: every `every`-th column, from column `first` on. */
 static void output_row(const Images *s, const float *x, const float *w, npy_intp h, npy_intp first,
                        npy_intp every, npy_intp many, float *y) {
     Terms t = {s->rows, s->columns * s->C, s->row, 1};
@@ -31,7 +31,7 @@ static void output_row(const Images *s, const float *x, const float *w, npy_intp
               y + o, s->O);
 }
 
-/* The transpose of it for w: dw += what comes from the gradient dz of these outputs. */
+/* Adds the gradient of w to dw, from the gradient dz of these outputs. */
 static void weight_gradient(const Images *s, const float *x, const float *dz, npy_intp h,
                             npy_intp first, npy_intp every, npy_intp many, float *dw) {
     Terms t = {1, many, 0, every * s->stride * s->C};
@@ -77,7 +77,7 @@ static void gradients(const Images *s, const Gradient *q, const float *x, float 
         }
 }
 
-/* The images x, arguments' first array; whether they are large enough for the outputs. */
+/* Reads the images x, the first argument; 0 if they are too small for the outputs. */
 static int images_of(const Arguments *a, int pools, Images *s) {
     npy_intp many = pools ? 2 : 1, stride = a->number[0];
     *s = (Images){SIZE(a, 'n'), step(a, 0, 0), step(a, 0, 1), SIZE(a, 'C'),

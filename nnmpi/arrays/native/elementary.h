@@ -1,6 +1,6 @@
-/* Elementary functions in float32, of operations that are rounded alike everywhere, so that all
-   sets of instructions give the same bits, and without branches, so that GCC vectorises them. The
-   polynomials are minimax. tests/kernels/test_elementary.py has the errors in ulp. */
+/* Elementary functions in float32. All operations round in the same way on every processor, so that
+   all instruction sets give the same bits, and there are no branches, so that GCC vectorises them.
+   The polynomials are minimax. tests/kernels/test_elementary.py has the errors in ulp. */
 #ifndef NNMPI_ELEMENTARY_H
 #define NNMPI_ELEMENTARY_H
 #include "native.h"
@@ -18,8 +18,8 @@ ALWAYS_INLINE float with_sign_of(float x, float sign) {
 /* x + ROUNDS ends in the bits of 159 + the integer nearest to x: the exponent of 2^(32 + it) */
 #define ROUNDS (0x1.8p23f + 159)
 
-/* e^(h + l) = 2^n e^r of h <= 0, r in [-ln 2 / 2, ln 2 / 2]; l has the digits for which h has no
-   place. `power` is 2^(32 + n): what becomes denormal does so at the end. */
+/* e^(h + l) = 2^n e^r for h <= 0, r in [-ln 2 / 2, ln 2 / 2]; l has the digits that h cannot hold.
+   `power` is 2^(32 + n), so that a result becomes denormal in the last operation only. */
 typedef struct {
     float power, rest; /* e^r - 1 */
 } Exponential;
@@ -34,7 +34,7 @@ ALWAYS_INLINE Exponential exponential(float h, float l) {
     return (Exponential){(Word){.bits = t.bits << 23}.real, q * (r * r) + r};
 }
 
-/* e^(h + l) of h <= 0 */
+/* e^(h + l) for h <= 0 */
 ALWAYS_INLINE float exp_sum(float h, float l) {
     Exponential e = exponential(h, l);
     return (e.rest + 1) * e.power * 0x1p-32f;
@@ -42,7 +42,7 @@ ALWAYS_INLINE float exp_sum(float h, float l) {
 
 ALWAYS_INLINE float exp_of(float x) { return exp_sum(x, 0); }
 
-/* log(x) of x in [1, inf), and NaN of NaN: x = 2^n (1 + f), 1 + f in [sqrt(1/2), sqrt(2)] */
+/* log(x) for x in [1, inf), NaN for NaN: x = 2^n (1 + f), 1 + f in [sqrt(1/2), sqrt(2)] */
 ALWAYS_INLINE float log_of(float x) {
     int n = (int)((Word){x}.bits - 0x3f3504f3) >> 23;
     float f = x * (Word){.bits = (127u - n) << 23}.real - 1, q = -0.0785961822f;
@@ -75,8 +75,8 @@ ALWAYS_INLINE float bell_of(float x) {
     return exp_sum(-0.5f * h, -0.5f * l);
 }
 
-/* The distribution function of the normal distribution: e^(-x^2 / 2) t P(t), t = 1 / (1 + 0.3 |x|),
-   is what lies beyond |x|. */
+/* The distribution function of the normal distribution: the tail beyond |x| is e^(-x^2 / 2) t P(t),
+   with t = 1 / (1 + 0.3 |x|). */
 ALWAYS_INLINE float normal_of(float x) {
     float a = with_sign_of(x, 1), t = 1 / (1 + 0.3f * a), u = t - 0.5938f, q = -0.0206234604f;
     q = q * u + 0.00221966929f, q = q * u + 0.0441156253f, q = q * u - 0.00947042089f;

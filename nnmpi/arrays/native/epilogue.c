@@ -1,7 +1,7 @@
 /* Pooling, bias and ReLU, as kernels/epilogue.py describes them, in float32 and with its bits.
 
-   pool_loop(z, y, largest)              y (S) and largest (S) of z (2, 2, S)
-   unpool_loop(g, largest, dz)           dz (2, 2, S) of g (S)
+   pool_loop(z, y, largest)              y (S) and largest (S) from z (2, 2, S)
+   unpool_loop(g, largest, dz)           dz (2, 2, S) from g (S)
    bias_relu_loop(y, bias or None, zero or None)    y (rows, width), in place
    relu_gradient_loop(g, y, out)         out = g where y > 0 */
 #include "epilogue.h"
@@ -12,10 +12,10 @@
 typedef struct {
     int axes;
     npy_intp rows, width, size[MOST_AXES], by[MOST_AXES], at[MOST_AXES], offset;
-    npy_intp down, right; /* numbers between neighbours in a window */
+    npy_intp down, right; /* elements between neighbours in a window */
 } Windows;
 
-/* Of the array z of arguments */
+/* Reads the windows of argument z. */
 static int windows(const Arguments *a, int z, Windows *w) {
     int n = a->array[z].axes;
     if (n < 3 || n - 3 > MOST_AXES) return 0;

@@ -3,16 +3,16 @@
 #define NNMPI_EPILOGUE_H
 #include "halves.h"
 
-/* As np.maximum: b where they are equal, as 0 and -0 are, and NaN if one is. */
+/* As np.maximum: b if they are equal (also 0 and -0), and NaN if one is NaN. */
 ALWAYS_INLINE float larger(float a, float b) {
     float most = a > b ? a : b; /* with || instead, GCC 12 does not vectorise the loops */
     return a != a ? a : most;
 }
 
-/* One row of windows
+/* Pools one row of windows
 
-       a b    of which `largest` says where the largest is:    0 1
-       c d                                                     2 3 */
+       a b    `largest` says where the largest element is:    0 1
+       c d                                                    2 3 */
 static inline void pool_row(npy_intp n, const float *restrict a, const float *restrict b,
                             const float *restrict c, const float *restrict d, float *restrict y,
                             npy_uint8 *restrict largest) {
@@ -24,7 +24,7 @@ static inline void pool_row(npy_intp n, const float *restrict a, const float *re
     }
 }
 
-/* And back: the gradient g goes to the largest. */
+/* The transpose of pool_row: the gradient g goes to the largest element. */
 static inline void unpool_row(npy_intp n, const float *restrict g,
                               const npy_uint8 *restrict largest, float *restrict a,
                               float *restrict b, float *restrict c, float *restrict d) {
@@ -44,7 +44,7 @@ ALWAYS_INLINE void finish(npy_intp n, const float *x, float *y, const float *bia
     }
 }
 
-/* y = relu(x + bias), without a bias if it is NULL, without ReLU unless it cuts; y may be x. */
+/* y = relu(x + bias); no bias if it is NULL, no ReLU unless `cuts`; y may be x. */
 static inline void finish_row(npy_intp n, const float *x, float *y, const float *bias, int cuts) {
     if (bias && cuts) finish(n, x, y, bias, 1, 1);
     else if (bias) finish(n, x, y, bias, 1, 0);
@@ -58,8 +58,8 @@ static inline void relu_gradient_row(npy_intp n, const float *g, const float *y,
     for (npy_intp i = 0; i < n; i++) out[i] = g[i] * (y[i] > 0);
 }
 
-/* The outputs y (n, h, w, O) of a convolution, and what is kept of pooling: which of a window was
-   the largest; NULL if it does not pool. */
+/* The outputs y (n, h, w, O) of a convolution, and the place of the largest element of each pooling
+   window; NULL without pooling. */
 typedef struct {
     npy_intp n, h, w, O;
     float *y;
@@ -68,23 +68,23 @@ typedef struct {
     int cuts;           /* whether ReLU follows */
 } Outputs;
 
-/* Of arrays y, largest, bias, zero, from the one of number `first` on. */
+/* Reads the arguments y, largest, bias and zero, of which y has number `first`. */
 Outputs outputs_of(const Arguments *a, int first);
 #define OUTPUTS "~fnhwO ~?bnhwO ?fw.O ?fw.O"
 
-/* Its gradient g (n, h, w, O), in any strides, and what it is masked by. */
+/* The gradient g (n, h, w, O) of the outputs, with any strides, and what it is masked by. */
 typedef struct {
     npy_intp n, h, w, O, image, row, column, channel;
-    Numbers g, y; /* y is at NULL if there is no ReLU */
+    Numbers g, y; /* y.at is NULL without ReLU */
     const npy_uint8 *largest;
     float *db; /* (O), to which sums of the gradient are added; NULL if it is not needed */
 } Gradient;
 
-/* Of arrays g, y, largest, db. */
+/* Reads the arguments g, y, largest and db, of which g has number `first`. */
 Gradient gradient_of(const Arguments *a, int first);
 #define GRADIENT "h:nhwO ?hnhwO ?bnhwO =?fO"
 
-/* The gradient of one output's channels before ReLU, in `out`, and added to db. */
+/* Writes the gradient of one output's channels before ReLU to `out`, and adds it to db. */
 static inline void masked_gradient(const Gradient *q, npy_intp n, npy_intp h, npy_intp w,
                                    float *out) {
     npy_intp at = ((n * q->h + h) * q->w + w) * q->O;

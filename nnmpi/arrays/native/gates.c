@@ -1,10 +1,10 @@
 /* Steps of recurrent layers, as kernels/recurrent.py describes them: float32, n sequences in
-   contiguous rows of H numbers, or of those of all gates. Gradients have NumPy's bits. */
+   contiguous rows of H elements, or of the elements of all gates. Gradients have NumPy's bits. */
 #include "elementary.h"
 
 #define MAX_ROWS 6
 
-/* A kernel of rows: loops over a row of each array, p. */
+/* Defines a kernel that loops over rows; p are the rows of the arrays. */
 #define STEP(name, arrays, ...)                                                                    \
     static int name(Arguments *a) {                                                                \
         npy_intp H = SIZE(a, 'H');                                                                 \

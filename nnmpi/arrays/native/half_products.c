@@ -1,6 +1,6 @@
 /* Products of matrices in 16 bits, as half_products.h describes them.
 
-   Blocks of A and B are packed, products are added up in float32 in `sums`, and a row of these is
+   Blocks of A and B are packed, and products are added up in float32 in `sums`. Each row of sums is
    finished and rounded once.
 
        for columns of C, at most COLUMNS
@@ -9,9 +9,9 @@
                    for 32 columns                     B in strips of 32 columns, which the first
                        sums of tiles                  block packs
 
-   With AVX512-BF16 pairs of terms of bfloat16 are packed, for an instruction that multiplies and adds
-   both; it takes denormal numbers as zeros, and so does AMX, which multiplies tiles of pairs. All
-   others are packed as float32. */
+   With AVX512-BF16, bfloat16 is packed in pairs of terms, for an instruction that multiplies and
+   adds both; it takes denormals as zeros, and so does AMX, which multiplies tiles of pairs.
+   Everything else is packed as float32. */
 #include "half_products.h"
 #include "epilogue.h"
 #include "half_tiles.h"
@@ -20,15 +20,15 @@
 #ifdef FUSED
 #define COLUMNS 1024
 #define DEEP 2304 /* rows of C at a time whose sums wait for further terms */
-#define SOME 512 /* numbers that are widened at a time */
+#define SOME 512 /* elements that are widened at a time */
 
-/* One way of computing: a packed number has 4 bytes, and `together` terms, and lines have a multiple
-   of `whole` terms. A tile has `tall` rows and `strip` columns; it adds up `part` packed numbers at
-   a time. */
+/* One way of computing. A packed element has 4 bytes and `together` terms, and lines are filled
+   up to a multiple of `whole` terms. A tile has `tall` rows and `strip` columns; it adds up
+   `part` packed elements at a time. */
 typedef struct {
     int together, whole, tall, strip, block, depth, part;
-    /* lines side by side, `width` numbers a term, or pair of terms: B, and A, which may have
-       another order */
+    /* packs lines side by side, `width` elements for a term or pair of terms: B, and A, which
+       may have another order */
     void (*pack)(Side s, int half, void *to, npy_intp width);
     void (*pack_tall)(Side s, int half, void *to, npy_intp width);
     /* tall x strip sums */
@@ -46,7 +46,7 @@ static const Core PAIRS = {2, 2, TALL, 32, 12 * TALL, 2048, 1024, pack_pairs, pa
                            tile_of_pairs, NULL, NULL};
 #endif
 
-#define STRIP 32 /* columns: a line of the cache of 16 bits */
+#define STRIP 32 /* columns: a cache line of 16-bit elements */
 #ifdef __AVX512F__
 #define DEPTH 1024
 #define BLOCK (18 * ROWS)
@@ -56,7 +56,7 @@ static const Core PAIRS = {2, 2, TALL, 32, 12 * TALL, 2048, 1024, pack_pairs, pa
 #endif
 
 #ifdef __AVX512F__
-/* Up to 16 lines of neighbours in memory, of which `width` numbers are a row of `to`. */
+/* Packs up to 16 lines whose terms are adjacent, transposed: `width` elements are a row of `to`. */
 static void pack_turned(Side s, int half, float *to, npy_intp width) {
     __mmask16 room = width < 16 ? (1 << width) - 1 : 0xffff;
     const npy_uint16 *at = s.at;
@@ -75,7 +75,7 @@ static void pack_turned(Side s, int half, float *to, npy_intp width) {
     }
 }
 #else
-/* The transpose of 8 x 8 numbers. */
+/* Transposes 8 x 8 elements. */
 static inline void turn_eight(__m256 *x) {
     __m256 y[8];
     UNROLL for (int i = 0; i < 8; i += 2) {
@@ -93,7 +93,7 @@ static inline void turn_eight(__m256 *x) {
     memcpy(x, y, sizeof y);
 }
 
-/* As above; 8 lines and 8 terms at a time where there are as many. */
+/* As above, with 8 lines and 8 terms at a time where there are that many. */
 static void pack_turned(Side s, int half, float *to, npy_intp width) {
     const npy_uint16 *at = s.at;
     for (npy_intp i = 0; i < (s.lines < 16 ? s.lines : 16); i += 8)
@@ -112,8 +112,8 @@ static void pack_turned(Side s, int half, float *to, npy_intp width) {
 }
 #endif
 
-/* Lines that are neighbours in memory. Of fewer than a vector more is read, and overwritten by the
-   next term, but for the last one. */
+/* Packs lines that are adjacent in memory. For a partial vector a whole one is written, except for
+   the last term; the next term overwrites the surplus. */
 static void widen_neighbours(Side s, int half, float *to, npy_intp width) {
     const npy_uint16 *at = s.at;
     npy_intp t = 0, is_narrow = s.lines == width && width < 8 && width > 4 && s.term > 1;
@@ -121,7 +121,7 @@ static void widen_neighbours(Side s, int half, float *to, npy_intp width) {
     for (; t < s.terms; t++) widen(half, at + t * s.term, to + t * width, s.lines);
 }
 
-/* The same in float32. */
+/* Packs lines as float32. */
 static void pack_floats(Side s, int half, void *packed, npy_intp width) {
     const npy_uint16 *at = s.at;
     float *to = packed;
@@ -146,7 +146,7 @@ static void tile_of_floats(npy_intp terms, const void *A, const void *B, float *
 static const Core FLOATS = {1, 1, ROWS, STRIP, BLOCK, DEPTH, DEPTH, pack_floats, pack_floats,
                             tile_of_floats, NULL, NULL};
 
-/* The same where terms of A are neighbours in memory: its lines stay one behind the other. */
+/* Packs A as float32 if its terms are adjacent in memory: its lines follow each other. */
 static void widen_lines(Side s, int half, void *packed, npy_intp width) {
     float *to = packed;
     for (npy_intp i = 0; i < s.lines; i++, to += s.terms)
@@ -172,7 +172,7 @@ static const Core *core_of(const Sizes *s, int half) {
     return s->a_term == 1 ? &LINES : &FLOATS;
 }
 
-/* A row of C is added to sums. */
+/* Adds a row of C to sums. */
 static void add_row(npy_intp n, int half, const char *C, int is_wide, float *sums) {
     float row[SOME];
     for (npy_intp j = 0; j < n; j += SOME) {
@@ -184,7 +184,7 @@ static void add_row(npy_intp n, int half, const char *C, int is_wide, float *sum
     }
 }
 
-/* Rows of sums as rows of C. */
+/* Finishes rows of sums and writes them to rows of C. */
 static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, int half, char *C,
                         npy_intp bytes, Finish f) {
     for (npy_intp i = 0; i < rows; i++, sums += row, C += bytes) {
@@ -197,20 +197,20 @@ static void finish_rows(npy_intp rows, npy_intp n, float *sums, npy_intp row, in
     }
 }
 
-/* The packed numbers of a line. */
+/* The number of packed elements of a line. */
 static npy_intp packed_of(const Core *q, npy_intp terms) {
     return whole_of(terms, q->whole) / q->together;
 }
 
-/* All lines, `width` of them together; `depth` packed numbers are those of a line. */
+/* Packs all lines, `width` of them together; a line has `depth` packed elements. */
 static void pack_side(void (*pack)(Side, int, void *, npy_intp), Side s, int half, npy_intp width,
                       npy_intp depth, float *to) {
     for (npy_intp i = 0; i < s.lines; i += width)
         pack(part_of(s, i, width, 0, s.terms), half, to + i * depth, width);
 }
 
-/* Some columns of C, with room for packed numbers and sums. Whole tiles are added up in C itself
-   where C has as many columns as strips and nothing becomes of its rows. */
+/* Computes some columns of C, with room for packed elements and sums. Whole tiles are added up in C
+   itself if its columns fill whole strips and its rows need no finishing. */
 static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_intp bytes,
                        Finish f, float *strips, float *tiles, float *sums) {
     npy_intp width = whole_of(B.lines, q->strip), is_deep = A.terms > q->depth;
@@ -222,7 +222,7 @@ static void columns_of(const Core *q, Side A, Side B, int half, char *C, npy_int
             Side a = part_of(A, i, q->block, k, q->depth);
             npy_intp rows = is_plain ? a.lines - a.lines % q->tall : 0, c_row = bytes / sizeof(float);
             float *here = sums + (is_deep ? i * width : 0);
-            char *c = C + i * bytes; /* whose first rows are added up in it */
+            char *c = C + i * bytes; /* the first rows are added up in place */
             pack_side(q->pack_tall, a, half, q->tall, depth, tiles);
             for (npy_intp j = 0; j < B.lines; j += q->strip) {
                 float *strip = strips + (A.lines > q->block ? j * depth : 0);

@@ -1,26 +1,26 @@
-/* C (m, n) = A (m, k) B (k, n) of numbers in 16 bits, with sums in float32. */
+/* C (m, n) = A (m, k) B (k, n) in 16 bits, with sums in float32. */
 #ifndef NNMPI_HALF_PRODUCTS_H
 #define NNMPI_HALF_PRODUCTS_H
 #include "halves.h"
 #include "products.h"
 
 #ifdef FUSED
-/* What becomes of a row of sums before it is rounded: + bias, if it is not NULL, and ReLU if it
-   cuts; it is added to C if it adds. Where C is in float32 (is_wide), it is not rounded. */
+/* How a row of sums is finished before it is rounded: + bias, if not NULL; ReLU, if it `cuts`;
+   added to C, if it `adds`. If C is in float32 (is_wide), it is not rounded. */
 typedef struct {
     const float *bias;
     int cuts, is_wide, adds;
 } Finish;
 
-/* All three have this type of 16 bits. C has neighbours in its rows. Terms are added in the order
-   of k, two at a time where the processor does so; 0 where memory is lacking. */
+/* A, B and C have this 16-bit type, and the rows of C are contiguous. Terms are added in the
+   order of k, two at a time if the processor does so. Returns 0 if there is no memory. */
 int half_product(const Sizes *s, int half, const npy_uint16 *A, const npy_uint16 *B, void *C,
                  Finish finish);
 
-/* How a side of a product lies in memory: A has rows of C, B its columns. */
+/* A side of a product in memory; a line is a row of A or a column of B. */
 typedef struct {
     const void *at;
-    npy_intp lines, terms, line, term; /* how many, and the numbers between neighbours */
+    npy_intp lines, terms, line, term; /* counts, and strides in elements */
 } Side;
 
 static inline Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term, npy_intp terms) {
@@ -31,27 +31,28 @@ static inline Side part_of(Side s, npy_intp line, npy_intp lines, npy_intp term,
 }
 
 #ifdef __AMX_BF16__
-#define MOST_ROWS 64 /* of A at a time: two tiles, */
-#define MORE_ROWS 31 /* and others that are written behind them */
+#define MOST_ROWS 64 /* rows of A at a time: two tiles, */
+#define MORE_ROWS 31 /* and scratch rows that are written after them */
 #else
 #define MOST_ROWS 48
 #define MORE_ROWS 11
 #endif
 
-/* Products of which sides are packed apart, with sums in float32. */
+/* Products whose sides are packed separately, with sums in float32. */
 typedef struct {
     int half; /* the type of A and B; 0 is float32 */
-    int rows; /* of A that it takes together best */
-    /* B in strips of columns */
+    int rows; /* the best number of rows of A at a time */
+    /* packs B in strips of columns */
     void (*pack)(Side B, void *strips);
-    /* C (A.lines, n) = A B, or C += A B if it adds, of the first A.terms of the `terms` that strips
-       have. C has room for MORE_ROWS more, and columns up to a multiple of 32, which are written
-       too. `room` is for MORE_ROWS + 1 rows of A. C, its rows, strips and room begin with lines of the cache. */
+    /* C (A.lines, n) = A B, or C += A B if it adds, with the first A.terms of the `terms` of the
+       strips. C has room for MORE_ROWS more rows, and for columns up to a multiple of 32, which are
+       written too. `room` is for MORE_ROWS + 1 rows of A. C, its rows, strips and room are aligned
+       to cache lines. */
     void (*multiply)(Side A, npy_intp n, const void *strips, npy_intp terms, float *C, npy_intp row,
                      int adds, void *room);
 } Way;
 
-/* That of numbers of this type; its own is float32 where these have to be widened. */
+/* The way for this type; if its elements have to be widened, the way's own type is float32. */
 const Way *way_of(int half);
 #endif
 #endif

@@ -1,4 +1,4 @@
-/* Pairs of terms of bfloat16: how they are packed, and tiles of their sums, for AVX512-BF16 and AMX. */
+/* Pairs of bfloat16 terms for AVX512-BF16 and AMX: packing, and tiles of sums. */
 #ifndef NNMPI_HALF_TILES_H
 #define NNMPI_HALF_TILES_H
 #include "half_products.h"
@@ -6,7 +6,7 @@
 #ifdef __AVX512BF16__
 #define TALL 12
 
-/* Up to 16 lines, in pairs of terms, of which `width` numbers are a row of `to`. */
+/* Packs up to 16 lines in pairs of terms; `width` pairs are a row of `to`. */
 static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
     __mmask16 there = (1 << s.lines) - 1, room = width < 16 ? (1 << width) - 1 : 0xffff;
     npy_intp pairs = (s.terms + 1) / 2;
@@ -42,7 +42,7 @@ static void pack_lines(Side s, npy_uint32 *to, npy_intp width) {
             }
 }
 
-/* Up to 32 lines that are neighbours in memory, 32 numbers of `to` a pair. */
+/* Packs up to 32 lines that are adjacent in memory; each pair takes a row of 32 in `to`. */
 static void pack_neighbours(Side s, npy_uint32 *to) {
     npy_uint16 first[32], second[32]; /* (a0 b0 a1 b1 ...) of rows a and b */
     for (int i = 0; i < 32; i++) {
@@ -96,11 +96,11 @@ static void tile_of_pairs(npy_intp pairs, const void *A, const void *B, float *s
 #endif
 
 #ifdef __AMX_BF16__
-/* A tile of the processor has 16 rows of 64 bytes: 16 pairs of a row of A, or a pair of 16 columns
-   of B, or 16 sums. Four hold sums, two A and two B.
+/* A tile register of AMX has 16 rows of 64 bytes: 16 pairs of a row of A, or a pair of 16 columns
+   of B, or 16 sums. Four tiles hold sums, two A and two B.
 
        pairs | 0 .. 15         | 16 .. 31 | ...
-       A     | rows 0 .. 15    |          |       packed one after the other: 256 numbers each
+       A     | rows 0 .. 15    |          |       packed one after the other: 256 pairs each
              | rows 16 .. 31   |          | */
 #define OF_TILE 16
 #define NUMBERS_OF_TILE (OF_TILE * OF_TILE)
@@ -117,7 +117,7 @@ static void begin_tiles(void) {
 
 static void end_tiles(void) { _tile_release(); }
 
-/* Up to 16 lines and 32 terms, as a tile of A. */
+/* Packs up to 16 lines and 32 terms as a tile of A. */
 static void pack_tile(Side s, npy_uint32 *to) {
     __m512i x[OF_TILE];
     npy_uint32 columns[NUMBERS_OF_TILE];
@@ -136,7 +136,7 @@ static void pack_tile(Side s, npy_uint32 *to) {
     UNROLL for (int i = 0; i < OF_TILE; i++) _mm512_store_si512(to + i * OF_TILE, x[i]);
 }
 
-/* Two tiles of lines, for each 32 terms. */
+/* Packs two tiles of lines for each 32 terms. */
 static void pack_tiles(Side s, int half, void *packed, npy_intp width) {
     npy_uint32 *to = packed;
     (void)half;
@@ -146,7 +146,7 @@ static void pack_tiles(Side s, int half, void *packed, npy_intp width) {
             else memset(to, 0, NUMBERS_OF_TILE * sizeof *to);
 }
 
-/* Pairs of B, up to whole tiles. */
+/* Packs pairs of B, filled up to whole tiles. */
 static void pack_strip(Side s, int half, void *to, npy_intp width) {
     npy_intp pairs = (s.terms + 1) / 2;
     pack_pairs(s, half, to, width);
@@ -154,13 +154,14 @@ static void pack_strip(Side s, int half, void *to, npy_intp width) {
            (whole_of(pairs, OF_TILE) - pairs) * width * sizeof(npy_uint32));
 }
 
-/* 32 x 32 sums; the order of additions is that of the processor, the same for all tiles. */
+/* Computes 32 x 32 sums; the processor determines the order of additions, the same for all
+   tiles. */
 static void tile_of_tiles(npy_intp pairs, const void *A, const void *B, float *sums, npy_intp row,
                           int adds) {
     const npy_uint32 *a = A, *b = B;
     npy_intp bytes = row * sizeof *sums, strip = TERMS_OF_TILE * sizeof *b;
     float *below = sums + OF_TILE * row;
-    __asm__ volatile("" ::: "memory"); /* loads of tiles are unknown to the compiler */
+    __asm__ volatile("" ::: "memory"); /* the compiler does not know that tile loads read memory */
     if (adds) {
         _tile_loadd(0, sums, bytes);
         _tile_loadd(1, sums + OF_TILE, bytes);

@@ -1,21 +1,21 @@
-/* Arrays in 16 bits: kernels of float32 compute on copies of them, and what they write is rounded.
+/* Arrays in 16 bits: float32 kernels compute on copies, and what they write is rounded.
 
-   A kernel that computes all indices of an axis alike gets some of them at a time, so that copies
-   stay in the first caches:
+   A kernel that treats all indices of an axis in the same way gets some of them at a time, so that
+   copies stay in the L1 and L2 caches:
 
-       16 bits  ─ widened ─►  float32, up to PART numbers  ─ kernel ─►  ─ rounded ─►  16 bits
+       16 bits  ─ widened ─►  float32, up to PART elements  ─ kernel ─►  ─ rounded ─►  16 bits
 
    cast_loop(x, y)                    y = x, rounded if y has 16 bits
-   round_loop(x, y)                   y in 16 bits, rows apart in memory, is the rounding of x
-   merge_loop(masters, values)        masters of which values are not the rounding become values */
+   round_loop(x, y)                   y in 16 bits, with rows apart in memory, = x rounded
+   merge_loop(masters, values)        masters that do not round to their values become the values */
 #include "halves.h"
 #include <stdlib.h>
 
 #define MOST_AXES 10
-#define PART 2048        /* numbers of an array */
-#define LANES_OF_PART 16 /* a part is so many indices, or a multiple, as lanes of sums are */
+#define PART 2048        /* elements of an array */
+#define LANES_OF_PART 16 /* a part has a multiple of this many indices: sums have 16 lanes */
 
-/* An array: where it is, what it is copied to, if it has 16 bits, and how it is cut. */
+/* An array: where it is, its float32 copy if it has 16 bits, and how it is cut into parts. */
 typedef struct {
     char *at;
     float *copy;
@@ -28,7 +28,7 @@ typedef struct {
     int half;
 } Copied;
 
-/* Copies numbers in 16 bits, in the order of their axes; returns where they end. */
+/* Copies 16-bit elements to or from float32, in the order of their axes; returns the end of y. */
 static float *copied(int half, npy_uint16 *x, float *y, const npy_intp *size, const npy_intp *step,
                      int axes, int is_back) {
     npy_intp run = 1, i = axes;
@@ -43,7 +43,7 @@ static float *copied(int half, npy_uint16 *x, float *y, const npy_intp *size, co
     return y;
 }
 
-/* The axis of an array that has this letter; -1 if none has. * is the first of these with a size. */
+/* The axis of an array with this letter, or -1; for *, the first of these axes with a size. */
 static int axis_of(const Arguments *a, int i, char letter) {
     const Argument *q = a->first + a->array[i].argument;
     int rests = q->rest < 0 ? 0 : a->array[i].axes - q->axes;
@@ -56,15 +56,15 @@ static int axis_of(const Arguments *a, int i, char letter) {
     return axis;
 }
 
-/* Whether the kernel gets a copy of it. */
+/* 1 if the kernel gets a copy of array i. */
 static int is_copied(const Arguments *a, int i) {
     return a->at[i] && a->array[i].half && a->first[a->array[i].argument].kind != 'h';
 }
 
-/* Whether the kernel reads numbers of it that it has not written. */
+/* 1 if the kernel reads elements of array i that it has not written. */
 static int is_read(const Arguments *a, int i) { return a->first[a->array[i].argument].is_read; }
 
-/* How many indices an axis has. */
+/* The length of the axis with this letter. */
 static npy_intp length_of(const Arguments *a, char letter) {
     if (letter == '@') return a->n;
     if (letter != '*') return SIZE(a, letter);
@@ -73,7 +73,7 @@ static npy_intp length_of(const Arguments *a, char letter) {
     return 1;
 }
 
-/* How an array is cut along an axis of `whole` indices; `letter` is 0 if none is. */
+/* How array i is cut along the axis `letter` with `whole` indices; 0 if no axis is cut. */
 static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
     const Array *x = a->array + i;
     const Argument *q = a->first + x->argument;
@@ -89,8 +89,8 @@ static Copied cut(const Arguments *a, int i, char letter, npy_intp whole) {
     return c;
 }
 
-/* An array from index `start` on, `count` of them, or all of one that is not cut: to its copy, or
-   from it. */
+/* Copies `count` indices of an array, from `start` on, or all of an array that is not cut, to or
+   from its float32 copy. */
 static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count,
                  int is_back) {
     npy_uint16 *at = (npy_uint16 *)(c->at + start * c->jump);
@@ -106,7 +106,7 @@ static void copy(const Arguments *a, int i, const Copied *c, npy_intp start, npy
     copied(half, at, c->copy, size, c->step, a->array[i].axes, is_back);
 }
 
-/* What the kernel sees of an array: some indices, and its copy. */
+/* Shows the kernel some indices of an array, or of its copy. */
 static void show(Arguments *a, int i, const Copied *c, npy_intp start, npy_intp count) {
     npy_intp *sizes = a->room + a->array[i].sizes, *steps = sizes + a->array[i].axes, step = 1;
     if (c->copy) a->array[i].half = 0, a->array[i].itemsize = sizeof(float);
@@ -140,7 +140,7 @@ static int in_parts(const Kernel *kernel, Arguments *a, Copied *c, char letter, 
     return DONE;
 }
 
-/* The numbers of its copy, which begins with a line of the cache. */
+/* The floats of an array's copy, which begins at a cache line. */
 static npy_intp room_of(const Copied *c, npy_intp part) {
     return whole_of(c->numbers * (c->axis == -1 ? 1 : part), CACHE_LINE / sizeof(float));
 }
@@ -150,7 +150,7 @@ int in_float32(const Kernel *kernel, Arguments *a) {
     const char *along = kernel->along;
     while (*along && along[1] && length_of(a, *along) == 1) along++;
     npy_intp whole = *along ? length_of(a, *along) : 1, most = 1, room = 0, part;
-    int is_windows = 0; /* whose numbers have several places in a copy */
+    int is_windows = 0; /* elements that windows share are copied several times */
     for (int i = 0; i < a->arrays; i++)
         if (a->at[i] && a->array[i].axes > MOST_AXES) return NOT_MADE_FOR;
     Copied *c = a->type == NPY_FLOAT ? malloc(a->arrays * sizeof *c) : NULL;
@@ -182,7 +182,7 @@ int in_float32(const Kernel *kernel, Arguments *a) {
     return result;
 }
 
-/* Copies from 16 bits or float32 to either. */
+/* Copies 16-bit or float32 elements to either type. */
 static int cast_loop(Arguments *a) {
     int from = a->array[0].half, to = a->array[1].half;
     if (from && to && from != to) return NOT_MADE_FOR;

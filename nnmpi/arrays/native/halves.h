@@ -1,4 +1,4 @@
-/* Numbers of 16 bits: float32 from them, and float32 rounded to them, to nearest, ties to even.
+/* Conversion of 16-bit floats to float32, and back with rounding to nearest, ties to even.
 
    bfloat16   the upper half of a float32
    float16    5 bits of exponent, 10 of mantissa, with denormals */
@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-/* What an array of floats has; 0 is float32, or float64. */
+/* The 16-bit type of an array of floats; 0 for float32 and float64. */
 enum { BFLOAT16 = 1, FLOAT16 = 2 };
 
 ALWAYS_INLINE npy_uint32 bits_of(float x) {
@@ -33,7 +33,7 @@ ALWAYS_INLINE npy_uint16 to_bfloat16(float x) {
 }
 
 #ifndef __F16C__
-/* With its exponent in the place of float32's, a number is 2^-112 of what it is. */
+/* With its exponent bits moved to float32's place, a value is too small by 2^-112. */
 ALWAYS_INLINE float from_float16(npy_uint16 x) {
     npy_uint32 sign = (npy_uint32)(x & 0x8000) << 16, rest = (npy_uint32)(x & 0x7fff) << 13;
     float found = of_bits(rest) * 0x1p112f;
@@ -53,7 +53,7 @@ ALWAYS_INLINE npy_uint16 to_float16(float x) {
 
 static inline void widen_bfloat16(const npy_uint16 *restrict x, float *restrict y, npy_intp n) {
     npy_intp i = 0;
-#ifdef __AVX2__ /* short rows, which a compiler's loop takes longer for */
+#ifdef __AVX2__ /* by hand: a compiler's loop is slower for short rows */
     for (; i + 8 <= n; i += 8) {
         __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x + i)));
         _mm256_storeu_si256((__m256i *)(y + i), _mm256_slli_epi32(wide, 16));
@@ -62,8 +62,8 @@ static inline void widen_bfloat16(const npy_uint16 *restrict x, float *restrict 
     for (; i < n; i++) y[i] = from_bfloat16(x[i]);
 }
 
-#if defined(__AVX2__) && !defined(__AVX512F__) /* for which compilers unpack each number */
-/* The roundings of 8 numbers, in the lower halves. */
+#if defined(__AVX2__) && !defined(__AVX512F__) /* for AVX2 compilers unpack each element */
+/* Rounds 8 floats; results are in the lower halves. */
 ALWAYS_INLINE __m256i eight_to_bfloat16(const float *at) {
     __m256 x = _mm256_loadu_ps(at), is_nan = _mm256_cmp_ps(x, x, _CMP_UNORD_Q);
     __m256i bits = _mm256_castps_si256(x), one = _mm256_set1_epi32(1);
@@ -111,7 +111,7 @@ static inline void round_float16(const float *restrict x, npy_uint16 *restrict y
 #endif
 }
 
-/* n neighbours in memory of a type above. */
+/* Widens n adjacent elements of a 16-bit type. */
 static inline void widen(int half, const npy_uint16 *x, float *y, npy_intp n) {
     if (half == BFLOAT16) widen_bfloat16(x, y, n);
     else widen_float16(x, y, n);
@@ -122,27 +122,28 @@ static inline void round_to(int half, const float *x, npy_uint16 *y, npy_intp n)
     else round_float16(x, y, n);
 }
 
-#define FEW 128 /* numbers that are converted at a time, on the stack */
+#define FEW 128 /* elements that are converted at a time, on the stack */
 
-/* Numbers in one of these types, or in float32 if it is 0. */
+/* An array of elements in a 16-bit type, or in float32 if `half` is 0. */
 typedef struct {
     void *at;
     int half;
 } Numbers;
 
-/* An array of a kernel that sees 16 bits as they are. */
+/* Array i of a kernel that gets 16-bit arrays as they are. */
 static inline Numbers numbers_of(const Arguments *a, int i) {
     return (Numbers){a->at[i], a->at[i] ? a->array[i].half : 0};
 }
 
-/* n of them from number `first` on, in float32: where they are, or in `room`. */
+/* Returns n elements from `first` on in float32: in place, or in `room`. */
 static inline const float *floats_of(Numbers x, npy_intp first, npy_intp n, float *room) {
     if (!x.half) return (const float *)x.at + first;
     widen(x.half, (const npy_uint16 *)x.at + first, room, n);
     return room;
 }
 
-/* Where n of them are written in float32: in place, or in `room`, which is then `stored`. */
+/* Returns where to write n elements in float32: in place, or in `room`, which `stored` then
+   copies. */
 static inline float *floats_for(Numbers x, npy_intp first, float *room) {
     return x.half ? room : (float *)x.at + first;
 }
@@ -151,7 +152,7 @@ static inline void stored(Numbers x, npy_intp first, npy_intp n, const float *ro
     if (x.half) round_to(x.half, room, (npy_uint16 *)x.at + first, n);
 }
 
-/* n of them, `step` apart, to y. */
+/* Copies n elements that are `step` apart to y. */
 static inline void gather(Numbers x, npy_intp first, npy_intp step, float *y, npy_intp n) {
     npy_uint16 some[FEW];
     const npy_uint16 *from = (const npy_uint16 *)x.at + first;
@@ -166,16 +167,16 @@ static inline void gather(Numbers x, npy_intp first, npy_intp step, float *y, np
         }
 }
 
-/* n neighbours in memory of these types, 0 for float32, of which one is that or both are alike. */
+/* Converts n adjacent elements (0: float32); both types are equal, or one is float32. */
 static inline void convert(int from, int to, const void *x, void *y, npy_intp n) {
     if (from == to) memcpy(y, x, n * (from ? sizeof(npy_uint16) : sizeof(float)));
     else if (to) round_to(to, x, y, n);
     else widen(from, x, y, n);
 }
 
-#define SOME 512 /* numbers that are converted at a time, on the stack */
+#define SOME 512 /* elements that are converted at a time, on the stack */
 
-/* Masters of which values are not the rounding become values; of n numbers, at most SOME. */
+/* Replaces those of n masters (at most SOME) that do not round to their values by the values. */
 static inline void merge(int half, float *masters, const npy_uint16 *values, npy_intp n) {
     npy_uint16 rounded[SOME];
     round_to(half, masters, rounded, n);

@@ -1,12 +1,13 @@
-/* Sums in 16 lanes, added up in one order, so that all sets of instructions give the same bits. */
+/* Sums in 16 lanes, added up in a fixed order, so that all instruction sets give the same bits. */
 #ifndef NNMPI_LANES_H
 #define NNMPI_LANES_H
 #include "elementary.h"
 
 #define LANES 16
 
-/* The statement for each i < n, of lane l = i % 16. The inner loop becomes vectors; if GCC unrolled
-   it before, it would take 16 turns of the outer one together, and transpose. */
+/* Runs the statement for each i < n, with lane l = i % 16. The inner loop becomes vectors. It
+   must not be unrolled earlier: GCC would then vectorise over 16 turns of the outer loop, and
+   transpose. */
 #define EACH_LANE(n, statement)                                                                    \
     {                                                                                              \
         npy_intp in_lanes = (n) / LANES * LANES;                                                   \
@@ -29,7 +30,7 @@ ALWAYS_INLINE float sum_of_lanes(const float *lane) {
     return sum[0] + sum[2] + (sum[1] + sum[3]);
 }
 
-/* p = e^(x - top) of n numbers, of which top is the largest; returns their total. p may be x. */
+/* p = e^(x - top) for n elements, whose largest is top; returns the sum of p. p may be x. */
 static inline float exponentials(const float *x, float *p, npy_intp n, float *top) {
     float most[LANES], sum[LANES] = {0};
     for (int l = 0; l < LANES; l++) most[l] = x[0];

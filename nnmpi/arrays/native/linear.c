@@ -1,21 +1,21 @@
-/* Linear layers, with ReLU or without, one, or some small ones in one call, in float32.
+/* Linear layers, with or without ReLU, in float32: one, or several small ones in one call.
 
    n  rows of x      K  their length      O  outputs
 
    linear_outputs(x, w, b, y, relu, large)          y (n, O) from x (n, K), w (O, K), b (O) or None
    linear_gradients(g, w, x, dx, dw, db, large)     from the gradient g of y before ReLU
    mlp_outputs(x, ws, bs, ys, relus)                layer by layer
-   mlp_gradients(g, x, ws, ys, relus, dx, dws, dbs) and back, from the last one
+   mlp_gradients(g, x, ws, ys, relus, dx, dws, dbs) from the last layer to the first
 
-   Gradients that are None are not needed; without dw x may be None. Layers with more than LARGEST
-   products are left to BLAS unless they may be `large`. */
+   Gradients that are None are not computed; without dw, x may be None. Layers with more than
+   LARGEST multiplications are left to BLAS unless `large` is set. */
 #include "epilogue.h"
 #include "half_products.h"
 #include <stdlib.h>
 
 #ifdef FUSED
 #define LARGEST (1 << 18) /* n K O */
-#define SOME 512          /* columns that are summed together */
+#define SOME 512          /* columns that are summed at a time */
 
 typedef struct {
     npy_intp n, K, O;
@@ -27,7 +27,7 @@ static int is_small(const Layer *q) {
     return q->n * q->K <= LARGEST && q->n * q->K * q->O <= LARGEST;
 }
 
-/* y = x w^T; where O > n its transpose, w x^T, of which less is copied. */
+/* y = x w^T; if O > n by its transpose, w x^T, which copies less. */
 static int forward(const Layer *q, float *y) {
     Sizes s = {q->n, q->O, q->K, q->K, 1, 1, q->K, q->O, 1};
     Sizes turned = {q->O, q->n, q->K, q->K, 1, 1, q->K, 1, q->O};
@@ -50,7 +50,7 @@ static int backward(const Layer *q, const float *g, float *dx, float *dw, float 
     return 1;
 }
 
-/* The type that all arrays have if they have 16 bits; else 0. */
+/* The 16-bit type that all arrays share, or 0. */
 static int half_of_all(const Arguments *a) {
     int half = a->array[0].half;
     for (int i = 0; i < a->arrays; i++)
@@ -69,7 +69,7 @@ static int half_outputs(const Arguments *a, const Layer *q, int half) {
     return done ? DONE : NO_MEMORY;
 }
 
-/* Of rows in 16 bits, added up in float32. */
+/* Sums the columns of 16-bit rows in float32. */
 static void half_column_sum(const Layer *q, int half, const npy_uint16 *g, npy_uint16 *db) {
     float sum[SOME], row[SOME];
     for (npy_intp o = 0; o < q->O; o += SOME) {
@@ -119,7 +119,7 @@ static int linear_gradients(Arguments *a) {
     return backward(&q, a->at[0], a->at[3], a->at[4], a->at[5]) ? DONE : NO_MEMORY;
 }
 
-/* Whether an array is that of a layer, or None where it may be. */
+/* 1 if array i has a layer's shape, or is None where that is allowed. */
 static int is_row(const Arguments *a, int i, const Layer *q) {
     return !a->at[i] || size(a, i, 0) == q->O;
 }
@@ -128,8 +128,8 @@ static int is_matrix(const Arguments *a, int i, const Layer *q) {
     return !a->at[i] || (size(a, i, 0) == q->O && size(a, i, 1) == q->K);
 }
 
-/* The layers of x and what follows, ws from array w and ys from array y on; their number, 0 if they
-   do not fit. */
+/* Reads the layers that follow x, with ws from array w and ys from array y on. Returns their
+   number, 0 if the shapes do not fit. */
 static int layers_of(const Arguments *a, int x, int w, int y, Layer *layers) {
     int many = a->items[0];
     npy_intp K = SIZE(a, 'K');

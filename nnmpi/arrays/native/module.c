@@ -14,7 +14,7 @@
 
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, TEXT(MODULE), NULL, -1};
 
-/* A function of Python whose `self` leads to its kernel. */
+/* Adds a Python function to the module; its `self` is a capsule with the kernel. */
 static int add(PyObject *module, Kernel *kernel) {
     describe(kernel);
     PyObject *self = PyCapsule_New(kernel, NULL, NULL);
@@ -25,7 +25,7 @@ static int add(PyObject *module, Kernel *kernel) {
     return status;
 }
 
-/* Tiles have 8 KB that the system saves for a process that has asked for them. */
+/* AMX tiles are 8 KB of state, which the system saves only for processes that have asked for it. */
 static int may_use_tiles(void) {
 #ifdef __AMX_BF16__
     return !syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA);

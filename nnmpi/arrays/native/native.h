@@ -1,30 +1,30 @@
-/* What all files of the extension share.
+/* Declarations that all files of the extension share.
 
-   Each kernel computes what its NumPy twin in nnmpi/kernels computes, on arrays that it gets. It
-   returns None when it has done so, and NotImplemented, having written nothing, for arrays that it
-   is not made for: the caller then takes the twin.
+   Each kernel computes the same as its NumPy twin in nnmpi/arrays/kernels. It returns None, or, for
+   arrays that it is not made for, NotImplemented before it has written anything: the caller then
+   calls the twin.
 
-   A kernel sees no object of Python. A line of a table describes its arguments, and arguments.c
-   takes them apart, alike for all kernels:
+   A kernel sees no Python objects. A line of a table describes its arguments, and arguments.c
+   parses them for all kernels:
 
        KERNEL(moments_loop, "fNPC =fNC =fNC")
 
-       f i u b   an array of float32, int64, uint32, uint8      r  of float32 or float64, all alike
-                 f and r of float32 may have 16 bits, too: halves.c
-       h         an f whose 16 bits the kernel sees as they are
-       =         it is written: nothing else that the kernel gets has a number in common with it
-       ~         it is written, each of its numbers, and not read
+       f i u b   an array of float32, int64, uint32, uint8      r  float32 or float64, all alike
+                 f, and r if it is float32, may have 16 bits as well: halves.c
+       h         an f of which the kernel gets 16-bit arrays as they are
+       =         the array is written: no other array of the call overlaps it
+       ~         the array is written completely, and not read
        ?         or None
-       NPC       its axes: a letter has one size everywhere; 2 is a size, 4.H a product, _ any size,
+       NPC       the axes: a letter has one size everywhere; 2 is a size, 4.H a product, _ any size,
                  * any axes, the same ones everywhere
-                 contiguous in C's order, unless this is before them:
-       -         axes but the last one in any strides          <  the same, and windows overlap
-       :         all axes in any strides
-       @         one shape and one order in memory, without gaps, for all arrays that have this mark
+                 contiguous in C order, unless one of these marks is before them:
+       -         any strides, except for the last axis         <  the same, and windows overlap
+       :         any strides
+       @         one shape and one memory layout, without gaps, for all arrays with this mark
        # % &     a number, an integer of 31 bits, one of 53 bits        !  a bool      0  None
-       o         anything         (...) a tuple of such         +  and all arguments that follow
+       o         anything         (...) a tuple of these        +  and all arguments that follow
 
-   No array is empty, and no stride is negative. */
+   Empty arrays and negative strides are refused. */
 #ifndef NNMPI_NATIVE_H
 #define NNMPI_NATIVE_H
 
@@ -39,45 +39,45 @@
 #endif
 #include <numpy/arrayobject.h>
 
-#define MAX_ARRAYS 257 /* parts of an array of 256 ranks, and their sum */
+#define MAX_ARRAYS 257 /* 256 ranks' parts of an array, and their sum */
 #define MAX_NUMBERS 16
 #define MOST_ARGUMENTS 14
-#define ROOM 520 /* for the counts of 256 ranks too */
+#define ROOM 520 /* enough for the counts of 256 ranks */
 
-/* An axis: factor times the sizes of two letters, or of one, or of none. */
+/* The size of an axis: factor times the sizes of up to two letters. */
 typedef struct {
     npy_uint8 factor, letter, other, is_first;
 } Axis;
 
 typedef struct {
     char kind, layout;
-    npy_int8 type, axes, rest; /* rest: which axis is *, or -1 */
+    npy_int8 type, axes, rest; /* rest: the index of the axis *, or -1 */
     npy_int8 is_written, is_read, may_be_none, is_tuple, goes_on;
     int flags; /* of NumPy */
     Axis axis[6];
 } Argument;
 
 typedef struct {
-    npy_int16 sizes; /* where in `room` the sizes of its axes are, and then their steps */
+    npy_int16 sizes; /* where in `room` the sizes of its axes are, followed by their strides */
     npy_int8 axes, itemsize;
-    npy_uint8 is_written : 1, half : 2; /* as halves.h names it, 0 of other types */
-    npy_uint8 argument;                 /* which one of the kernel's it is */
+    npy_uint8 is_written : 1, half : 2; /* the 16-bit type of halves.h, 0 for other types */
+    npy_uint8 argument;                 /* the index of the kernel's argument */
 } Array;
 
 typedef struct {
-    int arrays, numbers, tuples, used, type; /* type: of arrays r, NPY_FLOAT or NPY_DOUBLE */
-    int items[MOST_ARGUMENTS]; /* of each tuple */
-    int halves;                /* how many arrays have 16 bits */
+    int arrays, numbers, tuples, used, type; /* type: that of arrays r, NPY_FLOAT or NPY_DOUBLE */
+    int items[MOST_ARGUMENTS]; /* the length of each tuple */
+    int halves;                /* the number of arrays with 16 bits */
     const Argument *first;     /* of the kernel */
-    int alike, rests;          /* the first array @, and how many axes * is; -1 before */
+    int alike, rests;          /* the first array @, and the number of axes of *; -1 at first */
     const npy_intp *rest;
-    npy_intp n, bytes;            /* numbers of an array @; bytes of the largest array */
-    PyThreadState *thread;        /* whose GIL was given back, or NULL */
-    npy_intp size['z' - '@' + 1]; /* of each letter */
+    npy_intp n, bytes;            /* elements of an array @; bytes of the largest array */
+    PyThreadState *thread;        /* the thread that released the GIL, or NULL */
+    npy_intp size['z' - '@' + 1]; /* the size of each letter */
     double number[MAX_NUMBERS];
     npy_intp room[ROOM];
     void *at[MAX_ARRAYS];     /* in the order of arguments; NULL for None */
-    npy_intp end[MAX_ARRAYS]; /* the addresses behind them; 0 for None */
+    npy_intp end[MAX_ARRAYS]; /* the addresses of their ends; 0 for None */
     Array array[MAX_ARRAYS];
 } Arguments;
 
@@ -87,10 +87,10 @@ enum { DONE, NOT_MADE_FOR, NO_MEMORY };
 typedef struct {
     PyMethodDef method;
     int (*compute)(Arguments *);
-    int decides; /* 1: it gives the GIL back itself; 2: and takes arrays in 16 bits itself */
-    const char *along; /* the axis along which parts are computed alike: the first of these letters
-                          with a size; "@" of arrays @, "*" of *; "" if there is none. Of arrays
-                          in which another axis is before it the kernel reads steps, not sizes */
+    int decides; /* 1: the kernel releases the GIL itself; 2: and takes 16-bit arrays itself */
+    const char *along; /* the axis along which a kernel may compute part by part: the first of these
+                          letters with a size; "@" for arrays @, "*" for *; "" if there is none. If
+                          an array has other axes before it, the kernel reads strides, not sizes */
     Argument arguments[MOST_ARGUMENTS + 1];
 } Kernel;
 
@@ -106,10 +106,10 @@ PyObject *call_kernel(PyObject *self, PyObject *const *args, Py_ssize_t count);
 #define HALVES(name, arguments) ENTRY(name, arguments, 2, "")
 #define END_OF_KERNELS {{NULL, NULL, 0, NULL}, NULL, 0, "", {}}
 
-/* Whether these numbers are one stretch of memory, with its axes in any order. */
+/* 1 if these elements are contiguous, with the axes in any order. */
 int is_dense(const npy_intp *sizes, int axes, const npy_intp *steps, npy_intp whole);
 
-/* Computes a kernel of float32 on arrays of which some have 16 bits. */
+/* Runs a float32 kernel on arrays of which some have 16 bits. */
 int in_float32(const Kernel *kernel, Arguments *a);
 
 #define SIZE(a, letter) ((a)->size[(letter) - '@'])
@@ -118,7 +118,7 @@ static inline npy_intp size(const Arguments *a, int array, int axis) {
     return a->room[a->array[array].sizes + axis];
 }
 
-/* How many numbers lie between two neighbours along an axis. */
+/* The stride of an axis in elements. */
 static inline npy_intp step(const Arguments *a, int array, int axis) {
     return a->room[a->array[array].sizes + a->array[array].axes + axis];
 }
@@ -129,35 +129,35 @@ static inline npy_intp numbers(const Arguments *a, int array) {
     return n;
 }
 
-/* Below so many bytes of its largest array a kernel keeps the GIL: to give it back takes as long.
-   One that DECIDES does this itself, when it knows whether it computes. */
+/* A kernel keeps the GIL if its largest array has fewer bytes: releasing it would take as long.
+   A kernel that DECIDES releases it itself, once it knows that it computes. */
 #define KEEP_GIL_BELOW (1 << 14)
 
 static inline void without_gil(Arguments *a, npy_intp work) {
     if (!a->thread && work >= KEEP_GIL_BELOW) a->thread = PyEval_SaveThread();
 }
 
-/* Whether n integers are from 0 to below `end`. */
+/* 1 if n integers are in 0..end-1. */
 static inline int are_below(npy_intp end, const npy_int64 *x, npy_intp n) {
     int wrong = 0;
     for (npy_intp i = 0; i < n; i++) wrong |= (npy_uint64)x[i] >= (npy_uint64)end;
     return !wrong;
 }
 
-/* One of them later; 0 if another thread has changed it meanwhile. */
+/* Reads a checked index again; 0 if another thread has changed it to a bad one meanwhile. */
 static inline npy_intp index_below(npy_intp end, const npy_int64 *x) {
     npy_int64 found = __atomic_load_n(x, __ATOMIC_RELAXED);
     return (npy_uint64)found < (npy_uint64)end ? found : 0;
 }
 
-/* Before a loop of a few constant turns, which is to become straight code before the loop around it
-   is vectorised. */
+/* Put it before a loop with a small constant count, so that it is unrolled before the loop
+   around it is vectorised. */
 #define UNROLL _Pragma("GCC unroll 36")
 #define ALWAYS_INLINE static inline __attribute__((always_inline))
 
-#define CACHE_LINE 64 /* bytes of a line of the cache */
+#define CACHE_LINE 64 /* bytes of a cache line */
 
-/* The least multiple that is not below n. */
+/* n rounded up to a multiple. */
 static inline npy_intp whole_of(npy_intp n, npy_intp of) { return (n + of - 1) / of * of; }
 
 extern Kernel activation_kernels[], attention_kernels[], column_kernels[], depthwise_kernels[],

@@ -7,23 +7,23 @@
    norm_sums_loop(g, x, mean, total, dot)    total = sum(g), dot = sum(g (x - mean))
    norm_gradient_loop(g, x, mean, a, b, e, dx)         dx = g a - (x - mean) b - e
 
-   Sums over positions: lines of several positions, together up to 128 numbers, are added number by
-   number, 64 at a time in float32, these blocks in float64. */
+   Sums over positions: positions form lines of up to 128 elements, which are added element by
+   element, 64 lines at a time in float32, and these blocks in float64. */
 #include "halves.h"
 
 #define MOST_ARRAYS 7
 #define LINE 128
 #define BLOCK 64
 
-/* The sizes of one sample, and where its arrays lie. */
+/* The sizes and arrays of one sample. */
 typedef struct {
     npy_intp P, C;
     float *at[MOST_ARRAYS];
     Numbers from[2], to; /* the first arrays and the last one, which may have 16 bits */
 } Norm;
 
-/* The lines of a sample: of `per` positions and so `stride` numbers each; `rest` positions are in
-   none. Long ones are summed in parts of 128 numbers. */
+/* The lines of a sample, with `per` positions and thus `stride` elements each; `rest` positions are
+   left over. Long lines are summed in parts of 128 elements. */
 typedef struct {
     npy_intp per, lines, stride, rest;
 } Lines;
@@ -33,21 +33,21 @@ static Lines lines_of(const Norm *q) {
     return (Lines){per, q->P / per, per * q->C, q->P % per};
 }
 
-/* Numbers of channels, repeated for each position of a line. */
+/* Repeats values of channels for each position of a line. */
 static const float *repeated(const float *x, const Norm *q, Lines v, float *line) {
     if (!x || v.per == 1) return x;
     for (npy_intp p = 0; p < v.per; p++) memcpy(line + p * q->C, x, q->C * sizeof *x);
     return line;
 }
 
-/* The moments of n numbers, joined with those of n0 (Chan, Golub and LeVeque). */
+/* Joins the moments of n elements to those of n0 (Chan, Golub and LeVeque). */
 static void join(double n0, double *mean0, double *m20, double n, double mean, double m2) {
     double d = mean - *mean0, whole = n0 + n;
     *mean0 += d * (n / whole);
     *m20 += m2 + d * d * (n0 * n / whole);
 }
 
-/* The moments of the numbers w < width of each of so many lines */
+/* The moments of elements w < width of each line. */
 static void line_moments(Numbers x, npy_intp at, npy_intp lines, npy_intp stride, npy_intp width,
                          double *mean, double *m2) {
     float room[LINE];
@@ -92,7 +92,7 @@ static void moments(const Norm *q) {
     }
 }
 
-/* Of the numbers w < width of lines, sums of g and of g (x - mean) */
+/* The sums of g and of g (x - mean), for elements w < width of all lines. */
 static void line_sums(const Norm *q, npy_intp at, const float *mean, npy_intp lines,
                       npy_intp stride, npy_intp width, double *total, double *dot) {
     float room[2][LINE];
@@ -132,7 +132,7 @@ static void norm_sums(const Norm *q) {
     }
 }
 
-/* The next numbers of a line from number w of it on, which is number i of the sample: how many. */
+/* How many elements to take next from element w of a line, which is element i of the sample. */
 static npy_intp some_of(const Norm *q, Lines v, npy_intp i, npy_intp w) {
     npy_intp n = v.stride - w < LINE ? v.stride - w : LINE, rest = q->P * q->C - i;
     return n < rest ? n : rest;
@@ -170,7 +170,7 @@ static void norm_gradient(const Norm *q) {
     }
 }
 
-/* Sample by sample: the arrays go on by what is of one sample. */
+/* Computes sample by sample, and moves the arrays on by one sample each time. */
 static int of_samples(Arguments *a, void (*compute)(const Norm *)) {
     Norm q = {.P = SIZE(a, 'P'), .C = SIZE(a, 'C')};
     for (int i = 0; i < a->arrays; i++) q.at[i] = a->at[i];

@@ -1,9 +1,9 @@
-/* Optimizer steps in one pass over memory. Each number is computed by the operations of
-   kernels/steps.py in their order, so the bits are those of NumPy.
+/* Optimizer steps in one pass over memory. Each element is computed by the operations of
+   kernels/steps.py in their order, so the bits are NumPy's.
 
-   Arrays of 16 bits are float32 in the first cache, a block at a time, and so are gradients that
-   have a factor. Where there are values of 16 bits beside masters p, a block of them is merged into
-   p before its step, and gets the rounding of p behind it.
+   16-bit arrays, and gradients with a factor, are copied to float32 a block at a time, in the L1
+   cache. If masters p have 16-bit values, a block of these is merged into p before its step, and is
+   p rounded again after it.
 
    squares_loop(g, factor, sums)   sums of squares of factor * g, one for each BLOCK_OF_SQUARES */
 #include "halves.h"
@@ -25,19 +25,19 @@
 
 typedef void (*Step)(const Arguments *, const double *);
 
-#define MOST_STEP_ARRAYS 5 /* besides values of 16 bits */
-#define GRADIENT 1         /* which array that is */
+#define MOST_STEP_ARRAYS 5 /* apart from 16-bit values */
+#define GRADIENT 1         /* the index of the gradient among the arrays */
 #define NONE -1
 
-/* A step on so many arrays; `values`: which of them is the rounding of the first one, or NONE;
-   factor: what gradients are multiplied by before. */
+/* A step on `count` arrays; `values` is the index of the array with the 16-bit values of the first
+   one, or NONE; gradients are multiplied by `factor` first. */
 typedef struct {
     Step of_float, of_double;
     int arrays, values;
     double factor;
 } Rule;
 
-/* A step on at most SOME numbers of float32, of which some arrays have 16 bits. */
+/* Steps at a time on at most SOME elements, with float32 copies of 16-bit arrays. */
 static void converted(Arguments *a, const Rule *r) {
     float copy[MOST_STEP_ARRAYS][SOME];
     void *at[MOST_STEP_ARRAYS + 1];
@@ -78,7 +78,8 @@ static int step_of(Arguments *a, const Rule *r) {
     return DONE;
 }
 
-/* A kernel of so many arrays, the last of which is that of values, but for NONE. */
+/* Defines a kernel of `count` arrays, of which `values` is the index of the 16-bit values, or
+   NONE. */
 #define STEP(name, of, count, values, factor, fits)                                                \
     static int name(Arguments *a) {                                                                \
         Rule rule = {of##_float, of##_double, count, values, factor};                              \
@@ -89,17 +90,17 @@ static int step_of(Arguments *a, const Rule *r) {
 STEP(scale_loop, scale, 1, NONE, 1, 1)
 /* p, g, m, v, largest or None, values or None, beta1, beta2, a, e, decay, shrink, factor of g */
 STEP(adam_loop, adam, 6, 5, a->number[6], 1)
-/* p, g, velocity or None, values or None, momentum, decay, lr, rate of the velocity, whether g moves
-   p, as it does without a velocity, factor of g */
+/* p, g, velocity or None, values or None, momentum, decay, lr, rate of the velocity, whether g
+   moves p, as it does without a velocity, factor of g */
 STEP(sgd_loop, sgd, 4, 3, a->number[5], a->at[2] || a->number[4])
 /* p, g, squares, velocity or None, mean or None, values or None, lr, alpha, 1 - alpha, eps, decay,
    momentum, factor of g */
 STEP(rmsprop_loop, rmsprop, 6, 5, a->number[6], 1)
 
 #define BLOCK_OF_SQUARES 8192
-#define SQUARES (4 * LANES) /* sums side by side: one vector alone would wait for itself */
+#define SQUARES (4 * LANES) /* several vectors of sums: one alone would wait for itself */
 
-/* The sum of squares of n numbers; lane l has those of i % SQUARES = l. */
+/* The sum of squares of n elements; lane l adds up those with i % SQUARES = l. */
 static float squares_of_float(const float *g, npy_intp n, float factor) {
     float lane[SQUARES] = {0}, sum[LANES];
     npy_intp i = 0;
@@ -118,7 +119,7 @@ static double squares_of_double(const double *g, npy_intp n, double factor) {
     return sum;
 }
 
-/* Of float32 or 16 bits, in parts that stay in cache. */
+/* The sum of squares of float32 or 16-bit elements, in parts that stay in cache. */
 static float squares_of(int half, const char *g, npy_intp n, float factor) {
     float wide[SOME], sum = 0;
     int width = half ? sizeof(npy_uint16) : sizeof(float);

@@ -1,8 +1,8 @@
 /* The loops of optimizers.c for the type REAL. The last arguments of a loop are constants, so that
-   each combination is compiled on its own.
+   each combination is compiled separately.
 
-   p, g    parameters and their gradients        m, v, s   running sums of g and of its square
-   c       the numbers of the step, in the order of the arguments */
+   p, g    parameters and their gradients        m, v, s   optimizer state: sums of g and of g^2
+   c       the constants of the step, in the order of the arguments */
 
 ALWAYS_INLINE void OF(adam_case)(const Arguments *x, const double *c, int decays, int shrinks,
                                  int tops) {
@@ -75,7 +75,7 @@ ALWAYS_INLINE void OF(rmsprop_case)(const Arguments *x, const double *c, int mov
         if (centers) {
             REAL M = mean[i] = mean[i] * alpha + G * rest;
             t = S - M * M;
-            t = t >= 0 || t != t ? t : 0; /* rounding may leave less than 0 */
+            t = t >= 0 || t != t ? t : 0; /* rounding may give less than 0 */
         }
         t = G / (ROOT(t) + eps);
         if (moves) t = v[i] = v[i] * momentum + t;

@@ -1,43 +1,44 @@
-/* products_loop(A, B, C, adds): C[g] = A[g] @ B[g], or += if it adds, of float32, or of 16 bits with
-   sums in float32 (half_products.h).
+/* products_loop(A, B, C, adds): C[g] = A[g] @ B[g], or += if it adds, in float32, or in 16 bits
+   with sums in float32 (half_products.h).
 
-   g  matrices     A (g, m, k), B (g, k, n) in any strides     C (g, m, n) with contiguous rows
+   g  matrices     A (g, m, k), B (g, k, n) with any strides     C (g, m, n) with contiguous rows
 
-   B is packed in strips of WIDTH columns, one behind the other:
+   B is packed in strips of WIDTH columns, one after the other:
 
        | 0 1 | 2 3 | 4 |    ─►    0 1 0 1    2 3 2 3    4 . 4 .
        | 0 1 | 2 3 | 4 |
 
-   DEPTH terms at a time are added in their order, then their sum, whatever the other sizes are. */
+   DEPTH terms at a time are added up in their order, and their sum is added to C, whatever the
+   other sizes are. */
 #include "half_products.h"
 #include <stdlib.h>
 
 #ifdef FUSED
-#define DEPTH 1024     /* terms at a time: a strip stays in the second cache, */
-#define NEAR (1 << 16) /* and so do these numbers of A; */
-#define PACKED 512     /* such columns stay in the third one */
-#define MANY 256       /* columns for which rows of A are packed too */
-#define SHALLOW 96     /* so many terms of a strip are on the stack, which may be short */
+#define DEPTH 1024     /* terms at a time: a strip stays in the L2 cache, */
+#define NEAR (1 << 16) /* and so do these elements of A; */
+#define PACKED 512     /* these columns stay in the L3 cache */
+#define MANY 256       /* from this many columns on, rows of A are packed too */
+#define SHALLOW 96     /* up to this many terms a strip is on the stack, which may be short */
 
-/* One strip, with n columns of B; the others of WIDTH are zeros. */
+/* Packs one strip with n columns of B, filled up with zeros to WIDTH. */
 static void pack_one(const Sizes *s, const float *B, npy_intp n, float *strip) {
     npy_intp k = s->k;
     if (n < WIDTH) memset(strip, 0, k * WIDTH * sizeof *strip);
     if (s->b_column != 1)
-        for (npy_intp t = 0; t < k; t += 8) /* of one column: they are neighbours in memory */
+        for (npy_intp t = 0; t < k; t += 8) /* the terms of a column are adjacent in memory */
             for (npy_intp c = 0; c < n; c++)
                 for (npy_intp i = t; i < k && i < t + 8; i++)
                     strip[i * WIDTH + c] = B[i * s->b_term + c * s->b_column];
     else
         for (npy_intp i = 0; i < k; i++, strip += WIDTH, B += s->b_term)
-            if (n == WIDTH) /* a constant size */
+            if (n == WIDTH) /* a compile-time size */
                 memcpy(strip, B, WIDTH * sizeof *strip);
             else
                 memcpy(strip, B, n * sizeof *strip);
 }
 
-/* Some rows of C and `columns` of one strip; where they are not whole vectors in a row, or not
-   neighbours, through a block of their own. */
+/* Computes some rows of C and `columns` columns of one strip; through a block of scratch memory if
+   rows are not whole vectors or not contiguous. */
 static void tile(const Sizes *s, npy_intp rows, npy_intp columns, int adds, Terms t, const float *A,
                  npy_intp a_row, const float *strip, float *C) {
     int vectors = columns <= PER_VECTOR ? 1 : 2;
@@ -77,7 +78,7 @@ void packed_product(const Sizes *s, const float *A, const float *strips, npy_int
 }
 
 int product(const Sizes *s, const float *A, const float *B, float *C, int adds) {
-    /* A is read once for many columns if it is large, or if its terms lie apart */
+    /* A is read once for many columns if it is large, or if its terms are not adjacent */
     int apart = s->a_term != 1, once = apart ? s->n >= MANY : s->m * s->k > NEAR;
     npy_intp deepest = s->k < DEPTH ? s->k : DEPTH, columns = whole_of(s->n, WIDTH);
     if (!once || columns > PACKED) columns = once ? PACKED : WIDTH;
@@ -99,7 +100,7 @@ int product(const Sizes *s, const float *A, const float *B, float *C, int adds) 
     return 1;
 }
 
-/* Of A and B in 16 bits; C has 16 bits too, or is in float32. */
+/* Products of 16-bit A and B; C has 16 bits too, or is float32. */
 static int half_products(Arguments *a, const Sizes *s) {
     int half = a->array[0].half, is_wide = !a->array[2].half, done = 1;
     Finish f = {.is_wide = is_wide, .adds = a->number[0] != 0};

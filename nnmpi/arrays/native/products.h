@@ -2,9 +2,9 @@
 
    i  rows of C, at most ROWS at a time     j  columns of C, WIDTH at a time     k  terms
 
-   A is read one number at a time, at any strides, so that it need not be packed. The terms of an
-   element are added in the order of k with one rounding each, whatever the sizes, and their sum to
-   C. Where the processor has no such instruction, FUSED is not defined, and NumPy computes. */
+   A is read one element at a time, with any strides, so it need not be packed. The terms of an
+   element are added in the order of k, each by an FMA, whatever the sizes, and their sum is
+   added to C. If the processor has no FMA, FUSED is not defined, and NumPy computes. */
 #ifndef NNMPI_PRODUCTS_H
 #define NNMPI_PRODUCTS_H
 #include "native.h"
@@ -21,7 +21,7 @@ typedef __m512 Vector;
 #define ADD _mm512_add_ps
 #define MULTIPLY_ADD _mm512_fmadd_ps
 
-/* The transpose of 16 x 16 numbers of 4 bytes. */
+/* Transposes 16 x 16 elements of 4 bytes. */
 static inline void turn(__m512i *x) {
     __m512i y[16];
     UNROLL for (int i = 0; i < 16; i += 2) {
@@ -57,7 +57,7 @@ typedef __m256 Vector;
 #ifdef FUSED
 #define WIDTH (2 * PER_VECTOR)
 
-/* `outer` times `inner` terms: k = (o, i) is at A[o * jump + i * at], and in order in B. */
+/* `outer` times `inner` terms: term (o, i) is at A[o * jump + i * at], and in this order in B. */
 typedef struct {
     npy_intp outer, inner, jump, at;
 } Terms;
@@ -86,7 +86,7 @@ ALWAYS_INLINE void block(const int m, const int vectors, const int adds, Terms t
         }
 }
 
-/* The same for m from 1 to ROWS, and 1 or 2 vectors. */
+/* Defines the block functions for m from 1 to ROWS, and 1 or 2 vectors. */
 #define BLOCKS_OF(m)                                                                               \
     case m:                                                                                        \
         if (vectors == 2 && adds) block(m, 2, 1, t, A, a_row, B, b_row, C, c_row);                 \
@@ -112,7 +112,7 @@ static inline void some_rows(npy_intp m, int vectors, int adds, Terms t, const f
     }
 }
 
-/* All m rows, for PER_VECTOR or 2 PER_VECTOR columns. */
+/* Computes all m rows, for PER_VECTOR or 2 PER_VECTOR columns. */
 static inline void strip(npy_intp m, int vectors, int adds, Terms t, const float *A, npy_intp a_row,
                          const float *B, npy_intp b_row, float *C, npy_intp c_row) {
     for (npy_intp i = 0; i < m; i += ROWS)
@@ -120,20 +120,20 @@ static inline void strip(npy_intp m, int vectors, int adds, Terms t, const float
                   C + i * c_row, c_row);
 }
 
-/* C (m, n) and k terms, and how many numbers lie between neighbours. */
+/* C (m, n) and k terms, with strides in elements. */
 typedef struct {
     npy_intp m, n, k, a_row, a_term, b_term, b_column, c_row, c_column;
 } Sizes;
 
-/* C = A B, or C += A B if it adds; 0 where memory is lacking. B is copied: where it is the larger
-   one, the transposes of all three take less time. */
+/* C = A B, or C += A B if it adds; returns 0 if there is no memory. B is copied: if it is larger
+   than A, computing C^T = B^T A^T takes less time. */
 int product(const Sizes *s, const float *A, const float *B, float *C, int adds);
 
-/* B in strips of WIDTH columns, each of k rows, one behind the other; the last one with zeros. */
+/* Packs B in strips of WIDTH columns and k rows, one after the other; the last one has zeros. */
 void pack(const Sizes *s, const float *B, float *strips);
 
-/* C = A B, or C += A B if it adds, of the first k of the `terms` rows that strips of B have. ROWS
-   rows of A at a time are packed if there is room. */
+/* C = A B, or C += A B if it adds, with the first k of the `terms` rows of B's strips. ROWS rows
+   of A at a time are packed if there is room. */
 void packed_product(const Sizes *s, const float *A, const float *strips, npy_intp terms, float *C,
                     int adds, float *room);
 #endif

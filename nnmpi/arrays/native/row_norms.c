@@ -1,6 +1,6 @@
 /* LayerNorm and RMSNorm, as kernels/norm.py describes them, in float32.
 
-   M rows of K numbers; w, b, dw, db (K), mean, r (M)
+   M rows of K elements; w, b, dw, db (K), mean, r (M)
 
    layer_norm_loop(x, w or None, b or None, eps, mean, r, y)    r = 1 / sqrt(var + eps)
    layer_norm_gradient_loop(g, x, w or None, mean, r, dx)
@@ -9,8 +9,8 @@
    rms_norm_gradient_loop(g, x, w or None, r, dx)
    rms_norm_sum_loop(g, x, r, dw)
 
-   Numbers of a row are added in lanes; those of a column 64 at a time in float32, these blocks in
-   float64. */
+   Elements of a row are added in lanes; those of a column 64 at a time in float32, and these blocks
+   in float64. */
 #include "halves.h"
 #include "lanes.h"
 #include <math.h>
@@ -53,7 +53,7 @@ static int layer_norm_gradient_loop(Arguments *a) {
     return DONE;
 }
 
-/* dw and, unless it is NULL, db; without a mean it is 0. */
+/* Writes dw and, unless it is NULL, db; without means, a mean is 0. */
 static int column_sums(const Arguments *a, const float *mean, const float *r, float *dw, float *db) {
     npy_intp M = SIZE(a, 'M'), K = SIZE(a, 'K');
     for (npy_intp k = 0; k < K; k += LINE) {

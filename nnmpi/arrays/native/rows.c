@@ -1,7 +1,7 @@
 /* Rows of matrices by integers.
 
    dropout_mask_loop(index, rows, k0, k1, k2, k3, least, factor, mask)
-       mask (n, m) = factor where the bits of index (m) and row (n), as in nnmpi/arrays/keyed.py, are at
+       mask (n, m) = factor where the random bits of index (m) and row (n), by keyed.py, are at
        least `least`, 0 elsewhere
    embedding_gradient_loop(g, index, dw)
        dw (rows, width) += g (n, width) at the rows index (n), one after the other */

@@ -1,11 +1,11 @@
-/* Memory that ranks share: sums of what they have in it, and a barrier in which they meet. */
+/* Memory that ranks share: sums of their parts of it, and a barrier. */
 #include "native.h"
 #include <sched.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
 
-#define BLOCK 4096 /* bytes that are summed at a time: they stay in the first cache */
+#define BLOCK 4096 /* bytes that are summed at a time: they stay in the L1 cache */
 
 /* out[i] = parts[0][at + i] + parts[1][at + i] + ..., from left to right. */
 #define SUM(name, REAL)                                                                            \
@@ -21,7 +21,7 @@
 SUM(sum_float, float)
 SUM(sum_double, double)
 
-/* The sum of `count` parts of n numbers, in `out`. */
+/* Writes the sum of `count` parts with n elements each to `out`. */
 static void sum_parts(int type, void *out, void **parts, int count, npy_intp n) {
     npy_intp step = BLOCK / (type == NPY_FLOAT ? sizeof(float) : sizeof(double));
     for (npy_intp i = 0; i < n; i += step) {
@@ -38,7 +38,7 @@ static int sum_loop(Arguments *a) {
     return DONE;
 }
 
-#define SPINS 10 /* looks at the others' counts before the core is lent to another process */
+#define SPINS 10 /* looks at the others' counts before this process yields its core */
 
 static inline void pause_core(void) {
 #ifdef __SSE2__
@@ -46,7 +46,7 @@ static inline void pause_core(void) {
 #endif
 }
 
-/* Whether the counts of all others are at least this, after so many looks. */
+/* 1 if the counts of all others are at least `count`, after this many looks. */
 static int all_came(npy_int64 count, void *const *others, int n, long from, long looks) {
     int i = 0;
     for (long k = from; k < looks; k++) {
@@ -62,10 +62,10 @@ static int all_came(npy_int64 count, void *const *others, int n, long from, long
 
 /* meet_loop(own, here, count, looks, sync, others)
 
-   own     how often this rank has come, and others, a tuple, those of other ranks, which they
-           change meanwhile: int64 arrays of one number
-   here    whether all have come as often
-   sync    is for the twin */
+   own     counts how often this rank has come to the barrier; others, a tuple, the counts of the
+           other ranks, which they change meanwhile: int64 arrays of one element
+   here    gets 1 if all ranks have come as often, else 0
+   sync    is used by the NumPy twin only */
 static int meet_loop(Arguments *a) {
     npy_int64 count = (npy_int64)a->number[0], *own = a->at[0], *here = a->at[1];
     long looks = (long)a->number[1];
@@ -85,29 +85,29 @@ Kernel shared_kernels[] = {
     END_OF_KERNELS,
 };
 
-/* ---- short sums: what meet_loop and sum_loop do, with arguments that were checked once
+/* ---- short sums: meet_loop and sum_loop in one call, with arguments that were checked once
 
    short_sum(looks, rank, counts, parts, other_parts) -> sum(array) -> bool
 
-   counts       of this rank, and of all others, as in meet_loop; between them one that is this
-                rank's alone: whether the next sum is in `parts` (0) or in `other_parts` (1)
-   parts ...    where the ranks write, by turns: arrays of one type and length
+   counts       of this rank and of all others, as in meet_loop; between them a private one of this
+                rank: whether the next sum uses `parts` (0) or `other_parts` (1)
+   parts ...    where the ranks write, in turns: arrays of one type and length
 
-   The sum copies an array to the part of this rank. If all others come within so many looks, the
-   array is the sum of all parts, and the result True.
+   The sum copies an array to the part of this rank. If all others come within `looks` looks, the
+   array becomes the sum of all parts, and the result is True.
 
-   No rank writes to what another still reads: who writes to its part has seen all come for the sum
-   before, which was in the other parts, and each came there after it had read these. */
+   No rank writes to a part that another one still reads: a rank that writes has seen all ranks come
+   to the previous sum, in the other parts, and each came there after it had read these parts. */
 
 typedef struct {
     npy_intp n;
     long looks;
     int ranks, rank, type, itemsize;
-    PyObject *kept; /* the arrays of all addresses */
+    PyObject *kept; /* keeps the arrays of these addresses alive */
     void *at[];     /* own count, turn, counts of others; the parts of both turns */
 } ShortSum;
 
-/* Whether these are arrays like this one; their addresses. */
+/* 1 if `arrays` are arrays like `one`; stores their addresses. */
 static int are_like(PyArrayObject *one, PyObject *arrays, int count, void **at) {
     if (PyTuple_GET_SIZE(arrays) != count) return 0;
     for (int i = 0; i < count; i++) {
@@ -151,7 +151,7 @@ static void release(PyObject *capsule) {
 
 static PyMethodDef add_up_method = {"sum", add_up, METH_O, NULL};
 
-/* None for arrays that it is not made for. */
+/* Returns None for arrays that it is not made for. */
 static PyObject *short_sum(PyObject *self, PyObject *args) {
     PyObject *counts, *parts[2];
     long looks;

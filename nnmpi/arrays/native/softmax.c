@@ -1,19 +1,19 @@
 /* Softmax and cross-entropy, as kernels/softmax.py describes them, in float32.
 
-   n rows of C classes; rows are taken in blocks of 16, numbers of a row are added in 16 lanes
+   n rows of C classes; 16 rows at a time are computed, and elements of a row are added in 16 lanes
 
    softmax_loop(x, y, axis)                        y = e^(x - top) / total
    log_softmax_loop(x, y, axis)                    y = x - top - log(total)
    softmax_gradient_loop(g, y, dx, axis)           dx = y (g - sum(g y))
    log_softmax_gradient_loop(g, y, dx, axis)       dx = g - e^y sum(g)
-   cross_entropy_loop(z, labels, scale, loss, p, at)       loss of each row, or of no axes: the sum
-                                                           times scale; at: labels in memory of p
+   cross_entropy_loop(z, labels, scale, loss, p, at)       loss (n), or (): the sum times scale;
+                                                           at: where in p's memory the labels are
    cross_entropy_gradient_loop(p, at, g, scale, dz)    dz = (p - 1 at the label) (g scale) */
 #include "lanes.h"
 
-#define NARROW 32 /* up to so many classes, rows are side by side: p and dz are (C, n) in memory */
+#define NARROW 32 /* up to this many classes p and dz are (C, n) in memory: rows side by side */
 
-/* s = e^(x - top) and its total, of 16 rows, the first m of which are there */
+/* s = e^(x - top) and its total for up to 16 rows: m of them */
 static void side_by_side(const float *x, int m, npy_intp C, float (*restrict s)[LANES],
                          float *restrict top, float *restrict total) {
     for (int l = 0; l < LANES; l++)
@@ -56,7 +56,7 @@ static void softmax_gradient(const float *restrict g, const float *restrict y, f
     }
 }
 
-/* `at` gets where in p the labels are. */
+/* Stores in `at` where in p the labels are. */
 static float cross_entropy(const float *z, const npy_int64 *labels, float *loss, float *p,
                            npy_int64 *at, npy_intp n, npy_intp C) {
     float s[NARROW][LANES], top[LANES], total[LANES], log_total[LANES], sum[LANES] = {0};
@@ -100,7 +100,7 @@ static void cross_entropy_gradient(const float *restrict p, const npy_int64 *at,
     }
 }
 
-/* Of rows along an axis whose neighbours are neighbours in memory: their length, 0 if it is not. */
+/* The length of rows along an axis that is contiguous in memory; 0 if it is not. */
 static npy_intp length(const Arguments *a) {
     int axes = a->array[0].axes, axis = (int)a->number[0];
     axis += axis < 0 ? axes : 0;
@@ -120,14 +120,14 @@ ALONG(log_softmax_loop, softmax(a->at[0], a->at[1], a->n / C, C, 1))
 ALONG(softmax_gradient_loop, softmax_gradient(a->at[0], a->at[1], a->at[2], a->n / C, C, 0))
 ALONG(log_softmax_gradient_loop, softmax_gradient(a->at[0], a->at[1], a->at[2], a->n / C, C, 1))
 
-/* Whether scores lie in rows, or side by side if they are narrow. */
+/* 1 if narrow scores are stored side by side, 0 if they are stored in rows. */
 static int is_turned(const Arguments *a, int array) {
     npy_intp n = SIZE(a, 'n'), C = SIZE(a, 'C');
     return (n == 1 || step(a, array, 0) == (C <= NARROW ? 1 : C)) &&
            (C == 1 || step(a, array, 1) == (C <= NARROW ? n : 1));
 }
 
-/* Whether it is one number, or one for each of n rows. */
+/* 1 if the array has one element, or one for each of n rows. */
 static int is_one_or_each(const Arguments *a, int array) {
     int axes = a->array[array].axes;
     return !axes || (axes == 1 && size(a, array, 0) == SIZE(a, 'n'));

@@ -4,22 +4,22 @@
    T = (side + 2)^2, the pixels of a tile of inputs
 
    winograd_tiles(x, V, pad)     V (T, n, i, j, C) from x (n, H, W, C)
-   winograd_images(V, x, pad)    and back, added up where tiles overlap
+   winograd_images(V, x, pad)    the transpose: x from V, added up where tiles overlap
 
    winograd_outputs(M, y, largest, bias, zero)
        y (n, h, w, O) from M (T, n, i, j, O), after pooling, bias and ReLU
    winograd_gradients(g, y, largest, db, M)
-       and back: M from the gradient g of y, and the sums of what passes ReLU added to db
+       the transpose: M from the gradient g of y; adds the sums of the gradient before ReLU to db
 
-   Tiles that are written, which are factors of products, may have 16 bits: each is rounded once. */
+   Tiles that are written are factors of products and may have 16 bits: each is rounded once. */
 #include "epilogue.h"
 #include "halves.h"
 #include <stdlib.h>
 
-/* V or M: each pixel of a tile is a plane of its own. */
+/* V or M: one plane for each pixel of a tile. */
 typedef struct {
     npy_intp side, down, across, C;      /* tiles of an image */
-    npy_intp plane, image, row, column; /* numbers from one to the next */
+    npy_intp plane, image, row, column; /* elements from one to the next */
     int half;
     char *at;
 } Tiles;
@@ -29,7 +29,7 @@ static inline void *tile(const Tiles *t, npy_intp n, npy_intp i, npy_intp j) {
     return t->at + (n * t->image + i * t->row + j * t->column) * itemsize;
 }
 
-/* Pixels of a tile in 16 bits, from float32. */
+/* Rounds the pixels of a tile from float32 to 16 bits. */
 static void round_tile(const Tiles *t, npy_intp pixels, const float *from, npy_uint16 *to) {
     for (npy_intp k = 0; k < pixels; k++, from += t->C, to += t->plane)
         round_to(t->half, from, to, t->C);
@@ -37,7 +37,7 @@ static void round_tile(const Tiles *t, npy_intp pixels, const float *from, npy_u
 
 typedef struct {
     npy_intp n, H, W, pad;
-    npy_intp image, row, column; /* numbers from one to the next */
+    npy_intp image, row, column; /* elements from one to the next */
 } Grid;
 
 /* The channels of a pixel of the padded image; NULL in the padding. */
@@ -47,7 +47,7 @@ static inline float *pixel(const Grid *q, float *images, npy_intp n, npy_intp h,
     return images + n * q->image + h * q->row + w * q->column;
 }
 
-/* The side x side raw outputs z of tile (i, j) of image n, to their place. */
+/* Pools and finishes the side x side raw outputs z of tile (i, j) of image n, and stores them. */
 static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int side, const float *z) {
     int step = q->largest ? 2 : 1, many = side / step;
     npy_intp O = q->O;
@@ -66,7 +66,7 @@ static void put_tile(const Outputs *q, npy_intp n, npy_intp i, npy_intp j, int s
         }
 }
 
-/* And back: the gradients z of its raw outputs; `row` has room for O numbers. */
+/* The transpose of put_tile: the gradients z of the raw outputs; `row` has room for O elements. */
 static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int side, float *z,
                       float *row) {
     int step = q->largest ? 2 : 1, many = side / step;
@@ -97,9 +97,9 @@ static void take_tile(const Gradient *q, npy_intp n, npy_intp i, npy_intp j, int
 #undef SIDE
 #undef OF
 
-#define MOST_PIXELS 36 /* of a tile */
+#define MOST_PIXELS 36 /* pixels of a tile */
 
-/* The array of this number; whether its tiles have a side that there is code for. */
+/* Reads the tiles of argument x; 0 if there is no code for their size. */
 static int tiles_of(const Arguments *a, int x, Tiles *t) {
     npy_intp T = SIZE(a, 'T');
     *t = (Tiles){T == 16 ? 2 : 4, SIZE(a, 'i'), SIZE(a, 'j'), size(a, x, 4), step(a, x, 0),
@@ -107,7 +107,7 @@ static int tiles_of(const Arguments *a, int x, Tiles *t) {
     return T == 16 || T == 36;
 }
 
-/* Of images and planes V, arrays of these numbers, or back. */
+/* Transforms images to planes V, the arguments with these numbers, or back. */
 static int between(Arguments *a, int images, int planes, int back) {
     Tiles t;
     Grid q = {SIZE(a, 'n'), SIZE(a, 'H'), SIZE(a, 'W'), a->number[0]};
@@ -125,7 +125,7 @@ static int winograd_tiles(Arguments *a) { return between(a, 0, 1, 0); }
 
 static int winograd_images(Arguments *a) { return between(a, 1, 0, 1); }
 
-/* Whether the tiles cover the h x w outputs, pooled or not. */
+/* 1 if the tiles cover the h x w outputs, pooled or not. */
 static int cover(const Arguments *a, int planes, int pools, Tiles *t) {
     if (!tiles_of(a, planes, t)) return 0;
     npy_intp many = pools ? t->side / 2 : t->side;

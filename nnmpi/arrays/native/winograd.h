@@ -1,7 +1,7 @@
 /* Winograd's transforms along one axis, for F(SIDE x SIDE, 3x3) with tiles of TILE = SIDE + 2.
 
-   inputs      B' d    TILE pixels to TILE        pixels    B v    the transpose of it
-   inverse     A' m    TILE to SIDE pixels        spread    A y    the transpose of it
+   inputs      B' d    TILE pixels to TILE        pixels    B v    the transpose of inputs
+   inverse     A' m    TILE to SIDE pixels        spread    A y    the transpose of inverse
 
    The matrices are those of kernels/winograd.py. */
 
@@ -50,7 +50,7 @@ ALWAYS_INLINE void OF(spread)(const float *y, float *m) {
 #undef QQ
 #endif
 
-/* Y = L X L' for X (N x N) at p[0 .. N*N), where `half` is L along one axis. */
+/* Y = L X L' for X (N x N) at p[0 .. N*N), where `half` applies L along one axis. */
 #define BOTH_AXES(half, N, M, x, y)                                                                \
     do {                                                                                           \
         float t[M][N];                                                                             \
@@ -90,7 +90,7 @@ static void OF(tiles)(const Grid *q, const Tiles *t, float *images, const float 
             }
 }
 
-/* The transpose of it: each pixel gets the sum over the tiles that have it. */
+/* The transpose of `tiles`: each pixel gets the sum over the tiles that contain it. */
 static void OF(images)(const Grid *q, const Tiles *t, float *images, float *unused) {
     const npy_intp C = t->C, plane = t->plane;
     for (npy_intp n = 0; n < q->n; n++)
@@ -117,7 +117,7 @@ static void OF(images)(const Grid *q, const Tiles *t, float *images, float *unus
             }
 }
 
-/* The outputs of each tile, from its numbers in all planes of M. */
+/* The outputs of each tile, from its elements in all planes of M. */
 static void OF(outputs)(const Tiles *t, const Outputs *q, float *room) {
     const npy_intp O = q->O, plane = t->plane;
     for (npy_intp n = 0; n < q->n; n++)

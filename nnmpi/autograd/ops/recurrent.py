@@ -87,20 +87,20 @@ class PackedRows(NamedTuple):
     at: tuple[Array, Array] | None
     order: Array | None
 
-    def of(self, x: Array) -> Array:
+    def pack(self, x: Array) -> Array:
         """The packed rows (P, K) of x (T or more, N, K)."""
         if self.at is None:
             return x[: len(self.steps)].reshape(-1, x.shape[2])
         return x[self.at]
 
-    def some(self, x: Array, which: Array) -> Array:
+    def take(self, x: Array, which: Array) -> Array:
         """The packed rows of x at the indices `which`."""
         N = x.shape[1]
         at = (which // N, which % N) if self.at is None else (a[which] for a in self.at)
         return x[*at]
 
-    def write(self, rows: Array, x: Array) -> None:
-        """Writes packed rows to x, the inverse of `of`; padding becomes 0."""
+    def unpack(self, rows: Array, x: Array) -> None:
+        """Writes packed rows to x, the inverse of `pack`; padding becomes 0."""
         if self.at is None:
             x[: len(self.steps)] = rows.reshape(len(self.steps), *x.shape[1:])
         else:
@@ -149,7 +149,7 @@ class _Gradients(NamedTuple):
     sums: Array
 
 
-def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
+def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> Result:
     """Runs all steps of a cell with S states; returns (T + S, N, H): the outputs, then the final
     states.
 
@@ -158,11 +158,15 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
             b_ih and b_hh, (G H,) or None
     """
     cell, (*initial, w_ih, w_hh, b_ih, b_hh) = CELLS[mode], arrays
-    xp, given = xp_of(x), of.time_first(x)
+    xp, by_time = xp_of(x), sequences.time_first(x)
     check_dtype("recurrent layer", x.dtype, w_ih)
-    (T, N, _), H = given.shape, w_hh.shape[1]
-    rows = packed(T, N, of.lengths, of.reverse, xp)
-    once = None if of.words is None else distinct(rows.of(of.time_first(of.words)[..., None])[:, 0])
+    (T, N, _), H = by_time.shape, w_hh.shape[1]
+    rows = packed(T, N, sequences.lengths, sequences.reverse, xp)
+    once = (
+        None
+        if sequences.words is None
+        else distinct(rows.pack(sequences.time_first(sequences.words)[..., None])[:, 0])
+    )
     P = sum(n for _, n in rows.steps)
     shape, dtype = x.shape, x.dtype
     z, h_before = xp.empty((P, cell.gates * H), dtype), xp.empty((P, H), dtype)
@@ -170,13 +174,13 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
     # an op has one value: the final states are stored after the outputs
     value = xp.empty((T + cell.states, N, H), x.dtype)
-    y = value[:T].reshape(P, H) if of.lengths is None else xp.empty((P, H), x.dtype)
+    y = value[:T].reshape(P, H) if sequences.lengths is None else xp.empty((P, H), x.dtype)
 
-    inputs = rows.of(given) if once is None else rows.some(given, once.first)
+    inputs = rows.pack(by_time) if once is None else rows.take(by_time, once.first)
     _products(inputs, w_ih, b_ih, z, once)
     _in_time(cell, rows, z, (w_hh, b_hh), states, kept, h_before, y)
-    if of.lengths is not None:
-        rows.write(y, value[:T])
+    if sequences.lengths is not None:
+        rows.unpack(y, value[:T])
     for k, s in enumerate(states):
         value[T + k] = rows.unsorted(s)
 
@@ -190,7 +194,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, of: Sequences = ALL) -> Result:
     def of_x(g: _Gradients) -> Array:
         of_rows, dx = xp.empty((len(g.z), w_ih.shape[1]), dtype), xp.empty(shape, dtype)
         gradients(g.z, w_ih, None, of_rows, None, None)
-        rows.write(of_rows, of.time_first(dx))
+        rows.unpack(of_rows, sequences.time_first(dx))
         return dx
 
     def vjp_x(g: _Gradients, out: Array | None) -> Any:
@@ -262,7 +266,7 @@ def _through_time(
     """Runs all steps backward: writes the gradients of z and u into d, and returns those of the
     initial states."""
     xp, T = xp_of(g), len(rows.steps)
-    of_outputs = rows.of(g[:T])
+    of_outputs = rows.pack(g[:T])
     states = [rows.sorted(g[T + k]) for k in range(cell.states)]
     dh = states[0]
     products, back = xp.empty_like(dh), xp.ascontiguousarray(w_hh.T)

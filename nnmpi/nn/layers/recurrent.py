@@ -107,7 +107,7 @@ class _Recurrent(Module):
         self._check_input(x)
         T, N = x.shape[1::-1] if self.batch_first else x.shape[:2]
         lasts = None if lengths is None else self._lengths(lengths, T, N)
-        of = recurrent.Sequences(lasts, False, self.batch_first, self._equal_rows(x))
+        sequences = recurrent.Sequences(lasts, False, self.batch_first, self._equal_rows(x))
         initial, final = self._initial(hx, N), list[Tensor]()
         for k in range(self.num_layers):
             x = self._dropped(x, k) if k else x
@@ -115,14 +115,14 @@ class _Recurrent(Module):
             for end in self._suffixes(k):
                 initial_states = [None if s is None else s[len(final)] for s in initial]
                 weights = (getattr(self, f"{kind}{end}", None) for kind in PARAMETER_NAMES)
-                how = {"mode": self.mode, "of": of._replace(reverse="reverse" in end)}
+                how = {"mode": self.mode, "sequences": sequences._replace(reverse="reverse" in end)}
                 y = apply(recurrent.recurrent, x, *initial_states, *weights, **how)
                 # the op returns the outputs, and behind them the final state, in one array
                 outputs.append(y[:T])
                 final.append(y[T:])
             x = outputs[0] if len(outputs) == 1 else concatenate(outputs, 2)
             # outputs of a layer are (T, N, C), and no longer rows of an embedding
-            of = recurrent.Sequences(lasts)
+            sequences = recurrent.Sequences(lasts)
         states = tuple(_joined([s[k : k + 1] for s in final]) for k in range(self.cell.states))
         y = x.transpose(1, 0, 2) if self.batch_first else x
         return y, states if len(states) > 1 else states[0]

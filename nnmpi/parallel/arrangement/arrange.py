@@ -147,7 +147,7 @@ def _rank_model(
 ) -> RankModel:
     """Returns the part of the model that the ranks at (pp, tp) have, without buckets."""
     stages, trained = division.of_rank(pp), division.trained(graph, pp)
-    others = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
+    untrained = sorted({v for stage in stages.values() for v in stage.variables} - {*trained})
     owned, regions = sharding.branches, _regions(sharding, trained)
 
     def held(v: int) -> HeldVariable:
@@ -160,11 +160,11 @@ def _rank_model(
             shape[cut.axis], room = widths[tp], room // shape[cut.axis] * max(widths)
         return HeldVariable(v, tuple(shape), room, users, region)
 
-    first = tuple(held(v) for v in trained if owned.has(v, tp))
+    held_trained = tuple(held(v) for v in trained if owned.has(v, tp))
     if asked_kind(config).scatters:  # in the order of gathers: what one layer uses is together
-        first = tuple(chain.from_iterable(gathered_together(graph, first)))
-    rest = tuple(held(v) for v in others if owned.has(v, tp))
-    return RankModel(tuple(stages), first, rest, scalar_count(trained))
+        held_trained = tuple(chain.from_iterable(gathered_together(graph, held_trained)))
+    held_untrained = tuple(held(v) for v in untrained if owned.has(v, tp))
+    return RankModel(tuple(stages), held_trained, held_untrained, scalar_count(trained))
 
 
 def _check_branches(sharding: Sharding, division: Division) -> None:
@@ -256,13 +256,13 @@ def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]
     tied_groups, tied = [], a.tied
     for k, group in enumerate(groups):
         paths = [a.graph.variables[member.variable].path for member in group]
-        others = [path for path in paths if path in tied]
+        tied_paths = [path for path in paths if path in tied]
         if len({tied.get(path) for path in paths}) > 1:
             raise ValueError(
-                f"{a.store.name} gathers {' and '.join(paths)} together, and {others[0]} is in "
+                f"{a.store.name} gathers {' and '.join(paths)} together, and {tied_paths[0]} is in "
                 "several stages: use --zero 1, or a --cut that keeps it in one stage"
             )
-        tied_groups += [k] * bool(others)
+        tied_groups += [k] * bool(tied_paths)
     return tied_groups
 
 
@@ -302,6 +302,6 @@ def gathered_together(
     An op uses parameters of one module, so all it needs is there once that bucket is gathered.
     """
     names = (graph.variables[held.variable].names for held in variables)
-    modules = [{name.rpartition(".")[0] for name in several} for several in names]
+    modules = [{name.rpartition(".")[0] for name in aliases} for aliases in names]
     in_order = sorted(sorted(members) for members in overlapping(modules))
     return [tuple(variables[k] for k in members) for members in in_order]

@@ -48,9 +48,9 @@ def neighbours(nodes: Sequence[int]) -> tuple[int, ...]:
     for r, node in enumerate(nodes):
         by_node.setdefault(node, []).append(r)
     groups, keepers = [*by_node.values()], [0] * len(nodes)
-    for k, here in enumerate(groups):
-        elsewhere = groups[k + 1 :] + groups[:k] or [here[1:] + here[:1]]
-        for r, keeper in zip(here, cycle(chain.from_iterable(elsewhere)), strict=False):
+    for k, ranks in enumerate(groups):
+        elsewhere = groups[k + 1 :] + groups[:k] or [ranks[1:] + ranks[:1]]
+        for r, keeper in zip(ranks, cycle(chain.from_iterable(elsewhere)), strict=False):
             keepers[r] = keeper
     return tuple(keepers)
 
@@ -101,8 +101,8 @@ def backup(a: Arrangement, rank: int) -> Backup:
         frozenset(variable.variable for variable in held_here)
         for held_here in (held.trained, held.others)
     )
-    kept = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
-    of_others = sum(_bytes(a, r, backed_up(a, r)) for r in kept)
+    kept_for = (r for r, keeper in enumerate(neighbours(a.cluster.nodes)) if keeper == rank)
+    of_others = sum(_bytes(a, r, backed_up(a, r)) for r in kept_for)
     message = _bytes(a, rank, backed_up(a, rank))
     return Backup(
         Traffic(message, int(message > 0)) + sent(a, agreement(everyone, AGREED_VALUES), rank),

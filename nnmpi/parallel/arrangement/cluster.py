@@ -128,6 +128,6 @@ def gpu_indices(nodes: Sequence[int], addresses: Sequence[str | None]) -> tuple[
 
     Device numbers would not do: processes that are shown one GPU each all call it number 0.
     """
-    both = [*zip(nodes, addresses, strict=True)]
-    known = {n: sorted({gpu for m, gpu in both if m == n and gpu}) for n in nodes}
-    return tuple(None if gpu is None else known[n].index(gpu) for n, gpu in both)
+    pairs = [*zip(nodes, addresses, strict=True)]
+    gpus_of = {n: sorted({gpu for m, gpu in pairs if m == n and gpu}) for n in nodes}
+    return tuple(None if gpu is None else gpus_of[n].index(gpu) for n, gpu in pairs)

@@ -50,8 +50,8 @@ class Division(NamedTuple):
         """Returns the ranks along pp of each trained parameter that several of them have, by its
         path."""
         ranks_of = sorted(self.ranks().items())
-        several = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
-        return {variable.path: ranks for variable, ranks in several if variable.is_trained}
+        shared = ((graph.variables[v], ranks) for v, ranks in ranks_of if len(ranks) > 1)
+        return {variable.path: ranks for variable, ranks in shared if variable.is_trained}
 
     def trained(self, graph: Graph, rank: int) -> list[int]:
         """Returns the trained parameters of a rank along pp: unused ones first, then in the order

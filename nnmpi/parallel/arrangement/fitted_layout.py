@@ -88,11 +88,11 @@ def _nearest(asked: Mapping[str, int], workers: int) -> Iterator[dict[str, int]]
 
     def distance(sizes: dict[str, int]) -> tuple[int, ...]:
         changed = sum(sizes[axis] < n for axis, n in asked.items())
-        kept = (sizes[axis] for axis in reversed(AXES_BESIDE_DP))
-        return (changed, -prod(sizes.values()), *(-n for n in kept))
+        sizes_kept = (sizes[axis] for axis in reversed(AXES_BESIDE_DP))
+        return (changed, -prod(sizes.values()), *(-n for n in sizes_kept))
 
-    each = product(*(range(1, n + 1) for n in asked.values()))
-    layouts = (dict(zip(asked, sizes, strict=True)) for sizes in each)
+    all_sizes = product(*(range(1, n + 1) for n in asked.values()))
+    layouts = (dict(zip(asked, sizes, strict=True)) for sizes in all_sizes)
     yield from sorted((sizes for sizes in layouts if prod(sizes.values()) <= workers), key=distance)
 
 

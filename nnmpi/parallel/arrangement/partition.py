@@ -74,7 +74,7 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
     places, homes = _places(graph), _home_of_unused(graph)
     for call in outermost(graph):  # branches stay together, unless the user cuts them
         starts -= {i for i, k in enumerate(places) if k in call.nodes[1:]} - {*begins}
-    made = []
+    all_units = []
     for first, end in pairwise([*sorted(starts), max(len(places), 1)]):
         begin = places[first] if first else 0  # ops before the first layer belong to it
         nodes = range(begin, places[end] if end < len(places) else len(graph.nodes))
@@ -82,7 +82,7 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
         held |= {v for v, k in homes.items() if k in nodes}
         inside = [graph.nodes[k] for k in nodes]
         named = [node for node in inside if node.layer] or inside[:1]
-        made.append(
+        all_units.append(
             Unit(
                 first,
                 nodes,
@@ -92,7 +92,7 @@ def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
                 any(graph.variables[v].is_trained for v in held),
             )
         )
-    return made
+    return all_units
 
 
 def layers(graph: Graph) -> list[Unit]:
@@ -192,8 +192,8 @@ def split_points(
     def room() -> Iterator[np.ndarray]:
         return (np.where(np.isfinite(near), fixed + n * kept, np.inf) for n in live or [1] * stages)
 
-    most, _ = _least_largest(room())
-    return _least_largest(np.where(held <= most, near, np.inf) for held in room())[1]
+    least_room, _ = _least_largest(room())
+    return _least_largest(np.where(held <= least_room, near, np.inf) for held in room())[1]
 
 
 def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray, np.ndarray]:
@@ -206,12 +206,12 @@ def _spans(costs: CutCosts, border: np.ndarray, stages: int) -> tuple[np.ndarray
     n, trained = len(costs.trained), np.flatnonzero(costs.trained)
     cut = np.array([0, *trained[len(trained) * np.arange(1, stages) // stages], n])
     # no span of the best cut takes longer than the slowest stage of this one; NOISE leaves a margin
-    some = _sums(costs.seconds, cut[:-1], cut[1:]) + border[cut[:-1]] + border[cut[1:]]
+    even_stages = _sums(costs.seconds, cut[:-1], cut[1:]) + border[cut[:-1]] + border[cut[1:]]
     up_to = np.concatenate(([0.0], np.cumsum(costs.seconds)))
-    first = np.searchsorted(up_to, up_to - (1 + 2 * NOISE) * some.max())
+    first = np.searchsorted(up_to, up_to - (1 + 2 * NOISE) * even_stages.max())
     ends = np.arange(n + 1)[:, None]
-    most = int((ends[:, 0] - first).max())
-    starts = np.maximum(ends - np.arange(most, 0, -1), 0)
+    width = int((ends[:, 0] - first).max())
+    starts = np.maximum(ends - np.arange(width, 0, -1), 0)
     return starts, np.broadcast_to(ends, starts.shape)
 
 
@@ -230,14 +230,14 @@ def _least_largest(costs: Iterable[np.ndarray]) -> tuple[float, SplitPoints]:
     """
     best, starts = np.zeros(0), list[np.ndarray]()
     for cost in costs:
-        n, most = cost.shape
+        n, width = cost.shape
         if not starts:
             best = np.where(np.arange(n) == 0, 0.0, np.inf)
         # preceding[b, k] is best[] at the unit where span k of row b begins; infinite before unit 0
-        preceding = sliding_window_view(np.concatenate((np.full(most, np.inf), best)), most)[:n]
+        preceding = sliding_window_view(np.concatenate((np.full(width, np.inf), best)), width)[:n]
         largest = np.maximum(preceding, cost)
         chosen = largest.argmin(axis=1)
-        starts.append(np.arange(n) - most + chosen)
+        starts.append(np.arange(n) - width + chosen)
         best = np.take_along_axis(largest, chosen[:, None], 1)[:, 0]
     ends = [len(best) - 1]
     for start in reversed(starts):
@@ -266,15 +266,15 @@ def given_units(
     if text is None:
         return units(graph), None
     begins = parse_cut(text, graph, stages)
-    made = units(graph, begins)
-    return made, tuple(k for k, unit in enumerate(made) if unit.first in begins)
+    cut_units = units(graph, begins)
+    return cut_units, tuple(k for k, unit in enumerate(cut_units) if unit.first in begins)
 
 
 def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
     """Returns the layers at which stages begin, from the text that a user gives; raises ValueError
     if it is no valid cut."""
-    option, known = f"--cut {shown(text, 60)}", layers(graph)
-    refuse_few(sum(layer.is_trained for layer in known), stages, graph.notes)
+    option, parts = f"--cut {shown(text, 60)}", layers(graph)
+    refuse_few(sum(layer.is_trained for layer in parts), stages, graph.notes)
     words = [word.strip() for word in text.split(",")] if text.strip() else []
     if not all(re.fullmatch("[0-9]{1,9}", word) for word in words):
         raise ValueError(
@@ -292,15 +292,15 @@ def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
             raise ValueError(
                 f"{option}: {b} does not follow {a}; give increasing layer numbers, from 1 on"
             )
-        if b >= len(known):
+        if b >= len(parts):
             raise ValueError(
-                f"{option}: there is no layer {b}: the model has {len(known)}, numbered from 0"
+                f"{option}: there is no layer {b}: the model has {len(parts)}, numbered from 0"
             )
-    for s, (a, b) in enumerate(bounds(numbers, len(known))):
-        if not any(layer.is_trained for layer in known[a:b]):
+    for s, (a, b) in enumerate(bounds(numbers, len(parts))):
+        if not any(layer.is_trained for layer in parts[a:b]):
             raise ValueError(
                 f"{option}: stage {s} from layer {a} up to {b - 1} "
-                f"({', '.join(map(str, known[a:b]))}) has no trained parameter, but every stage "
+                f"({', '.join(map(str, parts[a:b]))}) has no trained parameter, but every stage "
                 "needs one"
             )
     return numbers

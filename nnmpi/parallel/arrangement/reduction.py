@@ -155,8 +155,8 @@ def _lack(
     if max(needed.values()) <= USABLE * min(cluster.free_memory):
         return ""
     for node, nbytes in needed.items():
-        here = cluster.near(cluster.nodes.index(node), range(cluster.size))
-        free = min(cluster.free_memory[r] for r in here)
+        ranks_here = cluster.near(cluster.nodes.index(node), range(cluster.size))
+        free = min(cluster.free_memory[r] for r in ranks_here)
         if nbytes > USABLE * free:
             return (
                 f"a sum in shared memory needs {nbytes:,} bytes, but only {free:,} are free in "

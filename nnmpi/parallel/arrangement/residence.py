@@ -328,9 +328,9 @@ def _neighbours(choice: Choice) -> Iterator[Choice]:
             if how is not residence:
                 yield (*choice[:i], how, *choice[i + 1 :])
     for i, pair in enumerate(pairwise(choice)):
-        for both in product(Residence, repeat=2):
-            if both[0] is not pair[0] and both[1] is not pair[1]:
-                yield (*choice[:i], *both, *choice[i + 2 :])
+        for new_pair in product(Residence, repeat=2):
+            if new_pair[0] is not pair[0] and new_pair[1] is not pair[1]:
+                yield (*choice[:i], *new_pair, *choice[i + 2 :])
     for i, j in combinations(range(len(choice)), 2):
         if choice[i] is not choice[j]:
             changed = [*choice]

@@ -50,7 +50,7 @@ def unreplicated(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Unrep
             have["pp"] = {*stages[variable]}
         if "tp" in along:
             have["tp"] = {t for t in have["tp"] if a.sharding.branches.has(variable, t)}
-        lost_too = sum(all(r[axis] in here for axis, here in have.items()) for r in others_lost)
+        lost_too = sum(all(r[axis] in ids for axis, ids in have.items()) for r in others_lost)
         return prod(map(len, have.values())) - lost_too == 1
 
     axes = () if kind.is_sharded else REPLICAS
@@ -58,10 +58,10 @@ def unreplicated(a: Arrangement, rank: int, lost: Collection[int] = ()) -> Unrep
     if kind.scatters or not kind.is_sharded:
         axes = (*axes, "pp")
     readable = {v for v, _ in clipped(a, rank, kind.owned(a, rank))}
-    others = (other.variable for other in held.others if rank < a.mesh.size)
+    untrained = (other.variable for other in held.others if rank < a.mesh.size)
     return Unreplicated(
         frozenset(v for v in readable if is_unique(v, *axes)),
-        frozenset(v for v in others if is_unique(v, *REPLICAS, "pp")),
+        frozenset(v for v in untrained if is_unique(v, *REPLICAS, "pp")),
     )
 
 
@@ -79,11 +79,11 @@ def place_of(a: Arrangement, v: int, rank: int) -> Place:
 def clipped(a: Arrangement, rank: int, slices: Iterable[FlatSlice]) -> Iterator[tuple[int, Range]]:
     """Yields (number of the variable, range) for each part of a rank's parameters within these
     slices of its flat buffer."""
-    held, several = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
-    ends = [stop for _, stop in several]
+    held, ordered = a.model_on(rank), sorted(s for s in slices if s[0] < s[1])
+    ends = [stop for _, stop in ordered]
     for variable, (start, _) in zip(held.trained, held.spans, strict=True):
         end = start + variable.size
-        for lo, hi in several[bisect_right(ends, start) :]:
+        for lo, hi in ordered[bisect_right(ends, start) :]:
             if lo >= end:
                 break
             place = place_of(a, variable.variable, rank)
@@ -109,5 +109,5 @@ def bytes_of(
     these sizes, and frozen parameters and buffers. Masters count as optimizer state."""
     n = sum(sizes)
     values = n * a.dtype.itemsize if has_values and not a.is_mixed else 0
-    others = (variable for variable in a.model_on(rank).others if variable.variable in state.others)
-    return values + optimizer_bytes(a, n) + sum(bytes_of_other(a, variable) for variable in others)
+    frozen = (variable for variable in a.model_on(rank).others if variable.variable in state.others)
+    return values + optimizer_bytes(a, n) + sum(bytes_of_other(a, variable) for variable in frozen)

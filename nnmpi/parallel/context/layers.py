@@ -102,11 +102,11 @@ class PositionSharded(Module):
         """Returns the positions of this rank on x's device; raises ValueError if x does not have as
         many."""
         x, comm, cut = as_tensor(x), self.ring.comm, self.ring.cut
-        here, axis = cut.count(comm.rank), self.axis_of_positions + 1
-        if x.ndim <= axis or x.shape[axis] != here:
+        count, axis = cut.count(comm.rank), self.axis_of_positions + 1
+        if x.ndim <= axis or x.shape[axis] != count:
             raise ValueError(
                 f"{type(self).__name__} {self.path}: input of shape {x.shape}; of {cut.length} "
-                f"positions, rank {comm.rank} of {comm.size} along cp has {here}, along axis {axis}"
+                f"positions along axis {axis}, rank {comm.rank} of {comm.size} along cp has {count}"
             )
         return backend.of(x.data).asarray(cut.of(comm.rank))
 

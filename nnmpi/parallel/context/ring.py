@@ -42,25 +42,25 @@ class Ring(NamedTuple):
 
         kv (2, N, H, positions of this rank, D)
         """
-        comm, here = self.comm, kv
+        comm, current = self.comm, kv
         wire, (_, N, H, _, D) = wire_for(comm, kv), kv.shape
         for s in range(comm.size):
             r, previous = (comm.rank - s) % comm.size, (comm.rank - s - 1) % comm.size
             works: list[Transfer] = []
             if s < comm.size - 1:
                 arriving = xp_of(kv).empty((2, N, H, self.cut.count(previous), D), kv.dtype)
-                works.append(wire.isend(here, (comm.rank + 1) % comm.size, KV_TAG))
+                works.append(wire.isend(current, (comm.rank + 1) % comm.size, KV_TAG))
                 works.append(wire.irecv(arriving, (comm.rank - 1) % comm.size, KV_TAG))
             # kernels call the hook now and then, so messages move while this rank computes
             token = progress_hook.set(partial(_poll, progress_hook.get(), comm))
             try:
-                yield r, here
+                yield r, current
             finally:
                 progress_hook.reset(token)
             for work in works:
                 work.wait()
             if works:
-                here = arriving
+                current = arriving
 
     def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
         """Starts to send the gradients of round s to their owner and to receive those of this rank;
@@ -116,10 +116,10 @@ def ring_attention(
     for r, kv_of in ring.travelling(kv):
         seen, scores = part(r)
         k, v = kv_of[:, :, :, seen.keys]
-        here, lse_here = rows[..., seen.queries, :], lse[..., seen.queries]
-        partial = xp.empty(here.shape, dtype), xp.empty(lse_here.shape, dtype)
+        y_rows, lse_rows = rows[..., seen.queries, :], lse[..., seen.queries]
+        partial = xp.empty(y_rows.shape, dtype), xp.empty(lse_rows.shape, dtype)
         attention(q[..., seen.queries, :], k, v, scores, *partial)
-        join(here, lse_here, *partial)
+        join(y_rows, lse_rows, *partial)
     value = cast(y, qkv.dtype)
 
     def vjp(g: Array, out: Array | None) -> Array:
@@ -132,12 +132,12 @@ def ring_attention(
         for s, (r, kv_of) in enumerate(ring.travelling(mine)):
             seen, scores = part(r)
             k, v = kv_of[:, :, :, seen.keys]
-            some = seen.queries
+            queries = seen.queries
             dkv = xp.empty((2, *k.shape), dtype) if s else total  # round 0: its own keys
-            of_rows = rows[..., some, :], lse[..., some], dy[..., some, :]
+            of_rows = rows[..., queries, :], lse[..., queries], dy[..., queries, :]
             partial = xp.empty(of_rows[0].shape, dtype)
-            attention_gradients(q[..., some, :], k, v, scores, *of_rows, partial, *dkv)
-            dq[..., some, :] += partial
+            attention_gradients(q[..., queries, :], k, v, scores, *of_rows, partial, *dkv)
+            dq[..., queries, :] += partial
             if under_way:  # at most one exchange is in flight
                 under_way.pop()()
             if s:

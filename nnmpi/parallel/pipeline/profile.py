@@ -212,11 +212,11 @@ def _passes(
     if not root.requires_grad:
         return y, (ahead, 0.0, 0.0)
     began = _now(on, clock)
-    rest = root.backward(seed, until=inputs or None)
+    pending = root.backward(seed, until=inputs or None)
     middle = _now(on, clock)
-    if rest is None:
+    if pending is None:
         return y, (ahead, 0.0, middle - began)
-    rest.finish()
+    pending.finish()
     return y, (ahead, middle - began, _now(on, clock) - middle)
 
 

@@ -108,13 +108,13 @@ def divide_branches(graph: Graph, ranks: int) -> BranchOwners:
         assert call.path is not None
         calls.setdefault(call.path, []).append(call)
     by_node, nodes, variables = dict[int, BranchCall](), dict[int, int](), dict[int, int]()
-    for path, several in calls.items():
-        inside = [_nodes_of_branches(graph, call) for call in several]
+    for path, module_calls in calls.items():
+        inside = [_nodes_of_branches(graph, call) for call in module_calls]
         used = [{v for k in branch for v in graph.nodes[k].variables} for branch in inside[0]]
-        _refuse_shared(graph, path, used, {k for call in several for k in call.nodes})
+        _refuse_shared(graph, path, used, {k for call in module_calls for k in call.nodes})
         sizes = [sum(graph.variables[v].size for v in branch) for branch in used]
         owners = owners_of(sizes, used, ranks)
-        for call, branches in zip(several, inside, strict=True):
+        for call, branches in zip(module_calls, inside, strict=True):
             node = graph.nodes[branches[-1].stop]
             outputs = tuple(graph.edges[value.edge] for value in node.arguments[0])
             inputs = tuple(graph.edges[e] for e in edges_of(call.arguments))
@@ -150,8 +150,8 @@ def _nodes_of_branches(graph: Graph, call: Call) -> list[range]:
 
 
 def _refuse_shared(graph: Graph, path: str, used: Sequence[set[int]], inside: set[int]) -> None:
-    others = (k for k in range(len(graph.nodes)) if k not in inside)
-    for k in others:
+    outside = (k for k in range(len(graph.nodes)) if k not in inside)
+    for k in outside:
         for v in graph.nodes[k].variables:
             if any(v in branch for branch in used):
                 raise ValueError(
@@ -250,13 +250,13 @@ def joined_on_ranks(
     The arrays behind these are inputs of the branches, whose gradients must be summed over ranks
     even on a rank that runs no branch; the join adds zeros to their gradients.
     """
-    here = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
-    parts, ends = inputs[: len(here)], inputs[len(here) :]
+    local_branches = [i for i, owner in enumerate(call.owners) if owner == comm.rank]
+    parts, ends = inputs[: len(local_branches)], inputs[len(local_branches) :]
     none = [lambda g, out, like=(x.shape, x.dtype): xp.zeros(*like) for x in ends]
     if join in PUT_TOGETHER:
         arrays = _all_gathered(parts, call, comm, samples, xp)
         shapes = [array.shape for array in arrays]
-        vjps = [part_of_gradient(shapes, join, axis, i) for i in here]
+        vjps = [part_of_gradient(shapes, join, axis, i) for i in local_branches]
         return Result(put_together(arrays, join, axis), (*vjps, *none))
     y = parts[0].copy(order="K") if parts else _zeros(call.result, samples, xp)
     for part in parts[1:]:

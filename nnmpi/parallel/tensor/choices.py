@@ -142,8 +142,8 @@ class NodeChoices:
     ) -> Iterator[NodeChoice]:
         """Yields the choices of a layer by samples: one leaves the output cut along samples, one
         gathers it."""
-        edges, both = self.graph.edges, zip(states, node.inputs, strict=True)
-        graded = [state for state, e in both if edges[e].requires_grad]
+        edges, pairs = self.graph.edges, zip(states, node.inputs, strict=True)
+        graded = [state for state, e in pairs if edges[e].requires_grad]
         if {*states} - {None, OF_SAMPLES} or (None in graded and len(graded) > 1):
             return
         variables = self._terms(node)
@@ -164,14 +164,14 @@ class NodeChoices:
         one gathers it."""
         graph, node, ranks = self.graph, self.graph.nodes[k], self.ranks
         x, y = graph.edges[node.inputs[0]], graph.edges[node.outputs[0]]
-        rows, made, behind = (cut_of_rows(edge, ranks) for edge in (x, y, made_by(graph, k)))
+        rows, out_rows, pooled = (cut_of_rows(edge, ranks) for edge in (x, y, made_by(graph, k)))
         if rows is None or {*states} != {None if way.input is None else rows}:
             return
-        if way.output is not None and behind is None:
+        if way.output is not None and pooled is None:
             return
-        output = None if way.output is None else made
+        output = None if way.output is None else out_rows
         if is_fused_pooling(graph, k):
-            yield NodeChoice(way._replace(named=None), PlanCost(), rows.bounds, False, made)
+            yield NodeChoice(way._replace(named=None), PlanCost(), rows.bounds, False, out_rows)
             return
         if HALO in way.pattern.sends:
             summed += rows_moved(graph, k, ranks) * of_row(graph, node) * (1 + x.requires_grad)
@@ -217,13 +217,13 @@ class NodeChoices:
         """Yields the block sizes in which channels may be divided: 1, and sizes that a following
         layer needs."""
         yield 1
-        known, e = {1}, node.outputs[0]
+        seen, e = {1}, node.outputs[0]
         sample = self.graph.edges[e].sample
         for k in self._users[e]:
             for way in self.ways[k] if k < len(self.ways) else ():  # the end of the model has none
                 block = way.block(self.graph.nodes[k].settings, sample)
-                if block not in known and not size % block and size // block >= self.ranks:
-                    known.add(block)
+                if block not in seen and not size % block and size // block >= self.ranks:
+                    seen.add(block)
                     yield block
 
     def _with_bounds(
@@ -322,6 +322,6 @@ def _cuts(
                 f"axis {axis}, whose size must be that of its {bounds[-1]} channels"
             )
         is_part = isinstance(way.output, Marker) and graph.variables[v].is_parameter
-        others = TERMS if is_part else None
-        cuts.append((v, others if axis is None else AxisCut(ends, axis % len(shape))))
+        uncut = TERMS if is_part else None
+        cuts.append((v, uncut if axis is None else AxisCut(ends, axis % len(shape))))
     return tuple(cuts)

@@ -83,11 +83,11 @@ class Constraints(NamedTuple):
             ]
             if not having:
                 raise ValueError(f"layout {name}:tp: no layer of the model has an axis of {name}")
-            node, most = max(having, key=lambda pair: pair[1])
+            node, longest = max(having, key=lambda pair: pair[1])
             if not is_cut:
                 raise ValueError(
                     f"layout {name}:tp: no layer can be cut along {name} among {ranks} ranks; the "
-                    f"longest such axis has {most}, in {node.name} ({node.kind})"
+                    f"longest such axis has {longest}, in {node.name} ({node.kind})"
                 )
 
 
@@ -122,16 +122,16 @@ def wanted_ways(graph: Graph, ways: Mapping[str, str], inside: Collection[int]) 
         nodes = (n for k, n in enumerate(graph.nodes) if n.layer is not None and k not in inside)
         named = [n for n in nodes if fnmatchcase(n.name, pattern)]
         free = (n for n in named if not follows(n) or (n.name, how) == (pattern, "spatial"))
-        known = dict[str, list[str]]()
+        ways_of = dict[str, list[str]]()
         for n in free:
             names = [way.pattern.how for way in (WHOLE, *possible(graph, n, [*Marker]))]
-            known[n.name] = [*dict.fromkeys(names + ["samples"] * takes_samples(graph, n))]
-        having = [name for name, names in known.items() if how in names]
-        if not having or (pattern in known and pattern not in having):
+            ways_of[n.name] = [*dict.fromkeys(names + ["samples"] * takes_samples(graph, n))]
+        having = [name for name, names in ways_of.items() if how in names]
+        if not having or (pattern in ways_of and pattern not in having):
             why = "the model has no such layer"
             if named:
                 why = f"{named[0].name} ({named[0].kind}) is cut as the layer before it"
-            for name, names in known.items():
+            for name, names in ways_of.items():
                 why = f"the ways of {name} are {', '.join(names)}"
             raise ValueError(f"layout {pattern}={how}: {why}")
         wanted |= dict.fromkeys(having, how)

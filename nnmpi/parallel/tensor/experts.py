@@ -78,9 +78,9 @@ def experts_on_ranks(x: Array, gates: Array, *weights: Array, comm: Comm, **opti
 def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) -> Result:
     """Returns the Result of an op whose `prepare` gives the gradients of both inputs, and what
     those of the weights share."""
-    picks: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
-    rest: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
-    return Result(y, (*picks, *rest), prepare)
+    input_vjps: list[Any] = [lambda both, out, i=i: both[0][i] for i in range(2)]
+    weight_vjps: list[Any] = [lambda both, out, vjp=vjp: vjp(both[1], out) for vjp in vjps[2:]]
+    return Result(y, (*input_vjps, *weight_vjps), prepare)
 
 
 # ---- tokens that are cut along positions
@@ -97,11 +97,11 @@ class CountingRouter(Sharded, Router):
     def options(self, x: Tensor) -> dict[str, object]:
         return super().options(x) | {"tokens": self.bounds[-1], "counted": self.counted}
 
-    def counted(self, here: Array) -> tuple[Array, Array]:
+    def counted(self, counts: Array) -> tuple[Array, Array]:
         """Returns how many tokens of lower ranks chose each expert, and how many of all ranks; both
         (N, 1, E), like `here`, the counts of this rank."""
         rank, size = self.comm.rank, self.comm.size
-        ranks = all_gather(here, self.comm, tuple(range(size + 1)), 1)
+        ranks = all_gather(counts, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
 
 
@@ -135,11 +135,11 @@ class Routing(NamedTuple):
         """Returns how many tokens rank `me` may send to each rank: most to ranks with most experts;
         for its own experts, as many as they take."""
         room = [min(self.tokens[me], n * self.slots) for n in self.experts]
-        sends, left = [0] * len(room), self.tokens[me] * self.top_k
+        sends, remaining = [0] * len(room), self.tokens[me] * self.top_k
         for q in sorted(range(len(room)), key=lambda q: -self.experts[q]):
             if q != me:
-                sends[q] = min(room[q], left)
-                left -= sends[q]
+                sends[q] = min(room[q], remaining)
+                remaining -= sends[q]
         sends[me] = room[me]
         return sends
 
@@ -197,9 +197,9 @@ def token_exchange(
         sends = [xp.flatnonzero((gates[:, a:b] != 0).any(axis=1)) for a, b in pairwise(bounds)]
     else:
         sends = [xp.empty(samples * n, int) for n in most.sends(me)]
-    here = np.array([[len(index) for index in sends]])
+    counts = np.array([[len(index) for index in sends]])
     # receivers need the lengths before the all-to-all
-    ranks = all_gather(here, comm, tuple(range(comm.size + 1)), 0)
+    ranks = all_gather(counts, comm, tuple(range(comm.size + 1)), 0)
     if most is None:
         return TokenExchange(comm, sends, ranks[:, me].tolist())
     receives = [samples * n for n in most.receives(me)]

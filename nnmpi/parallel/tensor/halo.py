@@ -63,11 +63,11 @@ class Halo(NamedTuple):
     @classmethod
     def of(cls, window: Window, height: int, ranks: int, rank: int) -> Self:
         """Returns the halo of a rank, for images with `height` rows on `ranks` ranks."""
-        had = [*pairwise(bounds(height, ranks))]
-        needed = [window.inputs(*made) for made in pairwise(bounds(window.outputs(height), ranks))]
-        sends = (_within(rows, had[rank]) for rows in needed)
-        receives = (_within(needed[rank], rows) for rows in had)
-        return cls(rank, had[rank], needed[rank], tuple(sends), tuple(receives))
+        owned = [*pairwise(bounds(height, ranks))]
+        needed = [window.inputs(*outs) for outs in pairwise(bounds(window.outputs(height), ranks))]
+        sends = (_within(rows, owned[rank]) for rows in needed)
+        receives = (_within(needed[rank], rows) for rows in owned)
+        return cls(rank, owned[rank], needed[rank], tuple(sends), tuple(receives))
 
     @property
     def height(self) -> int:

@@ -50,9 +50,9 @@ class SpatialLayer(nn.Module):
         x, options = as_tensor(x), {"relu": relu, "pool": pool}
         if self._way.input is None:
             x = scatter(x, self.comm, self.bounds, 2)
-        made = self.window(pool).outputs(self.bounds[-1])
+        rows = self.window(pool).outputs(self.bounds[-1])
         y = self.of_rows(x, **{name: True for name, is_fused in options.items() if is_fused})
-        return gather(y, self.comm, bounds(made, self.comm.size), 2) if self.gather_output else y
+        return gather(y, self.comm, bounds(rows, self.comm.size), 2) if self.gather_output else y
 
     def of_rows(self, x: Tensor, *args: Any, **fused: Any) -> Tensor:
         """Returns this rank's rows of the output, given its rows of the input."""
@@ -76,8 +76,8 @@ class SpatialConv2d(SpatialLayer, nn.Conv2d):
     fuses_as = nn.Conv2d
 
     def of_rows(self, x: Tensor, relu: bool = False, pool: bool = False) -> Tensor:
-        both = windows_of(vars(self))
-        shape = conv.ConvShape(both, self.groups, relu, pool, self.algorithm, bool(recording.get()))
+        pair = windows_of(vars(self))
+        shape = conv.ConvShape(pair, self.groups, relu, pool, self.algorithm, bool(recording.get()))
         check_conv2d((*x.shape[:2], self.bounds[-1], x.shape[3]), x.dtype, self.weight, shape)
         options = {"halo": self.halo(pool), "comm": self.comm, "shape": shape}
         return apply(conv2d, x, self.weight, self.bias, **options)

@@ -201,13 +201,13 @@ def column(
     """This rank's outputs of the op `of`: w and b are those of these outputs, x is whole on all
     ranks."""
     result = of(x, w, b, **options)
-    of_x, *others = result.vjps
+    of_x, *other_vjps = result.vjps
 
     def summed(g: Any, out: Array | None) -> Array:
         dx = of_x(g, None)
         return spec.sum(dx, _memory_order(dx, axis))
 
-    return result._replace(vjps=(summed, *others))
+    return result._replace(vjps=(summed, *other_vjps))
 
 
 def gathering_linear(
@@ -289,22 +289,22 @@ def sharded_lookup(
     Row `padding` of the whole weight gets no gradient. A copy of the index is all that is kept, so
     that the memory kept for the backward pass does not depend on the values of the index.
     """
-    xp, kept = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
+    xp, index_copy = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
 
     def local_rows() -> tuple[Array, Array]:
         """Returns where the index points to a row of this rank, and the local number of that
         row."""
-        here = (kept >= start) & (kept < start + len(w))
-        return here, kept[here] - start
+        is_local = (index_copy >= start) & (index_copy < start + len(w))
+        return is_local, index_copy[is_local] - start
 
-    here, rows = local_rows()
+    is_local, rows = local_rows()
     y = xp.zeros((*index.shape, w.shape[1]), w.dtype)
-    y[here] = w[rows]
+    y[is_local] = w[rows]
 
     def vjp(g: Array, out: Array | None) -> Array:
-        here, rows = local_rows()
+        is_local, rows = local_rows()
         dw = xp.zeros(w.shape, g.dtype)
-        add_rows(dw, rows, spec.whole(g)[here])
+        add_rows(dw, rows, spec.whole(g)[is_local])
         if padding is not None and start <= padding < start + len(w):
             dw[padding - start] = 0
         return dw

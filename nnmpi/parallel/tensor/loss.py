@@ -76,16 +76,16 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
             )
         repeat = logits.shape[1] // (stop - start)  # of a channel, where Flatten comes last
         shape = (logits.shape[0], self.bounds[-1] * repeat, *logits.shape[2:])
-        here = range(start * repeat, stop * repeat)
+        held = range(start * repeat, stop * repeat)
         labels, _ = self.checked(shape, labels)
         z, weight = rows_of(logits.data), self.weight_like(logits)
         labels = backend.of(z).asarray(labels).reshape(-1)
-        known = Labels.of(labels, weight, self.ignore_index, z.dtype)
+        checked = Labels.of(labels, weight, self.ignore_index, z.dtype)
         smoothing = None
         if self.label_smoothing:
             weights = xp_of(z).ones(shape[1], z.dtype) if weight is None else weight
-            smoothing = Smoothing.of(self.label_smoothing, weights, slice(here.start, here.stop))
-        return _Softmax.of(z, known, smoothing, here, self.comm)
+            smoothing = Smoothing.of(self.label_smoothing, weights, slice(held.start, held.stop))
+        return _Softmax.of(z, checked, smoothing, held, self.comm)
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
@@ -120,9 +120,9 @@ class _Softmax(NamedTuple):
         """Returns the softmax of z, computed on its transpose as in `cross_entropy`; all ranks call
         it."""
         xp, n = xp_of(z), len(labels.classes)
-        here = (labels.classes >= classes.start) & (labels.classes < classes.stop)
-        samples = xp.arange(n)[here]
-        rows = labels.classes[here] - classes.start
+        is_local = (labels.classes >= classes.start) & (labels.classes < classes.stop)
+        samples = xp.arange(n)[is_local]
+        rows = labels.classes[is_local] - classes.start
         s = z.T.copy()
         numbers = 4 if smoothing is None else 5
         table = xp.zeros((comm.size, numbers, n), xp.promote_types(z.dtype, np.float32))

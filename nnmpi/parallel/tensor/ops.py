@@ -43,9 +43,9 @@ def even_bounds(channels: int, ranks: int, label: str) -> Bounds:
     """Returns the bounds of nearly equal parts; raises ValueError if a rank would have no
     channel."""
     if channels < ranks:
-        some = f"{channels} channel{'s' * (channels != 1)}"
+        have = f"{channels} channel{'s' * (channels != 1)}"
         raise ValueError(
-            f"{label}: {some} cannot be divided among {ranks} ranks, each of which needs one: "
+            f"{label}: {have} cannot be divided among {ranks} ranks, each of which needs one: "
             f"use at most {channels} ranks, or a wider layer"
         )
     return bounds(channels, ranks)
@@ -115,8 +115,8 @@ def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:
     """Returns the concatenation of all ranks' parts along an axis, in the default memory order."""
     xp = xp_of(part)
     mine = xp.moveaxis(part, axis, 0)
-    rest = prod(mine.shape[1:])
-    lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
+    stride = prod(mine.shape[1:])
+    lengths = [(stop - start) * stride for start, stop in pairwise(bounds)]
     buffer = xp.empty((bounds[-1], *mine.shape[1:]), part.dtype)
     buffer[slice(*span_of(bounds, comm))] = mine
     with waiting("tensor"):
@@ -134,8 +134,8 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
     """
     xp = xp_of(array)
     buffer = xp.ascontiguousarray(xp.moveaxis(array, axis, 0))
-    rest = prod(buffer.shape[1:])
-    lengths = [(stop - start) * rest for start, stop in pairwise(bounds)]
+    stride = prod(buffer.shape[1:])
+    lengths = [(stop - start) * stride for start, stop in pairwise(bounds)]
     wire = wire_for(comm, buffer)
     row = buffer.reshape(-1)
     with waiting("tensor"):

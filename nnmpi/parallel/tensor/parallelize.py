@@ -164,9 +164,9 @@ def _part(
         setattr(new, name, own_p)
     for name in layer._buffers.keys() & at.way.parameters:
         value = getattr(layer, name)
-        here = list(whole(value.shape))
-        here[at.way.parameters[name]] = start, stop
-        place = Place("", value.shape, tuple(here))
+        span = list(whole(value.shape))
+        span[at.way.parameters[name]] = start, stop
+        place = Place("", value.shape, tuple(span))
         new.register_buffer(name, value[place.slices].copy(), place)
     if not at.way.pattern.sends and at.way.part is None:
         return new

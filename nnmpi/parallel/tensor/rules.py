@@ -150,8 +150,8 @@ def _has_equal_windows(settings: Options) -> bool:
     """Returns True if a window at the border of an image equals one inside, with padding around the
     image."""
     excludes = not settings.get("count_include_pad", True) and pair(settings["padding"]) != (0, 0)
-    others = (settings.get(name, False) for name in ("ceil_mode", "return_indices"))
-    return settings.get("padding_mode", "zeros") == "zeros" and not (excludes or any(others))
+    unusual = (settings.get(name, False) for name in ("ceil_mode", "return_indices"))
+    return settings.get("padding_mode", "zeros") == "zeros" and not (excludes or any(unusual))
 
 
 def _is_mean(settings: Options) -> bool:

@@ -106,8 +106,8 @@ def shard(
 def _refuse_positions(graph: Graph, ranks: int) -> None:
     """Raises ValueError for a model in which nothing can be cut along positions."""
     ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
-    made = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
-    longest = max((sample[0] for sample in made if len(sample) == 2), default=0)
+    samples = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
+    longest = max((sample[0] for sample in samples if len(sample) == 2), default=0)
     few = [node for node, _ in ways if node.settings.get("num_heads", ranks) < ranks]
     why = "the model has none between layers that are divided"
     remedy = "leave --sequence-parallel out"
@@ -146,8 +146,8 @@ class _Search:
         self.wanted = wanted_ways(graph, constraints.ways, self.branches.nodes)
         uses = Counter(v for node in graph.nodes for v in node.variables)
         self.ways = self.choices.ways
-        both = zip(graph.nodes, self.ways, strict=True)
-        calls = Counter(node.name for node, ways in both if any(way.rebuilds for way in ways))
+        pairs = zip(graph.nodes, self.ways, strict=True)
+        calls = Counter(node.name for node, ways in pairs if any(way.rebuilds for way in ways))
         self.last: dict[Subject, int] = {}
         for k, node in enumerate(graph.nodes):
             self.last |= {("edge", e): k for e in node.inputs}
@@ -192,9 +192,9 @@ class _Search:
         for k in range(len(self.graph.nodes)):
             of_nodes.append([])
             least: dict[State, PlanCost] = {}
-            known: dict[Any, list[tuple[NodeChoice, dict[Subject, Any]]]] = {}
+            known_choices: dict[Any, list[tuple[NodeChoice, dict[Subject, Any]]]] = {}
             for state, cost in reached.items():
-                for choice, after in self._next(k, dict(state), known):
+                for choice, after in self._next(k, dict(state), known_choices):
                     total = cost.plus(choice.cost)
                     of_nodes[k].append(Transition(state, choice, after, total))
                     least[after] = min(total, least.get(after, total))
@@ -220,7 +220,7 @@ class _Search:
     def _next(
         self,
         k: int,
-        known: dict[Subject, Any],
+        state: dict[Subject, Any],
         known_choices: dict[
             tuple[AxisCut | None, ...], list[tuple[NodeChoice, dict[Subject, Any]]]
         ],
@@ -228,23 +228,23 @@ class _Search:
         """Yields the choices for node k in a state, with the states that follow; `known_choices`
         caches choices and their facts by the cuts of the inputs."""
         node = self.graph.nodes[k]
-        cuts = tuple(known.get(("edge", e)) for e in node.inputs)
+        cuts = tuple(state.get(("edge", e)) for e in node.inputs)
         if cuts not in known_choices:
             is_shared = any(("variable", v) in self.last for v in node.variables)
-            here = (
+            choices = (
                 [NodeChoice(OF_BRANCH, PlanCost())] * (not any(cuts))
                 if k in self.branches.nodes
                 else self._choices(k, cuts, is_shared)
             )
             known_choices[cuts] = [
                 (choice._replace(cost=self._cost(k, choice)), self._facts(node, choice, cuts))
-                for choice in here
+                for choice in choices
                 if choice.output is None or not any(self.needed[e] for e in node.outputs)
             ]
         for choice, facts in known_choices[cuts]:
-            if any(known.get(subject, fact) != fact for subject, fact in facts.items()):
+            if any(state.get(subject, fact) != fact for subject, fact in facts.items()):
                 continue
-            after = known | facts
+            after = state | facts
             if choice.output is not None:
                 after |= {("edge", e): choice.output for e in node.outputs}
             yield choice, frozenset((of, f) for of, f in after.items() if self.last.get(of, k) > k)
@@ -292,8 +292,8 @@ class _Search:
             return "its parameters are used in another way too"
         if choice.way is WHOLE:
             return "its input is whole" if self.ways[k] else "no rule says how to divide it"
-        others = [(t.total, t.choice.words) for t in of_node if t.choice.words != choice.words]
-        cost, words = min(others, default=(total, ""))
+        rivals = [(t.total, t.choice.words) for t in of_node if t.choice.words != choice.words]
+        cost, words = min(rivals, default=(total, ""))
         if words and cost.copied == total.copied and cost.whole != total.whole:
             return f"{total.whole:,} whole activations for a sample; {cost.whole:,} as {words}"
         if words and cost.copied == total.copied:
@@ -310,8 +310,8 @@ class _Search:
                 if way.pattern.divides:
                     size = channels(self.graph, node, way)
                     even_bounds(size, self.ranks, f"layer {node.name} ({node.kind})")
-        given = ", ".join(f"{path}={how}" for path, how in self.wanted.items())
-        why = f" with {given}: leave some of these out" if given else ""
+        given_ways = ", ".join(f"{path}={how}" for path, how in self.wanted.items())
+        why = f" with {given_ways}: leave some of these out" if given_ways else ""
         raise ValueError(f"no way was found to divide the model among {self.ranks} ranks{why}")
 
 
@@ -320,5 +320,5 @@ def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
     if len(reached) <= MOST:
         return reached
     least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))
-    kept = [*sorted(reached, key=reached.__getitem__)[: MOST - 1], least_cut]
-    return {state: reached[state] for state in kept}
+    followed = [*sorted(reached, key=reached.__getitem__)[: MOST - 1], least_cut]
+    return {state: reached[state] for state in followed}

@@ -174,8 +174,8 @@ class SampleSharded(NamedTuple):
     comm: Comm
 
     def of(self, x: Any, is_part: bool = False) -> Spec:
-        known = sample_bounds(x, self.comm) if is_part else bounds(len(x), self.comm.size)
-        return AxisSharded(self.comm, known, 0)
+        cut = sample_bounds(x, self.comm) if is_part else bounds(len(x), self.comm.size)
+        return AxisSharded(self.comm, cut, 0)
 
 
 LayerSpec: TypeAlias = Spec | SampleSharded

@@ -100,7 +100,7 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
         *_other_parts(costs, step),
     ]
     sums = sum(part.seconds for part in parts if part.term == "sums")
-    if sums > step.time.sums:
+    if sums > step.time.sums:  # sums run behind passes: a negative part makes the term add up
         parts.append(StepPart("sums", HIDDEN, 1, step.time.sums - sums))
     order = {term: k for k, term in enumerate(step.time._fields)}
     shown = [part for part in parts if round(part.seconds, SHOWN)]

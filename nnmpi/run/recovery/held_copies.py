@@ -111,7 +111,8 @@ def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
     """The versions of the model that this rank has: the current one (with `copies=False` in the
     arrays that the next step changes), backups, and the one at the start of the epoch."""
     start, last = session.epoch_start, session.strategy.last
-    if start is None or start.version < session.run.state.step:  # else some is of later steps
+    # otherwise an epoch with servers is under way, and some values are of later steps
+    if start is None or start.version < session.run.state.step:
         facts = session.version_facts()
         version = max(facts.counters.state.step, last.version if last else 0)
         yield HeldVersion(version, session.snapshot(copies).owned, facts)

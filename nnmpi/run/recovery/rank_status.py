@@ -57,7 +57,8 @@ class RankStatus(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of steps that this rank has made, without those it has gone back behind."""
+        """The number of steps that this rank has made, less those that it has undone by going
+        back."""
         return self.counters.state.step if self.counters else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[HeldCopy, ...]:
@@ -111,13 +112,11 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
     source, _ = newest(chain.from_iterable(w.holds for w in workers))
     made, missing = newest(chain.from_iterable(w.can_hold(decision) for w in workers))
     makes_step = made is not None and (source is None or made.version > source.version)
-    source = (
-        made if makes_step else source
-    )  # a version that a rank has is not given up without need
+    source = made if makes_step else source  # never give up a version that is whole already
     checkpoint = max(status.checkpoint for status in workers)
-    if source and source.version < checkpoint:
+    if source and source.version < checkpoint:  # go back to the checkpoint, which is newer
         missing, source, makes_step = f"memory only has step {source.version}", None, False
-    elif not any(status.step for status in workers):  # it begins again
+    elif not any(status.step for status in workers):  # no step was made: begin again
         missing = ""
     first = min(workers, key=_progress)
     known = [status.counters for status in workers if status.counters]

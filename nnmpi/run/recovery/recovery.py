@@ -68,8 +68,8 @@ class Recovery:
     def __init__(self, comm: Comm) -> None:
         self.survivors = Survivors(comm)
         self.stage, self.recoveries = RunStage.SETTING_UP, list[Event]()
-        self._was_spare = self._had_spare = False  # this rank, and any, since the last loss
-        self._session_id = 0  # of the session, or of the one that is to come: the same on all ranks
+        self._was_spare = self._had_spare = False  # this rank, or any rank, since the last loss
+        self._session_id = 0  # of the current session or the next one; equal on all ranks
         self._kept: dict[tuple[int, int], HeldVersion] = {}  # by version and session
         self._decision: Decision | None = None  # of the step in which a rank was lost
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
@@ -80,7 +80,8 @@ class Recovery:
         comm = self.survivors.all
         layout = FittedLayout(trainer.requested, comm.size, 0, "")
         with suppress(RankLost):
-            if comm.is_abandoned:  # where MPI started; one rank alone sends nothing that would tell
+            # lost while MPI started; one rank alone sends no message that would raise RankLost
+            if comm.is_abandoned:
                 raise RankLost("a rank was lost before the Trainer was made")
             if trainer.requested.elastic:
                 layout = fitted(trainer.requested, comm)
@@ -95,11 +96,11 @@ class Recovery:
         """Returns what f returns on the ranks that work; after a loss these call f again, which
         goes on from where the run is."""
         while True:
-            if self.survivors.work is None:  # it may be the only one that knows of the run
+            if self.survivors.work is None:  # a spare rank may be the last one that knows of it
                 self.stage = RunStage.RUNNING
             with suppress(RankLost):
                 return self.survivors.end(f)
-            self._recover(trainer)  # after the block, as the traceback has the old session
+            self._recover(trainer)  # outside the block: the traceback keeps the old session alive
 
     def keep_snapshot(self, run: RunState, snapshot: Snapshot) -> None:
         """Keeps a snapshot, because the session is about to end, and the next one is made from
@@ -158,7 +159,7 @@ class Recovery:
             "seconds": round(time.perf_counter() - began, 4),
             "steps_again": max(made - step, 0),
         }
-        if self.survivors.work is not None:  # spare ranks tell nothing
+        if self.survivors.work is not None:  # spare ranks report nothing
             self.recoveries.append(event)
 
     def _leave(self, session: Session, plan: RecoveryPlan) -> None:
@@ -172,7 +173,7 @@ class Recovery:
         for version in versions(session, copies=True):
             key = version.version, self._session_id
             known = self._kept.setdefault(key, version)
-            if known is not version:  # a backup, which has parts of others too
+            if known is not version:  # a backup of the same version also has parts of other ranks
                 more = {have.range: have for have in (*version.ranges, *known.ranges)}
                 self._kept[key] = known._replace(ranges=[*more.values()])
         session.leave()
@@ -283,7 +284,7 @@ class Recovery:
         run, session, holds = trainer.run, trainer.session, list[HeldCopy]()
         last = None if session.is_closed else session.strategy.last
         if not session.is_closed:
-            with suppress(RankLost):  # where parameters are gathered again for steps
+            with suppress(RankLost):  # resharding may communicate with the lost rank
                 session.reshard()
             self._tensors = tensors_of(session.model)
             holds += [self._held_copy(version, self._session_id) for version in versions(session)]

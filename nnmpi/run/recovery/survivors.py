@@ -33,7 +33,7 @@ class Survivors:
     def shrink(self) -> None:
         """Replaces the Comm by one of the remaining ranks: a new era begins."""
         while True:
-            with suppress(RankLost):  # one more
+            with suppress(RankLost):  # another rank was lost meanwhile: shrink again
                 self.all = self.all.shrink()
                 return
 
@@ -96,7 +96,8 @@ class Survivors:
     def wait(self) -> None:
         """Waits, on a spare rank, until the others have ended their run, or have all failed."""
         over = self.all.irecv(np.zeros(1), 0)
-        while not over.done:  # `poll` of the work would count as a wait, which may be too long
+        # not `over.poll()`: the watchdog counts it as a wait, which may outlast NNMPI_TIMEOUT
+        while not over.done:
             self.all.poll()
             time.sleep(PAUSE)
 

@@ -54,7 +54,7 @@ def _agreed(function: MakeOptimizer, comm: Comm, named: Named) -> Optimizer:
                 "to freeze one, set its requires_grad in `build`"
             )
         groups = [plain(group) for group in optimizer.param_groups]
-    except Exception as error:  # of one rank, perhaps: all ranks raise
+    except Exception as error:  # perhaps on this rank only: exchange it, so that all ranks raise
         is_text, cause = isinstance(error, ValueError), error
         problem = str(error) if is_text else f"raised {type(error).__name__}: {error}"
     of_ranks = gather_objects(comm, (problem, repr(groups)))

@@ -62,7 +62,7 @@ def warning(
         layout.all, lambda: probe(part, task, arrangement, train.gather(rows, want))
     )
     of_all = gather_objects(layout.all, message)
-    layout.axis["tp"].free_sums()  # of the layers of a few samples
+    layout.axis["tp"].free_sums()  # shared memory for a few samples; steps need other sizes
     return next(filter(None, of_all), "")
 
 
@@ -102,7 +102,7 @@ def probe(part: ModelPart, task: Task, arrangement: Arrangement, batch: Batch) -
         except Exception:
             if not edges:
                 raise
-            continue  # a module may not take the activations that were made up for it
+            continue  # a module may refuse random activations: that is no fault of the user
         if number == len(part.boundaries) and _cuts(arrangement):
             _check_loss(task.objective.loss, passes[-1][0][-1].arrays[0], batch.y)
     return message

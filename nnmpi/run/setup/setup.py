@@ -103,7 +103,7 @@ def set_up(
     if build is not None:
         config = replace(config, model=_name_of(build))
     config, build = all_or_none(comm, lambda: models.resolved(config, build))
-    is_first = config.download and comm.rank == 0  # the others then look for what it has fetched
+    is_first = config.download and comm.rank == 0  # the others then find the file that it fetched
 
     def checked() -> tuple[Backend, Criterion, Dataset | None]:
         native.check()
@@ -126,9 +126,9 @@ def set_up(
         train, test = _loaders(config, dataset, standardiser, criterion)
         steps = total_steps(config, len(train))
         schedules = partial(schedule_of, config, given.schedule)
-        schedules(steps)(0)  # raises ValueError for what is no factor
+        schedules(steps)(0)  # raises ValueError now, not in the first step
         make = partial(optimizer_of, config, given.optimizer)
-        make(comm)  # raises ValueError for what is no function
+        make(comm)  # raises ValueError unless it is a function
         both = {"optimizer": given.optimizer, "lr_schedule": given.schedule}
         names = {
             name: _name_of(function) for name, function in both.items() if function is not None
@@ -141,11 +141,8 @@ def set_up(
     setup = all_or_none(comm, rest)
     if config.load:
         consistency.check_weights(comm, config.load)
-    functions = {
-        "the metrics": [*metrics],
-        "the options that are functions": [*setup.user_functions],
-    }
-    consistency.check_given(comm, functions, "give all ranks the same functions")
+    names = {"the metrics": [*metrics], "the options that are functions": [*setup.user_functions]}
+    consistency.check_given(comm, names, "give all ranks the same functions")
     return setup
 
 
@@ -176,7 +173,7 @@ def _name_of(function: object) -> str:
 
 
 def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
-    if comm.rank == 0:  # which writes the files
+    if comm.rank == 0:  # only rank 0 writes files
         check_outputs(config)
     strategies.check(config, ranks)
     proof.find(config.schedule)
@@ -198,7 +195,7 @@ def total_steps(config: Config, batches: int) -> int:
 def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dataset) -> Module:
     """The model, whose weights are not initialised yet."""
     label = f"model {shown(config.model)}"
-    make = build or models.builder(config, dataset)  # may import what makes modules
+    make = build or models.builder(config, dataset)  # outside `seeded`: an import may make modules
     if isinstance(make, Module):
         raise ValueError(f"{label} is an nn.Module; give the function or class that makes it")
     with seeded(config.seed):

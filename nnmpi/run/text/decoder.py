@@ -31,7 +31,7 @@ from nnmpi.run.setup.cutting import on_paper, uncut
 from nnmpi.run.setup.setup import build_model, initialise
 from nnmpi.sim.drawing.tables import plural
 
-AXES = 8  # of a tensor that goes to the next stage, at most
+AXES = 8  # the most of a tensor that goes to the next stage: its shape is one message
 TOKEN = 1  # the tag of messages between stages
 NO_LIMIT = sys.maxsize
 
@@ -56,7 +56,7 @@ class Decoder:
         on: Backend,
         gather_scores: Callable[[Tensor], np.ndarray] = Tensor.numpy,
     ) -> None:
-        if layout.axis["pp"].size == 1:  # it has all stages
+        if layout.axis["pp"].size == 1:  # this rank has all stages: run them as one
             part = part._replace(stages={0: part.model}, boundaries=())
         self._part, self._layout, self._on, self._gather_scores = part, layout, on, gather_scores
         self._positions, self._keeps = positions, isinstance(part.model, GPT)
@@ -81,6 +81,7 @@ class Decoder:
         chosen = np.array([-1])
         if scores is not None and np.isfinite(scores.max()):
             chosen[0] = choose(scores)
+        # -1 says that the scores are not finite: only the last stage has them, and all must know
         self._layout.all.broadcast(chosen, self._layout.mesh.group(0, "pp")[-1])
         if chosen[0] < 0:
             self._layout.all.agree(
@@ -107,8 +108,8 @@ class Decoder:
         return scores
 
     def _send(self, y: Any, number: int) -> None:
-        """Sends the output of a stage to the rank of the next stage, each tensor behind its
-        shape."""
+        """Sends the output of a stage to the rank of the next stage: for each tensor its shape,
+        then its data."""
         pp = self._layout.axis["pp"]
         to = (number + 1) % pp.size
         for output in y if isinstance(y, tuple) else (y,):
@@ -118,7 +119,7 @@ class Decoder:
             pp.isend(np.ascontiguousarray(backend.to_host(output.data)), to, TOKEN).wait()
 
     def _receive(self, number: int) -> Iterator[Tensor]:
-        """The tensors of the previous stage, each received behind its shape."""
+        """Receives the tensors of the previous stage: for each its shape, then its data."""
         pp = self._layout.axis["pp"]
         source = (number - 1) % pp.size
         for edge in self._part.boundaries[number - 1]:

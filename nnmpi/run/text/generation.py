@@ -188,7 +188,7 @@ def texts(tokens: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
     """The text of tokens, piece by piece: tokens that are parts of a character wait for the rest of
     it."""
     pending: list[int] = []
-    done = 0  # characters of theirs that have been given
+    done = 0  # characters of the pending tokens that were yielded
     for token in tokens:
         pending.append(token)
         text = tokenizer.decode(pending)

@@ -20,7 +20,7 @@ def _oracle(name: str, states: int) -> Any:
     """PyTorch's cell, step by step on all sequences; masks leave out what is padding."""
 
     def run(t: Any, x: Any, *arguments: Any, **options: Any) -> Any:
-        of = options["of"]
+        of = options["sequences"]
         x = x.swapaxes(0, 1) if of.batch_first else x
         cell, steps, sequences = getattr(t, name), len(x), x.shape[1]
         lengths = t.tensor(of.lengths or [steps] * sequences)
@@ -61,7 +61,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
                 recurrent,
                 ((N, T, K) if first else (T, N, K), *initial, (rows, K), (rows, H), *biases),
                 _oracle(cell, states),
-                {"mode": mode, "of": Sequences(lengths, reverse, first)},
+                {"mode": mode, "sequences": Sequences(lengths, reverse, first)},
                 smooth="relu" not in name,
             ),
         )
@@ -78,7 +78,7 @@ def _empty() -> Iterator[tuple[str, Case]]:
                 recurrent,
                 (shape, *initial, (rows, K), (rows, H), (rows,), (rows,)),
                 _oracle(cell, states),
-                {"mode": mode, "of": Sequences(reverse=reverse)},
+                {"mode": mode, "sequences": Sequences(reverse=reverse)},
                 smooth="relu" not in name,
             ),
         )
