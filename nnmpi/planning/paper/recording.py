@@ -28,12 +28,7 @@ from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.memory_meter import Meter, memory_meter
-from nnmpi.planning.paper.sharded_model import (
-    ShardedModel,
-    recorded_rank,
-    sharded_model,
-    sharding_key,
-)
+from nnmpi.planning.paper.sharded_model import ShardedModel, recorded_rank, shard_key, sharded_model
 from nnmpi.planning.paper.stage import (
     PaperStage,
     PassBytes,
@@ -46,7 +41,8 @@ from nnmpi.schedules.op import Kind
 
 
 class NullOpRecorder:
-    """A recorder of autograd ops that ignores them; while it is set, no pass counts as training."""
+    """A recorder of autograd ops that ignores them; while it is set, layers run as when a model is
+    traced."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
@@ -103,7 +99,7 @@ def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: i
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
     rank = recorded_rank(a, rank, stage, samples)
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
-    key = *sharding_key(a, rank), nodes.start, nodes.stop, samples, adds, halves
+    key = *shard_key(a, rank), nodes.start, nodes.stop, samples, adds, halves
     if key not in cache:
         try:
             cache[key] = recorded(a, rank, stage, samples, META, halves)
@@ -127,13 +123,7 @@ class _Recording:
     """Runs and records the passes of one stage."""
 
     def __init__(
-        self,
-        a: Arrangement,
-        cut: ShardedModel,
-        rank: int,
-        stage: int,
-        samples: int,
-        meter: Meter,
+        self, a: Arrangement, cut: ShardedModel, rank: int, stage: int, samples: int, meter: Meter
     ) -> None:
         self._a, self._cut, self._rank, self._stage, self._samples = a, cut, rank, stage, samples
         self._meter, self._is_last = meter, stage == len(a.stages) - 1
