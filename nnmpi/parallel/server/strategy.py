@@ -70,7 +70,7 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
 
 
 class ServerStrategy:
-    """What workers and servers have in common: a store, an optimizer, how training begins and
+    """The common part of workers and servers: a store, an optimizer, and how training begins and
     ends."""
 
     position: WorkerPosition | None = None

@@ -77,9 +77,9 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
             edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
             has_gradient = any(edge.requires_grad for edge in edges)
             halves = has_gradient and _has_halves(a)
-            record = partial(_kept_record, cut, rank, samples, halves)
-            return repeated.put_together(parts, record, has_gradient)
-        return _kept_record(a, rank, samples, _has_halves(a), stage)
+            record = partial(_cached_passes, cut, rank, samples, halves)
+            return repeated.joined_sections(parts, record, has_gradient)
+        return _cached_passes(a, rank, samples, _has_halves(a), stage)
     finally:
         recording.reset(token)
 
@@ -93,7 +93,7 @@ def _has_halves(a: Arrangement) -> bool:
     return any(op.kind is Kind.I for rank in ranks for op in ops(a, rank, count))
 
 
-def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
+def _cached_passes(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
     """The recorded passes of a stage, cached for all arrangements that cut its layers in the same
     way."""
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache

@@ -62,14 +62,14 @@ def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     way."""
     cache, key = a.graph.source.cache, (*shard_key(a, rank), on)
     if on is not META:  # its arrays have data: do not keep them
-        return _made(a, rank, on)
+        return _make(a, rank, on)
     if key not in cache:
-        cache[key] = _made(a, rank, on)
+        cache[key] = _make(a, rank, on)
     cut: ShardedModel = cache[key]
     return cut
 
 
-def _made(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
+def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     graph, recorder, state = a.graph, PassRecorder(), rank_state(a, rank)
     model, layout = graph.source.make(), layout_on_paper(a, state)
     groups = {name: comm.members for name, comm in layout.axis.items()}
