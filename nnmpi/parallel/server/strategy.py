@@ -121,7 +121,7 @@ class ServerStrategy:
         """
         comm = self.layout.all
         wire = wire_of(comm, self._task.on)
-        wire.broadcast(self._store.flat)
+        wire.broadcast(self._store.flat)  # worker 0 has pulled the newest parameters with DONE
         for _, buffer in self._task.model.named_buffers():
             wire.broadcast(buffer)
         counters = gather_objects(comm, self._staleness)[self.layout.workers]

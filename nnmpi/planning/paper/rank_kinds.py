@@ -66,8 +66,8 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """What the first of these ranks holds and sends, as a RankKind; with --verify it holds a whole
-    model too."""
+    """A RankKind with the bytes that the first of these ranks holds and sends; with --verify it
+    holds a whole model too."""
     first, single = ranks[0], single_rank(a) if a.config.verify else None
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
