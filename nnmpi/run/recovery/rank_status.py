@@ -57,7 +57,8 @@ class RankStatus(NamedTuple):
 
     @property
     def step(self) -> int:
-        """The number of steps that this rank has made, without those it has gone back behind."""
+        """The number of steps that this rank has made, less those that it has undone by going
+        back."""
         return self.counters.state.step if self.counters else 0
 
     def can_hold(self, decision: Decision | None) -> tuple[HeldCopy, ...]:
