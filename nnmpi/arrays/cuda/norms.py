@@ -135,7 +135,8 @@ def column_sum_loop(g: Array, out: Array) -> Any:
 
 
 def _of_channels(name: str, wide: Sequence[Array], w: Array | None, args: Sequence[Any]) -> Any:
-    """Launches a kernel on float32 statistics, and weights of any supported dtype."""
+    """Launches a kernel on float32 statistics and weights of any supported dtype, one element per
+    channel; returns NotImplemented for arrays that do not fit."""
     if not fits(wide[0]) or not are_dense(np.float32, *wide):
         return NotImplemented
     if w is not None and (not fits(w) or not are_dense(w.dtype, w)):
