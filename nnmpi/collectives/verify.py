@@ -136,7 +136,7 @@ def _rows(t: int, step: Step, p: int) -> list[Step]:
         form = "a peer must be a number or one a rank, and a range two of them, (lo, hi)"
         raise PlanError(f"round {t}: {form}: {error}") from None
     if not isinstance(step.reduce, bool | np.bool_):
-        raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}, not True or False for all")
+        raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}; use one bool for all ranks")
     for r, s in enumerate(rows):
         fields = {"to": (s.to,), "send": s.send, "source": (s.source,), "recv": s.recv}
         for name, values in fields.items():

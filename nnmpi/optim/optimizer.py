@@ -3,7 +3,7 @@
 Rules:
 
 - Nothing in this file communicates. A rank updates what the store's `owned` yields, and has
-  optimizer state for that only; `Entries.of_optimizer` collects the state of all ranks, and
+  optimizer state for that only; `FullState.of_optimizer` collects the state of all ranks, and
   `planning/paper/rank.py` counts its bytes.
 - Ranges are found again when `_dependencies` changes, which each step compares. If ranges come to
   depend on something else, add it there, or clear `_ranges_of` as `take` does.

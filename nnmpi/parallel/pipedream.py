@@ -126,8 +126,8 @@ class InFlight(Sequence[Batch]):
         del self._in_memory[i]
 
     def load(self, i: int) -> Load:
-        """Returns batch i as the load of a step; its ports can reach other batches too, whose
-        messages may be on their way."""
+        """Returns batch i as the load of a step; its ports can reach other batches too, which may
+        have messages on their way."""
         return self._at(i)._replace(micro=self)
 
     def _at(self, i: int) -> Load:

@@ -129,7 +129,7 @@ class Schedule(NamedTuple):
         if v > 1 and not self.virtual:
             raise ValueError(
                 f"this schedule ({self.about}) has one stage a rank, got {v} virtual stages: "
-                "leave them out or take the schedule interleaved"
+                "leave them out or take --schedule interleaved"
             )
 
 

@@ -41,15 +41,15 @@ def attention(
     if mask is not None:
         (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
         mask = xp_of(q).broadcast_to(mask, (N, H, T, S)).reshape(N, K, H // K, T, S)
-    how = Scores(scale, mask, causal, keep)
+    scores = Scores(scale, mask, causal, keep)
     y, lse = _by_position((*q.shape[:3], v.shape[3]), q), _lse(q, k)
-    kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k), lse)
+    kernels.attention(_grouped(q, k), k, v, scores, _grouped(y, k), lse)
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
         dq, dk, dv = gradients = [_by_position(a.shape, a) for a in (q, k, v)]
         rows, of_rows = (_grouped(q, k), k, v), (_grouped(dq, k), dk, dv)
         of_y = _grouped(y, k), lse, _grouped(g, k)
-        kernels.attention_gradients(*rows, how, *of_y, *of_rows)
+        kernels.attention_gradients(*rows, scores, *of_y, *of_rows)
         return gradients
 
     return Result(y, shared_vjps(3), prepare)
@@ -65,15 +65,15 @@ def self_attention(
     """
     (q, k, v), xp = _parts(qkv), xp_of(qkv)
     N, T, H, _, D = qkv.shape
-    y, how = xp.empty((N, T, H, D), qkv.dtype), Scores(scale, causal=causal, keep=keep)
+    y, scores = xp.empty((N, T, H, D), qkv.dtype), Scores(scale, causal=causal, keep=keep)
     rows, lse = _grouped(y.transpose(0, 2, 1, 3), k), _lse(q, k)
-    kernels.attention(_grouped(q, k), k, v, how, rows, lse)
+    kernels.attention(_grouped(q, k), k, v, scores, rows, lse)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp.empty(qkv.shape, qkv.dtype)
         dq, dk, dv = _parts(d)
         of_rows = _grouped(g.transpose(0, 2, 1, 3), k), _grouped(dq, k), dk, dv
-        kernels.attention_gradients(_grouped(q, k), k, v, how, rows, lse, *of_rows)
+        kernels.attention_gradients(_grouped(q, k), k, v, scores, rows, lse, *of_rows)
         return d
 
     return Result(y, (vjp,))
@@ -140,7 +140,7 @@ def _angles(x: Array, base: float, positions: Array | None) -> Array:
     """The rotation angles (N or 1, T, 1, ..., D / 2) in float64, since large ones lose digits in
     float32."""
     xp, D = xp_of(x), x.shape[-1]
-    at = xp.arange(x.shape[1]) if positions is None else positions
-    angles = at[..., None] * float(base) ** (-xp.arange(0, D, 2, dtype="float64") / D)
-    lead = at.shape if at.ndim == 2 else (1, *at.shape)
+    position = xp.arange(x.shape[1]) if positions is None else positions
+    angles = position[..., None] * float(base) ** (-xp.arange(0, D, 2, dtype="float64") / D)
+    lead = position.shape if position.ndim == 2 else (1, *position.shape)
     return angles.reshape(*lead, *(1,) * (x.ndim - 3), D // 2)

@@ -40,10 +40,10 @@ def invert(a: Array) -> Result:
 
 def _check_bits(symbol: str, *values: Array) -> None:
     for v in values:
-        kind = v.dtype.name if hasattr(v, "dtype") else type(v).__name__
-        if "float" in kind:
+        dtype = v.dtype.name if hasattr(v, "dtype") else type(v).__name__
+        if "float" in dtype:
             raise TypeError(
-                f"{symbol} takes booleans or integers, not {kind}: compare first, "
+                f"{symbol} takes booleans or integers, not {dtype}: compare first, "
                 "as in (t > 0) & (t < 1)"
             )
 

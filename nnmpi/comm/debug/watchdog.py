@@ -170,7 +170,7 @@ class Watchdog:
         if not self._reported:
             self._reported = True
             if self._ended.is_set():
-                print_error(f"rank {self._rank} has come to its end {self._last_call()}")
+                print_error(f"rank {self._rank} has reached its end {self._last_call()}")
             else:
                 print_error(report(self._rank, self._progress, self._main, late))
 

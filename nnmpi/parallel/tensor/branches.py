@@ -175,8 +175,8 @@ def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
 
 
 def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:
-    """Returns the rank of each branch, where `sizes` are the numbers of their elements, and `used`
-    their parameters."""
+    """Returns the rank of each branch, given the element count of its parameters (`sizes`) and the
+    parameters (`used`)."""
     groups = overlapping(used)
     load, count, owners = [0] * ranks, [0] * ranks, [0] * len(sizes)
     for members in sorted(groups, key=lambda group: (-sum(sizes[i] for i in group), group)):
@@ -192,7 +192,7 @@ def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tup
 
 
 class BranchesOnRanks(Branches):
-    """A Branches module of which each rank of `comm` computes its own branches."""
+    """A Branches module whose branches are divided among the ranks of `comm`."""
 
     comm: Comm
     call: BranchCall

@@ -252,7 +252,8 @@ class _Search:
     def _facts(
         self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
     ) -> dict[Subject, Any]:
-        """Returns what a choice fixes for parameters and modules: all uses of one must agree."""
+        """Returns the facts that a choice fixes for parameters and modules: all uses of one must
+        agree."""
         facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
         facts["module", node.name] = (choice.words, choice.bounds, *cuts)
         return {subject: fact for subject, fact in facts.items() if subject in self.last}
