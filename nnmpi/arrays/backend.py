@@ -81,8 +81,7 @@ device = get
 
 
 def allow_tf32(on: Backend, allowed: bool) -> None:
-    """Sets whether a GPU may round the factors of float32 products to TF32 (11 bits); a CPU never
-    does.
+    """Sets whether a GPU may round factors of float32 products to TF32 (11 bits); a CPU never does.
 
     CuPy keeps this setting for the whole process.
     """

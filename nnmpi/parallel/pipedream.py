@@ -239,6 +239,7 @@ class OverlappingSteps:
         self._last, self._first_step, self._stops = count - 1, start.step, False
         self._batches, self._reports = InFlight(loads, count), dict[int, StageReport]()
         self._executor.begin(self._batches.load(0))
+        # batches that are in flight before the first update use the current version on all stages
         for micro in range(min(self._count, count) if self._vertical else 0):
             self._store.retain(micro, self._store.newest)
         ops = stream(self._count, self._number, lambda: self._last)

@@ -56,8 +56,7 @@ def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
 
 
 def _matrices(a: Array) -> Matrices | None:
-    """Finds the memory order of an array's matrices; None if neither rows nor columns are
-    adjacent."""
+    """Finds the memory order of an array's matrices; None if neither is contiguous."""
     rows, columns = a.shape[-2:]
     down, right = (s // a.itemsize for s in a.strides[-2:])
     ld = down if rows > 1 else columns
@@ -78,8 +77,7 @@ def _read(a: Array, lead: tuple[int, ...]) -> Matrices:
 
 
 def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
-    """Multiplies matrices, with one cuBLAS call for all those that follow at a constant
-    distance."""
+    """Multiplies matrices, with one cuBLAS call for all at a constant distance."""
     xp = xp_of(c.array)
     blas, handle = xp.cuda.cublas, xp.cuda.get_cublas_handle()
     (m, k), n = a.array.shape[-2:], c.array.shape[-1]

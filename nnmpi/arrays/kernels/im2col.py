@@ -76,7 +76,7 @@ class Im2col:
         self.padded = self._zeros(0 if self.unpadded else chunk, x.dtype)
 
     def _zeros(self, n: int, dtype: Any) -> Array:
-        """Makes n padded images of zeros, (n, Hp, Wp, C); narrow images lie in memory as planes."""
+        """Makes n padded images of zeros, (n, Hp, Wp, C); narrow images are stored as planes."""
         (_, H, W, C), (rows, columns) = self.x.shape, self.windows
         size = (rows.padded(H), columns.padded(W))
         if not self.narrow:
@@ -112,8 +112,8 @@ class Im2col:
         return self.padded[:n]
 
     def _columns(self, s: slice) -> Array:
-        """Returns the columns (groups, T, kh*kw*C) of images x[s]; narrow ones lie transposed in
-        memory."""
+        """Returns the columns (groups, T, kh*kw*C) of images x[s]; narrow ones are stored
+        transposed."""
         if s.start in self.kept:
             return self.kept[s.start]
         places = self._places(self._padded(s))
@@ -265,9 +265,9 @@ def _im2col(x: Array, w: Array, stride: int, pool: bool) -> Im2col:
 
 
 class Direct(Im2col):
-    """Convolution by products of rows of pixels as they lie in memory.
+    """Convolution by products of rows of pixels in place, without columns.
 
-    Padded images are kept for the backward pass, and there are no columns.
+    Padded images are kept for the backward pass.
     """
 
     narrow_up_to = 0  # channels are last

@@ -94,7 +94,7 @@ def prefers_compiled(n: int, K: int, O: int) -> bool:
 
 @partial(kernel, narrow=True)
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
-    """`outputs`; large: whether compiled loops compute products of any size."""
+    """Writes `outputs`; with `large` the compiled loops also compute large products."""
     dot(x, w.T, y)
     bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
 

@@ -66,7 +66,7 @@ threads."""
 
 
 class MixedStep(NamedTuple):
-    """What mixed precision adds to a step: the 16-bit values of the masters p, and a gradient
+    """The mixed-precision part of a step: the 16-bit values of the masters p, and a gradient
     factor."""
 
     values: Array | None = None

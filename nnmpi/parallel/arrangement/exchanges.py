@@ -200,6 +200,7 @@ def algorithm_of_sum(
     if len(group) == 1 or name in ("mpi", "nccl"):  # libraries with algorithms of their own
         return None
     first = [*node_leaders(a, tuple(group)).values()]
+    # within a node shared memory sends nothing; the leaders of nodes run a ring
     if name in ("shared", "hierarchical") and len(first) > 1:
         algorithm, group = RING, first
     elif name == "shared":

@@ -201,7 +201,7 @@ class BranchesOnRanks(Branches):
         given, comm, call = self.given(inputs, named), self.comm, self.call
         distinct = {id(x): x for args in given.values() for x in args}
         needed = [x for x in distinct.values() if isinstance(x, Tensor) and x.requires_grad]
-        entered = {id(x): copy(x, comm) for x in needed}
+        entered = {id(x): copy(x, comm) for x in needed}  # gradients are summed over ranks
         outputs = []
         for (name, branch), owner in zip(self.items(), call.owners, strict=True):
             if owner == comm.rank:

@@ -148,6 +148,7 @@ class _Search:
         self.ways = self.choices.ways
         pairs = zip(graph.nodes, self.ways, strict=True)
         calls = Counter(node.name for node, ways in pairs if any(way.rebuilds for way in ways))
+        # after its last use a subject leaves the state, so that few states differ
         self.last: dict[Subject, int] = {}
         for k, node in enumerate(graph.nodes):
             self.last |= {("edge", e): k for e in node.inputs}
