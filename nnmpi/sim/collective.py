@@ -113,5 +113,5 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
 
 
 def _spread(ranks: NDArray[np.float64] | NDArray[np.int_]) -> Record:
-    """The minimum, mean and maximum over all ranks."""
+    """The minimum, mean and maximum of a figure that each rank has, as a record."""
     return {"least": ranks.min().item(), "mean": ranks.mean().item(), "most": ranks.max().item()}

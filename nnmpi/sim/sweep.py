@@ -41,7 +41,7 @@ def sweep(
 
 
 def _text(by: str, r: Record) -> str:
-    """The number of bytes or ranks of a record, with its unit."""
+    """A record's number of bytes or ranks as text, with its unit."""
     return f"{r['ranks']:,} ranks" if by == "ranks" else amount(r["bytes"])
 
 

@@ -79,8 +79,7 @@ def _full_like(a: Any, value: Any, *args: Any, **options: Any) -> Any:
 
 @_register(np.einsum)
 def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any) -> Any:
-    """Computes np.einsum of arrays without data; a view where einsum of small examples makes
-    one."""
+    """Computes np.einsum of arrays without data; a view if einsum of small examples makes one."""
     terms, arrow, output = equation.partition("->")
     if not arrow or "." in equation:
         refuse(f"numpy.einsum of {equation}")
