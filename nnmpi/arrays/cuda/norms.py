@@ -79,6 +79,7 @@ def _columns(
     if not (fits(first) and plain and outs_fit and all(a.shape == first.shape for a in numbers)):
         return NotImplemented
     R, T, groups = parts_of(P), type_of(first.dtype), -(-C // COLUMNS)
+    # if there is one part, it is the result, and needs no second stage
     plain = R == 1 and all(out.dtype == np.float32 for out in wanted)
     xp, n = xp_of(first), N * C
     parts = outs if plain else [None if o is None else xp.empty((R, N, C), "float32") for o in outs]
