@@ -19,7 +19,8 @@ LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
-    """The step of ranks 0 and 1, 2 and 3, ... that answer each other's messages, both at once."""
+    """Step t of an exchange in which ranks 0 and 1, 2 and 3, ... answer each other's messages, both
+    at once."""
     partner = only((r ^ 1) < p, r ^ 1)
     return Step(partner, (0, 1), partner, (1, 2), False)
 
