@@ -35,7 +35,8 @@ class Matrices(NamedTuple):
 
 
 def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
-    """Computes `products_loop` of the table, also for matrices along several axes."""
+    """Computes the table's kernel `products_loop` by cuBLAS, also for matrices along several
+    axes."""
     if not is_half(A.dtype) or of(A).is_host or A.dtype != B.dtype or C.dtype.name not in TYPES:
         return NotImplemented
     if not C.size:
@@ -113,6 +114,7 @@ def _batches(
     """
     axes = list[tuple[int, ...]]()
     for n, *distances in zip(lead, *strides, strict=True):
+        # axes that continue each other at one distance in all arrays are one axis
         if n > 1 and axes and all(o == n * i for o, i in zip(axes[-1][1:], distances, strict=True)):
             axes[-1] = (axes[-1][0] * n, *distances)
         elif n > 1:
