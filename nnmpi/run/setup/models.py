@@ -39,8 +39,8 @@ SIZE = "0*[1-9][0-9]{0,8}"
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """The config with the model's name, and a function that makes the model if the name is not
-    enough: it is the model of a folder of --load.
+    """The config, and the function that makes its model or None. For a folder of --load the config
+    names the folder's model, and the function makes it.
 
     Raises ValueError for a dropout that the model cannot have.
     """
