@@ -114,7 +114,8 @@ class GPT2Format(FileFormat):
 
 def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
     """Returns the model of a folder with config.json and model.safetensors, or with the shards of
-    an index; `dropout` is for training it further."""
+    an index; `dropout` applies if it is
+    trained further."""
     sizes = read_sizes(folder)
     model = GPT(*sizes, dropout, published_in(folder))
     form, file = GPT2Format(sizes.heads), weights_in(folder)

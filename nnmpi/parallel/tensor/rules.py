@@ -122,7 +122,7 @@ def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) ->
 
 
 def _head(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns the channels of a head: its query, key and value."""
+    """Returns the number of input channels of one head: query, key and value together."""
     return int(sample[-1] // settings["num_heads"])
 
 

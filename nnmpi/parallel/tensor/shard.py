@@ -122,7 +122,7 @@ def _refuse_positions(graph: Graph, ranks: int) -> None:
         )
         remedy = f"use a --tp of at most {heads}, or {remedy}"
     raise ValueError(
-        "sequence parallelism cuts positions between layers that treat each alone, but "
+        "sequence parallelism divides positions between layers that treat each position alone, but "
         + "; ".join([f"{why}: {remedy}", *graph.notes])
     )
 
