@@ -2,7 +2,7 @@
 weights."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from nnmpi.autograd import Tensor
 from nnmpi.nn import init
@@ -17,6 +17,21 @@ from nnmpi.nn.sequential import Sequential
 
 DEVIATION = 0.02
 """The standard deviation of initial weights."""
+
+
+class GPTSizes(NamedTuple):
+    """The sizes of a GPT."""
+
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int
+    positions: int
+
+    @property
+    def model(self) -> str:
+        """The name of a model of these sizes, as `--model` takes it."""
+        return f"gpt:{self.layers}x{self.heads}x{self.width}"
 
 
 class GPT(Module):
@@ -37,6 +52,7 @@ class GPT(Module):
         published: Mapping[str, Any] | None = None,
     ) -> None:
         check_gpt(layers, heads, width)
+        self.sizes = GPTSizes(layers, heads, width, vocabulary, positions)
         self.heads, self.published = heads, published or {}
         self.wte = Embedding(vocabulary, width)
         self.wpe = PositionalEmbedding(positions, width)

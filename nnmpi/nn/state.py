@@ -1,11 +1,12 @@
 """State dicts and buffers: how files store them, as values; checks of a given state, and copies of
 it into a model.
 
-file  ── names_by_path: names ──► paths     order.to_model(array) ──►  model
-      ◄── name ─────────────────  path      order.to_file(array)
+file  ── names_by_path: names ──► paths     order.to_model(arrays) ──►  model
+      ◄── names ────────────────  path      order.to_files(array)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,27 +24,60 @@ class StorageOrder(NamedTuple):
     """How a file stores the elements of a tensor, whose first axis in the model is the outputs.
 
     is_transposed   the outputs are the last axis in the file
-    heads           with this many attention heads, the file has q of all heads, then k, then v; the
-                    model has q, k, v of each head
+    groups          if not 0, the file has several matrices one behind the other, or each under its
+                    own name, and the model has this many groups of rows of all of them
+    shares          how many of the equal parts of a group each matrix has: (1, 1, 1) for the
+                    query, the key and the value of a head
     """
 
     is_transposed: bool = False
-    heads: int = 0
+    groups: int = 0
+    shares: tuple[int, ...] = (1,)
 
-    def to_model(self, array: np.ndarray) -> np.ndarray:
-        """Returns a whole tensor of a file as the model has it, as a view if possible."""
-        array = array.T if self.is_transposed else array
-        return _swapped(array, 3, self.heads) if self.heads else array
+    def to_model(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the tensor of the model for the whole tensors of a file, as a view if
+        possible."""
+        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        whole = whole.T if self.is_transposed else whole
+        if not self.groups:
+            return whole
+        matrices = np.split(whole, self._ends(len(whole), self.groups))
+        rows = (m.reshape(self.groups, -1, *m.shape[1:]) for m in matrices)
+        return np.concatenate([*rows], axis=1).reshape(whole.shape)
 
-    def to_file(self, array: np.ndarray) -> np.ndarray:
-        """Returns a whole tensor of the model as a file has it, in C order: the inverse of
-        `to_model`."""
-        array = _swapped(array, self.heads, 3) if self.heads else array
-        return np.ascontiguousarray(array.T if self.is_transposed else array)
+    def to_files(self, array: np.ndarray, files: int = 1) -> list[np.ndarray]:
+        """Returns the whole tensors of a file, in C order, for a tensor of the model: the inverse
+        of `to_model`."""
+        matrices = [array]
+        if self.groups:
+            rows = array.reshape(self.groups, -1, *array.shape[1:])
+            parts = np.split(rows, self._ends(rows.shape[1]), axis=1)
+            matrices = [part.reshape(-1, *array.shape[1:]) for part in parts]
+        if files == 1:
+            matrices = [np.concatenate(matrices) if self.groups else array]
+        return [np.ascontiguousarray(m.T if self.is_transposed else m) for m in matrices]
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape in the model of a tensor with this shape in a file."""
-        return shape[::-1] if self.is_transposed else shape
+    def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Returns the shape in the model of the tensors with these shapes in a file."""
+        if len(shapes) == 1:
+            return shapes[0][::-1] if self.is_transposed else shapes[0]
+        whole = sum(shape[0] for shape in shapes if shape), *shapes[0][1:]
+        # shapes that do not belong together make one that no tensor has
+        return whole if [*shapes] == self.shapes(whole, len(shapes)) else sum(shapes, ())
+
+    def shapes(self, shape: tuple[int, ...], files: int = 1) -> list[tuple[int, ...]]:
+        """Returns the shapes in a file of the tensors for a tensor of the model."""
+        if files == 1:
+            return [shape[::-1] if self.is_transposed else shape]
+        unit = shape[0] // sum(self.shares)
+        return [(unit * share, *shape[1:]) for share in self.shares]
+
+    def _ends(self, rows: int, groups: int = 1) -> list[int]:
+        """Returns where the matrices end, except the last one, in this many rows."""
+        parts = sum(self.shares) * groups
+        if rows % parts:
+            raise ValueError(f"{rows} rows are not {parts} equal parts")
+        return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
 
 
 AS_IS = StorageOrder()
@@ -53,19 +87,19 @@ class FileFormat:
     """The names of tensors in a kind of file, and their storage order; by default those of the
     model."""
 
-    def names_by_path(self, names: Iterable[str]) -> dict[str, str]:
+    def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Returns the names in a file by path in the model, without names that are no tensor of the
         model."""
-        return {name: name for name in names}
+        return {name: (name,) for name in names}
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """Returns pairs of names in a file that are one tensor of the model, and so must be
         equal."""
         return []
 
-    def name(self, path: str) -> str | None:
-        """Returns the name to write a tensor under, or None if the file leaves it out."""
-        return path
+    def names(self, path: str) -> tuple[str, ...]:
+        """Returns the names to write a tensor under; none if the file leaves it out."""
+        return (path,)
 
     def order(self, path: str) -> StorageOrder:
         """Returns how a file stores the elements of a tensor."""
@@ -73,15 +107,6 @@ class FileFormat:
 
 
 PLAIN = FileFormat()
-
-
-def _swapped(outputs: np.ndarray, a: int, b: int) -> np.ndarray:
-    """Returns the rows of an array, which are in the order (a, b, rest), in the order (b, a,
-    rest)."""
-    if len(outputs) % (a * b):
-        raise ValueError(f"{len(outputs)} rows are not {a} x {b} equal parts")
-    parts = outputs.reshape(a, b, -1, *outputs.shape[1:])
-    return parts.swapaxes(0, 1).reshape(outputs.shape)
 
 
 def checked_arrays(

@@ -12,7 +12,7 @@ import nnmpi
 from nnmpi import Config, nn
 from nnmpi.arrays.backend import CPU
 from nnmpi.comm import Comm
-from nnmpi.nn.gpt2 import save_gpt2, sizes_of
+from nnmpi.nn.gpt2 import save_gpt2
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import Sampling, generated
 
@@ -56,7 +56,7 @@ def ours(
     **layout: int,
 ) -> list[int]:
     """What the command does, without the texts."""
-    sizes = sizes_of(model())
+    sizes = model().sizes
     config = Config(model=sizes.model, load=folder, dtype=dtype, **layout)
     decoder = loaded(config, sizes, comm, CPU)
     found = list(generated(decoder, prompt, COUNT, how, sizes.vocabulary))
