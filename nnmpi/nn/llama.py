@@ -1,11 +1,11 @@
 """Llama: a transformer of RMSNorm, rotary positions, SwiGLU and grouped queries."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from nnmpi.autograd import Tensor
 from nnmpi.nn import init
-from nnmpi.nn.gpt import DEVIATION
+from nnmpi.nn.gpt import DEVIATION, check_blocks
 from nnmpi.nn.layers.activations import SwiGLU
 from nnmpi.nn.layers.attention import SelfAttention
 from nnmpi.nn.layers.basic import Embedding, Linear
@@ -17,7 +17,7 @@ from nnmpi.nn.sequential import Sequential
 
 
 class LlamaSizes(NamedTuple):
-    """The sizes and settings of a Llama; numbers that are 0 are chosen by `completed`.
+    """The sizes and settings of a Llama; numbers that are 0 are chosen by `checked`.
 
     positions      the most tokens of a text
     kv_heads       the number of keys and values of a position; 0: as many as heads
@@ -45,19 +45,12 @@ class LlamaSizes(NamedTuple):
         shared = f":{self.kv_heads}" * (self.kv_heads not in (0, self.heads))
         return f"llama:{self.layers}x{self.heads}x{self.width}{shared}"
 
-    def completed(self) -> "LlamaSizes":
+    def checked(self) -> Self:
         """Returns the sizes without zeros; raises ValueError unless a Llama can have them."""
+        check_blocks("llama", *self[:3])
         unit = 256 if self.width >= 1024 else 32
-        rounded = -(-(8 * self.width // 3) // unit) * unit
-        kv_heads, intermediate = self.kv_heads or self.heads, self.intermediate or rounded
-        counts = (*self[:5], kv_heads, intermediate)
-        if min(counts) < 1 or self.width % (2 * self.heads) or self.heads % kv_heads:
-            raise ValueError(
-                f"a llama of {self.layers} layers, {self.heads} heads, {kv_heads} heads of keys "
-                f"and width {self.width}: all must be at least 1, the width a multiple of 2 x "
-                "heads, and the heads a multiple of those of keys"
-            )
-        return self._replace(kv_heads=kv_heads, intermediate=intermediate)
+        intermediate = self.intermediate or -(-(8 * self.width // 3) // unit) * unit
+        return self._replace(kv_heads=self.kv_heads or self.heads, intermediate=intermediate)
 
 
 class Llama(Module):
@@ -67,7 +60,7 @@ class Llama(Module):
     """
 
     def __init__(self, sizes: LlamaSizes, published: Mapping[str, Any] | None = None) -> None:
-        self.sizes, self.published = sizes.completed(), published or {}
+        self.sizes, self.published = sizes.checked(), published or {}
         self.embed_tokens = Embedding(sizes.vocabulary, sizes.width)
         self.layers = Sequential(*(LlamaBlock(self.sizes) for _ in range(sizes.layers)))
         self.norm = RMSNorm(sizes.width, sizes.norm_eps)

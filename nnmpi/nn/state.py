@@ -6,7 +6,7 @@ file  ── names_by_path: names ──► paths     order.to_model(arrays) ─
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,25 +37,16 @@ class StorageOrder(NamedTuple):
     def to_model(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         """Returns the tensor of the model for the whole tensors of a file, as a view if
         possible."""
-        whole = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-        whole = whole.T if self.is_transposed else whole
-        if not self.groups:
-            return whole
-        matrices = np.split(whole, self._ends(len(whole), self.groups))
-        rows = (m.reshape(self.groups, -1, *m.shape[1:]) for m in matrices)
-        return np.concatenate([*rows], axis=1).reshape(whole.shape)
+        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+        array = array.T if self.is_transposed else array
+        return array[self._rows(len(array))] if self.groups else array
 
-    def to_files(self, array: np.ndarray, files: int = 1) -> list[np.ndarray]:
+    def to_files(self, array: np.ndarray, files: int) -> list[np.ndarray]:
         """Returns the whole tensors of a file, in C order, for a tensor of the model: the inverse
         of `to_model`."""
-        matrices = [array]
-        if self.groups:
-            rows = array.reshape(self.groups, -1, *array.shape[1:])
-            parts = np.split(rows, self._ends(rows.shape[1]), axis=1)
-            matrices = [part.reshape(-1, *array.shape[1:]) for part in parts]
-        if files == 1:
-            matrices = [np.concatenate(matrices) if self.groups else array]
-        return [np.ascontiguousarray(m.T if self.is_transposed else m) for m in matrices]
+        array = array[np.argsort(self._rows(len(array)))] if self.groups else array
+        arrays = [array] if files == 1 else np.split(array, self._ends(len(array)))
+        return [np.ascontiguousarray(a.T if self.is_transposed else a) for a in arrays]
 
     def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         """Returns the shape in the model of the tensors with these shapes in a file."""
@@ -65,19 +56,20 @@ class StorageOrder(NamedTuple):
         # shapes that do not belong together make one that no tensor has
         return whole if [*shapes] == self.shapes(whole, len(shapes)) else sum(shapes, ())
 
-    def shapes(self, shape: tuple[int, ...], files: int = 1) -> list[tuple[int, ...]]:
+    def shapes(self, shape: tuple[int, ...], files: int) -> list[tuple[int, ...]]:
         """Returns the shapes in a file of the tensors for a tensor of the model."""
         if files == 1:
             return [shape[::-1] if self.is_transposed else shape]
-        unit = shape[0] // sum(self.shares)
-        return [(unit * share, *shape[1:]) for share in self.shares]
+        return [(b - a, *shape[1:]) for a, b in pairwise([0, *self._ends(shape[0]), shape[0]])]
 
-    def _ends(self, rows: int, groups: int = 1) -> list[int]:
-        """Returns where the matrices end, except the last one, in this many rows."""
-        parts = sum(self.shares) * groups
-        if rows % parts:
-            raise ValueError(f"{rows} rows are not {parts} equal parts")
+    def _ends(self, rows: int) -> list[int]:
+        """Returns where the matrices end, except the last one."""
         return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
+
+    def _rows(self, rows: int) -> np.ndarray:
+        """Returns the row of the file for each row of the model."""
+        matrices = np.split(np.arange(rows), self._ends(rows))
+        return np.concatenate([m.reshape(self.groups, -1) for m in matrices], axis=1).ravel()
 
 
 AS_IS = StorageOrder()
@@ -104,6 +96,16 @@ class FileFormat:
     def order(self, path: str) -> StorageOrder:
         """Returns how a file stores the elements of a tensor."""
         return AS_IS
+
+    def arrays(self, path: str, array: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the tensors of a file, by name, for a tensor of the model."""
+        names = self.names(path)
+        return dict(zip(names, self.order(path).to_files(array, len(names)))) if names else {}
+
+    def shapes(self, path: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes in a file, by name, for a tensor of the model."""
+        names = self.names(path)
+        return dict(zip(names, self.order(path).shapes(shape, len(names)))) if names else {}
 
 
 PLAIN = FileFormat()

@@ -272,12 +272,10 @@ class Config:
         alias="shards",
     )
     save: str | None = _files(
-        None,
-        "write the trained model to a safetensors file, or to FOLDER/ as transformers does",
+        None, "write the trained model to a safetensors file, or to FOLDER/ of GPT-2 or Llama"
     )
     load: str | None = _files(
-        None,
-        "start from a trained model: a safetensors file, or a folder of a GPT-2 or a Llama",
+        None, "start from a trained model: a safetensors file, or a folder of GPT-2 or Llama"
     )
     load_partial: bool = _files(
         False,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
 from nnmpi.io.files.atomic import NotSavedError, check_target, refusing, replaced
-from nnmpi.nn import Module, published
+from nnmpi.nn import Module, gpt2
 from nnmpi.nn.language import LanguageModel, Sizes, format_in, format_of
 from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.options.quoting import shown
@@ -30,12 +30,12 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
 
 def weights_of(path: str) -> str:
     """The file to which the tensors are written."""
-    return os.path.join(path, published.WEIGHTS) if is_folder(path) else path
+    return os.path.join(path, gpt2.WEIGHTS) if is_folder(path) else path
 
 
 def source_of(path: str | os.PathLike[str]) -> Path:
     """The file from which the tensors are read, or the index of its shards."""
-    return published.weights_in(path) if is_folder(path) else Path(path)
+    return gpt2.weights_in(path) if is_folder(path) else Path(path)
 
 
 def form_of(path: str | os.PathLike[str]) -> FileFormat:
@@ -45,10 +45,10 @@ def form_of(path: str | os.PathLike[str]) -> FileFormat:
 
 def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
     """The sizes of the model in a folder."""
-    if os.path.isdir(folder) and not os.path.lexists(Path(folder, published.CONFIG)):
+    if os.path.isdir(folder) and not os.path.lexists(Path(folder, gpt2.CONFIG)):
         raise ValueError(
             f"cannot load {shown(folder)}: it is a directory; name a file in it (it is not a "
-            f"folder of GPT-2 or Llama, since it has no {published.CONFIG})"
+            f"folder of GPT-2 or Llama, since it has no {gpt2.CONFIG})"
         )
     sizes: Sizes = format_in(folder).sizes
     return sizes
@@ -68,7 +68,7 @@ def check_folder(path: str) -> None:
                 "out the slash at its end for a file, or name another place"
             ) from None
         return
-    for name in (published.CONFIG, published.GENERATION, published.WEIGHTS, TOKENIZER_FILE):
+    for name in (gpt2.CONFIG, gpt2.GENERATION, gpt2.WEIGHTS, TOKENIZER_FILE):
         check_target(Path(path, name))
 
 
@@ -106,14 +106,14 @@ def prepared(
         with refusing(path), ExitStack() as files:
             os.makedirs(path, exist_ok=True)
             form = format_of(sizes)
-            texts = published.json_texts(form, json.loads(about.get(PUBLISHED, "{}")))
+            texts = gpt2.json_texts(form, json.loads(about.get(PUBLISHED, "{}")))
             about = {key: text for key, text in about.items() if key != PUBLISHED}
             if tokenizer := _tokenizer(about):
                 texts = {TOKENIZER_FILE: tokenizer.to_json(), **texts}
                 about[TOKENIZER] = tokenizer.describe(TOKENIZER_FILE)
             for name, text in reversed(texts.items()):  # an ExitStack closes them in reverse
                 files.enter_context(replaced(Path(path, name), "xb")).write(text.encode())
-            yield weights_of(path), form, {**published.METADATA, **about}
+            yield weights_of(path), form, {**gpt2.METADATA, **about}
     finally:
         if not is_there:
             with suppress(OSError):  # fails, as it should, unless the folder was left empty

@@ -106,8 +106,7 @@ def write_entries(
         for entry in entries:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
-            if names := form.names(entry.place.path):
-                yield from form.order(entry.place.path).to_files(entry.value, len(names))
+            yield from form.arrays(entry.place.path, entry.value).values()
 
     arrays = values()
     try:
@@ -117,10 +116,7 @@ def write_entries(
                 index = [
                     HeaderRow(name, dtype, part)
                     for place, dtype, shape in entries.index()
-                    if (names := form.names(place))
-                    for name, part in zip(
-                        names, form.order(place).shapes(shape, len(names)), strict=True
-                    )
+                    for name, part in form.shapes(place, shape).items()
                 ]
                 write(file, index, arrays, about, {PARAMETERS: digest.hexdigest})
     finally:

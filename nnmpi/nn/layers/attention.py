@@ -92,6 +92,7 @@ class SelfAttention(Module):
             )
         self.num_heads, self.num_kv_heads, self.part = num_heads, kv_heads, ALL
         self.is_causal, self.interleaved = bool(is_causal), bool(interleaved)
+        self.groups = num_heads // kv_heads  # of queries, G; the same in a part
         check_probability("SelfAttention", "dropout", dropout)
         if rotary is not None:
             check_base("SelfAttention", "rotary", rotary)
@@ -128,11 +129,6 @@ class SelfAttention(Module):
         check_even("SelfAttention", qkv.shape[-1])
         options = {"positions": positions, "interleaved": self.interleaved}
         return apply(attention.rotary, qkv, base=self.rotary, parts=self.groups + 1, **options)
-
-    @property
-    def groups(self) -> int:
-        """The number of queries G for each key and value."""
-        return self.num_heads // self.num_kv_heads
 
     @property
     def drops(self) -> bool:

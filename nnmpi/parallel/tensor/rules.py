@@ -128,13 +128,8 @@ def _head(settings: Options, sample: tuple[int, ...]) -> int:
 
 def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
     """Returns the bounds of the output, which has the size of the queries."""
-    groups = settings["num_heads"] // settings["num_kv_heads"]
-    return tuple(b // (groups + 2) * groups for b in bounds)
-
-
-def _of_gates(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
-    """Returns the bounds of the output, of which each channel has a gate in the input, too."""
-    return tuple(b // 2 for b in bounds)
+    G = settings["groups"]
+    return tuple(b // (G + 2) * G for b in bounds)
 
 
 def _joins_all_axes(settings: Options) -> bool:
@@ -196,7 +191,7 @@ _GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of
 _NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
 _SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
 _HEADS = Way(-1, -1, sizes=("num_heads", "num_kv_heads", "part"), block=_head, behind=_of_queries)
-_GATES = Way(-1, -1, block=lambda settings, sample: 2, behind=_of_gates)
+_GATES = Way(-1, -1, block=lambda *_: 2, behind=lambda *given: tuple(b // 2 for b in given[2]))
 
 RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED, *_OF_SAMPLES), channels_last),

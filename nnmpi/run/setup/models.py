@@ -19,7 +19,7 @@ from nnmpi.nn.language import LanguageModel, Sizes, format_of
 from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.llama_folder import LlamaFormat
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.published import BEGIN, CONFIG, END, published_in, special_tokens
+from nnmpi.nn.gpt2 import BEGIN, CONFIG, END, published_in, special_tokens
 from nnmpi.nn.state import PLAIN
 from nnmpi.nn.tensor_files import sources_in
 from nnmpi.options import user_code
@@ -96,40 +96,32 @@ def model_of(spec: str, dataset: Dataset, dropout: float = 0.0) -> Module:
     """A gpt or a llama of LAYERSxHEADSxWIDTH for windows of tokens."""
     sizes = sizes_named(spec)
     if sizes is None:
-        words = NAMED[spec.partition(":")[0]].words
-        raise ValueError(f"model {quoted(spec)}: give {words}, numbers from 1 on and below 10^9")
-    window = _window(dataset, f"model {spec}")
-    return format_of(sizes._replace(vocabulary=dataset.classes, positions=window)).model(dropout)
+        kind = spec.partition(":")[0]
+        raise ValueError(
+            f"model {quoted(spec)}: give a {kind} as {kind}:LAYERSxHEADSxWIDTH{NAMED[kind][2]}, "
+            f"such as {kind}:4x4x128, numbers from 1 on and below 10^9"
+        )
+    sizes = sizes._replace(vocabulary=dataset.classes, positions=_window(dataset, f"model {spec}"))
+    model: Module = format_of(sizes).model(dropout)
+    return model
 
 
-class Named(NamedTuple):
-    """How the sizes of a model are written behind its name: the type of the sizes, and the pattern
-    and a description of the text."""
-
-    sizes: type[Sizes]
-    pattern: str
-    words: str
-
-
-THREE = f"{SIZE}x{SIZE}x{SIZE}"
-NAMED = {
-    "gpt": Named(GPTSizes, THREE, "a gpt as gpt:LAYERSxHEADSxWIDTH, such as gpt:4x4x128"),
-    "llama": Named(
-        LlamaSizes,
-        f"{THREE}(:{SIZE})?",
-        "a llama as llama:LAYERSxHEADSxWIDTH[:KV], such as llama:4x4x128:2 with 2 heads of keys",
-    ),
+NAMED: dict[str, tuple[type[Sizes], str, str]] = {
+    "gpt": (GPTSizes, "", ""),
+    "llama": (LlamaSizes, f"(:{SIZE})?", "[:KV]"),
 }
+"""By kind of model, the type of its sizes, and the pattern and description of the name's end."""
 
 
 def sizes_named(model: str) -> Sizes | None:
     """The sizes of gpt2, gpt:... or llama:..., with 1 token and position; None for others."""
     kind, _, argument = (GPT2.model if model == "gpt2" else model).partition(":")
-    if kind not in NAMED or not re.fullmatch(NAMED[kind].pattern, argument):
+    of_sizes, end, _ = NAMED.get(kind, (GPTSizes, "", ""))
+    if kind not in NAMED or not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}{end}", argument):
         return None
     layers, heads, width, *shared = map(int, re.split("[x:]", argument))
     values: list[Any] = [layers, heads, width, 1, 1, *shared]
-    return NAMED[kind].sizes(*values)
+    return of_sizes(*values)
 
 
 def _window(dataset: Dataset, model: str) -> int:
@@ -189,7 +181,7 @@ def saved_sizes(path: str) -> Sizes:
     if isinstance(sizes, LlamaSizes):
         form = LlamaFormat.of(_published(path)[CONFIG], Path(path))
         form.check_sources(path, sources)
-        return form.sizes
+        return LlamaSizes(*form.sizes)
     if sizes is None or not {EMBEDDING, POSITIONS} <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "

@@ -11,7 +11,7 @@ from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
 from nnmpi.nn.language import LanguageModel
-from nnmpi.nn.published import END
+from nnmpi.nn.gpt2 import END
 from nnmpi.nn.store import reading
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
