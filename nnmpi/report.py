@@ -22,7 +22,7 @@ def parser() -> cli.Parser:
 
 def add_files(p: argparse.ArgumentParser) -> None:
     """Adds the argument FILE ..., the logs and traces that the page shows."""
-    text = "a file of --log; behind it, those of --trace of its last run"
+    text = "a file of --log, followed by --trace files of its last run"
     p.add_argument("files", nargs="+", metavar="FILE", help=text)
 
 

@@ -16,13 +16,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 NAMESPACES = "nnmpi", "nnmpi.nn", "nnmpi.optim", "nnmpi.comm", "nnmpi.collectives"
-"""Packages whose public names are those that they import."""
+"""Packages whose public names are the ones that they import."""
 ROOMS = "nnmpi.schedules", "nnmpi.parallel.arrangement", "nnmpi.sim"
-"""Packages whose public names are those of their modules."""
+"""Packages whose public names are the ones that their modules define."""
 
 
 class Page(HTMLParser):
-    """The anchors of a page, and what it links to."""
+    """The anchors of a page, and its links."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Page(HTMLParser):
 
 
 def broken(site: Path, pages: dict[Path, Page]) -> Iterator[str]:
-    """A line for each link of a page to a file or an anchor that is not there."""
+    """A line for each link of a page whose file or anchor does not exist."""
     for path, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)
@@ -63,7 +63,7 @@ def unlisted(site: Path, pages: dict[Path, Page]) -> Iterator[str]:
 
 
 def public() -> Iterator[tuple[str, Any]]:
-    """(name, value) of each public name, and of what classes of these define themselves."""
+    """(name, value) of each public name, and of the methods and properties of public classes."""
     for package in NAMESPACES:
         module = importlib.import_module(package)
         for name in getattr(module, "__all__", vars(module)):
@@ -83,7 +83,7 @@ def public() -> Iterator[tuple[str, Any]]:
 
 
 def with_members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A name, and the methods and properties of a class."""
+    """A name, and the methods and properties of its class."""
     yield name, value
     for member, found in vars(value).items() if inspect.isclass(value) else ():
         if member[0] != "_" and isinstance(found, FunctionType | property | classmethod):
@@ -91,7 +91,7 @@ def with_members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def undescribed(anchors: set[str]) -> Iterator[str]:
-    """A line for each public name without a docstring, or that no page of the site has."""
+    """A line for each public name that has no docstring or is on no page of the site."""
     for name, value in public():
         is_described = inspect.isroutine(value) or inspect.isclass(value) or hasattr(value, "fget")
         if is_described and not inspect.getdoc(value):

@@ -35,14 +35,14 @@ class ClusterError(Exception):
 
 
 class Interrupted(BaseException):
-    """A signal requested the end of the script."""
+    """A signal asked the script to end."""
 
     def __init__(self, number: int) -> None:
         self.status = 128 + number
 
 
 class Cluster(NamedTuple):
-    """The options of `up`, which stores them on the switch once the cluster is complete."""
+    """The options of `up`; they are stored on the switch once the cluster is complete."""
 
     hosts: int
     rate: str
@@ -58,7 +58,7 @@ def interrupt(number: int, frame: object) -> NoReturn:
 
 
 def handle_signals(interrupting: bool) -> None:
-    """Let signals interrupt the script, or ignore them during clean-up."""
+    """Lets signals interrupt the script, or ignores them during clean-up."""
     for number in SIGNALS:
         if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
             continue  # set by nohup
@@ -101,7 +101,7 @@ def processes(run: str | None = None) -> list[int]:
 
 
 def end(run: str | None = None) -> None:
-    """Wait for these processes to end; kill those that do not."""
+    """Waits for these processes to end, and kills those that do not."""
     deadline = time.monotonic() + PATIENCE
     while (left := processes(run)) and time.monotonic() < deadline + PATIENCE:
         if time.monotonic() > deadline:
@@ -154,7 +154,7 @@ def up(cluster: Cluster) -> None:
 
 
 def build(cluster: Cluster) -> None:
-    """Create switch, hosts and links; the switch has an address for mpirun only."""
+    """Creates the switch, hosts and links; the switch has an address for mpirun only."""
     call("ip", "netns", "add", SWITCH)
     inside = ("ip", "-n", SWITCH)
     call(*inside, "link", "set", "lo", "up")
@@ -199,7 +199,7 @@ def bits(rate: str) -> float:
 
 
 def remove() -> None:
-    """End the processes and delete the namespaces, and with them their links."""
+    """Ends the processes and deletes the namespaces, and their links with them."""
     send(signal.SIGTERM, processes())
     end()
     failures = []

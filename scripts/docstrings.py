@@ -1,4 +1,4 @@
-"""How docstrings become pages: an extension of griffe, which reads them for mkdocstrings."""
+"""Turns docstrings into pages: an extension of griffe, which reads them for mkdocstrings."""
 
 import importlib
 import inspect
@@ -10,14 +10,15 @@ from typing import Any
 import griffe
 
 ARGUMENT = re.compile(r"(\w+(?:, \w+)*(?:\([\w, ]+\))?)(?:: | {2,})")
-"""The beginning of a line that describes an argument or a field; those that follow are indented."""
+"""The beginning of a line that describes an argument or a field; continuation lines are
+indented."""
 
 
 class Docstrings(griffe.Extension):  # type: ignore[misc]
-    """Takes those of methods that functions return, too, and makes Markdown of all."""
+    """Makes Markdown of all docstrings, also of methods that are made at run time."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Change the docstring of a module, a class, a function or an attribute."""
+        """Changes the docstring of a module, a class, a function or an attribute."""
         if obj.is_attribute and not obj.docstring and isinstance(obj.value, griffe.ExprCall):
             text = docstring_at_run_time(obj) if obj.parent.is_class else ""
             obj.docstring = griffe.Docstring(text, parent=obj) if text else None
@@ -26,7 +27,7 @@ class Docstrings(griffe.Extension):  # type: ignore[misc]
 
 
 def docstring_at_run_time(attribute: griffe.Attribute) -> str:
-    """That of an attribute of a class which is a method or a property; else nothing."""
+    """The docstring of a class attribute that is a method or a property; otherwise empty."""
     found: Any = importlib.import_module(attribute.module.path)
     for name in attribute.path.removeprefix(f"{attribute.module.path}.").split("."):
         found = inspect.getattr_static(found, name, None)
@@ -34,7 +35,7 @@ def docstring_at_run_time(attribute: griffe.Attribute) -> str:
 
 
 def markdown(paragraph: str) -> str:
-    """The paragraph of a docstring in Markdown."""
+    """A paragraph of a docstring in Markdown."""
     lines = paragraph.split("\n")
     if paragraph.startswith(">>>"):
         return f"```pycon\n{paragraph}\n```"

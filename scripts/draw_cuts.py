@@ -1,7 +1,7 @@
-"""Draw what each way of cutting a transformer sends and holds: python scripts/draw_cuts.py
+"""Draws what each way of cutting a transformer sends and holds: python scripts/draw_cuts.py
 
-The figures are those of `python -m nnmpi.simulate layout`, for ranks on nodes of their own. They
-are in the file too, as JSON, under the key Description. It needs matplotlib: pip install
+The figures come from `python -m nnmpi.simulate layout`, with each rank on a node of its own. The
+PNG also contains them as JSON, under the key Description. Needs matplotlib: pip install
 'nnmpi[plot]'.
 """
 
@@ -36,7 +36,7 @@ Bytes: TypeAlias = Mapping[str, int]
 
 
 class Part(NamedTuple):
-    """How a part of a bar looks: told from others by its hatch where there is no colour."""
+    """The look of a part of a bar; its hatch distinguishes it where there is no colour."""
 
     colour: str
     hatch: str = ""
@@ -53,8 +53,8 @@ PARTS = {
 
 
 class Row(NamedTuple):
-    """A layout, and bytes by what they are: sent in a step by the rank that sends the most, and
-    held by the one that holds the most."""
+    """A layout, the bytes that its busiest rank sends in a step, and the bytes that its fullest
+    rank holds, both by kind."""
 
     options: str
     sent: Bytes
@@ -63,14 +63,14 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    """One rank, and each cut."""
+    """The rows of one rank, and of each cut."""
     cuts = (cut.format(n) for cut in CUTS for n in RANKS)
     counts = (n for _ in CUTS for n in RANKS)
     return [row_of("", 1), *map(row_of, cuts, counts)]
 
 
 def row_of(options: str, ranks: int) -> Row:
-    """The figures of a layout."""
+    """The row of one layout."""
     words = f"layout --json --ranks {ranks} --nodes {ranks} {MODEL} {options}"
     given = simulate.parser().parse_args(shlex.split(words))
     kinds: Sequence[Any] = given.run(given)["kinds"]
@@ -81,7 +81,7 @@ def row_of(options: str, ranks: int) -> Row:
 
 
 def sending(kind: Any) -> Bytes:
-    """What the messages of a rank carry; a few scalars go with the gradients."""
+    """The bytes that a rank sends, by kind; a few scalars are counted with the gradients."""
     along = {axis: there["bytes"] for axis, there in kind["sent"].items()}
     parameters = kind["parameters_sent"]["bytes"]
     return {
@@ -93,7 +93,7 @@ def sending(kind: Any) -> Bytes:
 
 
 def holding(kind: Any) -> Bytes:
-    """What the memory of a rank has."""
+    """The bytes in the memory of a rank, by kind."""
     return {
         "parameters": kind["parameters_bytes"],
         "gradients": kind["gradients_bytes"],
@@ -107,7 +107,7 @@ def holding(kind: Any) -> Bytes:
 
 
 def draw(found: Sequence[Row], path: str) -> None:
-    """Two panels of bars, one a layout: bytes sent in a step, and bytes held."""
+    """Draws two panels with a bar for each layout: bytes sent in a step, and bytes held."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(16, 10.5), layout="constrained")
@@ -133,13 +133,13 @@ def draw(found: Sequence[Row], path: str) -> None:
 
 
 def places(found: Sequence[Row]) -> Iterator[float]:
-    """Bars of the same cut stand together."""
+    """The position of each bar; bars of the same cut stand together."""
     for i in range(len(found)):
         yield i + 0.5 * ((i + 1) // len(RANKS))
 
 
 def bars(axes: Any, at: Sequence[float], parts: Sequence[Bytes]) -> None:
-    """The parts of each bar behind one another."""
+    """Draws the parts of each bar one after the other."""
     ends = [0.0] * len(parts)
     for name, (colour, hatch) in PARTS.items():
         widths = [part.get(name, 0) / 1e6 for part in parts]
@@ -149,7 +149,7 @@ def bars(axes: Any, at: Sequence[float], parts: Sequence[Bytes]) -> None:
 
 
 def label(axes: Any, at: Sequence[float], parts: Sequence[Bytes], texts: Sequence[str]) -> None:
-    """A text behind each bar."""
+    """Writes a text after each bar."""
     ends = [sum(part.values()) / 1e6 for part in parts]
     for end, y, text in zip(ends, at, texts, strict=True):
         near = {"textcoords": "offset points", "va": "center", "size": 11}
@@ -172,7 +172,7 @@ def legend(figure: Any) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Draw, and return the exit status: 2 for unusable arguments."""
+    """Draws the picture, and returns the exit status: 2 for unusable arguments."""
     parser = cli.Parser(prog="draw_cuts.py", description="Draw what each cut sends and holds.")
     parser.add_argument("-o", "--out", default=PICTURE, help="a .png file (default docs/cuts.png)")
     try:

@@ -1,9 +1,10 @@
-"""Run by scripts/gpu_check: tests and benchmarks on the GPU, and one JSON file with all of it.
+"""Runs tests and benchmarks on a GPU, and writes one JSON file with the results; see
+scripts/gpu_check.
 
 What is not installed is left out, and named: PyTorch, plug-ins of pytest, mpirun, NCCL.
 
 With --emulated everything runs to its end without a GPU, on the emulated device of tests/emulator:
-trainers and benchmarks take a few samples, and their times say nothing.
+trainers and benchmarks take a few samples, and their times mean nothing.
 """
 
 import argparse
@@ -42,18 +43,18 @@ TESTS = {
     "tests/strict/test_strict_conformance.py": "ranks, threads that share the GPU, equal one",
     "tests/strict/test_files_of_devices.py": "a saved model, from CPU to GPU and back",
 }
-"""What is run on the GPU."""
+"""The tests that run on the GPU, and what each of them checks."""
 
 PLUGINS = ("pytest_timeout", "pytest_mpi")
-"""What the settings of the tests name."""
+"""The plug-ins that the settings of the tests name."""
 
 FEW = ("--cases", "W1,W2,W5,lstm", "--batch", "2", "--seconds", "0.01", "--rounds", "1")
-"""Of the benchmark on the emulated device."""
+"""Options of the benchmark on the emulated device."""
 
 NARROW = "nnmpi float32,nnmpi bfloat16,nnmpi float16,autocast,autocast compile,pure,pure compile"
 IN_16_BITS = ("--cases", "W1,W5,gpt-384", "--subjects", NARROW)
 FEW_IN_16_BITS = ("--cases", "W1", "--subjects", "nnmpi float16,nnmpi bfloat16")
-"""What it compares in 16 bits."""
+"""Options of the benchmark in 16 bits."""
 
 CASES = "W1,W2,W3,W4,W5,W1-1024,W2-1024,W4-1024,R-1024,lstm,lstm-text,gpt-128,gpt-384"
 
@@ -62,10 +63,10 @@ RUNS = (
     ("gpt:4x4x128", "text", 16),
     ("gpt:12x12x768", "text", 8),
 )
-"""Models, data and batches of Trainers from end to end."""
+"""Models, data and batch sizes of complete training runs."""
 
 SMALL = (("mnist-cnn", "synthetic:1x28x28:10:64", 4),)
-"""On the emulated device."""
+"""The same on the emulated device."""
 
 
 def describe() -> dict[str, Any]:
@@ -86,7 +87,7 @@ def describe() -> dict[str, Any]:
 
 
 def emulate() -> None:
-    """CuPy of this process, and of those that it starts, has the emulated device."""
+    """Gives CuPy the emulated device, in this process and in those that it starts."""
     sys.path.insert(0, str(ROOT / "tests"))
     from emulator import load
     from emulator.__main__ import environment
@@ -96,7 +97,8 @@ def emulate() -> None:
 
 
 def run_tests(device: str, names: Sequence[str], folder: Path) -> dict[str, Any]:
-    """Run the engine's tests on the device; counts of passed and skipped tests, and failures."""
+    """Runs the tests on the device; returns the numbers of passed and skipped tests, and the
+    failures."""
     report = folder / "tests.xml"
     missing = [name for name in ("pytest", *PLUGINS) if not importlib.util.find_spec(name)]
     print("".join(f"{name} is not installed\n" for name in missing), end="")
@@ -125,7 +127,7 @@ def run_tests(device: str, names: Sequence[str], folder: Path) -> dict[str, Any]
 
 
 def run_benchmark(folder: Path, options: Sequence[str]) -> list[Any]:
-    """Run benchmarks/training.py, which prints a table; its rows."""
+    """Runs benchmarks/training.py, which prints a table; returns its rows."""
     out = folder / "rows.json"
     command = [sys.executable, "benchmarks/training.py", "--cases", CASES, "--json", str(out)]
     subprocess.run([*command, *options], cwd=ROOT, check=True)
@@ -134,7 +136,7 @@ def run_benchmark(folder: Path, options: Sequence[str]) -> list[Any]:
 
 
 def run_trainer(folder: Path, options: Sequence[str]) -> list[Any]:
-    """Run scripts/gpu_trainer.py on so many ranks, the first option; its row."""
+    """Runs scripts/gpu_trainer.py on as many ranks as the first option says; returns its row."""
     ranks, *others = options
     command = [sys.executable, "scripts/gpu_trainer.py", *others]
     if ranks != "1":
@@ -146,7 +148,8 @@ def run_trainer(folder: Path, options: Sequence[str]) -> list[Any]:
 
 
 def trainers(runs: Sequence[tuple[str, str, int]], gpus: int, steps: str) -> list[list[str]]:
-    """What Trainers are run on: one GPU in each type, and all of them, where there are several."""
+    """The options of each training run: one GPU with each type, and all GPUs if there are
+    several."""
     types = ["float32", "float16"] + ["bfloat16"] * bool(importlib.util.find_spec("ml_dtypes"))
     alone = [["1", "cuda", m, data, t, steps, str(n)] for m, data, n in runs for t in types]
     if gpus == 1 or shutil.which("mpirun") is None:
@@ -163,7 +166,7 @@ Stage = tuple[Callable[[Path, Sequence[str]], list[Any]], Sequence[str]]
 def run_stages(
     out: Path, found: dict[str, Any], folder: Path, stages: Sequence[Stage]
 ) -> list[str]:
-    """Run the stages, and write all that is known after each one; those that failed."""
+    """Runs the stages, and writes all results after each one; returns those that failed."""
     rows: list[Any] = []
     broken: list[str] = []
 
@@ -182,7 +185,7 @@ def run_stages(
 
 
 def main() -> int:
-    """Run everything and write the file. Exit status: 1 if a test failed, 2 without a GPU."""
+    """Runs everything and writes the file. Exit status: 1 if a test failed, 2 without a GPU."""
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--emulated", action="store_true", help="without a GPU")
     p.add_argument("--rounds", type=int, default=5, help="of the benchmark")

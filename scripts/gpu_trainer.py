@@ -1,5 +1,6 @@
-"""A Trainer on one device or, under mpirun, several: the seconds to the end of its first step, its
-samples a second from then on, and the most bytes of arrays. Rank 0 prints one line of JSON.
+"""Measures a Trainer on one device or, under mpirun, on several: the seconds to the end of its
+first step, the samples per second from then on, and the peak of memory. Rank 0 prints one line of
+JSON.
 
     python scripts/gpu_trainer.py DEVICE MODEL DATA DTYPE STEPS BATCH
 """
@@ -16,7 +17,7 @@ from nnmpi.io.output import NullReport
 
 
 class Clock(NullReport):
-    """When each step was known to have ended."""
+    """Notes the time at which the end of each step was known."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +28,7 @@ class Clock(NullReport):
 
 
 def main() -> None:
-    """Train, and print what was measured."""
+    """Trains, and prints what was measured."""
     device, model, data, dtype, steps, batch = sys.argv[1:]
     begin, clock, comm = time.perf_counter(), Clock(), world()
     config = Config(

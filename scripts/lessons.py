@@ -1,4 +1,5 @@
-"""Makes build/docs, which the site is built from: docs/, and the notebooks, run, as pages.
+"""Makes build/docs, which the site is built from: a copy of docs/, and the executed notebooks as
+pages.
 
 usage: python scripts/lessons.py [--not-run]
 """
@@ -32,14 +33,14 @@ SYMBOLS = {
        {",": 0.2, ";": 0.3, "quad": 1, "qquad": 2}.items()},
     **dict.fromkeys(("left", "right"), ""),
 }  # fmt: skip
-"""The commands of TeX in lessons as MathML, which browsers draw without a script."""
+"""The TeX commands used in lessons as MathML, which browsers draw without a script."""
 FORMULA = re.compile(r"\$\$(.+?)\$\$|\$([^$]+)\$", re.S)
 TOKEN = re.compile(r"\\text\{[^}]*\}|\\(?:[a-zA-Z]+|.)|\d+(?:\.\d+)?|\S")
 SCRIPTS = {"_": "msub", "^": "msup", "_^": "msubsup", "^_": "msubsup"}
 
 
 def mathml(formula: re.Match[str]) -> str:
-    """A formula of TeX between dollars as MathML."""
+    """A TeX formula between dollars as MathML."""
     block, inline = formula.groups()
     row = _row(TOKEN.findall(block or inline))
     if block:
@@ -48,7 +49,7 @@ def mathml(formula: re.Match[str]) -> str:
 
 
 def _row(tokens: list[str]) -> str:
-    """The tokens up to the end of a group, which are taken from the list."""
+    """The MathML of the tokens up to the end of a group; removes these tokens from the list."""
     parts = []
     while tokens and (token := tokens.pop(0)) != "}":
         if token in "_^":
@@ -84,7 +85,7 @@ def _atom(tokens: list[str]) -> str:
 
 
 def page(notebook: Any, name: str) -> tuple[str, dict[str, str]]:
-    """A lesson in Markdown, and its pictures by the names of their files."""
+    """A lesson in Markdown, and its pictures by file name."""
     pictures, parts = dict[str, str](), list[str]()
     for is_solution, cells in groupby(notebook.cells, _is_solution):
         for cell in cells:
@@ -103,7 +104,7 @@ def _is_solution(cell: Any) -> bool:
 
 
 def _parts(cell: Any, name: str, pictures: dict[str, str]) -> Iterator[str]:
-    """The source of a cell, and what it has printed and drawn."""
+    """The source of a cell, and what it printed and drew, in Markdown."""
     if cell.cell_type == "markdown":
         yield FORMULA.sub(mathml, cell.source)
         return
@@ -123,7 +124,7 @@ def _parts(cell: Any, name: str, pictures: dict[str, str]) -> Iterator[str]:
 
 
 def run(notebook: Any) -> None:
-    """Fill in what the cells of a notebook print and draw."""
+    """Runs a notebook, and stores what its cells print and draw."""
     from nbclient import NotebookClient
 
     with TemporaryDirectory() as folder:

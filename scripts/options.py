@@ -1,4 +1,4 @@
-"""Keeps options in one line on the pages of a built site: browsers break --dp behind its dashes.
+"""Keeps options on one line in the pages of a built site: browsers break --dp after its dashes.
 
 usage: python scripts/options.py build/site
 """
@@ -12,7 +12,7 @@ OPTION = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 
 
 def main(site: Path) -> None:
-    """Wrap each option of inline code in a <span>, which docs/site.css does not let break."""
+    """Wraps each option in inline code in a <span>, which docs/site.css does not let break."""
     for path in site.rglob("*.html"):
         text = path.read_text(encoding="utf-8")
         text = CODE.sub(

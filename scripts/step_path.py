@@ -1,9 +1,9 @@
-"""Print the files and functions of nnmpi that a training step enters, by first calls.
+"""Prints the files and functions of nnmpi that a training step enters, in the order of first calls.
 
     python scripts/step_path.py 2 --model digits-cnn --data digits --pp 2
 
-The arguments are the number of ranks, which are threads, and those of nnmpi.train. It follows the
-first rank in its fourth step: what is measured once is measured before.
+The arguments are the number of ranks, which are threads, and options of nnmpi.train. It follows
+rank 0 in its fourth step, when everything that is measured once has been measured.
 """
 
 import sys
@@ -28,7 +28,7 @@ Calls = dict[tuple[str, str], int]
 
 
 def calls_of_a_step(comm: Comm, config: Config) -> Calls:
-    """The calls of functions of nnmpi in the fourth step of this rank."""
+    """The calls of nnmpi's functions in the fourth step of this rank."""
     calls: Calls = defaultdict(int)
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -50,7 +50,7 @@ def calls_of_a_step(comm: Comm, config: Config) -> Calls:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print a line for each file."""
+    """Prints a line for each file."""
     ranks, *options = arguments or [""]
     if not ranks.isdecimal() or int(ranks) < 1:
         raise SystemExit("usage: python scripts/step_path.py RANKS [options of nnmpi.train]")

@@ -1,14 +1,14 @@
 # Sourced by the other scripts, from the root of the repository:
 #
 #   make_venv EXTRAS    makes .venv with nnmpi (editable) and these extras ("" or names
-#                       separated by commas), unless that is done already; kernels are
-#                       compiled for this processor, with the extra `test` for all
+#                       separated by commas), unless it exists already; kernels are compiled
+#                       for this processor or, with the extra `test`, for all
 #
 # and then puts .venv/bin, with its python and mpirun, first on PATH.
 #
-# .venv/nnmpi-stamp describes its content: a checksum of the path and of the files with
-# the requirements and the compiled kernels, then the extras. It is "unfinished" during installation, so that an
-# interrupted installation is recognised and repeated.
+# .venv/nnmpi-stamp describes the content: a checksum of the path and of the files with the
+# requirements and the kernels, then the extras. It is "unfinished" during installation, so that
+# an interrupted installation is recognised and repeated.
 
 unset PYTHONHOME # it would override the location of the environment
 
@@ -60,8 +60,8 @@ _make_venv() {
     case ",$extras," in
     *,test,*) sets="" ;; # tests run the kernels of every set
     esac
-    # Without bytecode, of which most is never needed, and Python makes the rest, unless it must
-    # not. The variable also holds for the environment in which pip builds.
+    # Without bytecode: most is never needed, and Python makes the rest when it imports, unless
+    # PYTHONDONTWRITEBYTECODE is set. PIP_COMPILE also holds for the environment in which pip builds.
     NNMPI_BUILD="${NNMPI_BUILD-$sets}" _venv_step \
         "installing nnmpi${extras:+[$extras]} into .venv, with kernels" \
         env PIP_COMPILE=0 .venv/bin/python -m pip install --disable-pip-version-check \
@@ -80,7 +80,7 @@ _venv_key() {
     echo "${place%% *}-${requirements%% *}"
 }
 
-# Whether the comma-separated list $1 contains every name of the list $2.
+# Succeeds if the comma-separated list $1 contains every name of the list $2.
 _includes() {
     local name
     for name in ${2//,/ }; do
@@ -91,9 +91,9 @@ _includes() {
     done
 }
 
-# Whether to use the existing .venv: not if its stamp says that it is unfinished or was
-# made at another path, to which its scripts still point. One without a stamp was made
-# by the user, and is used if it works.
+# Succeeds if the existing .venv can be used: not if its stamp says that it is unfinished or
+# was made at another path, to which its scripts still point. A .venv without a stamp was
+# made by the user, and is used if it works.
 _venv_usable() {
     local found="$1" key="$2"
     if [ -n "$found" ] && [ "${found%%-*}" != "${key%%-*}" ]; then
@@ -127,8 +127,8 @@ _find_python() {
     return 1
 }
 
-# Runs the command behind the words, whose output is shown only if it fails; on a terminal the
-# words are followed by the seconds that it takes, on one line if both fit 80 columns.
+# Prints the words and runs the command after them, whose output is shown only if it fails; on a
+# terminal the seconds that it takes follow, on the same line if both fit 80 columns.
 _venv_step() {
     local words="$1" output status=0 clock="" start=$SECONDS
     shift

@@ -228,9 +228,9 @@ def spread(op: OpFunction) -> Method:
     ) -> Any:
         if unbiased is not None:
             correction = one_of("correction", correction, "unbiased", float(unbiased))
-        less = one_of("ddof", ddof, "correction", correction)
+        delta = one_of("ddof", ddof, "correction", correction)
         options = {"axis": axis_of(axis, dim), "keepdims": keeps_axes(keepdims, keepdim)}
-        return self.applied(op, self, ddof=0 if less is None else less, **options)
+        return self.applied(op, self, ddof=0 if delta is None else delta, **options)
 
     return named(method, op)
 

@@ -35,8 +35,8 @@ def creator(values: Callable[..., Array]) -> Callable[..., Tensor]:
         **named: Any,
     ) -> Tensor:
         array = values(*args, **named)
-        kind = array.dtype.kind
-        default = np.float32 if kind == "f" else np.int64 if kind in "iu" else None
+        type_code = array.dtype.kind
+        default = np.float32 if type_code == "f" else np.int64 if type_code in "iu" else None
         array = backend_of(on, device).asarray(array, dtype or default)
         return Tensor(array, requires_grad)
 

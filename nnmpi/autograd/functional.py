@@ -163,16 +163,14 @@ def topk(
 def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Sorted:
     (t,) = as_tensors(t)
     rows = t if t.ndim else t.reshape(1)
-    at = shape.axis_within(axis, rows.ndim)
-    n = rows.shape[at]
+    axis_index = shape.axis_within(axis, rows.ndim)
+    n = rows.shape[axis_index]
     if k is not None and not 0 <= k <= n:
-        raise ValueError(
-            f"topk: k={k} is not within the {n} elements along axis {axis} of shape {t.shape}"
-        )
-    order = apply(logic.argsort, rows, axis=at, descending=descending)
+        raise ValueError(f"topk: k={k} is not in 0 to {n}, the length of axis {axis} of {t.shape}")
+    order = apply(logic.argsort, rows, axis=axis_index, descending=descending)
     if k is not None:
-        order = order[(slice(None),) * at + (slice(k),)]
-    values = apply(shape.take_along_axis, rows, order, axis=at)
+        order = order[(slice(None),) * axis_index + (slice(k),)]
+    values = apply(shape.take_along_axis, rows, order, axis=axis_index)
     return Sorted(values, order) if t.ndim else Sorted(values.reshape(()), order.reshape(()))
 
 
@@ -190,9 +188,7 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
             "axis, beginning with the last one"
         )
     if mode != "constant" and value is not None:
-        raise ValueError(
-            f"pad: mode {mode!r} repeats elements of the tensor: leave out value={value}"
-        )
+        raise ValueError(f"pad: mode {mode!r} repeats elements of t: leave out value={value}")
     ends = [(0, 0)] * (t.ndim - len(widths) // 2)
     ends += reversed([*zip(widths[::2], widths[1::2], strict=True)])
     return apply(resample.pad, t, widths=ends, mode=mode, value=0 if value is None else value)
@@ -201,10 +197,10 @@ def pad(t: Any, pad: Sequence[int], mode: str = "constant", value: float | None 
 def einsum(equation: str, *tensors: Any) -> Tensor:
     """The sum of products that an equation of letters describes, as einsum("bij,bjk->bik", a,
     b)."""
-    given = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
+    operands = tensors[0] if len(tensors) == 1 and isinstance(tensors[0], list | tuple) else tensors
     if not isinstance(equation, str):
         raise TypeError('einsum: write the letters first, as in einsum("ij,jk->ik", a, b)')
-    return apply(linear.einsum, *_at_least_one("einsum", given), equation=equation)
+    return apply(linear.einsum, *_at_least_one("einsum", operands), equation=equation)
 
 
 def scaled_dot_product_attention(

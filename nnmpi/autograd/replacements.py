@@ -44,21 +44,21 @@ def _rows() -> dict[str, list[tuple[str, str]]]:
     for block in text.split("\n\n"):
         sentence, *names = block.splitlines()
         if sentence.startswith("== "):
-            kind = rows.setdefault(sentence[3:], [])
+            section = rows.setdefault(sentence[3:], [])
         elif names and rows:
-            kind.append(("|".join(" ".join(names).split()), sentence))
+            section.append(("|".join(" ".join(names).split()), sentence))
     return rows
 
 
-def _instead(name: str, *kinds: str) -> str:
+def _instead(name: str, *sections: str) -> str:
     """A colon and the advice for a missing name, looked up in the given sections; empty if there is
     none."""
     if name.startswith("_"):  # Python and NumPy probe for such names often
         return ""
-    for pattern, sentence in chain(*(_rows()[kind] for kind in kinds)):
+    for pattern, sentence in chain(*(_rows()[section] for section in sections)):
         if re.fullmatch(pattern, name):
             return f": {sentence.format(name=name)}"
-    if kinds[-1] == "functions and methods" and hasattr(np, name):
+    if sections[-1] == "functions and methods" and hasattr(np, name):
         return f": write numpy.{name}" + _OF_VALUES * callable(getattr(np, name))
     return ""
 
@@ -94,8 +94,8 @@ def evaluate(function: Callable[..., Any], args: Any, options: Any, tensor: Any)
 
 def refusal(name: str) -> str:
     """The error message for a NumPy function that would lose the gradient of a tensor."""
-    others = "functions of nnmpi (concatenate, stack, where, ...), methods and operators of tensors"
-    instead = _instead(name.rpartition(".")[2], "numpy").removeprefix(": ") or others
+    advice = "functions of nnmpi (concatenate, stack, where, ...), methods and operators of tensors"
+    instead = _instead(name.rpartition(".")[2], "numpy").removeprefix(": ") or advice
     return (
         f"{name} would lose the gradient of a tensor t that requires one: use {instead}, or "
         "t.numpy() or t.detach() for its values alone"

@@ -147,29 +147,29 @@ def _walk_path(
     A result on the path is used by nodes of the path only. So its gradient is complete when it is
     visited, and contributions arrive in the order of an undivided pass.
     """
-    rest: list[Visit] = []
-    kept: dict[TapeNode, Array] = {}
+    late: list[Visit] = []
+    late_grads: dict[TapeNode, Array] = {}
     progress = progress_hook.get()
     while visits:
         made, node, needs = heappop(visits)
         g = grads.pop(node)
         if node in ends:
             ends[node].receive(_same, g)
-            others = needs
+            later = needs
         else:
             # the vjps towards `until` run now, the others in `finish`
             towards = [need and p in path for p, need in zip(node.parents, needs, strict=True)]
-            others = [need and not t for need, t in zip(needs, towards, strict=True)]
+            later = [need and not t for need, t in zip(needs, towards, strict=True)]
             _pass_on((made, node, towards), g, visits, grads, None)
             progress()
-        if True in others:
+        if True in later:
             # the vjps leave the node, so that another backward pass through it is refused
-            left = node if retain_graph else node.taken()
-            rest.append((made, left, others))
-            kept[left] = g
+            later_node = node if retain_graph else node.taken()
+            late.append((made, later_node, later))
+            late_grads[later_node] = g
         elif not retain_graph:
             node.clear()
-    return UnfinishedBackward(rest, kept, retain_graph)
+    return UnfinishedBackward(late, late_grads, retain_graph)
 
 
 def _pass_on(
@@ -250,7 +250,7 @@ def _check_reached(root: AnyTensor, path: set[Any], until: AnyTensor) -> None:
 def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
     """Makes a function to call at each contribution to a leaf under these nodes; at the last
     contribution to a leaf it calls on_leaf."""
-    left: dict[AnyTensor, int] = {}
+    remaining: dict[AnyTensor, int] = {}
     seen: set[TapeNode] = set()
     stack = [*visits]
     while stack:
@@ -258,14 +258,14 @@ def _counting(visits: list[Visit], on_leaf: OnLeaf) -> OnLeaf:
         _, node, needs = stack.pop()
         for parent, need in zip(node.parents, needs, strict=True):
             if need and not isinstance(parent, TapeNode):
-                left[parent] = left.get(parent, 0) + 1
+                remaining[parent] = remaining.get(parent, 0) + 1
             elif need and parent not in seen:
                 seen.add(parent)
                 stack.append((-parent.made, parent, parent.needs))
 
     def contributed(leaf: AnyTensor) -> None:
-        left[leaf] -= 1
-        if not left[leaf]:
+        remaining[leaf] -= 1
+        if not remaining[leaf]:
             on_leaf(leaf)
 
     return contributed

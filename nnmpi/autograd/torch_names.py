@@ -34,8 +34,8 @@ def _is_array(bound: Any) -> bool:
 
 def _moved(a: backend.Array, *, on: backend.Backend) -> Result:
     """A copy of the array on another device, with a vjp that copies the gradient back."""
-    here = backend.of(a)
-    return Result(on.asarray(a), (lambda g, out: here.asarray(g),))
+    source = backend.of(a)
+    return Result(on.asarray(a), (lambda g, out: source.asarray(g),))
 
 
 class TorchNames(TensorBase):

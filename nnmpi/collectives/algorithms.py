@@ -123,7 +123,7 @@ def folded(a: Algorithm) -> Algorithm:
 
     def at(t: int, r: Ranks, p: int) -> Step:
         extra = p - _power(p)
-        takes_part = (r >= 2 * extra) | (r % 2 == 0)
+        takes_part = (r >= 2 * extra) | (r % 2 == 0)  # the others get a step too, masked by `only`
         s = a.at(t, np.where(r < 2 * extra, r // 2, r - extra), _power(p))
 
         def first(v: Ranks) -> Ranks:

@@ -100,7 +100,7 @@ def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Pric
         arrived = np.maximum(clock[src], clock[dst]) + network.seconds(src, dst, size)
         after = clock.copy()
         after[dst] = arrived + (network.gamma * size if step.reduce else 0.0)
-        after[src] = np.maximum(after[src], arrived)
+        after[src] = np.maximum(after[src], arrived)  # rendezvous: a sender waits for its receiver
         clock = after
         sent[src] += size
         messages[src] += 1

@@ -117,7 +117,7 @@ def check_sizes(algorithm: Algorithm, p: int) -> int:
 
 
 def _size(name: str, f: Callable[[int], int], p: int, least: int) -> int:
-    """The number of rounds, or of chunks, checked to be a whole number in range."""
+    """Calls `rounds` or `chunks` for p ranks, and checks that it returns an integer in range."""
     try:
         n = f(p)
     except Exception as error:
@@ -136,7 +136,7 @@ def _rows(t: int, step: Step, p: int) -> list[Step]:
         form = "a peer must be a number or one a rank, and a range two of them, (lo, hi)"
         raise PlanError(f"round {t}: {form}: {error}") from None
     if not isinstance(step.reduce, bool | np.bool_):
-        raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}, not True or False for all")
+        raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}; use one bool for all ranks")
     for r, s in enumerate(rows):
         fields = {"to": (s.to,), "send": s.send, "source": (s.source,), "recv": s.recv}
         for name, values in fields.items():
@@ -195,7 +195,7 @@ def _expected(s: Step) -> str:
 def _receive(
     t: int, r: int, c: int, s: Step, old: list[list[int | None]], sums: Expressions
 ) -> int:
-    """The expression of chunk c at rank r after the round."""
+    """The expression of chunk c at rank r after the round, by receiving or by adding."""
     theirs, mine = old[s.source][c], old[r][c]
     if theirs is None:
         raise PlanError(f"round {t}: rank {s.source} sends chunk {c}, which it does not have")

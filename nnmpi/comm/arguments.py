@@ -128,7 +128,7 @@ def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tupl
     lengths = [operator.index(length) for length in parts]
     if len(lengths) != size:
         raise ValueError(
-            f"{call} got {len(lengths)} parts for {size} ranks: pass one length a rank"
+            f"{call} got {len(lengths)} parts for {size} ranks: pass one length per rank"
         )
     if min(lengths) < 0:
         rank = lengths.index(min(lengths))
@@ -136,7 +136,9 @@ def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tupl
             f"{call}: the part of rank {rank} has length {lengths[rank]}: use 0 or more"
         )
     if sum(lengths) != n:
-        raise ValueError(f"{call}: the parts sum to {sum(lengths)}, but the array has {n} elements")
+        raise ValueError(
+            f"{call}: parts sum to {sum(lengths)}, but the array has {n} elements: they must agree"
+        )
     return tuple(accumulate(lengths, initial=0))
 
 

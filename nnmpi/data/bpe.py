@@ -40,14 +40,14 @@ class BPETokenizer:
         _check(self.path, described, vocabulary)
         self.size = max(vocabulary.values()) + 1
         self.start = vocabulary.get(END, vocabulary[ALPHABET[ord("\n")]])
-        both = json.dumps([sorted(vocabulary.items()), described["model"]["merges"]])
-        self.sha256 = hashlib.sha256(both.encode()).hexdigest()[:12]
+        content = json.dumps([sorted(vocabulary.items()), described["model"]["merges"]])
+        self.sha256 = hashlib.sha256(content.encode()).hexdigest()[:12]
 
     def encode(self, text: str | bytes) -> np.ndarray:
         """The token ids of a text; meanwhile the library needs about 100 bytes of memory per
         token."""
-        given = text if isinstance(text, str) else as_text(text)
-        return np.array(self._bpe.encode(given, add_special_tokens=False).ids, "int64")
+        decoded = text if isinstance(text, str) else as_text(text)
+        return np.array(self._bpe.encode(decoded, add_special_tokens=False).ids, "int64")
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a sequence of tokens; U+FFFD stands for bytes that are not UTF-8."""
@@ -104,29 +104,29 @@ def _library_tokenizer(path: Path) -> Any:
     except ImportError:
         raise ValueError(f"tokenizer {shown(path)} needs {LIBRARY}") from None
     whole_file = path / "tokenizer.json" if path.is_dir() else path
-    two = [path / "vocab.json", path / "merges.txt"]
-    for file in (whole_file, *two):
+    pair = [path / "vocab.json", path / "merges.txt"]
+    for file in (whole_file, *pair):
         if os.path.exists(file) and not file.is_dir():
             with reading(file, REMEDY):
                 check_regular(file, LARGEST)
     if whole_file.is_file():
         with reading(whole_file, REMEDY):
-            made = tokenizers.Tokenizer.from_file(str(whole_file))
-        made.decoder = tokenizers.decoders.ByteLevel()  # the file may lack a decoder
-        return made
-    missing = [file.name for file in two if not file.is_file()]
+            tokenizer = tokenizers.Tokenizer.from_file(str(whole_file))
+        tokenizer.decoder = tokenizers.decoders.ByteLevel()  # the file may lack a decoder
+        return tokenizer
+    missing = [file.name for file in pair if not file.is_file()]
     if missing:
         has = f"a folder without tokenizer.json and without {' and '.join(missing)}"
-        kind = has if path.is_dir() else "neither a file nor a folder"
-        raise ValueError(f"tokenizer {shown(path)} is {kind}; {REMEDY}")
-    with reading(f"{two[0]}, or {two[1].name},", REMEDY):
-        model = tokenizers.models.BPE.from_file(*map(str, two))
-    made = tokenizers.Tokenizer(model)
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    if END in made.get_vocab():
-        made.add_special_tokens([END])
-    return made
+        fault = has if path.is_dir() else "neither a file nor a folder"
+        raise ValueError(f"tokenizer {shown(path)} is {fault}; {REMEDY}")
+    with reading(f"{pair[0]}, or {pair[1].name},", REMEDY):
+        model = tokenizers.models.BPE.from_file(*map(str, pair))
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    if END in tokenizer.get_vocab():
+        tokenizer.add_special_tokens([END])
+    return tokenizer
 
 
 def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) -> None:
@@ -135,7 +135,7 @@ def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) ->
 
     Only then do parts of a text have the same tokens as the whole text.
     """
-    model, words = described["model"], described["pre_tokenizer"] or {}
+    model, splitter = described["model"], described["pre_tokenizer"] or {}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
     wrong = [
         f"its model is {model['type']}" if model["type"] != "BPE" else "",
@@ -144,7 +144,7 @@ def _check(path: Path, described: dict[str, Any], vocabulary: dict[str, int]) ->
         if described["normalizer"]
         else "",
         *(f"it has {mark} {quoted(model[mark])}" for mark in MARKS if model.get(mark)),
-        "" if byte_level.items() <= words.items() else "it splits texts into words differently",
+        "" if byte_level.items() <= splitter.items() else "it splits texts into words differently",
         *(
             f"token {quoted(added['content'])} includes the spaces after it"
             for added in described["added_tokens"]

@@ -37,11 +37,11 @@ def cifar10(request: DatasetRequest) -> Dataset:
     elif archive is not None:
         content = _read_archive(archive)
     else:
-        best = min(folders, key=lambda f: len(_missing(f)))
-        looked = ", ".join(shown(place) for place in (*folders, *archives))
+        fullest = min(folders, key=lambda f: len(_missing(f)))
+        searched = ", ".join(shown(place) for place in (*folders, *archives))
         raise ValueError(
-            f"cifar10: found neither {', '.join(_missing(best))} nor the archive (looked for "
-            f"{looked}; the binary version is needed, not the Python one); give their directory "
+            f"cifar10: found neither {', '.join(_missing(fullest))} nor the archive (looked for "
+            f"{searched}; the binary version is needed, not the Python one); give their directory "
             "with --data-dir DIR, or fetch them with --download"
         )
     train = _split([content[name] for name in TRAIN])

@@ -99,12 +99,12 @@ class DatasetEntry(NamedTuple):
 
 
 def hold_out(
-    x: Inputs, y: np.ndarray, seed: int, name: str, may_overwrite: bool = False
+    x: Inputs, y: np.ndarray, seed: int, name: str, reuse: bool = False
 ) -> tuple[Split, Split]:
     """Splits samples into training and test sets; a pseudo-random fifth of each class is for
     testing.
 
-    With `may_overwrite`, the memory of the arrays is reused for the training set.
+    With `reuse`, the memory of the arrays is reused for the training set.
 
     Rows are shuffled, then sorted by class, if they have one. Of these n rows, t are taken at even
     distances: row k is taken if (k + 1) t / n passes an integer. So exactly t rows are taken, and
@@ -122,11 +122,7 @@ def hold_out(
     k = np.arange(n)
     taken = np.zeros(n, bool)
     taken[by_class] = (k + 1) * t // n > k * t // n
-    rest = (
-        (lambda array: _compressed(array, ~taken))
-        if may_overwrite
-        else (lambda array: array[~taken])
-    )
+    rest = (lambda array: _compressed(array, ~taken)) if reuse else (lambda array: array[~taken])
     test = each(lambda array: array[taken], x), y[taken]
     return Split(each(rest, x), rest(y)), Split(*test)
 
@@ -160,7 +156,7 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
     ignore_index: int | None = None,
-    may_overwrite: bool = False,
+    reuse: bool = False,
 ) -> Dataset:
     """A data set made of arrays in memory; without test arrays, a fifth of the rows is held out.
 
@@ -168,14 +164,14 @@ def from_arrays(
         and become int64, but uint8 is kept; floats and booleans become float32
     y: integers from 0, or `ignore_index`, (N,) for samples or (N, ...) for their positions; or the
         targets of a regression, floats (N, ...)
-    may_overwrite: True if the memory of the arrays may be reused, which saves memory
+    reuse: True if the memory of the arrays may be reused, which saves memory
     """
     everything = _split(x, y, name, "", ignore_index)
     if (x_test is None) != (y_test is None):
-        given, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
-        raise ValueError(f"{name}: {given} is given but {missing} is not; give both or neither")
+        present, missing = ("x_test", "y_test") if y_test is None else ("y_test", "x_test")
+        raise ValueError(f"{name}: {present} is given but {missing} is not; give both or neither")
     if x_test is None:
-        train, test = hold_out(*everything, seed, name, may_overwrite)
+        train, test = hold_out(*everything, seed, name, reuse)
     else:
         train, test = everything, _split(x_test, y_test, name, "_test", ignore_index)
         _check_same_kind(train, test, name)
@@ -231,9 +227,9 @@ def _array(value: Any, label: str) -> np.ndarray:
     try:
         return np.asarray(value)
     except (TypeError, ValueError) as error:
-        kind = f"{type(value).__module__}.{type(value).__name__}"
+        type_name = f"{type(value).__module__}.{type(value).__name__}"
         raise ValueError(
-            f"{label} is a {kind} that NumPy cannot read; give a rectangular NumPy array"
+            f"{label} is a {type_name} that NumPy cannot read; give a rectangular NumPy array"
         ) from error
 
 
@@ -263,10 +259,10 @@ def _samples(x: np.ndarray, label: str) -> np.ndarray:
             f"{label} has shape {x.shape}: samples without features; give at least one"
         )
     with np.errstate(over="ignore"):
-        kept = x.astype(kept_as(x.dtype, is_label=False), copy=False)
-    if kept.dtype.kind == "f":
-        _check_finite(kept, label)
-    return kept
+        stored = x.astype(kept_as(x.dtype, is_label=False), copy=False)
+    if stored.dtype.kind == "f":
+        _check_finite(stored, label)
+    return stored
 
 
 def _check_finite(rows: np.ndarray, label: str) -> None:

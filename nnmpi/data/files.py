@@ -52,12 +52,12 @@ def read_json(path: Path, remedy: str) -> Any:
         return parsed(json.loads, path.read_bytes())
 
 
-def check_room(file: object, announced: str, count: int) -> None:
+def check_room(file: object, needs: str, count: int) -> None:
     """Raises RefusedError if arrays of `count` bytes would not fit into memory."""
     memory = memory_size()
     if count > memory:
         raise RefusedError(
-            f"{shown(file)}: {shown(announced)} {count:,} bytes, but there are only {memory:,} "
+            f"{shown(file)}: {shown(needs)} {count:,} bytes, but there are only {memory:,} "
             "bytes of memory; check the file, or take fewer samples"
         )
 

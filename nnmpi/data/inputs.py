@@ -46,13 +46,13 @@ def aligned(x: Structure[Any], *others: Structure[Any]) -> list[tuple[Any, ...]]
     """Tuples of each input of x and its counterparts of the same name in `others`; raises
     ValueError unless all have the same names."""
     named = [dict(parts(other)) for other in others]
-    for known, other in zip(named, others, strict=True):
-        if known.keys() != dict(parts(x)).keys():
+    for by_name, other in zip(named, others, strict=True):
+        if by_name.keys() != dict(parts(x)).keys():
             raise ValueError(
                 f"the samples are {described(x)}, but {described(other)} is expected: give the "
                 "same number of arrays, under the same names"
             )
-    return [(a, *(known[name] for known in named)) for name, a in parts(x)]
+    return [(a, *(by_name[name] for by_name in named)) for name, a in parts(x)]
 
 
 def each(function: Callable[..., U], x: Structure[Any], *others: Structure[Any]) -> Structure[U]:
@@ -95,8 +95,8 @@ def zeros(x: Inputs, samples: int, dtype: Any) -> Inputs:
     """A batch of zeros as a model would get it: integer indices, and `dtype` for all other
     inputs."""
 
-    def of(array: np.ndarray) -> np.ndarray:
-        kind = array.dtype if is_index(array) else dtype
-        return np.zeros((samples, *array.shape[1:]), kind)
+    def zeros_like(array: np.ndarray) -> np.ndarray:
+        array_dtype = array.dtype if is_index(array) else dtype
+        return np.zeros((samples, *array.shape[1:]), array_dtype)
 
-    return each(of, x)
+    return each(zeros_like, x)

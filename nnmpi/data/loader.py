@@ -267,14 +267,14 @@ def lengths_of(x: Inputs, name: str) -> np.ndarray:
     is none."""
     lengths = x.get("lengths") if isinstance(x, dict) else None
     if lengths is None or lengths.ndim != 1 or not is_index(lengths):
-        kind = (
+        shown_as = (
             described(x)
             if lengths is None
             else f"{lengths.dtype} of shape {lengths.shape} as lengths"
         )
         raise ValueError(
             f"--bucket-by-length sorts samples by their input named lengths, and data {name} has "
-            f"{kind}: give x as a dict with lengths, (N,) integers"
+            f"{shown_as}: give x as a dict with lengths, (N,) integers"
         )
     return lengths
 
@@ -287,14 +287,14 @@ def by_length(
     The order of the batches is random, and so is the place of the smaller batch among the lengths.
     """
     rows = order[np.argsort(lengths[order], kind="stable")]
-    full_batches, rest = divmod(len(rows), batch_size)
-    place = int(keyed.permutation(keyed.key(seed, "smaller batch", epoch), full_batches + 1)[0])
+    full_batches, remainder = divmod(len(rows), batch_size)
+    smaller = int(keyed.permutation(keyed.key(seed, "smaller batch", epoch), full_batches + 1)[0])
     sizes = [batch_size] * full_batches
-    sizes.insert(place, rest)
+    sizes.insert(smaller, remainder)
     batches = np.split(rows, np.cumsum(sizes)[:-1])
-    last = [batches.pop(place)]
+    last = [batches.pop(smaller)]
     drawn = keyed.permutation(keyed.key(seed, "batches", epoch), full_batches)
-    return [batches[i] for i in drawn] + last * (rest > 0)
+    return [batches[i] for i in drawn] + last * (remainder > 0)
 
 
 def padding(lengths: np.ndarray, batches: Iterable[np.ndarray]) -> float:

@@ -46,11 +46,11 @@ def load(name: str, request: DatasetRequest) -> Dataset:
     if complete or pairs:
         files, read = (complete[0], _four) if complete else (pairs[0], _divided)
         return read(name, files)
-    best = max(by_directory, key=len)
-    missing = ", ".join(stem for stem in (*TRAIN, *TEST) if stem not in best)
-    looked = ", ".join(map(shown, directories))
+    fullest = max(by_directory, key=len)
+    missing = ", ".join(stem for stem in (*TRAIN, *TEST) if stem not in fullest)
+    searched = ", ".join(map(shown, directories))
     raise ValueError(
-        f"{name}: {missing} not found (with or without .gz) in any of {looked}; "
+        f"{name}: {missing} not found (with or without .gz) in any of {searched}; "
         "give their directory with --data-dir DIR, or fetch them with --download"
     )
 
@@ -110,15 +110,15 @@ def read_idx(path: Path, ndim: int) -> np.ndarray:
         header = data[: 4 * (1 + ndim)]
         expected, magic = 0x0800 + ndim, int.from_bytes(header[:4], "big")
         if len(header) < 4 * (1 + ndim) or magic != expected:
-            kind = KINDS.get(magic, "neither images nor labels")
+            content = KINDS.get(magic, "neither images nor labels")
             raise ValueError(
-                f"it begins with {len(header):,} bytes and magic number {magic} ({kind}), "
+                f"it begins with {len(header):,} bytes and magic number {magic} ({content}), "
                 f"expected {expected} ({KINDS[expected]})"
             )
         shape = tuple(int(n) for n in np.frombuffer(header, ">u4", ndim, 4))
-        rest, count = len(data) - len(header), math.prod(shape)
+        length, count = len(data) - len(header), math.prod(shape)
         if not count:
             raise ValueError(f"it is empty: its shape is {shape}")
-        if rest != count:
-            raise ValueError(f"its shape {shape} takes {count:,} bytes, and it has {rest:,}")
+        if length != count:
+            raise ValueError(f"its shape {shape} takes {count:,} bytes, and it has {length:,}")
         return np.frombuffer(data, np.uint8, offset=len(header)).reshape(shape).copy()

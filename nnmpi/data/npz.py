@@ -36,14 +36,7 @@ def npz(request: DatasetRequest) -> Dataset:
             "numpy.savez(file, x=..., y=...), and x_test=..., y_test=... if there are test data"
         )
     return from_arrays(
-        x,
-        y,
-        x_test,
-        y_test,
-        request.seed,
-        shown(path.name),
-        request.ignore_index,
-        may_overwrite=True,
+        x, y, x_test, y_test, request.seed, shown(path.name), request.ignore_index, reuse=True
     )
 
 

@@ -50,8 +50,8 @@ def _draw(features: int, classes: int, total: int, seed: int) -> np.ndarray:
 
     The noise has 256 levels, because drawing four values from each keyed word is fast.
     """
-    words = np.arange(-(-features // 4))
-    noise = keyed.bits(keyed.key(seed, "synthetic", "noise"), words, np.arange(total)[:, None])
+    word = np.arange(-(-features // 4))
+    noise = keyed.bits(keyed.key(seed, "synthetic", "noise"), word, np.arange(total)[:, None])
     x: np.ndarray = noise.astype("<u4", copy=False).view("uint8")[:, :features].astype("float32")
     x -= 127.5
     x *= AMPLITUDE / 127.5

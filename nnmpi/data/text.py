@@ -43,13 +43,13 @@ def text(request: DatasetRequest) -> Dataset:
 
 def characters(texts: Iterable[bytes]) -> np.ndarray | None:
     """The sorted code points that occur in texts; None if they are not UTF-8."""
-    known = np.zeros(0, "<u4")
+    points = np.zeros(0, "<u4")
     try:
         for piece in texts:
-            known = np.union1d(known, points_of(piece.decode("utf-8")))
+            points = np.union1d(points, points_of(piece.decode("utf-8")))
     except UnicodeDecodeError:
         return None
-    return known
+    return points
 
 
 def tokenizer_of_points(points: np.ndarray | None) -> Tokenizer:
@@ -59,9 +59,9 @@ def tokenizer_of_points(points: np.ndarray | None) -> Tokenizer:
 
 def tokens_of(content: bytes, tokenizer: Tokenizer) -> np.ndarray:
     """The tokens of a text, in the smallest unsigned dtype that holds them."""
-    kind = small_type(tokenizer)
-    encoded = [tokenizer.encode(p).astype(kind) for p in pieces(BytesIO(content), tokenizer.cuts)]
-    return np.concatenate([np.zeros(0, kind), *encoded])
+    dtype = small_type(tokenizer)
+    encoded = [tokenizer.encode(p).astype(dtype) for p in pieces(BytesIO(content), tokenizer.cuts)]
+    return np.concatenate([np.zeros(0, dtype), *encoded])
 
 
 def small_type(tokenizer: Tokenizer) -> np.dtype[np.unsignedinteger]:

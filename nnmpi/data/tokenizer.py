@@ -143,8 +143,8 @@ def tokenizer_of(description: str) -> Tokenizer:
     """Makes a tokenizer from the JSON that its `describe` returned; raises ValueError if that
     fails."""
     kind, values = _described(description)
-    made: Tokenizer = KINDS[kind].make(**values)
-    return made
+    tokenizer: Tokenizer = KINDS[kind].make(**values)
+    return tokenizer
 
 
 def has_tokenizer(folder: str) -> bool:
@@ -198,14 +198,14 @@ def _described(description: str) -> tuple[str, dict[str, Any]]:
 
 
 def _of_bpe(path: str, size: int, sha256: str) -> BPETokenizer:
-    made = BPETokenizer(path)
-    if (made.size, made.sha256) != (size, sha256):
+    tokenizer = BPETokenizer(path)
+    if (tokenizer.size, tokenizer.sha256) != (size, sha256):
         raise ValueError(
-            f"tokenizer {shown(made.path)} has {made.size:,} tokens (SHA-256 {made.sha256}), but "
-            f"{size:,} ({shown(sha256)}) are expected: it has been replaced; put back the "
-            "tokenizer that the model was trained with"
+            f"tokenizer {shown(tokenizer.path)} has {tokenizer.size:,} tokens "
+            f"(SHA-256 {tokenizer.sha256}), but {size:,} ({shown(sha256)}) are expected: it has "
+            "been replaced; put back the tokenizer that the model was trained with"
         )
-    return made
+    return tokenizer
 
 
 class TokenizerKind(NamedTuple):

@@ -100,12 +100,14 @@ class FileFormat:
     def arrays(self, path: str, array: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the tensors of a file, by name, for a tensor of the model."""
         names = self.names(path)
-        return dict(zip(names, self.order(path).to_files(array, len(names)))) if names else {}
+        arrays = self.order(path).to_files(array, len(names)) if names else []
+        return dict(zip(names, arrays, strict=True))
 
     def shapes(self, path: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
         """Returns the shapes in a file, by name, for a tensor of the model."""
         names = self.names(path)
-        return dict(zip(names, self.order(path).shapes(shape, len(names)))) if names else {}
+        shapes = self.order(path).shapes(shape, len(names)) if names else []
+        return dict(zip(names, shapes, strict=True))
 
 
 PLAIN = FileFormat()

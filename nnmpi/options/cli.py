@@ -62,12 +62,12 @@ def called(program: str) -> str:
 def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
     """Adds a flag for each option of the given groups."""
     for group in groups:
-        made = p.add_argument_group(group)
+        flag_group = p.add_argument_group(group)
         for option in options((group,)):
-            add_flag(made, option)
+            add_flag(flag_group, option)
 
 
-def add_flag(p: Any, o: "Field[Any]") -> None:
+def add_flag(parser: Any, o: "Field[Any]") -> None:
     """Adds the flag for one option."""
     m = o.metadata
     flags = [f"--{n.replace('_', '-')}" for n in (o.name, m["alias"]) if n is not None]
@@ -77,16 +77,16 @@ def add_flag(p: Any, o: "Field[Any]") -> None:
         text += f": {', '.join(m['choices'])} or package.module:NAME"
     text = text.replace("%", "%%")  # argparse formats help texts with %
     if kind_of(o) is bool:
-        p.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text)
+        parser.add_argument(*flags, action=argparse.BooleanOptionalAction, help=text)
         return
     choices = None if m["custom"] else m["choices"] or None
     # argparse shows choices as {a,b}, which choices with commas would garble
     listed = choices and not any("," in str(choice) for choice in choices)
     metavar = None if listed else o.name.split("_")[-1].upper()
-    how: dict[str, Any] = {"choices": choices, "metavar": metavar, "help": text}
+    arguments: dict[str, Any] = {"choices": choices, "metavar": metavar, "help": text}
     if m["bare"] is not None:
-        how |= {"nargs": "?", "const": m["bare"]}
-    p.add_argument(*flags, type=kind_of(o), **how)
+        arguments |= {"nargs": "?", "const": m["bare"]}
+    parser.add_argument(*flags, type=kind_of(o), **arguments)
 
 
 def from_toml(path: str) -> Config:
@@ -188,7 +188,7 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
     names = {o.name: o.name for o in options()}
     names |= {o.metadata["alias"]: o.name for o in options() if o.metadata["alias"]}
     values: dict[str, Any] = {}
-    spelt: dict[str, str] = {}
+    spelling: dict[str, str] = {}
     tables = (  # a table named after a group holds options; any other key is an option itself
         value.items() if key in GROUPS and isinstance(value, dict) else [(key, value)]
         for key, value in table.items()
@@ -198,9 +198,9 @@ def _by_name(table: dict[str, Any]) -> dict[str, Any]:
         if name is None:
             raise ValueError(not_an_option(key))
         if name in values:
-            both = f" as {spelt[name]} and as {key}" if spelt[name] != key else ""
-            raise ValueError(f"{name} is given twice{both}; keep one of them")
-        values[name], spelt[name] = value, key
+            spellings = f" as {spelling[name]} and as {key}" if spelling[name] != key else ""
+            raise ValueError(f"{name} is given twice{spellings}; keep one of them")
+        values[name], spelling[name] = value, key
     return values
 
 

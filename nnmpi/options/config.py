@@ -64,14 +64,11 @@ class Config:
         "data set to train on: iris, digits, mnist, fashion-mnist, cifar10, text, text:FILE, "
         "tokens:FILE.npy, FILE.npz or synthetic:1x28x28:10:12800 (shape, classes, samples)",
     )
-    data_dir: str | None = _data(
-        None, "directory in which the data set's files are, or to which they are downloaded"
-    )
+    data_dir: str | None = _data(None, "directory of the data set's files, also downloaded ones")
     standardise: str = _data(
         "auto",
-        "mean and standard deviation by which samples are standardised: auto (those of the "
-        "training data, or of the file given to --load), none, or MEAN,STD for all samples, as "
-        "--standardise=0.13,0.31",
+        "mean and deviation by which samples are standardised: auto (those of the training data, "
+        "or of the file of --load), none, or MEAN,STD for all samples, as --standardise=0.13,0.31",
     )
     context: int = _data(128, "number of tokens in a window of text", FROM_1)
     tokenizer: str | None = _data(
@@ -82,52 +79,41 @@ class Config:
     download: bool = _data(False, "download the data set's files if they are missing")
     epochs: int | None = _training(
         None,
-        f"number of passes over the training data; default: {EPOCHS}, or more if that would be "
-        f"less than {LEAST_STEPS} steps",
+        f"passes over the training data; default: {EPOCHS}, or more to make {LEAST_STEPS} steps",
         FROM_1,
     )
     steps: int | None = _training(None, "stop after this many steps", FROM_1)
     batch_size: int = _training(64, "number of samples in a batch, over all ranks", FROM_1)
     bucket_by_length: bool = _training(
-        False,
-        "make batches of samples of similar length; the model's input `lengths` gives the lengths",
+        False, "batch samples of similar length together, by the model's input `lengths`"
     )
     lr: float = _training(3e-3, "learning rate", ABOVE_0)
     optimizer: str = _training("adam", "rule that updates the parameters", choices=OPTIMIZERS)
     momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)
     weight_decay: float = _training(
-        0.0,
-        "weight decay: decoupled with adamw, an L2 penalty with the other optimizers",
-        NUMBER_FROM_0,
+        0.0, "weight decay: decoupled in adamw, an L2 penalty in other optimizers", NUMBER_FROM_0
     )
     weight_decay_of: str = _training(
-        "all",
-        "parameters to which weight decay applies: all, or only those with two or more axes "
-        "(matrices)",
-        choices=DECAYS,
+        "all", "parameters that decay: all, or those with two or more axes", choices=DECAYS
     )
     lr_schedule: str = _training(
         "cosine",
-        "how the learning rate changes: constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+"
-        " followed by one of these",
+        "rate over time: constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ and one of these",
         form=terms.rate,
     )
     augment: str | None = _training(
         None,
-        "vary training images in each epoch: crop:PIXELS shifts them by up to this many pixels,"
-        " flip mirrors them at random, and crop:4+flip does both",
+        "vary training images in each epoch: crop:PIXELS shifts them by up to this many pixels, "
+        "flip mirrors them at random, and crop:4+flip does both",
         form=terms.augment,
     )
     clip_norm: float | None = _training(
         None, "scale the gradient down to this norm if its norm is larger", ABOVE_0
     )
-    seed: int = _training(
-        0, "seed of initial weights, batch order, dropout and held-out data", FROM_0
-    )
+    seed: int = _training(0, "seed of weights, batch order, dropout and held-out data", FROM_0)
     dtype: str = _training(
         "float32",
-        "type of parameters and samples; with a 16-bit type, the optimizer updates float32 "
-        "copies of the parameters",
+        "type of parameters and samples; with 16 bits, the optimizer updates float32 copies",
         choices=DTYPES,
     )
     device: str = _training("cpu", "device to compute on", choices=DEVICES)
@@ -141,33 +127,27 @@ class Config:
     )
     dp: int | None = _layout(
         None,
-        "number of data-parallel groups of ranks; each computes a part of every batch; default:"
-        " as many as the ranks allow",
+        "number of data-parallel groups, which share each batch; default: as many as ranks allow",
         FROM_1,
     )
-    pp: int = _layout(
-        1, "number of pipeline-parallel ranks; each holds some layers of the model", FROM_1
-    )
-    tp: int = _layout(
-        1, "number of tensor-parallel ranks; each holds some channels of every layer", FROM_1
-    )
+    pp: int = _layout(1, "pipeline-parallel ranks: each holds some layers of the model", FROM_1)
+    tp: int = _layout(1, "tensor-parallel ranks: each holds some channels of every layer", FROM_1)
     cp: int = _layout(
-        1, "number of context-parallel ranks; each holds some positions of every sequence", FROM_1
+        1, "context-parallel ranks: each holds some positions of every sequence", FROM_1
     )
     sequence_parallel: bool = _layout(
-        False,
-        "with --tp: between sharded layers, each rank holds only some positions of every sample",
+        False, "with --tp: between sharded layers, each rank holds some positions of every sample"
     )
     layout: str | None = _layout(
         None,
-        "axes of activations and the mesh axes along which they are cut (batch:dp,channels:tp),"
-        " and how ranks along tp share layers (features.*=samples); or a FILE.toml with both",
+        "axes of activations and the mesh axes along which they are cut (batch:dp,channels:tp), "
+        "and how ranks along tp share layers (features.*=samples); or a FILE.toml with both",
         form=terms.layout,
     )
     order: str = _layout(
         "tp,dp,pp",
-        "tp, dp and pp from the fastest mesh axis to the slowest: ranks along the first axis "
-        "are consecutive, and so mostly on one node; cp comes just before dp",
+        "tp, dp and pp from the fastest mesh axis to the slowest: ranks along the first axis are "
+        "consecutive, and so mostly on one node; cp comes just before dp",
         choices=ORDERS,
     )
     zero: int = _layout(
@@ -178,25 +158,15 @@ class Config:
     )
     plan: str | None = _layout(
         None,
-        "train with the fastest layout, according to measurements made at the start (auto) or "
-        "those in a FILE.json",
+        "train with the fastest layout, by measurements at the start (auto) or from a FILE.json",
     )
     micro_batches: int = _pipeline(
-        1,
-        "number of parts of a batch that are computed one after another; their gradients are "
-        "accumulated",
-        FROM_1,
+        1, "parts of a batch, computed one after another; their gradients are accumulated", FROM_1
     )
-    schedule: str = _pipeline(
-        "1f1b", "order of forward and backward passes in a pipeline", choices=SCHEDULES, custom=True
-    )
-    virtual_stages: int = _pipeline(
-        2, "number of stages on each rank, with --schedule interleaved", FROM_1
-    )
+    schedule: str = _pipeline("1f1b", "order of pipeline passes", choices=SCHEDULES, custom=True)
+    virtual_stages: int = _pipeline(2, "stages on each rank, with --schedule interleaved", FROM_1)
     cut: str | None = _pipeline(
-        None,
-        "layers at which the second and later pipeline stages begin, such as 3,7; default: "
-        "balanced by measured times",
+        None, "layers where stages 2, 3, ... begin, such as 3,7; default: balanced by measurements"
     )
     recompute: bool = _pipeline(
         False,
@@ -219,13 +189,9 @@ class Config:
         choices=("float32", *dtypes.HALVES),
     )
     bucket_mb: float | None = _reduce(
-        None,
-        "megabytes of gradients in one all-reduce; default: 1, or all of them within one node",
-        ABOVE_0,
+        None, "gradients per all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0
     )
-    overlap: bool = _reduce(
-        True, "start all-reduces during the backward pass, rather than after it"
-    )
+    overlap: bool = _reduce(True, "start all-reduces during the backward pass, not after it")
     progress: str = _reduce(
         "auto",
         "how messages advance during the backward pass: by polling between layers, or by a "
@@ -234,17 +200,14 @@ class Config:
     )
     sync: str = _sync(
         "bsp",
-        "ranks that a step waits for: all (bsp), those more than --staleness steps behind "
-        "(ssp), or none (asp)",
+        "ranks that a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
+        "or none (asp)",
         choices=SYNCS,
     )
-    staleness: int = _sync(
-        0, "number of steps that a rank may be ahead of the slowest, with --sync ssp", FROM_0
-    )
+    staleness: int = _sync(0, "steps that a rank may be ahead of the slowest, with ssp", FROM_0)
     servers: int = _sync(
         0,
-        "number of parameter servers, which are the last ranks; default: 1 with ssp and asp, 0 "
-        "with bsp",
+        "number of parameter servers, the last ranks; default: 1 for ssp and asp, 0 for bsp",
         FROM_0,
     )
     slow_rank: str | None = _sync(
@@ -253,45 +216,30 @@ class Config:
     jitter: str | None = _sync(
         None, "P:FACTOR: slow down each rank in a random fraction P of its steps, for experiments"
     )
-    verify: bool = _equality(
-        False, "also train on one rank, and compare the results after each step"
-    )
-    reproducible: bool = _equality(
-        False, "compute the same bits on any number of ranks up to --slices"
-    )
+    verify: bool = _equality(False, "also train on one rank, and compare after each step")
+    reproducible: bool = _equality(False, "compute the same bits on any ranks, up to --slices")
     check_copies: int = _equality(
         1000,
-        "check every so many steps that ranks hold equal copies of parameters, and at the end "
-        "of a run also of buffers; 0: never",
+        "compare copies of parameters on different ranks every so many steps, and at the end those "
+        "of buffers too; 0: never",
         FROM_0,
     )
     slices: int = _equality(
-        8,
-        "number of parts of a batch that --reproducible computes one by one",
-        FROM_1,
-        alias="shards",
+        8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
     )
     save: str | None = _files(
         None, "write the trained model to a safetensors file, or to FOLDER/ of GPT-2 or Llama"
     )
     load: str | None = _files(
-        None, "start from a trained model: a safetensors file, or a folder of GPT-2 or Llama"
+        None, "start from a model: a safetensors file, or a folder of GPT-2 or Llama"
     )
     load_partial: bool = _files(
-        False,
-        "with --load: take the tensors whose names and shapes fit, and keep initial values for "
-        "the rest",
+        False, "with --load: take tensors whose names and shapes fit; others keep initial values"
     )
     log: str | None = _files(None, "write events to this file, one JSON object per line")
-    append: bool = _files(
-        False, "append to a --log that has another run already, instead of refusing it"
-    )
-    trace: str | None = _files(
-        None, "write a timeline of what each rank does to this file, for Chrome or Perfetto"
-    )
-    report: str | None = _files(
-        None, "at the end, write a page about the run to this HTML file, such as run.html"
-    )
+    append: bool = _files(False, "append to a --log that has the events of another run")
+    trace: str | None = _files(None, "write a timeline of all ranks, for Chrome or Perfetto")
+    report: str | None = _files(None, "at the end, write a page about the run: run.html")
     logger: str | None = _files(
         None,
         "send metrics and pictures to tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "
@@ -312,13 +260,11 @@ class Config:
         choices=("test_loss", "accuracy"),
     )
     resume: bool = _checkpoints(
-        False,
-        "continue from the newest complete checkpoint in --checkpoint-dir, on any number of ranks",
+        False, "continue from the newest complete checkpoint in --checkpoint-dir, on any ranks"
     )
     time_limit: str | None = _checkpoints(
         None,
-        "end before the run has lasted this long (90s, 30m, 2h), with a checkpoint and exit "
-        "status 75",
+        "end before the run has lasted this long (90s, 30m, 2h), with a checkpoint and status 75",
         form=terms.duration,
     )
     elastic: bool = _checkpoints(
@@ -327,31 +273,25 @@ class Config:
     )
     backup: int | None = _checkpoints(
         None,
-        "with mpirun --with-ft ulfm: every N steps, copy what only one rank holds to the memory"
-        " of another node; without N, as often as the cost and --mtbf suggest",
+        "with mpirun --with-ft ulfm: every N steps, copy what only one rank holds to the memory "
+        "of another node; without N, as often as the cost and --mtbf suggest",
         FROM_0,
         bare=0,
     )
     mtbf: str = _checkpoints(
-        "24h",
-        "mean time between failures of the job, from which --backup computes its interval",
-        form=terms.duration,
+        "24h", "mean time between failures of the job, for --backup", form=terms.duration
     )
     memory: str | None = _other(
         None,
-        "memory limit of a rank, such as 2GB: activations beyond it are swapped to a file in "
-        "TMPDIR, or computed again",
+        "limit of a rank, such as 2GB: what exceeds it is swapped to TMPDIR, or computed again",
         form=terms.size,
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps, without training")
     ranks: int | None = _other(None, "with --dry-run: assume this number of ranks", FROM_1)
-    sample_every: int | None = _other(
-        None, "print text that the model generates every so many steps", FROM_1
-    )
+    sample_every: int | None = _other(None, "print text of the model every so many steps", FROM_1)
     prompt: str | None = _other(
         None,
-        "with --sample-every: how the text begins; default: after <|endoftext|>, or after the "
-        "end of a line",
+        "with --sample-every: how the text begins; default: after <|endoftext|> or a line's end",
     )
     json: bool = _other(False, "print events as JSON, one object per line, instead of text")
     quiet: bool = _other(False, "print only the result")

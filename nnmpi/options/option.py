@@ -32,8 +32,8 @@ def option(
     flag that is given without a value.
     """
     metadata = {"group": group, "help": text, "choices": choices, "custom": custom, "form": form}
-    more = {"within": within, "alias": alias, "bare": bare}
-    return field(default=default, metadata={**metadata, **more})
+    checks = {"within": within, "alias": alias, "bare": bare}
+    return field(default=default, metadata={**metadata, **checks})
 
 
 def kind_of(option: "Field[Any]") -> type:
@@ -45,8 +45,8 @@ def kind_of(option: "Field[Any]") -> type:
 def checked(option: "Field[Any]", value: Any) -> Any:
     """The value converted to a Python type; raises ValueError if its type, form or range is
     wrong."""
-    name, m = option.name, option.metadata
-    kind, known = kind_of(option), m["choices"]
+    name, metadata = option.name, option.metadata
+    kind, choices = kind_of(option), metadata["choices"]
     if value is None and option.default is None:
         return None
     # a bool is an int in Python, but `epochs = true` in a file is a mistake
@@ -62,16 +62,16 @@ def checked(option: "Field[Any]", value: Any) -> Any:
     if kind is str:
         check_text(name, value)
         try:
-            if m["form"]:
-                m["form"](value)
+            if metadata["form"]:
+                metadata["form"](value)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
-    if known and value not in known and not (m["custom"] and user_code.is_named(value)):
-        names = ", ".join([*map(str, known), *["package.module:NAME"] * m["custom"]])
+    if choices and value not in choices and not (metadata["custom"] and user_code.is_named(value)):
+        names = ", ".join([*map(str, choices), *["package.module:NAME"] * metadata["custom"]])
         raise ValueError(f"{name} {quoted(value)} is not one of {names}")
-    if m["within"] and not m["within"].has(value):
+    if metadata["within"] and not metadata["within"].has(value):
         remedy = "leave it out" if option.default is None else f"default: {option.default}"
-        raise ValueError(f"{name} {quoted(value)} must be {m['within'].words}; {remedy}")
+        raise ValueError(f"{name} {quoted(value)} must be {metadata['within'].words}; {remedy}")
     if kind is int and value > LARGEST:
         raise ValueError(f"{name} {quoted(value)} must be at most {LARGEST}")
     return value

@@ -82,7 +82,7 @@ class PackedRanges:
         self._rows = [rows_of(form, self.memory[start:stop]) for form, (start, stop) in ends]
 
     def fill(self, ranges: Iterable[SavedRange]) -> None:
-        """Copies these ranges, which must match the forms in order."""
+        """Copies `ranges`, which must match the forms in order."""
         for (steps, values, state), saved in zip(self._rows, ranges, strict=True):
             span = slice(0, saved.hi - saved.lo)
             steps[0], values[...] = saved.steps, saved.values[span]
@@ -197,7 +197,7 @@ class Backups:
         self._due, self._returned = due, self._clock()
 
     def held(self) -> list[HeldVersion]:
-        """Returns the earlier versions of which this rank has parts, the latest first, as views.
+        """Returns this rank's parts of earlier versions, the latest first, as views.
 
         If the backup of a version is incomplete, this rank may have only its own parts of it.
         """

@@ -56,6 +56,7 @@ class Layout(NamedTuple):
             for axes in (BATCH, REPLICAS)
         )
         model = group(*MODEL)
+        # a split is collective: workers call it too
         among = comm.split(0 if comm.rank >= mesh.size else None) if servers > 1 else None
         groups = axis, batch, replicas, model, among or comm_self()
         return cls(mesh, servers, comm, *groups, narrow_sums)
@@ -119,5 +120,6 @@ def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Co
     itself alone."""
     if mesh.count(*axes) == 1:
         return comm_self()
+    # the first rank of a group is its color
     color = mesh.group(comm.rank, *axes)[0] if comm.rank < mesh.size else None
     return comm.split(color, narrow_sums=narrow_sums) or comm_self()

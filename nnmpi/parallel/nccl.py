@@ -138,7 +138,7 @@ class NcclComm(StagedComm):
 
     @contextmanager
     def _terms(self, row: Array, part: slice = slice(None)) -> Iterator[Array]:
-        """Yields the row that NCCL adds up: the given row, or a float32 copy, of which `part` is
+        """Yields the row that NCCL adds up: the given row, or a float32 copy, whose `part` is
         rounded back at the end."""
         if self._narrow or not types_of(row.dtype).is_mixed:
             yield row

@@ -126,8 +126,8 @@ class InFlight(Sequence[Batch]):
         del self._in_memory[i]
 
     def load(self, i: int) -> Load:
-        """Returns batch i as the load of a step; its ports can reach other batches too, whose
-        messages may be on their way."""
+        """Returns batch i as the load of a step; its ports can reach other batches too, which may
+        have messages on their way."""
         return self._at(i)._replace(micro=self)
 
     def _at(self, i: int) -> Load:
@@ -239,6 +239,7 @@ class OverlappingSteps:
         self._last, self._first_step, self._stops = count - 1, start.step, False
         self._batches, self._reports = InFlight(loads, count), dict[int, StageReport]()
         self._executor.begin(self._batches.load(0))
+        # batches that are in flight before the first update use the current version on all stages
         for micro in range(min(self._count, count) if self._vertical else 0):
             self._store.retain(micro, self._store.newest)
         ops = stream(self._count, self._number, lambda: self._last)

@@ -36,8 +36,8 @@ ALL, NOTHING = slice(None), slice(0, 0)
 
 
 class Staging:
-    """A piece of an array, whose slice `comes` is copied to the host, and slice `goes` back to the
-    device.
+    """A piece of an array: its slice `comes` is copied to the host, and its slice `goes` back to
+    the device.
 
     It is the DeviceCopies of a work, which may begin when all copies started before it are done,
     and when the work of `before` has begun.

@@ -64,7 +64,7 @@ def wire_for(comm: Comm, array: Array) -> "Wire":
 
 
 class Transfers(tuple[Work, ...]):
-    """The works of several pieces, as one Transfer."""
+    """The Work objects of several pieces, as one Transfer."""
 
     @property
     def done(self) -> bool:
@@ -121,7 +121,7 @@ class StagedComm:
         self._in_place(array, lambda row: self._wait(self._summed(row, algorithm, is_kept=False)))
 
     def all_gather(self, array: Array, algorithm: str = "ring", parts: Parts = None) -> None:
-        """Fills the array, of which each rank has its part, with the parts of all ranks."""
+        """Fills the array with the parts of all ranks; each rank contributes its own part."""
         self._in_place(
             array, lambda row: self._wait(self._gathered(row, algorithm, parts, is_kept=False))
         )
@@ -216,7 +216,7 @@ class StagedComm:
         goes: Callable[[slice], slice] = lambda span: ALL,
         is_kept: bool = True,
     ) -> list[Piece]:
-        """Starts the works of all pieces of a row."""
+        """Starts a Work for each piece of a row."""
         pieces = list[Piece]()
         for span in _spans(row):
             staging = self._staged(row[span], comes(span), goes(span), is_kept)

@@ -75,7 +75,7 @@ class Arranger:
         def made() -> Sharding:
             return self._sharding_of(replace(self.plain, **options), None)
 
-        return _once(self._shardings, tuple(options.items()), made)
+        return _cached(self._shardings, tuple(options.items()), made)
 
     def fastest_ways(self, candidate: Candidate, price: WayPrice) -> Sharding:
         """Shards each layer in the way that takes the least time, by a price for each way."""
@@ -84,7 +84,7 @@ class Arranger:
     def division(self, candidate: Candidate) -> Division:
         """The stages of a layout."""
         key = self.division_key(candidate)
-        return _once(self._divisions, key, lambda: self._divided(self.config(candidate)))
+        return _cached(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
     def division_key(self, candidate: Candidate) -> tuple[int, int, bool]:
         """A key that is equal for layouts that divide the model into the same stages."""
@@ -149,7 +149,7 @@ class Arranger:
         )
 
 
-def _once(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
+def _cached(known: dict[K, T | ValueError], key: K, make: Callable[[], T]) -> T:
     """The value of a key, which is made once. If that raised ValueError, raises ValueError every
     time."""
     if key not in known:

@@ -50,7 +50,7 @@ class _RankEnds(NamedTuple):
     last: np.ndarray
 
 
-class _RankNumbers(NamedTuple):
+class _RankElements(NamedTuple):
     """Counts of the trained elements of a rank along pp, of all ranks along tp together.
 
     all      in total
@@ -72,7 +72,7 @@ class LowerBounds:
         self._itemsize = np.dtype(arranger.plain.dtype).itemsize
         self._passes = dict[tuple[Any, ...], np.ndarray]()
         self._ends = dict[Candidate, float]()
-        self._modules = dict[tuple[int, int, bool], list[_RankNumbers]]()
+        self._modules = dict[tuple[int, int, bool], list[_RankElements]]()
         self._on_one_node = dict[tuple[int, ...], bool]()
         self._messages = dict[tuple[Any, ...], float]()
 
@@ -81,18 +81,18 @@ class LowerBounds:
         key = candidate._replace(zero=0)
         if key not in self._ends:
             self._ends[key] = float(self._of_ranks(candidate).end.max())
-        return ROUNDING * (self._ends[key] + self._besides(candidate))
+        return ROUNDING * (self._ends[key] + self._fixed_seconds(candidate))
 
     def with_sums(self, candidate: Candidate) -> float:
         """The least time of a step, from computing and sums of gradients between nodes."""
-        return ROUNDING * (self._until_updated(candidate, 0.0) + self._besides(candidate))
+        return ROUNDING * (self._until_updated(candidate, 0.0) + self._fixed_seconds(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
         """The least time of a step, from computing, sums of gradients between nodes, and exchanges
         within passes, of which every stage is taken to have equally many."""
         computed = float(self._stages(candidate)[:, :2].sum())
         mean = self._count(candidate) * (computed + self._in_passes(candidate)) / candidate.pp
-        return ROUNDING * (self._until_updated(candidate, mean) + self._besides(candidate))
+        return ROUNDING * (self._until_updated(candidate, mean) + self._fixed_seconds(candidate))
 
     def _until_updated(self, candidate: Candidate, least: float) -> float:
         """The least seconds of passes and sums, if some rank computes and exchanges for `least`
@@ -124,7 +124,7 @@ class LowerBounds:
     def nbytes(self, candidate: Candidate) -> float:
         """The least memory of the rank that holds most: values, gradients and optimizer state."""
         k, parts = state_array_count(self._arranger.plain), candidate.replicas
-        most = self._most_numbers(candidate) * self._itemsize
+        most = self._most_elements(candidate) * self._itemsize
         copies = (2, 2, 1, 0)[candidate.zero]
         return ROUNDING * most * (copies + (2 + k - copies) / parts)
 
@@ -140,18 +140,18 @@ class LowerBounds:
         batch, count = self._arranger.plain.batch_size, self._count(candidate)
         return ceil(batch // count / candidate.dp), ceil(ceil(batch / count) / candidate.dp)
 
-    def _besides(self, candidate: Candidate) -> float:
+    def _fixed_seconds(self, candidate: Candidate) -> float:
         """The seconds of the optimizer, and of what belongs to no unit and no exchange. Replicas
         share the update if ZeRO divides parameters, or if they share the memory of one node."""
         machine, parts = (
             self._costs.machine,
             candidate.replicas if candidate.zero or self._is_near(candidate) else 1,
         )
-        numbers = self._most_numbers(candidate) / parts
+        numbers = self._most_elements(candidate) / parts
         update = numbers * machine.updates[self._arranger.plain.optimizer]
         return update + machine.step + self._count(candidate) * machine.micro_batch / candidate.pp
 
-    def _most_numbers(self, candidate: Candidate) -> float:
+    def _most_elements(self, candidate: Candidate) -> float:
         """The number of trained elements of the rank that has most."""
         return max(held.all for held in self._modules_of(candidate)) / candidate.tp
 
@@ -196,8 +196,8 @@ class LowerBounds:
         zero_bubble[0] = 0.0
         return _RankEnds(busy, np.maximum(busy, zero_bubble), backward)
 
-    def _modules_of(self, candidate: Candidate) -> list[_RankNumbers]:
-        """The counts of trained elements of each rank along pp."""
+    def _modules_of(self, candidate: Candidate) -> list[_RankElements]:
+        """The `_RankElements` of each rank along pp, which are cached."""
         division, graph = self._arranger.division(candidate), self._arranger.graph
         key = self._arranger.division_key(candidate)
         if key not in self._modules:
@@ -209,7 +209,7 @@ class LowerBounds:
                     modules[variable.path.rpartition(".")[0]] += variable.size
                 last = 0 if trained[0].path in tied else trained[0].size
                 largest_first = sorted(modules.values(), reverse=True)
-                self._modules[key].append(_RankNumbers(modules.total(), largest_first, last))
+                self._modules[key].append(_RankElements(modules.total(), largest_first, last))
         return self._modules[key]
 
     def _in_passes(self, candidate: Candidate) -> float:

@@ -61,7 +61,7 @@ class ExchangeTimes:
             exchange.travelling,
         )
         if key not in self._found:
-            self._found[key] = self._once(exchange, links)
+            self._found[key] = self._price(exchange, links)
         return exchange.times * self._found[key]
 
     def total(self, exchanges: Iterable[Exchange]) -> float:
@@ -90,7 +90,7 @@ class ExchangeTimes:
         """The seconds for which an exchange uses links between nodes: all of its seconds, or 0."""
         return self.is_between_nodes(exchange) * self.seconds(exchange)
 
-    def _once(self, exchange: Exchange, links: Network) -> float:
+    def _price(self, exchange: Exchange, links: Network) -> float:
         """The seconds of an exchange that happens once, by a measured curve or by simulating its
         links."""
         p, nbytes = len(links.nodes), exchange.travelling
@@ -98,16 +98,16 @@ class ExchangeTimes:
         if curve and links.node_count == 1:
             return curve.at(exchange.nbytes if exchange.algorithm in THROUGH_MEMORY else nbytes)
         if exchange.operation in (Collective.MESSAGE, Collective.ALL_TO_ALL):
-            return _to_each(links, nbytes / (p - 1))
+            return _messages_seconds(links, nbytes / (p - 1))
         if exchange.operation is Collective.ALL_REDUCE and exchange.algorithm in THROUGH_MEMORY:
-            return _through_memory(links, exchange.nbytes, nbytes)
+            return _two_level_seconds(links, exchange.nbytes, nbytes)
         plans = (
             ALGORITHMS if exchange.operation is Collective.ALL_REDUCE else PLANS[exchange.operation]
         )
         if (
             exchange.algorithm == "ring" or exchange.algorithm not in plans
         ):  # of the library, or a user's
-            return _around(links, nbytes, exchange.operation)
+            return _ring_seconds(links, nbytes, exchange.operation)
         return price(plans[exchange.algorithm], p, nbytes, links).seconds
 
 
@@ -117,14 +117,14 @@ def _measured_as(exchange: Exchange) -> str:
     return IN_PLACE if of_gradients else exchange.algorithm
 
 
-def _to_each(links: Network, nbytes: float) -> float:
+def _messages_seconds(links: Network, nbytes: float) -> float:
     """The seconds of messages from the first rank to the others, one after the other."""
     first, each = np.zeros(1, int), np.array([nbytes])
     others = np.arange(1, len(links.nodes))
     return sum(float(links.seconds(first, to, each)[0]) for to in others[:, None])
 
 
-def _through_memory(links: Network, nbytes: int, travelling: int) -> float:
+def _two_level_seconds(links: Network, nbytes: int, travelling: int) -> float:
     """The seconds of a two-level all-reduce: each node sums in its memory, then one rank per node
     takes part in a ring."""
     near, q = links.inner, int(np.bincount(links.nodes).max())
@@ -132,11 +132,11 @@ def _through_memory(links: Network, nbytes: int, travelling: int) -> float:
     inside = 2 * near.alpha + nbytes * (2 * near.beta + links.gamma * (q - 1)) if q > 1 else 0.0
     leaders = links._replace(nodes=np.arange(links.node_count))
     return inside + (
-        _around(leaders, travelling, Collective.ALL_REDUCE) if links.node_count > 1 else 0.0
+        _ring_seconds(leaders, travelling, Collective.ALL_REDUCE) if links.node_count > 1 else 0.0
     )
 
 
-def _around(links: Network, nbytes: int, operation: Collective) -> float:
+def _ring_seconds(links: Network, nbytes: int, operation: Collective) -> float:
     """The seconds of a ring: in every round each rank sends a chunk to the next one, and all wait
     for the slowest link."""
     p = len(links.nodes)

@@ -81,7 +81,7 @@ def _by_ring(
 def _of_halo(
     a: Arrangement, rank: int, layer: ShardedLayer, message: LayerMessage, samples: int
 ) -> Iterator[Exchange]:
-    """Yields the messages of image rows that neighbours need of this rank, or of gradients of the
+    """Yields the messages of image rows that neighbours need from this rank, or of gradients of the
     rows that it has received."""
     ends, row = a.mesh.group(rank, "tp")[:2], _numbers(a, rank, message, samples)
     height = a.graph.edges[a.graph.nodes[layer.node].inputs[0]].sample[1]

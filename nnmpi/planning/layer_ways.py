@@ -53,7 +53,7 @@ class LayerWays:
         if key not in self._found:
             try:
                 self._found[key] = self._search(Candidate(dp=candidate.dp, tp=candidate.tp))
-            except ValueError:  # the model cannot be cut among so many ranks
+            except ValueError:  # the model cannot be divided among this many ranks
                 self._found[key] = ""
         return self._found[key]
 

@@ -76,7 +76,7 @@ def border_seconds(link: Link, nbytes: float) -> float:
     return 2 * (link.alpha + nbytes * link.beta)
 
 
-def live(config: Config) -> list[int]:
+def most_in_flight(config: Config) -> list[int]:
     """For each stage, the largest number of micro-batches that are between forward and backward at
     once."""
     most, count = [0] * stages_of(config), [0] * stages_of(config)
@@ -175,7 +175,7 @@ def best_cut(
         [cost.activation_bytes for cost in costs],
         [border_seconds(link, cost.input_bytes) for cost in costs],
     )
-    return split_points(by, stages_of(config), live(config), notes)
+    return split_points(by, stages_of(config), most_in_flight(config), notes)
 
 
 def _facts(

@@ -42,7 +42,7 @@ class Checkpoints:
     facts       returns facts besides options, which are compared when the run is resumed
     callbacks   of the run; a checkpoint has the states of those that have one
     newest      the step of the newest checkpoint that was written and reported, unless the run went
-                back behind it; -1: none
+                back to an earlier step; -1: none
     """
 
     newest = -1
@@ -185,10 +185,7 @@ class Checkpoints:
 
     def go_back(self, step: int) -> None:
         """Forgets checkpoints of later steps when the run goes back to a step."""
-        self.newest, self._reported = (
-            min(self.newest, step),
-            min(self._reported, step),
-        )
+        self.newest, self._reported = min(self.newest, step), min(self._reported, step)
         self._pending_step = -1
         if step < 0:
             self._written = 0

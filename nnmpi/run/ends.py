@@ -58,24 +58,19 @@ def check_ready(run: RunState, session: Session, epochs: int | None) -> None:
 
 
 def open_reports(
-    trainer: Training, recoveries: list[Event], outputs: ExitStack, report: Report | None
+    trainer: Training, lost: list[Event], outputs: ExitStack, report: Report | None
 ) -> None:
     """Opens the reports of this rank, and reports the start of the run and the losses since
     then."""
     run, session, comm, config = trainer.run, trainer.session, trainer.comm, trainer.config
     resumed = run.resumed if run.runs == 1 else None
     is_reported = run.reported.events >= event_position(run.first, "start")
-    if (
-        recoveries
-        and not is_reported
-        and config.log
-        and len(runs_in(config.log)) > run.reported.runs
-    ):
+    if lost and not is_reported and config.log and len(runs_in(config.log)) > run.reported.runs:
         is_reported = run.reported.once(run.first, "start")  # by the former rank 0, now lost
     mark = resumed.mark if resumed and not is_reported else None
     opened = open_report(config, comm, report or run.opened, run.runs > 1 or is_reported, mark)
     # after open_report, which cuts the log of a resumed run at its mark
-    if comm.fault_tolerant and not recoveries and not is_reported:
+    if comm.fault_tolerant and not lost and not is_reported:
         run.reported.runs = len(runs_in(config.log))
     if comm.rank == 0 or report:
         if run.opened is None:
@@ -90,9 +85,9 @@ def open_reports(
     if run.reported.once(run.first, "start"):
         arranged = arranged_event(session.arrangement) if run.opened else {}
         run.report.event({**event, **arranged})
-    for event in recoveries:
+    for event in lost:
         run.report.event(event)
-    recoveries.clear()
+    lost.clear()
 
 
 # ---- between its steps

@@ -52,8 +52,8 @@ LONG = 0.1
 """Seconds: if a sum takes longer, larger ones are not timed."""
 
 MANY_MICRO_BATCHES = 8
-"""Micro-batches of a step, from which the cost of each micro-batch is told apart from that of a
-step."""
+"""Micro-batches of the second of two measured steps, which separates the cost of a micro-batch from
+that of a step."""
 
 POLL_SECONDS = 0.01
 """Seconds between two polls of a rank that waits for the first node."""

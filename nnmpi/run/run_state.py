@@ -227,8 +227,7 @@ class RunState:
         self.resumed = resumed._replace(snapshot=snapshot, is_over=is_over)
 
     def go_back(self, resumed: ResumePoint) -> None:
-        """Goes back to a checkpoint of this run, after a loss; the steps behind it are made
-        again."""
+        """Goes back to a checkpoint of this run, after a loss; its later steps are made again."""
         counters = self.counters_of(resumed.snapshot)
         self.adopt(counters._replace(pace=resumed.pace, stopping=False, last=None))
         self.reported.once(self.first, "start")
@@ -265,7 +264,7 @@ class RunState:
         """True if the steps of an epoch are made, and it has not been evaluated yet."""
         return self.sums.samples > 0 and (self.state.batch == 0 or self.is_over)
 
-    # ---- what strategies ask and tell
+    # ---- called by strategies
 
     def _request(self) -> float:
         """The request of this rank after the current step; 0 in a step that is made again."""
@@ -277,8 +276,8 @@ class RunState:
 
     @property
     def control(self) -> StepControl:
-        """The functions by which the steps of a strategy ask this run for its schedule, requests
-        and end."""
+        """The functions by which a strategy asks this run for the learning rate, requests and the
+        last step, and reports events."""
         return StepControl(
             self._begin_update,
             self._request,

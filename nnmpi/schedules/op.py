@@ -60,13 +60,15 @@ class Op(NamedTuple):
 
 
 def slice_by_slice(slices: int) -> list[Op]:
-    """The program that sums the gradient of each slice by itself, after its backward pass."""
+    """A program of ops that sums the gradient of each slice after its own backward pass."""
     each = ((Op(Kind.F, m), Op(Kind.B, m), Op(Kind.REDUCE)) for m in range(slices))
     return [*chain.from_iterable(each), Op(Kind.UPDATE)]
 
 
 def stage_by_stage(micro: int, recomputed: Sequence[bool]) -> list[Op]:
-    """The program of one rank with all stages; `recomputed` marks stages that run forward twice."""
+    """A program of one rank that holds all stages; `recomputed` marks stages that run forward
+    twice.
+    """
     ops = list[Op]()
     for m in range(micro):
         ops += [Op(Kind.F, m, s) for s in range(len(recomputed))]

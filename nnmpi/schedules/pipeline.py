@@ -71,10 +71,11 @@ def interleaved(p: int, m: int, v: int) -> list[list[Op]]:
 
 
 def zb_h1(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """The ZB-H1 schedule: 1F1B with I in place of B, and W of stage s after s more Is.
+    """The ZB-H1 schedule: 1F1B whose weight gradients (W) fill time in which ranks would idle.
 
-    The stage before waits for I only; W fills idle time (zero bubble, 2024). Stage 0 needs no
-    gradient of its input: its I takes no time.
+    Each backward pass becomes I, the gradient of the input, for which the stage before waits, and
+    W. Stage s runs W after s more Is (zero bubble, 2024). Stage 0 needs no gradient of its input:
+    its I takes no time.
     """
     return [_split(ops, delay=r) for r, ops in enumerate(one_f_one_b(p, m))]
 
@@ -90,7 +91,10 @@ def _in_turn(passes: list[tuple[int, int]], back: list[tuple[int, int]], ahead: 
 
 
 def _split(ops: list[Op], delay: int) -> list[Op]:
-    """Replaces each B by I, and adds its W `delay` backward passes later."""
+    """Divides each backward pass (B) into input gradient (I) and weight gradient (W).
+
+    W comes `delay` backward passes after its I.
+    """
     out: list[Op] = []
     owed: list[Op] = []
     for op in ops:
@@ -122,14 +126,16 @@ class Schedule(NamedTuple):
     update_each: bool = False
 
     def check(self, p: int, m: int, v: int) -> None:
-        """Raises ValueError for numbers of stages or micro-batches that make no pipeline."""
+        """Raises ValueError unless p stages, m micro-batches and v stages a rank make a
+        pipeline.
+        """
         for name, value in (("stages", p), ("micro-batches", m), ("virtual stages", v)):
             if value < 1:
                 raise ValueError(f"a pipeline needs at least 1 of {name}, got {value}")
         if v > 1 and not self.virtual:
             raise ValueError(
                 f"this schedule ({self.about}) has one stage a rank, got {v} virtual stages: "
-                "leave them out or take the schedule interleaved"
+                "leave them out or take --schedule interleaved"
             )
 
 

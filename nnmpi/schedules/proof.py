@@ -142,7 +142,7 @@ def in_order(programs: Sequence[Sequence[Op]], stages: int) -> Iterator[tuple[in
         if n < len(sends) and sends[n] != op.micro:
             raise ScheduleError(
                 f"rank {r} cannot run {_name(op)}: its message is received as number {n + 1} of "
-                f"its boundary and direction, which is sent for micro-batch {sends[n]}"
+                f"its boundary and direction, but send {n + 1} is for micro-batch {sends[n]}"
             )
         return n < len(sends)
 
@@ -161,7 +161,7 @@ def in_order(programs: Sequence[Sequence[Op]], stages: int) -> Iterator[tuple[in
                 moved = True
     stuck = [f"rank {r} cannot run {_name(ops[0])}" for r, ops in enumerate(left) if ops]
     if stuck:
-        raise ScheduleError(f"deadlock: {', '.join(stuck)}: no message arrives")
+        raise ScheduleError(f"deadlock: {', '.join(stuck)}: no message arrives for them")
 
 
 # ---- schedules by name: those of nnmpi, and yours as package.module:NAME
@@ -176,7 +176,7 @@ def find(name: str) -> Schedule:
         return SCHEDULES[name]
     if not user_code.is_named(name):
         names = ", ".join(SCHEDULES)
-        raise ValueError(f"schedule {quoted(name)} is not one of {names}, package.module:NAME")
+        raise ValueError(f"schedule {quoted(name)} is not one of {names} or package.module:NAME")
     schedule = user_code.imported(name, "schedule")
     if not isinstance(schedule, Schedule) or schedule.update_each:
         raise ValueError(

@@ -64,8 +64,8 @@ def names(operation: str, algorithm: str) -> list[str]:
     chosen = list(dict.fromkeys(algorithm.split(",")))
     for unknown in [n for n in chosen if n not in known and not user_code.is_named(n)]:
         raise ValueError(
-            f"algorithm {unknown!r} of {operation} is not one of {', '.join(known)}, and not "
-            "package.module:NAME; all shows them side by side"
+            f"algorithm {unknown!r} of {operation} is neither one of {', '.join(known)} nor "
+            "package.module:NAME; --algorithm all compares them"
         )
     return chosen
 
@@ -113,5 +113,5 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
 
 
 def _spread(ranks: NDArray[np.float64] | NDArray[np.int_]) -> Record:
-    """The minimum, mean and maximum over all ranks."""
+    """The minimum, mean and maximum of a figure that each rank has, as a record."""
     return {"least": ranks.min().item(), "mean": ranks.mean().item(), "most": ranks.max().item()}

@@ -41,7 +41,7 @@ def sweep(
 
 
 def _text(by: str, r: Record) -> str:
-    """The number of bytes or ranks of a record, with its unit."""
+    """A record's number of bytes or ranks as text, with its unit."""
     return f"{r['ranks']:,} ranks" if by == "ranks" else amount(r["bytes"])
 
 
@@ -97,10 +97,10 @@ def plot(by: str, rows: list[list[Record]], path: Path) -> None:
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     axes = figure.subplots()
     values = [row[0][by] for row in rows]
-    for of_one in sorted(zip(*rows, strict=True), key=lambda line: -line[-1]["seconds"]):
-        name = of_one[0]["algorithm"]
+    for costs in sorted(zip(*rows, strict=True), key=lambda line: -line[-1]["seconds"]):
+        name = costs[0]["algorithm"]
         colour, style = LINES.get(name, ("black", "-"))
-        times = [c["seconds"] for c in of_one]
+        times = [c["seconds"] for c in costs]
         axes.plot(values, times, style, color=colour, linewidth=2.2, label=name)
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(values[::2], [_text(by, row[0]) for row in rows[::2]])

@@ -112,25 +112,25 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
     all_or_none(comm, lambda: check_target(out, "write"))
     consistency.check_given(comm, {"tokenizer": tokenizer})
     consistency.check_files(comm, f"the text {shown(text)}", lambda: [text], REMEDY)
-    made = _tokenizer(text, tokenizer, comm)
-    vocabulary = vocabulary_of(made.describe())
+    encoder = _tokenizer(text, tokenizer, comm)
+    vocabulary = vocabulary_of(encoder.describe())
     consistency.check_given(comm, {"the vocabulary": vocabulary}, consistency.FILES)
-    kind = small_type(made)
+    dtype = small_type(encoder)
     with ExitStack() as stack:
 
         def spooled() -> tuple[IO[bytes], int]:
             spool = stack.enter_context(tempfile.TemporaryFile(dir=out.parent))
-            return spool, sum(_spool(text, made, kind, comm, spool))
+            return spool, sum(_spool(text, encoder, dtype, comm, spool))
 
         spool, count = all_or_none(comm, spooled)
         counts = gather_objects(comm, count)
         n, begin = sum(counts), sum(counts[: comm.rank])
         if not n:
             comm.agree(ValueError(f"{shown(text)} is empty; {REMEDY}"))
-        lengths, first = made.lengths(), held_out(n).start - begin
-        units = sum(gather_objects(comm, _units(spool, lengths, kind, first)))
-        about = TokenInfo.of(made, units)
-        _write(out, _header(kind, n), begin * kind.itemsize, spool, about.line(), comm)
+        lengths, first = encoder.lengths(), held_out(n).start - begin
+        units = sum(gather_objects(comm, _units(spool, lengths, dtype, first)))
+        about = TokenInfo.of(encoder, units)
+        _write(out, _header(dtype, n), begin * dtype.itemsize, spool, about.line(), comm)
     return {
         "event": "tokenized",
         "file": str(text),
@@ -139,7 +139,7 @@ def tokenized(text: Path, out: Path, tokenizer: str | None, comm: Comm) -> Event
         "tokens": n,
         "vocabulary": about.size,
         "of": about.tokens,
-        "dtype": kind.name,
+        "dtype": dtype.name,
         "ranks": comm.size,
     }
 
@@ -174,14 +174,14 @@ def _texts(text: Path, cuts: re.Pattern[bytes], comm: Comm) -> Iterator[bytes]:
 
 
 def _spool(
-    text: Path, tokenizer: Tokenizer, kind: np.dtype[Any], comm: Comm, spool: IO[bytes]
+    text: Path, tokenizer: Tokenizer, dtype: np.dtype[Any], comm: Comm, spool: IO[bytes]
 ) -> Iterator[int]:
     """Writes the tokens of this rank's part to its spool, and yields the number of tokens in each
     piece."""
     try:
         for piece in _texts(text, tokenizer.cuts, comm):
             encoded = tokenizer.encode(piece)
-            spool.write(encoded.astype(kind).tobytes())
+            spool.write(encoded.astype(dtype).tobytes())
             yield len(encoded)
     except RefusedError:  # its message names the file already
         raise
@@ -189,17 +189,17 @@ def _spool(
         raise ValueError(f"{shown(text)}: {error}") from None
 
 
-def _units(spool: IO[bytes], lengths: np.ndarray, kind: np.dtype[Any], first: int) -> int:
+def _units(spool: IO[bytes], lengths: np.ndarray, dtype: np.dtype[Any], first: int) -> int:
     """The number of characters, or bytes, that the spooled tokens from the first one on stand
     for."""
-    spool.seek(max(first, 0) * kind.itemsize)
+    spool.seek(max(first, 0) * dtype.itemsize)
     blocks = iter(lambda: spool.read(BLOCK), b"")
-    return sum(int(lengths[np.frombuffer(block, kind)].sum()) for block in blocks)
+    return sum(int(lengths[np.frombuffer(block, dtype)].sum()) for block in blocks)
 
 
-def _header(kind: np.dtype[Any], n: int) -> bytes:
+def _header(dtype: np.dtype[Any], n: int) -> bytes:
     stream = BytesIO()
-    shape = {"descr": npy.dtype_to_descr(kind), "fortran_order": False, "shape": (n,)}
+    shape = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": (n,)}
     npy.write_array_header_1_0(stream, shape)
     return stream.getvalue()
 

@@ -64,7 +64,7 @@ def test_types_stay(dtype: str) -> None:
 def test_wrong_arguments_give_one_line() -> None:
     t = nnmpi.zeros(2, 3)
     calls = {
-        lambda: nnmpi.topk(t, 4): ("k=4 is not within the 3 elements", "(2, 3)"),
+        lambda: nnmpi.topk(t, 4): ("k=4 is not in 0 to 3", "(2, 3)"),
         lambda: nnmpi.pad(t, (1, 2, 3)): ("(1, 2, 3)", "two numbers for each axis"),
         lambda: nnmpi.pad(t, (0, 0, 0, 0, 1, 1)): ("2 axes",),
         lambda: nnmpi.pad(t, (3, 0), "reflect"): ("length 3", "(3, 0)", "'reflect'"),

@@ -190,7 +190,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], type[Exception], tuple[str, ...]]] 
     "lengths that do not add up": (
         lambda: t().split([2, 2], dim=1),
         ValueError,
-        ("lengths [2, 2]", "add up to 3, the length of axis 1"),
+        ("lengths [2, 2]", "add up to 3, the size of axis 1"),
     ),
     "parts of length 0": (lambda: t().split(0), ValueError, ("length of 0", "at least 1")),
     "lengths in an array": (

@@ -7,7 +7,7 @@ from helpers.planning import Planning, planning
 
 from nnmpi import Config
 from nnmpi.planning.candidate import Candidate
-from nnmpi.planning.paper.rank import carried_out, step
+from nnmpi.planning.paper.rank import executed, step
 from nnmpi.planning.paper.twins import twin
 
 GPT = Config(model="gpt:8x4x32", data="text", context=32, batch_size=64)
@@ -33,7 +33,7 @@ def on_nodes(nodes: int) -> Planning:
 def test_a_rank_does_what_its_twin_says(layout: Candidate, nodes: int) -> None:
     a = on_nodes(nodes).arranger.arranged(layout)
     for rank in range(8):
-        assert step(a, rank, 64) == carried_out(a, rank, 64)
+        assert step(a, rank, 64) == executed(a, rank, 64)
 
 
 def test_middle_stages_and_later_places_along_tp_are_twins() -> None:

@@ -190,10 +190,10 @@ def made(**options: Any) -> Callable[[], object]:
 REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
     "a class": (made(loss=nn.MSELoss), ("give an object such as nnmpi.nn.MSELoss()",)),
     "a sum": (made(loss=nn.MSELoss(reduction="sum")), ("MSELoss has reduction 'sum'",)),
-    "no tensor": (made(loss=lambda s, y: 3.0), ("the loss returned float 3.0", "one number")),
+    "no tensor": (made(loss=lambda s, y: 3.0), ("the loss returned float 3.0", "one element")),
     "no label": (made(), ("float64 of shape", "CrossEntropyLoss takes", "loss=nnmpi.nn.MSELoss()")),
     "shape": (made(loss=nn.L1Loss(), data=(X, Y[:, 0])), ("scores of shape (2, 2)", "of (2,)")),
-    "one number": (
+    "one element": (
         made(loss=nn.L1Loss(), metrics={"mae": lambda s, y: 0.5}),
         ("metric mae returned 0.5", "(errors.sum(), len(labels))"),
     ),

@@ -228,7 +228,7 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
     ),
     "no send": (
         lambda r: without(r, 0, "SEND_F2"),
-        "rank 1 cannot run F2 of stage 1: its message .* is sent for micro-batch 3",
+        "rank 1 cannot run F2 of stage 1: its message .* send 3 is for micro-batch 3",
     ),
     "no last send": (
         lambda r: without(r, 0, "SEND_F3"),
@@ -281,7 +281,7 @@ BROKEN: dict[str, tuple[Callable[[Programs], None], str]] = {
     "receives in another order": (
         lambda r: swapped(r, 1, "RECV_F0", "RECV_F1"),
         "rank 1 cannot run F0 of stage 1: its message is received as number 2 of its boundary and "
-        "direction, which is sent for micro-batch 1",
+        "direction, but send 2 is for micro-batch 1",
     ),
     "sends in another order": (
         lambda r: swapped(r, 0, "SEND_F0", "SEND_F1"),

@@ -114,7 +114,7 @@ def run(operation: CudnnOperation, arrays: Sequence[Array]) -> None:
 
 
 def _device_and_thread(xp: Any) -> tuple[int, int]:
-    """Returns the numbers of this device and thread; ranks that are threads must not share a
+    """Returns the numbers of this device and thread, since threads must not share a cuDNN
     handle."""
     return int(xp.cuda.runtime.getDevice()), get_ident()
 

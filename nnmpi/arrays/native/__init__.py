@@ -38,7 +38,7 @@ from nnmpi.arrays.native.instructions import NEEDS, available
 
 
 def setting_error() -> str:
-    """Returns an error message if NNMPI_NATIVE is neither a switch nor an instruction set; else
+    """Returns an error message if NNMPI_NATIVE is neither a switch nor an instruction set, or
     ""."""
     if (value := os.environ.get("NNMPI_NATIVE", "")) in ("", "0", "1", *NEEDS):
         return ""
@@ -52,8 +52,7 @@ def check() -> None:
 
 
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
-    """Yields the compiled modules that this processor can run, by instruction set, the best one
-    first."""
+    """Yields the compiled modules that this processor can run, by instruction set, best first."""
     names, has = [*NEEDS], available()
     best = names.index(wanted) if wanted in names else 0
     for name in names[best:] if wanted != "0" else ():
@@ -73,8 +72,7 @@ def kernel(name: str) -> Callable[..., Any] | None:
 
 
 def missing() -> str:
-    """Says where compiled kernels are missing and what to do; "" if they are loaded or not
-    wanted."""
+    """Says where compiled kernels are missing and what to do; "" if they are loaded or disabled."""
     setting = os.environ.get("NNMPI_NATIVE")
     if _module is not None or setting == "0":
         return ""
@@ -86,8 +84,8 @@ def missing() -> str:
     remedy = "install nnmpi again"
     if (folder / "module.c").exists():  # the sources
         remedy = (
-            f"pip install -e {folder.parents[1]} builds them, and an installed nnmpi has its own, "
-            "if Python starts in another folder"
+            f"pip install -e {folder.parents[1]} builds them; an installed nnmpi has them, if "
+            "Python does not start in the checkout"
         )
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         remedy = f"install a C compiler, such as gcc; then {remedy}"

@@ -41,15 +41,15 @@ def attention(
     if mask is not None:
         (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
         mask = xp_of(q).broadcast_to(mask, (N, H, T, S)).reshape(N, K, H // K, T, S)
-    how = Scores(scale, mask, causal, keep)
+    scores = Scores(scale, mask, causal, keep)
     y, lse = _by_position((*q.shape[:3], v.shape[3]), q), _lse(_grouped(q, k))
-    kernels.attention(_grouped(q, k), k, v, how, _grouped(y, k), lse)
+    kernels.attention(_grouped(q, k), k, v, scores, _grouped(y, k), lse)
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
         dq, dk, dv = gradients = [_by_position(a.shape, a) for a in (q, k, v)]
         rows, of_rows = (_grouped(q, k), k, v), (_grouped(dq, k), dk, dv)
         of_y = _grouped(y, k), lse, _grouped(g, k)
-        kernels.attention_gradients(*rows, how, *of_y, *of_rows)
+        kernels.attention_gradients(*rows, scores, *of_y, *of_rows)
         return gradients
 
     return Result(y, shared_vjps(3), prepare)
@@ -65,14 +65,14 @@ def self_attention(
     """
     (q, k, v), xp = _parts(qkv), xp_of(qkv)
     N, T, K, parts, D = qkv.shape
-    y, how = xp.empty((N, T, K * (parts - 2), D), qkv.dtype), Scores(scale, None, causal, keep)
+    y, scores = xp.empty((N, T, K * (parts - 2), D), qkv.dtype), Scores(scale, None, causal, keep)
     rows, lse = _grouped(y.transpose(0, 2, 1, 3), k), _lse(q)
-    kernels.attention(q, k, v, how, rows, lse)
+    kernels.attention(q, k, v, scores, rows, lse)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp.empty(qkv.shape, qkv.dtype)
         of_rows = _grouped(g.transpose(0, 2, 1, 3), k), *_parts(d)
-        kernels.attention_gradients(q, k, v, how, rows, lse, *of_rows)
+        kernels.attention_gradients(q, k, v, scores, rows, lse, *of_rows)
         return d
 
     return Result(y, (vjp,))
@@ -116,7 +116,7 @@ def rotary(
 
     positions: integers (T,) or (N, T); by default 0 to T - 1
     interleaved: a pair is channels 2 i and 2 i + 1; otherwise i and i + D / 2
-    parts: how many entries of the axis before the last are rotated, the first ones; default: all
+    parts: scores many entries of the axis before the last are rotated, the first ones; default: all
 
     It is computed in the type of sums, and then rounded.
     """
@@ -140,7 +140,7 @@ def _angles(x: Array, base: float, positions: Array | None) -> Array:
     """The rotation angles (N or 1, T, 1, ..., D / 2) in float64, since large ones lose digits in
     float32."""
     xp, D = xp_of(x), x.shape[-1]
-    at = xp.arange(x.shape[1]) if positions is None else positions
-    angles = at[..., None] * float(base) ** (-xp.arange(0, D, 2, dtype="float64") / D)
-    lead = at.shape if at.ndim == 2 else (1, *at.shape)
+    position = xp.arange(x.shape[1]) if positions is None else positions
+    angles = position[..., None] * float(base) ** (-xp.arange(0, D, 2, dtype="float64") / D)
+    lead = position.shape if position.ndim == 2 else (1, *position.shape)
     return angles.reshape(*lead, *(1,) * (x.ndim - 3), D // 2)

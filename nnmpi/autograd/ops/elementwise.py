@@ -175,10 +175,10 @@ def where(chosen: Array, a: Array, b: Array) -> Result:
     _check_broadcast("where", chosen, a)
     _check_broadcast("where", chosen, b)
 
-    def kept(g: Array, taken: int) -> Array:
-        return in_layout(lambda g, chosen: g * ((chosen != 0) == taken), g, chosen)
+    def masked(g: Array, branch: int) -> Array:
+        return in_layout(lambda g, chosen: g * ((chosen != 0) == branch), g, chosen)
 
-    vjps = _vjps(a, b, lambda g: kept(g, 1), lambda g: kept(g, 0))
+    vjps = _vjps(a, b, lambda g: masked(g, 1), lambda g: masked(g, 0))
     y = in_layout(xp.where, chosen, a, b)
     if hasattr(a, "dtype") and a.dtype == getattr(b, "dtype", None):
         y = cast(y, a.dtype)  # CuPy's where lacks some dtypes, and returns a wider one

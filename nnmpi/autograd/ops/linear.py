@@ -90,11 +90,11 @@ def linear(x: Array, w: Array, b: Array | None, *, relu: bool = False) -> Result
     kernels.outputs(rows, w, b, y, relu)
 
     # the tape keeps what the functions below name: shapes, and y only if ReLU needs its signs
-    lead_shape, shape, passed = x.shape, y.shape, y if relu else None
+    lead_shape, shape, relu_value = x.shape, y.shape, y if relu else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> Array:
         g = g.reshape(shape)
-        return xp.ascontiguousarray(g) if passed is None else relu_gradient(g, passed)
+        return xp.ascontiguousarray(g) if relu_value is None else relu_gradient(g, relu_value)
 
     def vjp_x(g: Array, out: Array | None) -> Array:
         dx = xp.empty((len(g), w.shape[1]), w.dtype)
@@ -148,11 +148,11 @@ def einsum(*arrays: Array, equation: str) -> Result:
     sizes: dict[str, int] = {}
     for a, term in zip(arrays, inputs, strict=True):
         for c, n in zip(term, a.shape, strict=True):
-            known = sizes.get(c, 1)
-            if n != known and 1 not in (n, known):
+            size = sizes.get(c, 1)
+            if n != size and 1 not in (n, size):
                 shapes = ", ".join(str(a.shape) for a in arrays)
                 raise ValueError(f"einsum: {equation!r} does not fit shapes {shapes}")
-            sizes[c] = n if known == 1 else known
+            sizes[c] = n if size == 1 else size
 
     def summed(terms: Sequence[str], to: str, *factors: Array) -> Array:
         return xp.einsum(f"{','.join(terms)}->{to}", *factors, optimize=True)
@@ -166,9 +166,9 @@ def einsum(*arrays: Array, equation: str) -> Result:
             # a letter that occurs in this term only was summed: its elements share one gradient.
             # A letter of length 1 here that was broadcast gets the sum over that axis.
             present = {*output, *"".join(terms)}
-            kept = [c for c, n in length.items() if c in present and n == sizes[c]]
-            d = summed([output, *terms], "".join(kept), g, *others)
-            lengths = dict(zip(kept, d.shape, strict=True))  # 1 if it is 1 in all other terms
+            letters = [c for c, n in length.items() if c in present and n == sizes[c]]
+            d = summed([output, *terms], "".join(letters), g, *others)
+            lengths = dict(zip(letters, d.shape, strict=True))  # 1 if it is 1 in all other terms
             d = d.reshape([lengths.get(c, 1) for c in length])
             d = xp.broadcast_to(d, tuple(length.values()))
             if len(length) == len(term):
@@ -186,8 +186,8 @@ def einsum(*arrays: Array, equation: str) -> Result:
 
 def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
     """The letters of each input and of the output, with unused letters in the place of "..."."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    terms, dots = left.split(","), "..."
+    inputs_text, arrow, right = equation.replace(" ", "").partition("->")
+    terms, dots = inputs_text.split(","), "..."
     named = [term.replace(dots, "", 1) for term in terms]
     output = right.replace(dots, "", 1)
     letters = "".join(named)
@@ -196,17 +196,17 @@ def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
             f"einsum: {equation!r} must be letters and '...', as in 'bij,bjk->bik', and letters "
             "after the arrow must also occur before it"
         )
-    rest = [n - len(names) for n, names in zip(axes, named, strict=False)]
-    fits = [n >= 0 and (n == 0 or dots in term) for n, term in zip(rest, terms, strict=False)]
+    unnamed = [n - len(names) for n, names in zip(axes, named, strict=False)]
+    fits = [n >= 0 and (n == 0 or dots in term) for n, term in zip(unnamed, terms, strict=False)]
     if len(terms) != len(axes) or not all(fits) or len({*output}) < len(output):
         raise ValueError(
             f"einsum: {equation!r} for tensors with {', '.join(map(str, axes))} axes: it needs a "
             "term for each tensor, a letter for each axis, and each letter of the output only once"
         )
     # axes under "..." get unused letters, matched from the last axis as in broadcasting
-    most = max(rest)
-    free = "".join([c for c in ascii_letters if c not in equation][:most])
+    longest = max(unnamed)
+    free = "".join([c for c in ascii_letters if c not in equation][:longest])
     if not arrow:
         right = dots + "".join(sorted(c for c in {*letters} if letters.count(c) == 1))
-    inputs = [t.replace(dots, free[most - n :]) for t, n in zip(terms, rest, strict=True)]
+    inputs = [t.replace(dots, free[longest - n :]) for t, n in zip(terms, unnamed, strict=True)]
     return inputs, right.replace(dots, free)

@@ -40,15 +40,15 @@ def invert(a: Array) -> Result:
 
 def _check_bits(symbol: str, *values: Array) -> None:
     for v in values:
-        kind = v.dtype.name if hasattr(v, "dtype") else type(v).__name__
-        if "float" in kind:
+        dtype = v.dtype.name if hasattr(v, "dtype") else type(v).__name__
+        if "float" in dtype:
             raise TypeError(
-                f"{symbol} takes booleans or integers, not {kind}: compare first, "
+                f"{symbol} takes booleans or integers, not {dtype}: compare first, "
                 "as in (t > 0) & (t < 1)"
             )
 
 
-def _of_floats(name: str) -> Callable[[Array], Result]:
+def _predicate(name: str) -> Callable[[Array], Result]:
     """Makes the op for a NumPy predicate such as isnan."""
 
     def op(a: Array) -> Result:
@@ -58,7 +58,7 @@ def _of_floats(name: str) -> Callable[[Array], Result]:
     return op
 
 
-isnan, isinf, isfinite = _of_floats("isnan"), _of_floats("isinf"), _of_floats("isfinite")
+isnan, isinf, isfinite = _predicate("isnan"), _predicate("isinf"), _predicate("isfinite")
 
 
 def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:

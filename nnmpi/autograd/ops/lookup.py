@@ -48,17 +48,18 @@ def dense(g: Any) -> Array:
 
 def embedding(w: Array, *, index: Array, padding: int | None = None) -> Result:
     """The rows w[index]; row `padding` of w gets no gradient."""
-    xp, shape, kept = xp_of(w), w.shape, index.copy()  # the caller may reuse the index's memory
+    # a copy, because the caller may reuse the index's memory before the backward pass
+    xp, shape, index_copy = xp_of(w), w.shape, index.copy()
 
     def vjp(g: Any, out: Array | None) -> Array:
-        rows, at = (g.rows, g.index) if isinstance(g, TableGradient) else (g, kept)
+        rows, indices = (g.rows, g.index) if isinstance(g, TableGradient) else (g, index_copy)
         dw = xp.zeros(shape, g.dtype)
-        embedding_gradient_loop(xp.ascontiguousarray(rows), at, dw)  # np.add.at is slow
+        embedding_gradient_loop(xp.ascontiguousarray(rows), indices, dw)  # np.add.at is slow
         if padding is not None:
             dw[padding] = 0
         return dw
 
-    return Result(w[kept], (vjp,))
+    return Result(w[index_copy], (vjp,))
 
 
 class DistinctRows(NamedTuple):

@@ -117,8 +117,8 @@ def weighted_cross_entropy(
     e = xp.exp(s)
     total = column_sum(e)
     log_total, chosen = xp.log(total), s.reshape(-1)[at]
-    each = xp.ones(len(s), z.dtype) if weight is None else weight.astype(z.dtype)
-    soft = Smoothing.of(smoothing, each)
+    class_weights = xp.ones(len(s), z.dtype) if weight is None else weight.astype(z.dtype)
+    soft = Smoothing.of(smoothing, class_weights)
     if soft is None:
         losses = target.counts * (log_total - chosen)
     else:

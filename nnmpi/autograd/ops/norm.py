@@ -110,14 +110,14 @@ def batch_norm(
     kernels.channel_scales_loop(var, parts, w, eps, r, scale)
     normalise = kernels.normalise_relu_loop if relu else kernels.normalise_loop
     normalise(rows, center, scale[None], b, y)
-    passed = y if relu else None
+    relu_value = y if relu else None
 
     def prepare(g: Array, needs: Sequence[bool]) -> _GradientSums:
         g = _rows(g)[None]
         sum_g, dot = sums = xp.empty((2, len(r)), types_of(g.dtype).sums)
-        if passed is not None:
-            g, given = xp.empty_like(rows), g
-            kernels.norm_relu_sums_loop(given, rows, passed, center, g, sum_g[None], dot[None])
+        if relu_value is not None:
+            g, raw = xp.empty_like(rows), g
+            kernels.norm_relu_sums_loop(raw, rows, relu_value, center, g, sum_g[None], dot[None])
         else:
             kernels.norm_sums_loop(g, rows, center, sum_g[None], dot[None])
         # `total` is an all-reduce: every rank has to call it in the same half of the backward
@@ -219,8 +219,8 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
     # the variance of a group is the mean of its channels' variances plus that of their squared
     # offsets: sums of squares of x would cancel
     mean = of_groups(means)
-    off = means - mean
-    r = 1 / xp.sqrt(of_groups(m2 / max(positions, 1) + off * off) + eps)
+    offset = means - mean
+    r = 1 / xp.sqrt(of_groups(m2 / max(positions, 1) + offset * offset) + eps)
     y = xp.empty_like(rows)
     kernels.normalise_loop(rows, mean, _scaled(r, w), b, y)
 

@@ -162,7 +162,7 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
     check_dtype("recurrent layer", x.dtype, w_ih)
     (T, N, _), H = by_time.shape, w_hh.shape[1]
     rows = packed(T, N, sequences.lengths, sequences.reverse, xp)
-    once = (
+    unique = (
         None
         if sequences.words is None
         else distinct(rows.pack(sequences.time_first(sequences.words)[..., None])[:, 0])
@@ -170,15 +170,15 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
     P = sum(n for _, n in rows.steps)
     shape, dtype = x.shape, x.dtype
     z, h_before = xp.empty((P, cell.gates * H), dtype), xp.empty((P, H), dtype)
-    kept = [xp.empty((P, H), dtype) for _ in range(cell.kept)]
+    saved = [xp.empty((P, H), dtype) for _ in range(cell.kept)]
     states = [xp.zeros((N, H), x.dtype) if s is None else rows.sorted(s) for s in initial]
     # an op has one value: the final states are stored after the outputs
     value = xp.empty((T + cell.states, N, H), x.dtype)
     y = value[:T].reshape(P, H) if sequences.lengths is None else xp.empty((P, H), x.dtype)
 
-    inputs = rows.pack(by_time) if once is None else rows.take(by_time, once.first)
-    _products(inputs, w_ih, b_ih, z, once)
-    _in_time(cell, rows, z, (w_hh, b_hh), states, kept, h_before, y)
+    inputs = rows.pack(by_time) if unique is None else rows.take(by_time, unique.first)
+    _products(inputs, w_ih, b_ih, z, unique)
+    _in_time(cell, rows, z, (w_hh, b_hh), states, saved, h_before, y)
     if sequences.lengths is not None:
         rows.unpack(y, value[:T])
     for k, s in enumerate(states):
@@ -186,8 +186,8 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
 
     def prepare(g: Array, needs: Sequence[bool]) -> _Gradients:
         d = [xp.empty(z.shape, z.dtype) for _ in range(cell.sides)]
-        dz = _through_time(cell, rows, g, w_hh, z, kept, d)
-        sums = d[0] if once is None else once.summed(d[0])
+        dz = _through_time(cell, rows, g, w_hh, z, saved, d)
+        sums = d[0] if unique is None else unique.summed(d[0])
         of_biases = [column_sum(side) for side in (sums, *d[1:])] if True in needs[-2:] else []
         return _Gradients(d[0], d[-1], dz, of_biases, sums)
 
@@ -198,11 +198,11 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
         return dx
 
     def vjp_x(g: _Gradients, out: Array | None) -> Any:
-        if once is None:
+        if unique is None:
             return of_x(g)
         dz = xp.empty((len(g.sums), w_ih.shape[1]), dtype)
         gradients(g.sums, w_ih, None, dz, None, None)
-        return TableGradient(dz, once.values, lambda: of_x(g))
+        return TableGradient(dz, unique.values, lambda: of_x(g))
 
     def vjp_w_ih(g: _Gradients, out: Array | None) -> Array:
         dw = xp.empty(w_ih.shape, dtype) if out is None else out
@@ -223,14 +223,14 @@ def recurrent(x: Array, *arrays: Any, mode: str, sequences: Sequences = ALL) -> 
     return Result(value, (vjp_x, *of_states, *of_weights, *of_biases), prepare)
 
 
-def _products(x: Array, w: Array, b: Array | None, z: Array, once: DistinctRows | None) -> None:
+def _products(x: Array, w: Array, b: Array | None, z: Array, unique: DistinctRows | None) -> None:
     """Writes z = x W^T + b for the rows of all steps; x has all rows, or only the distinct ones."""
-    if once is None:
+    if unique is None:
         outputs(x, w, b, z, False)
     else:
-        each = xp_of(x).empty((len(x), len(w)), x.dtype)
-        outputs(x, w, b, each, False)
-        once.spread(each, z)
+        products = xp_of(x).empty((len(x), len(w)), x.dtype)
+        outputs(x, w, b, products, False)
+        unique.spread(products, z)
 
 
 def _in_time(
@@ -239,7 +239,7 @@ def _in_time(
     z: Array,
     recurrence: tuple[Array, Array | None],
     states: Sequence[Array],
-    kept: Sequence[Array],
+    saved: Sequence[Array],
     h_before: Array,
     y: Array,
 ) -> None:
@@ -247,11 +247,11 @@ def _in_time(
     arrays that the backward pass needs, and h before each step."""
     (w, b), N = recurrence, len(states[0])
     u, large = xp_of(z).empty((N, z.shape[1]), z.dtype), prefers_compiled(N, *w.shape)
-    for at, n in rows.steps:
-        h_before[at] = states[0][:n]
-        linear_outputs(h_before[at], w, b, u[:n], False, large)
-        cell.step(z[at], u[:n], *(k[at] for k in kept), *(s[:n] for s in states))
-        y[at] = states[0][:n]
+    for step, n in rows.steps:
+        h_before[step] = states[0][:n]
+        linear_outputs(h_before[step], w, b, u[:n], False, large)
+        cell.step(z[step], u[:n], *(k[step] for k in saved), *(s[:n] for s in states))
+        y[step] = states[0][:n]
 
 
 def _through_time(
@@ -260,7 +260,7 @@ def _through_time(
     g: Array,
     w_hh: Array,
     z: Array,
-    kept: Sequence[Array],
+    saved: Sequence[Array],
     d: Sequence[Array],
 ) -> list[Array]:
     """Runs all steps backward: writes the gradients of z and u into d, and returns those of the
@@ -271,12 +271,12 @@ def _through_time(
     dh = states[0]
     products, back = xp.empty_like(dh), xp.ascontiguousarray(w_hh.T)
     progress, large = progress_hook.get(), prefers_compiled(len(dh), *back.shape)
-    for at, n in reversed(rows.steps):
+    for step, n in reversed(rows.steps):
         # rows are sorted by length: the sequences that have this step are the first n
-        dh[:n] += of_outputs[at]
-        arrays = (z[at], *(k[at] for k in kept), *(side[at] for side in d))
+        dh[:n] += of_outputs[step]
+        arrays = (z[step], *(k[step] for k in saved), *(side[step] for side in d))
         cell.gradient(*(state[:n] for state in states), *arrays)
-        linear_outputs(d[-1][at], back, None, products[:n], False, large)
+        linear_outputs(d[-1][step], back, None, products[:n], False, large)
         dh[:n] += products[:n]
         progress()
     return [rows.unsorted(state) for state in states]

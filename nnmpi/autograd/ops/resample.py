@@ -52,8 +52,8 @@ def scatter(g: Array, axis: int, taps: Sequence[Tap], size: int) -> Array:
         part = tap.scaled(g, axis)
         # `d[index] += ...` adds a repeated index once only, hence the groups without repeats
         for outputs in _without_repeats(tap.places):
-            here, targets = (of(g).asarray(k) for k in (outputs, tap.places[outputs]))
-            d[(*leading, targets)] += part[(*leading, here)]
+            sources, targets = (of(g).asarray(k) for k in (outputs, tap.places[outputs]))
+            d[(*leading, targets)] += part[(*leading, sources)]
     return d
 
 
@@ -85,8 +85,8 @@ def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> 
         widths = [widths[k] for k in _LAST]
     x = _in_memory(a)
     ends = [(n, before, after) for n, (before, after) in zip(x.shape, widths, strict=True)]
-    taken = tuple(slice(max(-b, 0), n - max(-c, 0)) for n, b, c in ends)
-    if any(part.stop < part.start for part in taken):
+    source = tuple(slice(max(-b, 0), n - max(-c, 0)) for n, b, c in ends)
+    if any(part.stop < part.start for part in source):
         raise ValueError(f"pad: negative widths cut off more than an input of shape {a.shape} has")
     if mode != "constant":
         if mode not in PAD_MODES:
@@ -95,11 +95,11 @@ def pad(a: Array, *, widths: Widths, mode: str = "constant", value: Any = 0) -> 
         return _along(a, [(k, [Tap(_index(mode, *end))], end[0]) for k, end in padded])
     inside = tuple(slice(max(b, 0), n + b + c - max(c, 0)) for n, b, c in ends)
     y = xp_of(a).full(tuple(n + b + c for n, b, c in ends), value, a.dtype)
-    y[inside], before = x[taken], x.shape
+    y[inside], shape = x[source], x.shape
 
     def vjp(g: Array, out: Array | None) -> Array:
-        d = xp_of(g).zeros(before, g.dtype)
-        d[taken] = _in_memory(g)[inside]
+        d = xp_of(g).zeros(shape, g.dtype)
+        d[source] = _in_memory(g)[inside]
         return _in_memory(d, back=True)
 
     return Result(_in_memory(y, back=True), (vjp,))
@@ -112,8 +112,8 @@ of the axis (None: any): mirrored without the edge, the edge repeated, or from t
 
 def _index(mode: str, n: int, before: int, after: int) -> np.ndarray:
     """The index of the element of an axis of length n that is at each place of the padded axis."""
-    more = PAD_MODES[mode]
-    if not n or (more is not None and max(before, after) > n + more):
+    excess = PAD_MODES[mode]
+    if not n or (excess is not None and max(before, after) > n + excess):
         raise ValueError(
             f"pad: an axis of length {n} cannot be padded by ({before}, {after}) with mode "
             f"{mode!r}; make the padding smaller, or use another mode"
@@ -161,21 +161,21 @@ def upsample2d(
             f"upsample2d: {x.dtype} input of shape {x.shape} to {'x'.join(map(str, size))}: the "
             "input must be floats (N, C, H, W), and H and W before and after at least 1"
         )
-    kind: Any = np.promote_types(x.dtype, np.float32).type
+    real: Any = np.promote_types(x.dtype, np.float32).type
     steps = []
     for k, (n, out) in enumerate(zip(lengths, size, strict=True)):
-        ratio = kind(n / out if scales is None or recompute_scale_factor else 1 / scales[k])
-        places = np.arange(out, dtype=kind)
+        ratio = real(n / out if scales is None or recompute_scale_factor else 1 / scales[k])
+        places = np.arange(out, dtype=real)
         if mode.startswith("nearest"):
-            start = kind(0.5 if mode == "nearest-exact" else 0)
+            start = real(0.5 if mode == "nearest-exact" else 0)
             taps = [Tap(np.minimum(((places + start) * ratio).astype(np.int64), n - 1))]
         else:
             if align_corners:
-                at = places * kind((n - 1) / max(out - 1, 1))
+                position = places * real((n - 1) / max(out - 1, 1))
             else:
-                at = np.maximum((places + kind(0.5)) * ratio - kind(0.5), 0)
-            low = np.minimum(at.astype(np.int64), n - 1)
-            share = at - low
+                position = np.maximum((places + real(0.5)) * ratio - real(0.5), 0)
+            low = np.minimum(position.astype(np.int64), n - 1)
+            share = position - low
             taps = [Tap(low, 1 - share), Tap(np.minimum(low + 1, n - 1), share)]
         steps.append((1 + k, taps, n))
     return _along(x, steps)

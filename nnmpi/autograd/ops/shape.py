@@ -44,10 +44,10 @@ def _empty_shape(old: tuple[int, ...], new: tuple[int, ...]) -> tuple[int, ...]:
     stay = 0
     while stay < min(len(old), len(new)) and old[stay] == new[stay]:
         stay += 1
-    left, known = prod(old[stay:]), prod(n for n in new[stay:] if n != -1)
-    if new.count(-1) != 1 or known == 0 or left % known:
+    size, known = prod(old[stay:]), prod(n for n in new[stay:] if n != -1)
+    if new.count(-1) != 1 or known == 0 or size % known:
         return new
-    return tuple(left // known if n == -1 else n for n in new)
+    return tuple(size // known if n == -1 else n for n in new)
 
 
 def flattened(shape: Shape, start: int, end: int) -> Shape:
@@ -85,9 +85,7 @@ def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterato
     if not isinstance(sizes, int | np.integer):
         lengths = [*map(int, sizes)]
         if sum(lengths) != n or min(lengths, default=0) < 0:
-            raise ValueError(
-                f"split: lengths {lengths} do not add up to {n}, the length of axis {k}"
-            )
+            raise ValueError(f"split: lengths {lengths} do not add up to {n}, the size of axis {k}")
         ends = [*accumulate(lengths, initial=0)]
     else:
         if sizes < 0 or (sizes == 0 and n):
@@ -139,17 +137,17 @@ def getitem(a: Array, *, index: Any) -> Result:
     """a[index] for slices, integers, integer arrays and masks; with a mask the host waits for the
     device."""
     xp, basic, a_shape = xp_of(a), _basic(index), a.shape
-    kept = _copied(index) if basic is None else basic
+    saved_index = _copied(index) if basic is None else basic
 
     def vjp(g: Array, out: Array | None) -> Array:
         da = xp.zeros(a_shape, g.dtype)
         if basic is None:
-            _add_at(da, kept, g)
+            _add_at(da, saved_index, g)
         else:
-            da[kept] = g
+            da[saved_index] = g
         return da
 
-    return Result(a[kept], (vjp,), is_view=basic is not None)
+    return Result(a[saved_index], (vjp,), is_view=basic is not None)
 
 
 def _add_at(to: Array, index: Any, g: Array) -> None:

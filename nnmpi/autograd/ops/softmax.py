@@ -65,14 +65,14 @@ def _on_device(z: Array, labels: Array, scale: float, of_each: bool, widens: boo
     """The cross-entropy of scores z (n, C) on a device, times `scale`, or one loss per sample; the
     backward pass recomputes probabilities from the scores."""
     n, xp, dtype = len(labels), xp_of(z), float_type(z)
-    kind = types_of(dtype).sums
-    loss, sums = xp.empty((n,) if of_each else (), kind), xp.empty((2, n), kind)
+    sums_dtype = types_of(dtype).sums
+    loss, sums = xp.empty((n,) if of_each else (), sums_dtype), xp.empty((2, n), sums_dtype)
     at = xp.empty(n, "int64")
     kernels.class_losses_loop(z, labels, scale, loss, sums, at)
 
     def vjp(g: Array, out: Array | None) -> Array:
         dz = xp.empty_like(z)
-        kernels.class_gradient_loop(z, at, sums, cast(g, kind), scale, dz)
+        kernels.class_gradient_loop(z, at, sums, cast(g, sums_dtype), scale, dz)
         return dz
 
     return Result(loss if widens else cast(loss, dtype), (vjp,))

@@ -80,7 +80,7 @@ class AllReduceDispatch:
             self._reductions[key] = self.reduction(*key)
 
     def topology(self) -> NodeTopology:
-        """The ranks that share memory with this one; the first call is collective."""
+        """The division of ranks into nodes that share memory; the first call is collective."""
         if self._topology is None:
             self._topology = NodeTopology.of(self._transport)
         return self._topology

@@ -84,6 +84,7 @@ def make_plan(
     rounded = np.zeros(chunks, bool)
     moves = []
     for s in algorithm.steps(r, p):
+        # partial sums travel in the wide type, complete ones in the buffer's
         itemsize = sums_dtype.itemsize if s.reduce else dtype.itemsize
         lo, hi = _elements(s.send, bounds) if s.to >= 0 else (0, 0)
         out = _messages(lo, hi, itemsize, message_limit)
@@ -93,7 +94,7 @@ def make_plan(
         into = _messages(*((0, hi - lo) if s.reduce else (lo, hi)), itemsize, message_limit)
         if s.reduce and sums_dtype is not dtype:
             _refuse_rounded(rounded, s)
-        if into and not s.reduce:
+        if into and not s.reduce:  # complete sums arrive rounded by their sender
             rounded[int(s.recv[0]) : int(s.recv[1])] = True
         if out or into:
             single = len(out) <= 1 and len(into) <= 1

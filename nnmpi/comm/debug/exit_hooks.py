@@ -97,7 +97,7 @@ def install(
         if is_rank and interrupted:
             _print(who, "interrupted")
             ending.end_job(INTERRUPTED)
-        elif is_rank and isinstance(error, RankLost):
+        elif is_rank and isinstance(error, RankLost):  # not caught, so this rank will not shrink
             _print(who, "RankLost" if is_custom else f"RankLost: {error}")
             ending.end_job(1)
         elif is_rank and is_custom and not ending.fault_tolerant:
@@ -106,7 +106,7 @@ def install(
         elif is_rank:
             message = "".join(traceback.format_exception_only(kind, error)).rstrip()[:MOST]
             is_first, others, all_ended = failures(message, issubclass(kind, OtherRankError))
-            if all_ended or not ending.fault_tolerant:
+            if all_ended or not ending.fault_tolerant:  # the first rank prints, and ends the others
                 time.sleep(0 if is_first else TIME_TO_BE_ENDED)
             text = kind.__name__ if is_custom else traceback_text(error)
             _print(who, _others(rank, message, others) + text)

@@ -66,6 +66,7 @@ def limited_start(timeout: float) -> Iterator[None]:
 def _problem(ends: int, timeout: float, parent: int) -> str:
     """Waits until the start is over and returns "", or returns the reason to end the job."""
     rank, began = rank_of(os.environ), time.monotonic()
+    # later for higher ranks: the first rank that ends the job keeps the others from printing
     until, complete, now = began + timeout + BETWEEN_RANKS * min(rank, 5), began, began
     here = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", "0")) * launcher.is_launcher(parent)
     while now < until:

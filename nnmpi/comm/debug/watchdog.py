@@ -39,7 +39,7 @@ TICK = 0.25  # seconds between two looks
 LONG_WAIT = 60.0  # seconds after which a rank prints, once, the call it waits in
 TIME_TO_REPORT = 1.0  # seconds from the first report to the end of the job
 TIME_TO_END = 0.25  # seconds that a rank waits at its end before it tells the others
-IN_FLIGHT = 0.5  # seconds for which a message from a rank that has left may be under way
+IN_FLIGHT = 0.5  # seconds for which a message from a departed rank may still be in flight
 FRAMES = 8  # innermost frames of a stack that a report shows
 
 TIME_TO_FAIL = 0.5  # seconds in which failing ranks learn of each other
@@ -170,7 +170,7 @@ class Watchdog:
         if not self._reported:
             self._reported = True
             if self._ended.is_set():
-                print_error(f"rank {self._rank} has come to its end {self._last_call()}")
+                print_error(f"rank {self._rank} has reached its end {self._last_call()}")
             else:
                 print_error(report(self._rank, self._progress, self._main, late))
 

@@ -92,8 +92,8 @@ class TransportFamily:
         meanwhile, unless the new transport is already without it.
         """
         raise RuntimeError(
-            "this job does not outlive its ranks: start it with mpirun --with-ft ulfm, of Open MPI "
-            "5 (python -m nnmpi.doctor tells whether it can)"
+            "this job cannot continue without a lost rank: start it with mpirun --with-ft ulfm of "
+            "Open MPI 5 (python -m nnmpi.doctor shows if that is available)"
         )
 
 

@@ -59,7 +59,7 @@ class UlfmFamily(TransportFamily):
     def new_number(self, least: int) -> int:
         """The first number >= `least` that is new to this rank and whose tags are free."""
         if len(self._taken) == self._contexts:
-            raise RuntimeError(f"{self._contexts:,} Comms were made and not freed: free some")
+            raise RuntimeError(f"{self._contexts:,} Comms are not freed yet: free some")
         number = max(least, self._next)
         while number % self._contexts in self._taken:
             number += 1

@@ -225,7 +225,7 @@ def check_shared(directory: Path, comm: Comm) -> None:
                 path.touch()
 
     all_or_none(comm, make)
-    is_seen = gather_objects(comm, _seen(path))
+    is_seen = gather_objects(comm, _is_visible(path))
     if comm.rank == 0:
         with suppress(OSError):  # else the next Writer removes it
             path.unlink()
@@ -239,7 +239,7 @@ def check_shared(directory: Path, comm: Comm) -> None:
         comm.agree(ValueError(message))
 
 
-def _seen(path: Path) -> bool:
+def _is_visible(path: Path) -> bool:
     end = time.monotonic() + PATIENCE
     while not os.path.exists(path):  # also False if this rank lacks permission
         if time.monotonic() > end:

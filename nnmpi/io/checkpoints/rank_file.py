@@ -61,13 +61,13 @@ def divided(
     """
     shared = defaultdict[tuple[int, ...], list[tuple[int, StateRange[str]]]](list)
     of_ranks: list[list[tuple[int, StateRange[str]]]] = [[] for _ in owned]
-    for number, (saved, ranks) in enumerate(_stretches(owned)):
+    for number, (saved, ranks) in enumerate(_shared_slices(owned)):
         is_first = not saved.is_trained and bytes_of(saved) < least
         (of_ranks[ranks[0]] if is_first else shared[ranks]).append((number, saved))
-    for ranks, stretches in shared.items():
-        total, at = sum(bytes_of(saved) for _, saved in stretches), 0
+    for ranks, slices in shared.items():
+        total, at = sum(bytes_of(saved) for _, saved in slices), 0
         ends = [total * k // len(ranks) for k in range(1, len(ranks))]
-        for number, saved in stretches:
+        for number, saved in slices:
             cuts = [0, *(_cut(end - at, saved, least) for end in ends), saved.hi - saved.lo]
             for rank, (a, b) in zip(ranks, pairwise(cuts), strict=True):
                 if a < b:
@@ -86,7 +86,7 @@ def _cut(byte: int, saved: StateRange[str], least: int) -> int:
     return min(max(byte * n // size, 0), n)
 
 
-def _stretches(
+def _shared_slices(
     owned: Sequence[Sequence[StateRange[str]]],
 ) -> Iterator[tuple[StateRange[str], tuple[int, ...]]]:
     """Yields slices of each part of a tensor, each with the ranks that have the whole slice."""

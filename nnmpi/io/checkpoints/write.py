@@ -134,7 +134,7 @@ class Writer:
         arrays = list[np.ndarray]()
         facts = None if self._comm.rank else about
         about_json = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
-        ranges, problem = [*map(dtypes_of, snapshot.owned)], self._made_folder(snapshot.state.step)
+        ranges, problem = [*map(dtypes_of, snapshot.owned)], self._make_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)
         of_all = snapshot._replace(positions=(*chain.from_iterable(positions),))
@@ -186,7 +186,7 @@ class Writer:
 
     # ---- how it is written
 
-    def _made_folder(self, step: int) -> str:
+    def _make_folder(self, step: int) -> str:
         """Makes the folder of the checkpoint, on rank 0; returns the problem, or ""."""
         if self._lock is not None:
             try:
@@ -214,7 +214,7 @@ class Writer:
             problem = next(filter(None, (file.problem for file in files)), "")
         ended = FileWritten(problem)
         if self._lock is not None:
-            ended = yield from _result(partial(self._ended, content, files, problem))
+            ended = yield from _result(partial(self._commit, content, files, problem))
         first, *_ = yield from self._gathered(ended)
         seconds = time.perf_counter() - began
         return WriteResult(
@@ -237,7 +237,7 @@ class Writer:
             yield
         return [FileWritten(*json.loads(row.tobytes())) for row in np.split(rows, ends[:-1])]
 
-    def _ended(self, content: WriteJob, files: Sequence[FileWritten], problem: str) -> FileWritten:
+    def _commit(self, content: WriteJob, files: Sequence[FileWritten], problem: str) -> FileWritten:
         """On rank 0: writes the manifest and renames the folder, or removes it if there was a
         problem."""
         step = content.snapshot.state.step

@@ -82,7 +82,7 @@ def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
     if comm.rank == 0:
         for other in range(1, comm.size):
             # of the fastest round trip, whose error is smallest
-            ahead[other] = min(_asked(comm, other, clock) for _ in range(ROUNDS))[1]
+            ahead[other] = min(_round_trip(comm, other, clock) for _ in range(ROUNDS))[1]
         return ahead
     for _ in range(ROUNDS):
         comm.irecv(message, 0).wait()
@@ -91,7 +91,7 @@ def offsets(comm: Comm, clock: Callable[[], float]) -> np.ndarray:
     return ahead
 
 
-def _asked(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[float, float]:
+def _round_trip(comm: Comm, other: int, clock: Callable[[], float]) -> tuple[float, float]:
     """The time of a round trip to another rank, and by how much its clock is ahead."""
     theirs, began = np.zeros(1), clock()
     comm.isend(theirs, other).wait()

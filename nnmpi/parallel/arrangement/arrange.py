@@ -77,7 +77,7 @@ def arrange(
     _check_branches(sharding, division)
     _check_samples(graph, sharding, division)
     kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()
-    for at, kind in kinds.items():
+    for at, kind in kinds.items():  # large jobs have few kinds
         if kind not in models:
             models[kind] = _rank_model(config, graph, sharding, division, *at)
     lengths = {at: models[kind].length for at, kind in kinds.items()}
@@ -279,6 +279,7 @@ def cut_buckets(
     is in `tied` becomes a bucket of its own, because it is summed over other ranks. With `labels`,
     one for each span, all spans of a bucket have equal labels.
     """
+    # a bucket ends where a label changes, and on both sides of a tied span
     edges = [
         (i if i in tied else NOT_TIED, labels[i] if labels else None) for i in range(len(spans))
     ]

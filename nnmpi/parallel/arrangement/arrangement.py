@@ -118,8 +118,8 @@ class StoreKind(NamedTuple):
 
 @dataclass(frozen=True)
 class Arrangement:
-    """What each rank of a job has and does: made by `arrange`, and read by everything that prices,
-    draws or builds it.
+    """The part and the work of each rank of a job: made by `arrange`, and read by everything that
+    prices, draws or builds it.
 
     division     the stages of the model
     rank_models  the RankModel of each (pp, tp)

@@ -177,8 +177,8 @@ def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffi
 def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, at: Sequence[int] = ()
 ) -> int:
-    """Returns the most elements that a rank receives and adds in one round; they need memory beside
-    the buffer."""
+    """Returns the most elements that a rank receives and adds in one round; they need memory
+    besides the buffer."""
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
@@ -200,6 +200,7 @@ def algorithm_of_sum(
     if len(group) == 1 or name in ("mpi", "nccl"):  # libraries with algorithms of their own
         return None
     first = [*node_leaders(a, tuple(group)).values()]
+    # within a node shared memory sends nothing; the leaders of nodes run a ring
     if name in ("shared", "hierarchical") and len(first) > 1:
         algorithm, group = RING, first
     elif name == "shared":
@@ -226,7 +227,8 @@ def sent(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
 
 
 def received(a: Arrangement, exchange: Exchange, rank: int) -> int:
-    """Returns the bytes of memory, beside the buffer, into which a rank receives what it adds."""
+    """Returns the bytes of memory, besides the buffer, that a rank needs to receive partial
+    sums."""
     if exchange.operation is Collective.ALL_REDUCE:
         carrier = algorithm_of_sum(a, exchange.algorithm, exchange.group, rank)
     elif exchange.operation is Collective.REDUCE_SCATTER and len(exchange.group) > 1:

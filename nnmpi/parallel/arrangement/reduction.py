@@ -59,6 +59,7 @@ def algorithm(
     groups = mesh.groups(*REPLICAS)
     longest = {at: power_of_two(n) for at, n in lengths.items()}
     if config.allreduce == "shared" or all(cluster.on_one_node(group) for group in groups):
+        # buffers for copies have power-of-two lengths; a window of the gradients is exact
         needed = longest if cluster.survives else lengths
         lack = "" if mesh.count(*REPLICAS) == 1 else _lack(config, cluster, mesh, needed)
         if not lack:

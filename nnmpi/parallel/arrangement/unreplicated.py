@@ -20,7 +20,7 @@ from nnmpi.parallel.mesh import REPLICAS
 
 
 class Unreplicated(NamedTuple):
-    """The variables of which a rank has state that no other rank has, by their numbers.
+    """The variables that have state on one rank only, by their numbers.
 
     trained   parameters in its own slices of the flat buffer
     others    frozen parameters and buffers

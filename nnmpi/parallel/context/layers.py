@@ -119,8 +119,8 @@ class PartPositionalEmbedding(PositionSharded, PositionalEmbedding):
 
 
 def plus_rows(x: Array, w: Array, *, index: Array) -> Result:
-    """x (N, t, C) + the rows of w (T, C) at `index`, each of which occurs once; the rows are not
-    kept."""
+    """x (N, t, C) + rows `index` of w (T, C); no row occurs twice, and the rows are not kept for
+    the backward pass."""
 
     def of_w(g: Array, out: Array | None) -> Array:
         dw = xp_of(g).zeros(shape, g.dtype)
@@ -165,7 +165,7 @@ LAYERS: Mapping[type[Module], type[PositionSharded]] = {
 
 
 def shard_positions(model: Module, graph: Graph, ring: Ring) -> None:
-    """Makes the layers of a model, whose graph is given, compute only this rank's positions.
+    """Makes the layers of a model compute only this rank's positions; `graph` is that of the model.
 
     Every rank calls it on an equal model, before channels are divided. Parameters stay the same.
     """

@@ -63,8 +63,8 @@ class Ring(NamedTuple):
                 current = arriving
 
     def exchange(self, s: int, sent: Array, total: Array, causal: bool) -> Callable[[], None]:
-        """Starts to send the gradients of round s to their owner and to receive those of this rank;
-        returns a function that waits for both and adds what has arrived.
+        """Starts to send the gradients of round s to their owner and to receive gradients for this
+        rank; returns a function that waits for both and adds the gradients that arrived.
 
         sent   (2, N, H, keys attended to on this rank, D)
         total  (2, N, H, keys of this rank, D), to which the arriving gradients are added

@@ -131,6 +131,7 @@ class FullState:
             items += [
                 TensorSpec(place, dtype) for place, (_, dtype) in zip(state, arrays, strict=True)
             ]
+            # every rank knows the number of steps, so it is not moved
             items.append(TensorSpec(count, np.dtype(int), steps=updates.get(p.place.path, 0)))
 
         def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
@@ -238,6 +239,7 @@ def first_difference(table: PartTable, buffers: bool | None = None) -> tuple[str
             array = values_of(tensor) if isinstance(tensor, Parameter) else tensor
             data = np.asarray(backend.to_host(array), order="C").tobytes()
             digests[path] = hashlib.blake2b(data, digest_size=8).digest()
+    # digests and not values: a few bytes for each tensor
     all_digests = gather_objects(table.comm, digests)
     differs = (path for path, digest in digests.items() if all_digests[first[path]][path] != digest)
     return next(((path, first[path]) for path in differs), None)

@@ -87,7 +87,7 @@ def count_before(n: int, part: Part, box: Part, axes: Sequence[int]) -> int:
         stride, inner = stride // (stop - start), inner // (b - a)
         digit, n = start + n // stride, n % stride
         count += (min(max(digit, a), b) - a) * inner
-        if not a <= digit < b:
+        if not a <= digit < b:  # outside of the box: smaller digits cannot add to the count
             break
     return count
 
@@ -103,7 +103,7 @@ def runs_of(elements: Range, source: Part, target: Part, axes: Sequence[int]) ->
     while outer:
         k = outer.pop()
         length *= box[k][1] - box[k][0]
-        if not box[k] == source[k] == target[k]:
+        if not box[k] == source[k] == target[k]:  # a longer run would have a gap in one of them
             break
     rows = np.arange(elements.lo // length, -(-elements.hi // length))
     starts, targets = (_starts(rows, box, part, outer, axes) for part in (source, target))
@@ -282,7 +282,7 @@ class MovePlan(NamedTuple):
                 start, size = 0, move.size
                 while start < size:
                     stop = min(size, start + room // dtype.itemsize)
-                    if stop == start:
+                    if stop == start:  # an element is never cut: the message ends some bytes early
                         yield message
                         message, room = [], max_bytes
                         continue

@@ -64,7 +64,7 @@ def arrivals(plan: MovePlan, comm: Comm, read: Read) -> Generator[Arrival, None,
     error: Exception | None = None
     for group in plan.together():
         moving = _Exchange(group, comm, read)
-        moving.exchange()
+        moving.exchange()  # also after an error: other ranks wait for these messages
         try:
             if error is None:
                 moving.copy()

@@ -91,6 +91,7 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
         is_one = mesh.coordinates(rank)["pp"] in ranks
         group = mesh.group(rank, *axes) if is_one else ()
         members = [r for r in group if mesh.coordinates(r)["pp"] in ranks]
+        # collective: ranks without the parameter call it too, with no members
         comm = layout.all.subset(members, layout.narrow_sums)
         if comm is not None:
             comms[index[p]] = comm

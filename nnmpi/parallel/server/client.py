@@ -140,6 +140,7 @@ class ServerClient(ServerStrategy):
             self._store.begin()
         with np.errstate(over="ignore", invalid="ignore"):
             gradient, xp = self._store.flat_grad, self._store.on.xp
+            # synchronous servers take the norm of the summed gradient themselves
             squares = 0.0 if self._synchronous else float(xp.dot(gradient, gradient))
         stop = stop or self._control.request() >= STOPS
         with Timed(self._recorder, "exchange"):

@@ -106,6 +106,7 @@ class RequestChannel:
             if request.purpose == Purpose.PUSH:
                 works.append(wire.isend(store.flat_grad[part], rank, GRADIENT))
         wait_all(works)
+        # the first server decides when the epoch ends; any server may know of a stop
         go, _, *totals = self._replies[0].tolist()
         return Reply(go > 0, bool(self._replies[:, 1].any()), Totals(*totals))
 

@@ -70,7 +70,7 @@ def served(layout: Layout, spec: TrainSpec) -> tuple[ServedStore, list[slice]]:
 
 
 class ServerStrategy:
-    """What workers and servers have in common: a store, an optimizer, how training begins and
+    """The common part of workers and servers: a store, an optimizer, and how training begins and
     ends."""
 
     position: WorkerPosition | None = None
@@ -121,7 +121,7 @@ class ServerStrategy:
         """
         comm = self.layout.all
         wire = wire_of(comm, self._task.on)
-        wire.broadcast(self._store.flat)
+        wire.broadcast(self._store.flat)  # worker 0 has pulled the newest parameters with DONE
         for _, buffer in self._task.model.named_buffers():
             wire.broadcast(buffer)
         counters = gather_objects(comm, self._staleness)[self.layout.workers]

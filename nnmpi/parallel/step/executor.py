@@ -178,6 +178,7 @@ class Executor:
         do |= {kind: partial(hook, do[kind]) for kind, hook in op_hooks}
         self._do = {kind: recorder.recorded(kind.value, f) for kind, f in do.items()}
         self._plan_of = cache(lambda m: StepPlan.of(programs.step(m), self._do))
+        # without the recorder: evaluations are not recorded
         do_evaluation = {**do, Kind.F: self._evaluate}
         self._evaluation_of = cache(
             lambda m: [(do_evaluation[op.kind], op) for op in programs.evaluation(m)]

@@ -123,6 +123,7 @@ class Update:
         uses = scalars[USED : USED + len(store.parameters)]
         for p, times in zip(store.parameters, uses, strict=True):
             p.has_grad = times > 0
+        # one gradient that is not finite is enough to make the sum of squares so
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
         sums = [loss, scalars[REQUEST], not finite, squares]

@@ -116,7 +116,7 @@ class DiskThread:
                     self._is_busy = True
                 self._do[job](s)
         except Exception as error:
-            with self.change:
+            with self.change:  # raised by the next `wait` of the thread that computes
                 self._error = error
                 self.change.notify_all()
 

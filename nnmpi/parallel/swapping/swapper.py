@@ -121,7 +121,7 @@ class Swapper:
             if self._is_within:
                 disk.reset()
             self._is_within = True
-            disk.add(("drop", STATE))
+            disk.add(("drop", STATE))  # which a checkpoint may have read
             if self._pages:
                 self._pages.begin()
         disk.wait(lambda: disk.in_use + self._loads[s].nbytes <= disk.limit)
@@ -142,7 +142,7 @@ class Swapper:
                 disk.move_to(s)
                 stages = reversed(range(self._last + 1))
                 swapped = (t for t in stages if self._choice[t] is Residence.SWAP)
-                disk.add(*(("read", t) for t in swapped))
+                disk.add(*(("read", t) for t in swapped))  # each starts when there is room
             self._arena.trim(disk.spare)
 
     def _recompute(self, do: Do, op: Op) -> None:

@@ -175,8 +175,8 @@ def overlapping(sets: Sequence[Set[Any]]) -> list[list[int]]:
 
 
 def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tuple[int, ...]:
-    """Returns the rank of each branch, where `sizes` are the numbers of their elements, and `used`
-    their parameters."""
+    """Returns the rank of each branch, given the element count of its parameters (`sizes`) and the
+    parameters (`used`)."""
     groups = overlapping(used)
     load, count, owners = [0] * ranks, [0] * ranks, [0] * len(sizes)
     for members in sorted(groups, key=lambda group: (-sum(sizes[i] for i in group), group)):
@@ -192,7 +192,7 @@ def owners_of(sizes: Sequence[int], used: Sequence[set[int]], ranks: int) -> tup
 
 
 class BranchesOnRanks(Branches):
-    """A Branches module of which each rank of `comm` computes its own branches."""
+    """A Branches module whose branches are divided among the ranks of `comm`."""
 
     comm: Comm
     call: BranchCall
@@ -201,7 +201,7 @@ class BranchesOnRanks(Branches):
         given, comm, call = self.given(inputs, named), self.comm, self.call
         distinct = {id(x): x for args in given.values() for x in args}
         needed = [x for x in distinct.values() if isinstance(x, Tensor) and x.requires_grad]
-        entered = {id(x): copy(x, comm) for x in needed}
+        entered = {id(x): copy(x, comm) for x in needed}  # gradients are summed over ranks
         outputs = []
         for (name, branch), owner in zip(self.items(), call.owners, strict=True):
             if owner == comm.rank:

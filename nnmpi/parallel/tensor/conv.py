@@ -36,21 +36,21 @@ class _ShardedConvolution(Product):
 
 
 class ColumnConv2d(_ShardedConvolution, ColumnSharded, Conv2d):
-    """A Conv2d of which each rank computes some output channels: see `ColumnSharded`."""
+    """A Conv2d whose output channels are divided among the ranks: see `ColumnSharded`."""
 
     fuses_as = Conv2d
 
 
 class RowConv2d(_ShardedConvolution, RowSharded, Conv2d):
-    """A Conv2d of which each rank has some input channels: see `RowSharded`.
+    """A Conv2d whose input channels are divided among the ranks: see `RowSharded`.
 
     ReLU and pooling come after the sum over ranks, so they are not fused.
     """
 
 
 class ColumnConv1d(_ShardedConvolution, ColumnSharded, Conv1d):
-    """A Conv1d of which each rank computes some output channels: see `ColumnSharded`."""
+    """A Conv1d whose output channels are divided among the ranks: see `ColumnSharded`."""
 
 
 class RowConv1d(_ShardedConvolution, RowSharded, Conv1d):
-    """A Conv1d of which each rank has some input channels: see `RowSharded`."""
+    """A Conv1d whose input channels are divided among the ranks: see `RowSharded`."""

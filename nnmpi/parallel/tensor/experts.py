@@ -42,8 +42,8 @@ def lengths(bounds: Sequence[int]) -> list[int]:
 
 
 class ShardedExperts(Sharded, Experts):
-    """Experts of which each rank has experts bounds[r] to bounds[r + 1] - 1; input and output are
-    whole."""
+    """Experts divided among the ranks: rank r has experts bounds[r] to bounds[r + 1] - 1; input and
+    output are whole."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -87,7 +87,8 @@ def _of_inputs_and_weights(y: Array, vjps: tuple[Vjp, ...], prepare: Prepare) ->
 
 
 class CountingRouter(Sharded, Router):
-    """A Router of which each rank has some positions of a sample, with `bounds`.
+    """A Router for tokens that are cut along positions: each rank has some positions of a sample,
+    with `bounds`.
 
     The capacity of an expert holds for a whole sample, and the first tokens get it, so ranks
     exchange how many of their tokens chose each expert. Each rank has a term of the gradient of the
@@ -99,15 +100,14 @@ class CountingRouter(Sharded, Router):
 
     def counted(self, counts: Array) -> tuple[Array, Array]:
         """Returns how many tokens of lower ranks chose each expert, and how many of all ranks; both
-        (N, 1, E), like `here`, the counts of this rank."""
+        have the shape of `counts` (N, 1, E), the counts of this rank."""
         rank, size = self.comm.rank, self.comm.size
         ranks = all_gather(counts, self.comm, tuple(range(size + 1)), 1)
         return ranks[:, :rank].sum(axis=1, keepdims=True), ranks.sum(axis=1, keepdims=True)
 
 
 class ExchangingExperts(Sharded, Experts):
-    """Experts of which each rank has some, with `bounds`; tokens of other ranks are sent to
-    them."""
+    """Experts divided among the ranks, with `bounds`; tokens of other ranks are sent to them."""
 
     def forward(self, x: Tensor, gates: Tensor) -> Tensor:
         weights = self.weight1, self.bias1, self.weight2, self.bias2
@@ -120,7 +120,7 @@ class ExchangingExperts(Sharded, Experts):
 
 
 class Routing(NamedTuple):
-    """The largest possible numbers of tokens of a sample that ranks send to each other.
+    """The largest possible token counts, for a sample, that ranks send to each other.
 
     tokens, experts   how many each rank has
     top_k, slots      the most experts of a token, and the most tokens of an expert
@@ -215,8 +215,8 @@ def experts_by_exchange(
     activation: str,
     most: Routing | None = None,
 ) -> Result:
-    """The outputs of the experts of all ranks for x (N, t, C), of which this rank has t positions;
-    tokens travel to their experts.
+    """The outputs of the experts of all ranks for x (N, t, C), this rank's t positions; tokens
+    travel to their experts.
 
     Rank r has experts bounds[r] to bounds[r + 1] - 1. All of its experts compute on as many slots
     as the one with the most tokens needs. `most` gives the numbers of tokens on paper, where gates

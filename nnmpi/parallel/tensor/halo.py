@@ -117,9 +117,12 @@ def rows_sent(window: Window, height: int, ranks: int) -> int:
 def _exchanged(
     x: Array, first: int, sends: tuple[Rows, ...], receives: tuple[Rows, ...], comm: Comm
 ) -> list[Array]:
-    """Sends rows `sends[r]` of x (N, rows, W, C), whose first row is row `first` of the image, to
-    each rank r, and returns the rows `receives[r]` that each rank r sends. Rows of a single image
-    are sent without a copy."""
+    """Sends rows `sends[r]` of x to each rank r, and returns the rows `receives[r]` that each rank
+    r sends.
+
+    x (N, rows, W, C) begins with row `first` of the image. Rows of a single image are sent without
+    a copy.
+    """
     n, _, *size = x.shape
     parts = [x[:, a - first : b - first] for a, b in sends]
     return all_to_all(parts, [(n, b - a, *size) for a, b in receives], comm)

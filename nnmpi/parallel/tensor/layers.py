@@ -41,8 +41,7 @@ from nnmpi.parallel.tensor.specs import LayerSpec, Replicated, Spec
 
 
 class Sharded(Module):
-    """The base of all sharded layers: a layer of which this rank has channels bounds[rank] to
-    bounds[rank + 1] - 1.
+    """The base of all sharded layers: this rank has channels bounds[rank] to bounds[rank + 1] - 1.
 
     spec   how ranks have what is not cut along channels
     """
@@ -53,8 +52,8 @@ class Sharded(Module):
     weight: Parameter
 
     def _take(self, comm: Comm, axis: int, names: str, bounds: Bounds | None = None) -> None:
-        """Keeps this rank's part of the weight along an axis; `names` says in errors what the axis
-        counts."""
+        """Keeps this rank's part of the weight along an axis; `names` is the word for its elements
+        in errors."""
         n, label = self.weight.shape[axis], type(self).__name__.removeprefix("Sharded")
         self.comm, self.spec = comm, Replicated(comm)
         self.bounds = bounds or even_bounds(n, comm.size, f"{label} with {n} {names}")
@@ -86,7 +85,7 @@ class Product(Sharded):
 
 
 class ColumnSharded(Product):
-    """A product of which each rank computes some outputs, from an input that is whole on all ranks.
+    """A product whose outputs are divided among the ranks; its input is whole on all ranks.
 
     The output is sharded, with `bounds`; with `gather_output` it is whole.
     """
@@ -106,7 +105,7 @@ class ColumnSharded(Product):
 
 
 class RowSharded(Product):
-    """A product of which each rank has some inputs, with `bounds`; the output is whole.
+    """A product whose inputs are divided among the ranks, with `bounds`; the output is whole.
 
     The bias is a copy on each rank, and is added after the sum.
     """
@@ -134,7 +133,7 @@ class _ShardedLinear(Product):
 
 
 class ColumnLinear(_ShardedLinear, ColumnSharded, Linear):
-    """A Linear of which each rank computes some outputs: weight (some of out_features,
+    """A Linear whose outputs are divided among the ranks: weight (some of out_features,
     in_features).
 
     See `ColumnSharded` for input and output.
@@ -160,7 +159,8 @@ class GatheringLinear(ColumnLinear):
 
 
 class RowLinear(_ShardedLinear, RowSharded, Linear):
-    """A Linear of which each rank has some inputs: weight (out_features, some of in_features).
+    """A Linear whose inputs are divided among the ranks: weight (out_features, some of
+    in_features).
 
     See `RowSharded` for input and output.
     """
@@ -169,7 +169,8 @@ class RowLinear(_ShardedLinear, RowSharded, Linear):
 
 
 class ShardedEmbedding(Sharded, Embedding):
-    """An Embedding of which each rank has some rows; indices and output are whole on all ranks."""
+    """An Embedding whose rows are divided among the ranks; indices and output are whole on all
+    ranks."""
 
     def __init__(
         self, num_embeddings: int, embedding_dim: int, comm: Comm, padding_idx: int | None = None
@@ -198,8 +199,8 @@ OpFunction = Callable[..., Result]
 def column(
     x: Array, w: Array, b: Array | None, *, of: OpFunction, spec: Spec, axis: int, **options: Any
 ) -> Result:
-    """This rank's outputs of the op `of`: w and b are those of these outputs, x is whole on all
-    ranks."""
+    """This rank's outputs of the op `of`, with the rows of w and b for these outputs; x is whole on
+    all ranks."""
     result = of(x, w, b, **options)
     of_x, *other_vjps = result.vjps
 
@@ -213,7 +214,8 @@ def column(
 def gathering_linear(
     x: Array, w: Array, b: Array | None, *, spec: Spec, relu: bool = False
 ) -> Result:
-    """This rank's outputs of `linear` for all positions or samples, of which x has some."""
+    """This rank's outputs of `linear` for the positions or samples of all ranks; x has those of
+    this rank."""
     of_all = linear(spec.whole(x), w, b, relu=relu)
     y, prepare, xp = of_all.value, of_all.prepare, xp_of(x)
 

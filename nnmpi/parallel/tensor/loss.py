@@ -89,8 +89,8 @@ class ShardedCrossEntropyLoss(CrossEntropyLoss):
 
 
 def sharded_cross_entropy(z: Array, *, softmax: "_Softmax", reduction: str = "mean") -> Result:
-    """The loss of logits z, of which this rank has some columns; the backward pass sends
-    nothing."""
+    """The loss of logits whose classes are divided among ranks: z has this rank's columns; the
+    backward pass sends nothing."""
     shape = z.shape
     y, scale = softmax.labels.reduced(softmax.losses(), reduction)
     if y.ndim:

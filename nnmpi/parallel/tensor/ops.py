@@ -182,7 +182,8 @@ def memory_order(ndim: int) -> tuple[int, ...]:
 
 
 def copy(x: Tensor, comm: Comm) -> Tensor:
-    """Returns x; its gradient is the sum over the ranks, each of which computes with x.
+    """Returns x; its gradient is the sum of the gradients of all ranks, because each rank computes
+    with x.
 
     x has the same values on all ranks.
     """

@@ -122,7 +122,7 @@ def _refuse_positions(graph: Graph, ranks: int) -> None:
         )
         remedy = f"use a --tp of at most {heads}, or {remedy}"
     raise ValueError(
-        "sequence parallelism cuts positions between layers that treat each alone, but "
+        "sequence parallelism divides positions between layers that treat each position alone, but "
         + "; ".join([f"{why}: {remedy}", *graph.notes])
     )
 
@@ -148,6 +148,7 @@ class _Search:
         self.ways = self.choices.ways
         pairs = zip(graph.nodes, self.ways, strict=True)
         calls = Counter(node.name for node, ways in pairs if any(way.rebuilds for way in ways))
+        # after its last use a subject leaves the state, so that few states differ
         self.last: dict[Subject, int] = {}
         for k, node in enumerate(graph.nodes):
             self.last |= {("edge", e): k for e in node.inputs}
@@ -252,7 +253,8 @@ class _Search:
     def _facts(
         self, node: Node, choice: NodeChoice, cuts: tuple[AxisCut | None, ...]
     ) -> dict[Subject, Any]:
-        """Returns what a choice fixes for parameters and modules: all uses of one must agree."""
+        """Returns the facts that a choice fixes for parameters and modules: all uses of one must
+        agree."""
         facts: dict[Subject, Any] = {("variable", v): cut for v, cut in choice.variables}
         facts["module", node.name] = (choice.words, choice.bounds, *cuts)
         return {subject: fact for subject, fact in facts.items() if subject in self.last}

@@ -127,8 +127,8 @@ def describe(graph: Graph, k: int, choice: NodeChoice, ranks: int, why: str) -> 
 
 
 def _sent(graph: Graph, layer: ShardedLayer) -> Iterator[LayerMessage]:
-    """Yields the messages of a layer, except those without rows, and those of gradients that nobody
-    needs."""
+    """Yields the messages of a layer, without messages of no rows, and without gradients that are
+    not needed."""
     node = graph.nodes[layer.node]
     unsent = frozenset() if of_gradients(graph, node) else I
     is_of_rows = IMAGE_ROWS in layer.way.markers

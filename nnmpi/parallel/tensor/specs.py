@@ -147,8 +147,8 @@ class Replicated(NamedTuple):
 
 
 class AxisSharded(NamedTuple):
-    """The spec of an activation of which rank r has bounds[r] to bounds[r + 1] - 1 along an axis;
-    axis 1 is that of positions."""
+    """The spec of an activation that is cut along an axis: rank r has bounds[r] to bounds[r + 1] -
+    1; axis 1 is that of positions."""
 
     comm: Comm
     bounds: ops.Bounds
@@ -168,7 +168,7 @@ Spec: TypeAlias = Replicated | AxisSharded
 
 
 class SampleSharded(NamedTuple):
-    """The spec of an activation of which each rank has some samples of a micro-batch; the number of
+    """The spec of an activation that is cut along the samples of a micro-batch; the number of
     samples is known in each call."""
 
     comm: Comm

@@ -24,7 +24,7 @@ def activations(a: Arrangement, rank: int, batch: int) -> int:
     if a.residences is not None:
         beside = pass_bytes(a, rank, 0, max(sizes)).enters - a.residences.state
         return round(a.residences.memory + beside)
-    return max((held for _, _, held in kept_before(a, rank, sizes)), default=0)
+    return max((held for _, _, held in passes_in_order(a, rank, sizes)), default=0)
 
 
 def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes:
@@ -32,7 +32,7 @@ def pass_bytes(a: Arrangement, rank: int, stage: int, samples: int) -> PassBytes
     return passes(a, rank, stage, samples).nbytes
 
 
-def kept_before(
+def passes_in_order(
     a: Arrangement, rank: int, sizes: Sequence[int]
 ) -> Iterator[tuple[Op, PassBytes, int]]:
     """Yields each pass of a step with the bytes that it takes, and the bytes that the rank keeps
@@ -83,7 +83,7 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
     is_first = a.steps_together and 0 in a.model_on(rank).stages
     if is_first:
         waiting = sum(pass_bytes(a, rank, 0, n).enters for n in micro)
-    for op, of_pass, held in kept_before(a, rank, micro):
+    for op, of_pass, held in passes_in_order(a, rank, micro):
         samples = of_pass.enters if is_first and not op.stage else 0
         if op.kind is Kind.F:
             waiting -= samples

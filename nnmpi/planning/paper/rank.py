@@ -123,10 +123,10 @@ def step(a: Arrangement, rank: int, batch: int) -> PaperStep:
             for axis, exchanges_of_twin in of_twin.exchanges.items()
         }
         return of_twin._replace(exchanges=by_axis)
-    return carried_out(a, rank, batch)
+    return executed(a, rank, batch)
 
 
-def carried_out(a: Arrangement, rank: int, batch: int) -> PaperStep:
+def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
     """A step of a rank as its executor carries it out."""
     paper_rank = built(a, rank)
     if rank >= a.mesh.size:  # servers compute no stage

@@ -54,7 +54,7 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
     """Divides all ranks into kinds, with the amounts that each kind holds and sends in steps over
     batches of `batch` samples."""
     kinds: dict[tuple[object, ...], RankKind] = {}
-    for ranks in _alike(a, batch):
+    for ranks in _groups(a, batch):
         figures = _figures(a, ranks, batch)
         sent = (n for amount in (*figures.traffic.values(), figures.backup.sent) for n in amount)
         numbers = (*figures.memory, figures.activations, figures.unique, figures.backup.held, *sent)
@@ -66,8 +66,8 @@ def rank_kinds(a: Arrangement, batch: int) -> list[RankKind]:
 
 
 def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
-    """What the first of these ranks holds and sends, as a RankKind; with --verify it holds a whole
-    model too."""
+    """A RankKind with the bytes that the first of these ranks holds and sends; with --verify it
+    holds a whole model too."""
     first, single = ranks[0], single_rank(a) if a.config.verify else None
     held, lost = memory(a, first, batch), unreplicated_bytes(a, first)
     if first >= a.mesh.size:  # servers compute no stage
@@ -82,7 +82,7 @@ def _figures(a: Arrangement, ranks: tuple[int, ...], batch: int) -> RankKind:
     return RankKind(ranks, stages, held, kept, sent, parameters, lost, copies)
 
 
-def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
+def _groups(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
     """Yields tuples of ranks that are alike: as many samples, and as much sent in sums over
     replicas.
 
@@ -94,17 +94,17 @@ def _alike(a: Arrangement, batch: int) -> Iterator[tuple[int, ...]]:
     keys = [*places.values(), np.any([at[axis] for axis in (*BATCH, "pp")], axis=0)]
     nodes = np.array(a.cluster.nodes[: a.mesh.size])
     for axes in (axes for axes in (REPLICAS, ("tp",)) if a.mesh.count(*axes) > 1):
-        group = _numbered([nodes, *(i for axis, i in at.items() if axis not in axes)])
+        group = _column_ids([nodes, *(i for axis, i in at.items() if axis not in axes)])
         first = np.unique(group, return_index=True)[1]
         keys.append(~np.isin(ranks, first))
     if a.config.reproducible or a.mesh.size <= FEW:  # a tree over slices has no two equal places
         keys.append(ranks)
     else:
         keys += [*_samples(a, at, batch), *_sent_by_place(a, at, batch)]
-        keys += [_parting(at, nodes)] if a.mesh.axes["tp"] > 1 else []
+        keys += [_node_pattern(at, nodes)] if a.mesh.axes["tp"] > 1 else []
     if needs_backups(a):
         keys.append(np.array([backup(a, r).held for r in ranks.tolist()]))
-    kinds = _numbered(keys)
+    kinds = _column_ids(keys)
     in_order = np.argsort(kinds, kind="stable")
     groups = np.split(in_order, np.flatnonzero(np.diff(kinds[in_order])) + 1)
     yield from sorted(tuple(group.tolist()) for group in groups)
@@ -137,10 +137,10 @@ def _sent_by_place(
             yield sum(chunks, np.zeros(p, int))[place]
 
 
-def _parting(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
+def _node_pattern(at: Mapping[str, np.ndarray], nodes: np.ndarray) -> np.ndarray:
     """A number per rank that says how nodes divide its group along tp; equal for groups that are
     divided equally."""
-    groups = _numbered([i for axis, i in at.items() if axis != "tp"])
+    groups = _column_ids([i for axis, i in at.items() if axis != "tp"])
     ranks = np.argsort(groups, kind="stable").reshape(int(groups.max()) + 1, -1)
     over = nodes[ranks] - nodes[ranks[:, :1]]
     parted = np.empty_like(groups)
@@ -156,7 +156,7 @@ def _place(a: Arrangement, at: Mapping[str, np.ndarray], axes: Sequence[str]) ->
     )
 
 
-def _numbered(rows: Sequence[np.ndarray]) -> np.ndarray:
+def _column_ids(rows: Sequence[np.ndarray]) -> np.ndarray:
     """An integer per column of `rows`; equal columns get equal integers."""
     number_of, most = rows[0].astype(int), int(rows[0].max(initial=0)) + 1
     for row in rows[1:]:

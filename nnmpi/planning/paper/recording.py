@@ -28,12 +28,7 @@ from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.memory_meter import Meter, memory_meter
-from nnmpi.planning.paper.sharded_model import (
-    ShardedModel,
-    recorded_rank,
-    sharded_model,
-    sharding_key,
-)
+from nnmpi.planning.paper.sharded_model import ShardedModel, recorded_rank, shard_key, sharded_model
 from nnmpi.planning.paper.stage import (
     PaperStage,
     PassBytes,
@@ -46,7 +41,8 @@ from nnmpi.schedules.op import Kind
 
 
 class NullOpRecorder:
-    """A recorder of autograd ops that ignores them; while it is set, no pass counts as training."""
+    """A recorder of autograd ops that ignores them; while it is set, layers run as when a model is
+    traced."""
 
     def __call__(
         self, op: Callable[..., Any], args: Sequence[Any], options: Mapping[str, Any], y: Any
@@ -81,9 +77,9 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
             edges = (a.graph.edges[e] for e in a.division.stages[stage].takes)
             has_gradient = any(edge.requires_grad for edge in edges)
             halves = has_gradient and _has_halves(a)
-            record = partial(_kept_record, cut, rank, samples, halves)
-            return repeated.put_together(parts, record, has_gradient)
-        return _kept_record(a, rank, samples, _has_halves(a), stage)
+            record = partial(_cached_passes, cut, rank, samples, halves)
+            return repeated.joined_sections(parts, record, has_gradient)
+        return _cached_passes(a, rank, samples, _has_halves(a), stage)
     finally:
         recording.reset(token)
 
@@ -97,13 +93,13 @@ def _has_halves(a: Arrangement) -> bool:
     return any(op.kind is Kind.I for rank in ranks for op in ops(a, rank, count))
 
 
-def _kept_record(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
+def _cached_passes(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
     """The recorded passes of a stage, cached for all arrangements that cut its layers in the same
     way."""
     nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
     rank = recorded_rank(a, rank, stage, samples)
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
-    key = *sharding_key(a, rank), nodes.start, nodes.stop, samples, adds, halves
+    key = *shard_key(a, rank), nodes.start, nodes.stop, samples, adds, halves
     if key not in cache:
         try:
             cache[key] = recorded(a, rank, stage, samples, META, halves)
@@ -127,13 +123,7 @@ class _Recording:
     """Runs and records the passes of one stage."""
 
     def __init__(
-        self,
-        a: Arrangement,
-        cut: ShardedModel,
-        rank: int,
-        stage: int,
-        samples: int,
-        meter: Meter,
+        self, a: Arrangement, cut: ShardedModel, rank: int, stage: int, samples: int, meter: Meter
     ) -> None:
         self._a, self._cut, self._rank, self._stage, self._samples = a, cut, rank, stage, samples
         self._meter, self._is_last = meter, stage == len(a.stages) - 1

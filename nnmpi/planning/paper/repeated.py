@@ -58,7 +58,7 @@ def all_sections(a: Arrangement, stage: int) -> list[Section]:
     """The sections of a stage."""
     cut, nodes = in_sections(a), a.division.stages[stage].nodes
     parts = enumerate(cut.division.stages)
-    return [_kept_section(cut, i) for i, part in parts if part.nodes.start in nodes]
+    return [_cached_section(cut, i) for i, part in parts if part.nodes.start in nodes]
 
 
 def sections(a: Arrangement, stage: int) -> list[Section]:
@@ -72,7 +72,7 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
     )
 
 
-def _kept_section(a: Arrangement, number: int) -> Section:
+def _cached_section(a: Arrangement, number: int) -> Section:
     """The section with this number, cached for all arrangements that shard its layers in the same
     way."""
     part, cache, sharding = a.division.stages[number], a.graph.source.cache, a.sharding
@@ -126,7 +126,7 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
     return variable[1:], a.sharding.variables.get(v), v in a.sharding.terms
 
 
-def put_together(
+def joined_sections(
     parts: Sequence[Section], record: Callable[[int], PassEvents], has_gradient: bool
 ) -> PassEvents:
     """The passes of a stage, put together from those of its sections; `record` returns the passes
@@ -191,7 +191,7 @@ def _joined(passes: Iterator[Events]) -> Events:
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """The bytes of activations of a stage, computed from those of its sections.
+    """Joins the PassBytes of the consecutive sections of a stage into that of the whole stage.
 
     held[i]   what the sections before i keep when i begins, without the input of i
     """

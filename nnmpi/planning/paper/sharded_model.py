@@ -20,12 +20,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
 from nnmpi.planning.paper.comm import layout_on_paper, rank_state
-from nnmpi.planning.paper.stage import (
-    ExchangeRecorder,
-    PassRecorder,
-    RecordedStore,
-    placeholder,
-)
+from nnmpi.planning.paper.stage import ExchangeRecorder, PassRecorder, RecordedStore, placeholder
 
 AMONG_ALL = {Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.ALL_GATHER}
 """Collectives in which each rank along tp does the same, so that one recording serves all."""
@@ -53,7 +48,7 @@ class ShardedModel(NamedTuple):
         return self.segments[key]
 
 
-def sharding_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
+def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
     """The cache key of a rank's sharded layers."""
     parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
     # the objects must outlive the keys, else another object could get the same id
@@ -65,16 +60,16 @@ def sharding_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
 def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     """The layers of a rank in all stages, cached for all arrangements that shard them in the same
     way."""
-    cache, key = a.graph.source.cache, (*sharding_key(a, rank), on)
+    cache, key = a.graph.source.cache, (*shard_key(a, rank), on)
     if on is not META:  # its arrays have data: do not keep them
-        return _made(a, rank, on)
+        return _make(a, rank, on)
     if key not in cache:
-        cache[key] = _made(a, rank, on)
+        cache[key] = _make(a, rank, on)
     cut: ShardedModel = cache[key]
     return cut
 
 
-def _made(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
+def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     graph, recorder, state = a.graph, PassRecorder(), rank_state(a, rank)
     model, layout = graph.source.make(), layout_on_paper(a, state)
     groups = {name: comm.members for name, comm in layout.axis.items()}

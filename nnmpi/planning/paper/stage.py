@@ -96,7 +96,8 @@ class Events(NamedTuple):
 
 
 class PassEvents(NamedTuple):
-    """What the passes of a stage do, the bytes that they take, and the outputs of the forward pass.
+    """The events of the passes of a stage, the bytes that they take, and the outputs of the forward
+    pass.
 
     forward, backward   events of the passes F and B
     inputs, weights     events of the two halves of B: gradients of inputs, gradients of parameters

@@ -1,6 +1,6 @@
 """`%%ranks 4`: runs a cell on 4 processes that mpirun starts, with `comm`, their world.
 
-The processes do not know other cells. The output of each rank is printed behind its number, and if
+The processes do not know other cells. The output of each rank is printed after its number, and if
 one fails, its traceback is printed once (`nnmpi/comm/debug/exit_hooks.py`).
 """
 

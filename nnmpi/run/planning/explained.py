@@ -136,7 +136,7 @@ def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[S
 def _exchange_parts(
     term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
 ) -> Iterator[StepPart]:
-    """The parts of a term that are exchanges; those of one kind and length are added up."""
+    """The parts of a term that are exchanges; exchanges with the same text are one part."""
     rows = list[tuple[str, int, float]]()
     for e in exchanges:
         if len(e.group) > 1 and e.times:

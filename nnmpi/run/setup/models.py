@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
@@ -14,12 +14,21 @@ from nnmpi.io.files import loading
 from nnmpi.io.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
 from nnmpi.nn import Module
 from nnmpi.nn.gpt import GPT, GPTSizes
-from nnmpi.nn.gpt2 import EMBEDDING, GPT2, POSITIONS, PREFIX
+from nnmpi.nn.gpt2 import (
+    BEGIN,
+    CONFIG,
+    EMBEDDING,
+    END,
+    GPT2,
+    POSITIONS,
+    PREFIX,
+    published_in,
+    special_tokens,
+)
 from nnmpi.nn.language import LanguageModel, Sizes, format_of
 from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.llama_folder import LlamaFormat
 from nnmpi.nn.models import MODELS, mlp
-from nnmpi.nn.gpt2 import BEGIN, CONFIG, END, published_in, special_tokens
 from nnmpi.nn.state import PLAIN
 from nnmpi.nn.tensor_files import sources_in
 from nnmpi.options import user_code
@@ -33,8 +42,8 @@ SIZE = "0*[1-9][0-9]{0,8}"
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """The config with the model's name, and a function that makes the model if the name is not
-    enough: it is the model of a folder of --load.
+    """The config, and the function that makes its model or None. For a folder of --load the config
+    names the folder's model, and the function makes it.
 
     Raises ValueError for a dropout that the model cannot have.
     """
@@ -151,8 +160,8 @@ def language_of(dataset: Dataset) -> dict[str, str]:
 
 
 def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """The tokens that begin a text and those that end it, of a model in a file of --save or in a
-    folder."""
+    """The tokens that begin a text and those that end it, of a model in a file that --save wrote or
+    in a folder."""
     files = published_in(path) if is_folder(path) else _published(path)
     begin, end = (special_tokens(files, key, sizes.vocabulary) for key in (BEGIN, END))
     return begin, end
@@ -166,8 +175,8 @@ def _published(path: str) -> dict[str, Any]:
 
 
 def saved_sizes(path: str) -> Sizes:
-    """The sizes of a gpt or a llama in a file of --save or in a folder; raises ValueError for other
-    models."""
+    """The sizes of a gpt or a llama in a file that --save wrote or in a folder; raises ValueError
+    for other models."""
     if is_folder(path):
         return sizes_in(path)
     name = loading.read_metadata(path).get("model", "")
@@ -185,7 +194,7 @@ def saved_sizes(path: str) -> Sizes:
     if sizes is None or not {EMBEDDING, POSITIONS} <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
-            "only a gpt or a llama generates text; give a file of --save of one, or a folder"
+            "only a gpt or a llama generates text; give a file that --save wrote, or a folder"
         )
     vocabulary, positions = (next(iter(sources[n].shape), 0) for n in (EMBEDDING, POSITIONS))
     sizes = sizes._replace(vocabulary=vocabulary, positions=positions)

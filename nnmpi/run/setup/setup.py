@@ -141,11 +141,8 @@ def set_up(
     setup = all_or_none(comm, rest)
     if config.load:
         consistency.check_weights(comm, config.load)
-    functions = {
-        "the metrics": [*metrics],
-        "the options that are functions": [*setup.user_functions],
-    }
-    consistency.check_given(comm, functions, "give all ranks the same functions")
+    names = {"the metrics": [*metrics], "the options that are functions": [*setup.user_functions]}
+    consistency.check_given(comm, names, "give all ranks the same functions")
     return setup
 
 

@@ -106,8 +106,8 @@ class Decoder:
         return scores
 
     def _send(self, y: Any, number: int) -> None:
-        """Sends the output of a stage to the rank of the next stage, each tensor behind its
-        shape."""
+        """Sends the output of a stage to the rank of the next stage: for each tensor its shape,
+        then its data."""
         pp = self._layout.axis["pp"]
         to = (number + 1) % pp.size
         for output in y if isinstance(y, tuple) else (y,):
@@ -117,7 +117,7 @@ class Decoder:
             pp.isend(np.ascontiguousarray(backend.to_host(output.data)), to, TOKEN).wait()
 
     def _receive(self, number: int) -> Iterator[Tensor]:
-        """The tensors of the previous stage, each received behind its shape."""
+        """Receives the tensors of the previous stage: for each its shape, then its data."""
         pp = self._layout.axis["pp"]
         source = (number - 1) % pp.size
         for edge in self._part.boundaries[number - 1]:

@@ -10,8 +10,8 @@ import numpy as np
 from nnmpi.arrays import backend, keyed
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
 from nnmpi.nn import Module
-from nnmpi.nn.language import LanguageModel, Sizes
 from nnmpi.nn.gpt2 import BEGIN, END, special_tokens
+from nnmpi.nn.language import LanguageModel, Sizes
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
 from nnmpi.parallel.layout import Layout

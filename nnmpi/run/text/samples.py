@@ -10,8 +10,8 @@ from nnmpi.comm import Comm
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
-from nnmpi.nn.language import LanguageModel
 from nnmpi.nn.gpt2 import END
+from nnmpi.nn.language import LanguageModel
 from nnmpi.nn.store import reading
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
@@ -69,7 +69,7 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
-            f"sample_every {every}: data {dataset.name} is no text in which a model predicts the "
+            f"sample_every {every}: data {dataset.name} is not text in which a model predicts the "
             "next token; use --data text, text:FILE or tokens:FILE.npy, or call "
             "trainer.generate in a callback"
         )

@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> Any:
 
 
 def _swept(options: argparse.Namespace, names: list[str], network: Network) -> Any:
-    """The output of a sweep."""
+    """The output of a sweep: a table or JSON records; also writes the plot."""
     if options.plot and (problem := cli.picture_problem(options.plot)):
         raise ValueError(f"{problem}, or leave out --plot")
     swept = sweep.sweep(

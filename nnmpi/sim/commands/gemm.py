@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> Any:
     records: list[Record] = []
     parts = []
     for layers, family in FAMILIES.items():
-        point = gemm.turning_point(family, g)
-        of_family = [
+        least_ranks = gemm.turning_point(family, g)
+        family_records = [
             {
                 "layers": layers,
                 "layout": name,
@@ -54,12 +54,12 @@ def run(options: argparse.Namespace) -> Any:
                 "panel": options.panel,
                 **net.record(network),
                 **gemm.cost(plan, network, options.flops, options.dtype_bytes),
-                "two_dimensions_receive_least_from_ranks": point,
+                "two_dimensions_receive_least_from_ranks": least_ranks,
             }
             for name, plan in gemm.plans(family, g, grids, options.panel).items()
         ]
-        records += of_family
-        parts.append("\n".join([_table(family, of_family), *_verdict(family, of_family)]))
+        records += family_records
+        parts.append("\n".join([_table(family, family_records), *_verdict(family, family_records)]))
     return records if options.json else "\n\n".join([_heading(records[0]), *parts])
 
 
@@ -119,11 +119,11 @@ def _verdict(family: PlanFamily, records: list[Record]) -> list[str]:
     """The best layouts, and the number of ranks from which a 2-D grid receives least."""
     goals = {"fastest": "seconds", "least received": "received", "least memory": "memory"}
     best = [f"{goal}: {min(records, key=itemgetter(key))['layout']}" for goal, key in goals.items()]
-    point = records[0]["two_dimensions_receive_least_from_ranks"]
+    least_ranks = records[0]["two_dimensions_receive_least_from_ranks"]
     others = ", ".join([*family.lines, "1xP", "Px1"])
     where = f"not up to {gemm.MOST_RANKS:,} ranks"
-    if point:
-        where = f"from {point:,} ranks on (powers of two)"
+    if least_ranks:
+        where = f"from {least_ranks:,} ranks on (powers of two)"
     return [
         "; ".join(best),
         f"where 2-D wins: {where}, a grid of two dimensions receives less than {others}",

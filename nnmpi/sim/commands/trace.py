@@ -26,7 +26,7 @@ LONGEST_FILE = 500_000_000  # bytes: a few million events
 def add_options(p: argparse.ArgumentParser) -> None:
     """Adds the options of the subcommand `trace`."""
     p.add_argument("file", type=Path, metavar="FILE", help="of python -m nnmpi.train --trace")
-    p.add_argument("--step", type=int, metavar="K", help="default: the one of median time")
+    p.add_argument("--step", type=int, metavar="K", help="default: the step with the median time")
     p.add_argument("--steps", type=int, default=1, metavar="N", help="so many steps (default 1)")
     p.add_argument("--svg", type=Path, metavar="FILE", help="write a picture")
 
@@ -69,8 +69,8 @@ class TraceFile(NamedTuple):
             for event in events:
                 if event["ph"] == "X" and "step" in event["args"]:
                     span = _span(event)
-                    of_step = background if span.kind == BACKGROUND else steps
-                    of_step[event["args"]["step"]].append(span)
+                    by_step = background if span.kind == BACKGROUND else steps
+                    by_step[event["args"]["step"]].append(span)
             simulated = tuple(Span(*row) for row in about.get("simulated", ()))
             numbers = {
                 span.rank for spans in (*steps.values(), *background.values()) for span in spans
@@ -101,13 +101,13 @@ class TraceFile(NamedTuple):
                 f"{shown(self.path)} has no step {missing}: choose one of {min(self.steps)} to "
                 f"{max(self.steps)}"
             )
-        of_ranks: list[list[Span]] = [[] for _ in range(self.ranks)]
+        events_by_rank: list[list[Span]] = [[] for _ in range(self.ranks)]
         for step in wanted:
             for event in self.steps[step]:
-                of_ranks[event.rank].append(event)
+                events_by_rank[event.rank].append(event)
         start = min(event.start for step in wanted for event in self.steps[step])
-        end = max(event.end for events in of_ranks for event in events)
-        spans = [span for events in of_ranks for span in _flat(events, start)]
+        end = max(event.end for events in events_by_rank for event in events)
+        spans = [span for events in events_by_rank for span in _flat(events, start)]
         for event in (event for step in wanted for event in self.background.get(step, ())):
             spans += _cut(event, max(event.start, start), min(event.end, end), start)
         title = f"step {first}" if count == 1 else f"{count} steps from step {first}"

@@ -43,7 +43,7 @@ class Timeline(NamedTuple):
 
     @property
     def end(self) -> float:
-        """The end of the last span."""
+        """The time at which the last span ends."""
         return max((span.end for span in self.spans), default=0)
 
 
@@ -110,7 +110,7 @@ def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
         parts.append("\n".join([timeline.title, *text] if timeline.title else text))
     legend = [_meaning(kind, has_whole_cells) for kind in kinds(timelines)]
     if has_whole_cells and any(_is_cut(s, scale) for t in timelines for s in t.spans):
-        legend.append("a number without room: its last digits")
+        legend.append("a number that does not fit: its last digits")
     return "\n\n".join([*parts, "   ".join([*legend, f"{IDLE} idle"])])
 
 
@@ -148,7 +148,7 @@ def _is_cut(span: Span, scale: float) -> bool:
 
 
 def _fill(span: Span, width: int) -> str:
-    """A span as repeated characters: the last digit for a forward pass, else the kind."""
+    """The text of a narrow span: the micro-batch's last digit for a forward pass, else the kind."""
     letter = style(span.kind).letter
     return (str(span.micro)[-1] if letter == "F" else letter.lower()) * width
 

@@ -103,7 +103,7 @@ def no_step_begins_while_parameters_are_gathered(comm: Comm) -> None:
         trainer = Trainer(Config(**MLP, **RING, zero=zero), None, digits(), comm)
         with trainer.gathered_parameters():
             steps = trainer.strategy.steps(trainer.train, trainer.state)
-            with pytest.raises(ValueError, match=r"leave trainer.gathered_parameters\(\) before"):
+            with pytest.raises(ValueError, match=r"within trainer.gathered_parameters\(\): leave"):
                 next(steps)
         trainer.close()
 

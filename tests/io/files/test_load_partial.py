@@ -100,4 +100,4 @@ def test_the_command_lists_misfits(tmp_path: Path, command: Command) -> None:
     assert loaded["other_shapes"] == {"3.weight": [[3, 8], [7, 8]], "3.bias": [[3], [7]]}
     refused = command(*run, "--load-partial")
     assert refused.status == 2
-    assert "load_partial without load: it says what of that file has to fit" in refused.err
+    assert "load_partial without load: it says how much of that file must match" in refused.err

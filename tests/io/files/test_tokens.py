@@ -249,7 +249,7 @@ def test_a_model_of_another_vocabulary(out: Path, tmp_path: Path) -> None:
     tokenize.tokenized(tmp_path / "other", path, None, comm_self())
     with refused(
         f"--load {saved} was trained on the characters ' .adeghlotyz', and data tokens:{path.name}",
-        "has the characters 'abcdeghlotyz'; give --tokenizer",
+        "has the characters 'abcdeghlotyz'; give the model's tokenizer with --tokenizer",
     ):
         Trainer(replace(other, data=f"tokens:{path}"))
     for same in (out, tmp_path / "text"):
