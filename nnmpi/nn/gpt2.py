@@ -137,13 +137,15 @@ class FolderFormat(FileFormat):
         """Returns the names in a file by the path of their tensor in the model."""
         paths: dict[str, tuple[str, ...]] = {}
         parts = [(part, layer) for layer, found in self.layers.items() for part in found]
-        for name in names:
+        known = dict.fromkeys(names)
+        for name in known:
             path = name.removeprefix(self.prefix)
             if name.endswith(self.ignored) or (self.is_tied and path == LM_HEAD):
                 continue
             for part, layer in parts:
                 path = path.replace(part, layer)
-            paths[path] = self.names(path) if name in self.names(path) else (name,)
+            packed = self.names(path)  # of which a file has all or none
+            paths |= {path: packed} if {name} <= {*packed} <= known.keys() else {name: (name,)}
         embedding = next(iter(self.tables))
         ties = self.is_tied and embedding in paths
         return paths | ({self.head: paths[embedding]} if ties else {})

@@ -214,7 +214,6 @@ def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
     return {
         tensor_path: StoredTensor(tuple(stored[name] for name in names), order(tensor_path))
         for tensor_path, names in form.names_by_path(stored).items()
-        if stored.keys() >= {*names}
     }
 
 
