@@ -70,7 +70,8 @@ class LlamaFormat(gpt2.FolderFormat):
         form = super().of(given, path)
         size = form.sizes.width // max(form.sizes.heads, 1)
         if given.get("head_dim", size) != size:
-            raise ValueError(f"{shown(path)} has head_dim {shown(given['head_dim'], 60)}, not {size}")
+            other = shown(given["head_dim"], 60)
+            raise ValueError(f"{shown(path)} has head_dim {other}, not {size}")
         return form
 
     @property

@@ -1,5 +1,5 @@
-"""Llama beside transformers: `llama/` is a folder of random weights that transformers 5.24 wrote, in
-bfloat16, with the logits that it computed of them in float64."""
+"""Llama beside transformers: `llama/` is a folder of random weights that transformers 5.24 wrote,
+in bfloat16, with the logits that it computed of them in float64."""
 
 import json
 import shutil
@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no number": ({"rope_theta": "1", "rope_parameters": None}, "has rope_theta 1, which"),
     "layers": ({"num_hidden_layers": 10**9}, "its number of layers is 1,000,000,000, but"),
     "no layers": ({"num_hidden_layers": 0}, "a llama of 0 layers, 4 heads and width 16: all must"),
-    "key heads": ({"num_key_value_heads": 1}, "qkv_proj.weight has shape (16, 16, 8, 16, 8, 16), the"),
+    "key heads": ({"num_key_value_heads": 1}, "has shape (16, 16, 8, 16, 8, 16), the model"),
     "no divisor": ({"num_key_value_heads": 3}, "num_heads=4 must be a multiple of num_kv_heads=3"),
     "hidden layer": ({"intermediate_size": 13}, "has shape (24, 16), the model needs (26, 16)"),
     "tied": ({"tie_word_embeddings": True}, "lm_head.weight differs from model.embed_tokens"),
@@ -137,7 +137,8 @@ def test_a_tied_output_layer_is_saved_once(tmp_path: Path) -> None:
     save_llama(made, tmp_path)
     assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
     again = load_llama(tmp_path)
-    assert again.sizes == made.sizes and again.lm_head.weight is again.embed_tokens.weight
+    assert again.sizes == made.sizes
+    assert again.lm_head.weight is again.embed_tokens.weight
     np.testing.assert_array_equal(logits(again), logits(made))
 
 
