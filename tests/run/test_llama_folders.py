@@ -50,7 +50,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("model", REFUSED)
 def test_sizes_that_no_model_has_are_refused(model: str) -> None:
-    with refused(REFUSED[model], model):
+    with refused(REFUSED[model]):
         trainer(model=model)
 
 
