@@ -130,8 +130,8 @@ class FolderFormat(FileFormat):
 
     @property
     def is_tied(self) -> bool:
-        """True if the output layer has the weight of the embedding."""
-        return True
+        """True if the output layer has the weight of the embedding, as that of GPT-2 always has."""
+        return bool(getattr(self.sizes, "is_tied", True))
 
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Returns the names in a file by the path of their tensor in the model."""

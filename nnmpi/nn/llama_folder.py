@@ -74,11 +74,6 @@ class LlamaFormat(gpt2.FolderFormat):
             raise ValueError(f"{shown(path)} has head_dim {other}, not {size}")
         return form
 
-    @property
-    def is_tied(self) -> bool:
-        """True if the output layer has the weight of the embedding."""
-        return bool(self.sizes.is_tied)
-
     def order(self, path: str) -> StorageOrder:
         """Returns how files store the rows of a tensor."""
         heads, K = self.sizes.heads, self.sizes.kv_heads

@@ -230,9 +230,7 @@ class Config:
     save: str | None = _files(
         None, "write the trained model to a safetensors file, or to FOLDER/ of GPT-2 or Llama"
     )
-    load: str | None = _files(
-        None, "start from a model: a safetensors file, or a folder of GPT-2 or Llama"
-    )
+    load: str | None = _files(None, "start from a safetensors file, or a folder of GPT-2 or Llama")
     load_partial: bool = _files(
         False, "with --load: take tensors whose names and shapes fit; others keep initial values"
     )

@@ -12,19 +12,8 @@ from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.io.files import loading
 from nnmpi.io.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
-from nnmpi.nn import Module
+from nnmpi.nn import Module, gpt2
 from nnmpi.nn.gpt import GPT, GPTSizes
-from nnmpi.nn.gpt2 import (
-    BEGIN,
-    CONFIG,
-    EMBEDDING,
-    END,
-    GPT2,
-    POSITIONS,
-    PREFIX,
-    published_in,
-    special_tokens,
-)
 from nnmpi.nn.language import LanguageModel, Sizes, format_of
 from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.llama_folder import LlamaFormat
@@ -51,7 +40,7 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
     if config.load and is_folder(config.load) and not is_own:
         is_named = config.model != Config().model
         sizes = check_named(config, config.load) if is_named else sizes_in(config.load)
-        files = published_in(config.load)
+        files = gpt2.published_in(config.load)
         config = replace(config, model=sizes.model)
         build = partial(format_of(sizes).model, config.dropout, files)
     if config.dropout and (is_own or not config.model.startswith("gpt")):
@@ -90,7 +79,7 @@ def builder(config: Config, dataset: Dataset) -> Build:
             )
         return lambda: mlp(*map(int, widths))
     if spec == "gpt2":
-        return partial(GPT, *GPT2, config.dropout)
+        return partial(GPT, *gpt2.GPT2, config.dropout)
     if name in NAMED and colon:
         return partial(model_of, spec, dataset, config.dropout)
     if not user_code.is_named(spec):
@@ -124,7 +113,7 @@ NAMED: dict[str, tuple[type[Sizes], str, str]] = {
 
 def sizes_named(model: str) -> Sizes | None:
     """The sizes of gpt2, gpt:... or llama:..., with 1 token and position; None for others."""
-    kind, _, argument = (GPT2.model if model == "gpt2" else model).partition(":")
+    kind, _, argument = (gpt2.GPT2.model if model == "gpt2" else model).partition(":")
     of_sizes, end, _ = NAMED.get(kind, (GPTSizes, "", ""))
     if kind not in NAMED or not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}{end}", argument):
         return None
@@ -150,7 +139,7 @@ def metadata_of(model: Module, config: Config) -> dict[str, str]:
         return {"model": config.model}
     files = {**model.published}
     if isinstance(model, Llama):  # its tensors do not tell all of its sizes
-        files.setdefault(CONFIG, format_of(model.sizes).config({}))
+        files.setdefault(gpt2.CONFIG, format_of(model.sizes).config({}))
     return {"model": model.sizes.model} | ({PUBLISHED: json.dumps(files)} if files else {})
 
 
@@ -162,8 +151,9 @@ def language_of(dataset: Dataset) -> dict[str, str]:
 def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:
     """The tokens that begin a text and those that end it, of a model in a file that --save wrote or
     in a folder."""
-    files = published_in(path) if is_folder(path) else _published(path)
-    begin, end = (special_tokens(files, key, sizes.vocabulary) for key in (BEGIN, END))
+    files = gpt2.published_in(path) if is_folder(path) else _published(path)
+    keys = gpt2.BEGIN, gpt2.END
+    begin, end = (gpt2.special_tokens(files, key, sizes.vocabulary) for key in keys)
     return begin, end
 
 
@@ -182,21 +172,22 @@ def saved_sizes(path: str) -> Sizes:
     name = loading.read_metadata(path).get("model", "")
     sizes = sizes_named(name)
     sources = sources_in(Path(path), PLAIN)
-    if PREFIX + EMBEDDING in sources:
+    if gpt2.PREFIX + gpt2.EMBEDDING in sources:
         raise ValueError(
             f"cannot load {shown(path)}: it is from a folder of GPT-2, where another file has the "
             "sizes; give the folder"
         )
     if isinstance(sizes, LlamaSizes):
-        form = LlamaFormat.of(_published(path)[CONFIG], Path(path))
+        form = LlamaFormat.of(_published(path).get(gpt2.CONFIG), Path(path))
         form.check_sources(path, sources)
         return LlamaSizes(*form.sizes)
-    if sizes is None or not {EMBEDDING, POSITIONS} <= sources.keys():
+    tables = gpt2.FolderFormat.tables
+    if sizes is None or not tables.keys() <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
             "only a gpt or a llama generates text; give a file that --save wrote, or a folder"
         )
-    vocabulary, positions = (next(iter(sources[n].shape), 0) for n in (EMBEDDING, POSITIONS))
+    vocabulary, positions = (next(iter(sources[n].shape), 0) for n in tables)
     sizes = sizes._replace(vocabulary=vocabulary, positions=positions)
     format_of(sizes).check_sources(path, sources)
     return sizes
