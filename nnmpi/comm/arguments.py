@@ -128,7 +128,7 @@ def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tupl
     lengths = [operator.index(length) for length in parts]
     if len(lengths) != size:
         raise ValueError(
-            f"{call} got {len(lengths)} parts for {size} ranks: pass one length a rank"
+            f"{call} got {len(lengths)} parts for {size} ranks: pass one length per rank"
         )
     if min(lengths) < 0:
         rank = lengths.index(min(lengths))

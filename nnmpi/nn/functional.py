@@ -308,5 +308,5 @@ if not TYPE_CHECKING:  # so that type checkers still know which names there are
     def __getattr__(name: str) -> NoReturn:
         raise AttributeError(
             f"nnmpi.nn.functional has no {name!r}: take the layer of nnmpi.nn, as nn.BatchNorm2d, "
-            "or write it with operations of tensors"
+            "or write it with tensor operations"
         )

@@ -142,7 +142,7 @@ def checked(value: Any, kind: Any, field: str) -> Any:
         return None if value is None else checked(value, inner[0], field)
     if origin is Annotated:
         if checked(value, inner[0], field) not in inner[1]:
-            raise refused(field, f"{quoted(value)}, which is none of {', '.join(inner[1])}")
+            raise refused(field, f"{quoted(value)}, which is not one of {', '.join(inner[1])}")
         return value
     is_row = isinstance(value, list | tuple)
     if is_row and origin is tuple:

@@ -66,7 +66,7 @@ class FoundLayouts(NamedTuple):
 
 
 class PlanModels(NamedTuple):
-    """The models of memory (`paper`) and of time (`costs`) with which layouts are predicted."""
+    """The models of memory (`arranger`) and of time (`costs`) with which layouts are predicted."""
 
     arranger: Arranger
     costs: CostModel

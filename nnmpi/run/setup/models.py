@@ -39,8 +39,8 @@ SIZE = "0*[1-9][0-9]{0,8}"
 
 
 def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]:
-    """The config with the model's name, and a function that makes the model if the name is not
-    enough: it is the model of a folder of --load.
+    """The config, and the function that makes its model or None. For a folder of --load the config
+    names the folder's model, and the function makes it.
 
     Raises ValueError for a dropout that the model cannot have.
     """
@@ -151,8 +151,8 @@ def language_of(dataset: Dataset) -> dict[str, str]:
 
 
 def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """The tokens that begin a text and those that end it, of a gpt in a file of --save or in a
-    folder."""
+    """The tokens that begin a text and those that end it, of a gpt in a file that --save wrote or
+    in a folder."""
     if is_folder(path):
         files = published_in(path)
     else:
@@ -164,7 +164,8 @@ def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]
 
 
 def saved_sizes(path: str) -> Sizes:
-    """The sizes of a gpt in a file of --save or in a folder; raises ValueError for other models."""
+    """The sizes of a gpt in a file that --save wrote or in a folder; raises ValueError for other
+    models."""
     if is_folder(path):
         return sizes_in(path)
     name = loading.read_metadata(path).get("model", "")
@@ -178,7 +179,7 @@ def saved_sizes(path: str) -> Sizes:
     if not numbers or not {EMBEDDING, POSITIONS} <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
-            "only a gpt generates text; give a file of --save of one, or a folder of GPT-2"
+            "only a gpt generates text; give a file that --save wrote of one, or a folder of GPT-2"
         )
     layers, heads, width = numbers
     vocabulary, positions = (next(iter(sources[n].shape), 0) for n in (EMBEDDING, POSITIONS))

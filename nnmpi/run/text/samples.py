@@ -69,7 +69,7 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
     (x, *others), y = arrays(dataset.train.x), dataset.train.y
     if dataset.language is None or others or x.shape != y.shape:
         raise ValueError(
-            f"sample_every {every}: data {dataset.name} is no text in which a model predicts the "
+            f"sample_every {every}: data {dataset.name} is not text in which a model predicts the "
             "next token; use --data text, text:FILE or tokens:FILE.npy, or call "
             "trainer.generate in a callback"
         )
