@@ -133,7 +133,7 @@ def _rows(t: int, step: Step, p: int) -> list[Step]:
     try:
         rows = per_rank(step, p)
     except (TypeError, ValueError) as error:
-        form = "a peer must be a number or one a rank, and a range two of them, (lo, hi)"
+        form = "a peer must be one number, or one per rank, and a range two of them, (lo, hi)"
         raise PlanError(f"round {t}: {form}: {error}") from None
     if not isinstance(step.reduce, bool | np.bool_):
         raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}; use one bool for all ranks")
@@ -154,9 +154,9 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
             ("sends", "to", s.to, s.send),
             ("waits for", "from", s.source, s.recv),
         ):
-            wrong = "" if peer < 0 or 0 <= lo < hi <= chunks else f"but there are {chunks} chunks"
+            wrong = "" if peer < 0 or 0 <= lo < hi <= chunks else f"not a range of {chunks} chunks"
             if peer >= p or peer == r:
-                wrong = f"not another of {p} ranks"
+                wrong = f"which is not another one of the {p} ranks"
             if wrong:
                 message = f"{does} chunks {_span((lo, hi))} {way} rank {peer}"
                 raise PlanError(f"round {t}: rank {r} {message}, {wrong}")

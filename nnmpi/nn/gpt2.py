@@ -238,11 +238,9 @@ def check_sources(file: object, sizes: Sizes, sources: Mapping[str, StoredTensor
         places = (EMBEDDING, vocabulary), (POSITIONS, positions)
         check_state((), sources, [Place.of_whole(*place) for place in places])
         if layers != sizes.layers:
-            raise ValueError(
-                f"its number of layers is {sizes.layers:,}, but the weights have {layers:,}"
-            )
+            raise ValueError(f"it says {sizes.layers:,} layers, but the weights have {layers:,}")
     except ValueError as error:
-        remedy = "take config.json and the weights of the same model"
+        remedy = "use an intact copy, with sizes and weights of the same model"
         raise ValueError(f"{shown(file)}: {shown(error)}; {remedy}") from None
 
 

@@ -212,7 +212,10 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "--ranks 4 --bytes 1 --operation reduce --algorithm ring",
         ("'ring' of reduce", "tree, ps"),
     ),
-    "half a network": (f"{RING} --per-node 2", ("inner-alpha", "None", "leave out all three")),
+    "half a network": (
+        f"{RING} --per-node 2",
+        ("inner-alpha", "None", "give all three, or none of them"),
+    ),
     "empty nodes": (f"{RING} --per-node 0 --inner-alpha 0 --inner-beta 0", ("from 1",)),
     "a drawing too wide": (
         "--ranks 17 --bytes 1 --algorithm ring --draw",

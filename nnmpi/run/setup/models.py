@@ -80,8 +80,8 @@ def builder(config: Config, dataset: Dataset) -> Build:
         widths = argument.split("-")
         if len(widths) < 2 or not all(re.fullmatch(SIZE, w) for w in widths):
             raise ValueError(
-                f"model {quoted(spec)}: give an mlp as mlp:784-1024-10, with two widths or more "
-                "from 1 on and below 10^9"
+                f"model {quoted(spec)}: give an mlp as mlp:784-1024-10, with at least two widths, "
+                "each at least 1 and below 10^9"
             )
         return lambda: mlp(*map(int, widths))
     if spec == "gpt2":
@@ -103,7 +103,7 @@ def gpt_of(argument: str, dataset: Dataset, dropout: float = 0.0) -> Module:
     if not sizes:
         raise ValueError(
             f"model {quoted(f'gpt:{argument}')}: give a gpt as gpt:LAYERSxHEADSxWIDTH, such as "
-            "gpt:4x4x128, three numbers from 1 on and below 10^9"
+            "gpt:4x4x128, three numbers of at least 1 and below 10^9"
         )
     layers, heads, width = sizes
     return GPT(
@@ -179,7 +179,7 @@ def saved_sizes(path: str) -> Sizes:
     if not numbers or not {EMBEDDING, POSITIONS} <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
-            "only a gpt generates text; give a file that --save wrote of one, or a folder of GPT-2"
+            "only a complete gpt generates text; give one that --save wrote, or a folder of GPT-2"
         )
     layers, heads, width = numbers
     vocabulary, positions = (next(iter(sources[n].shape), 0) for n in (EMBEDDING, POSITIONS))
