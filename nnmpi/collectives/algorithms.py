@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 
+from nnmpi.collectives.combine import Shape, along, at_once, beside, factors, swing
 from nnmpi.collectives.step import NOBODY, Algorithm, Ranks, Step, only, reverse, then, transpose
 
 
@@ -215,6 +216,41 @@ def hierarchical(q: int) -> Algorithm:
     return then(then(up, leaders), transpose(up))
 
 
+def all_reduce(scatter: Algorithm) -> Algorithm:
+    """The all-reduce that scatters sums by an algorithm and gathers them by its transpose."""
+    return then(scatter, transpose(scatter))
+
+
+# On a torus with D sides each rank has 2 D ports. The buffer is cut into 2 D parts; one part goes
+# along each side first, in each direction. Without a shape, ranks form a ring with two ports.
+def bucket(shape: Shape = ()) -> Algorithm:
+    """The bucket all-reduce of a torus: rings along one side after the other, on all links."""
+    sides = range(len(shape) or 1)
+    return all_reduce(
+        beside([along(_ring(d), lambda p: shape or (p,), i) for i in sides for d in (1, -1)])
+    )
+
+
+def swinging(shape: Shape = ()) -> Algorithm:
+    """The Swing all-reduce of a torus whose sides are powers of two; else ranks fold to a ring."""
+    if any(side != _power(side) for side in shape):
+        shape = ()
+    sides = range(len(shape) or 1)
+    parts = [swing(lambda p: shape or (p,), i, turn) for i in sides for turn in (1, -1)]
+    return then(then(fold, among(all_reduce(beside(parts)), _not_folded)), transpose(fold))
+
+
+def _not_folded(p: int) -> list[int]:
+    """The ranks that do not sit out after folding."""
+    return [r for r in range(p) if r >= 2 * (p - _power(p)) or r % 2 == 0]
+
+
+# Recursive multiplying with radix 4 (Ruefenacht et al., 2017), for long buffers: groups of four
+# ranks exchange quarters of what they still reduce, each with the three others at once. With whole
+# buffers, as published, four ranks would add four buffers in four orders, and their bits differ.
+multiplying = all_reduce(along(at_once(direct, 3), factors))
+
+
 # All-reduce: each rank starts with its own buffer; all end with the sum.
 ALGORITHMS = {
     "ring": then(ring, gather_ring),
@@ -223,6 +259,9 @@ ALGORITHMS = {
     "p2p": then(direct, transpose(direct)),
     "doubling": then(doubling, transpose(fold)),
     "halving": then(halving, transpose(halving)),
+    "multiplying": multiplying,
+    "bucket": bucket(),
+    "swing": swinging(),
     "hierarchical": hierarchical(2),
 }
 

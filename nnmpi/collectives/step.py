@@ -5,7 +5,7 @@ A buffer of n elements is cut into `chunks` pieces, and a range (lo, hi) means p
 one rank (to run the algorithm) or `arange(p)` (to prove, price or draw it).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from math import lcm
 from typing import Any, NamedTuple, TypeAlias
@@ -49,14 +49,18 @@ class Collective(Enum):
 class Step(NamedTuple):
     """The two messages of a rank in a round, one that it sends and one that it receives.
 
+    A rank with several ports makes several steps in a round.
+
     to          the rank that it sends to; NOBODY: it sends nothing
     send        the chunks that it sends: (2, 4) means chunks 2 and 3
     source      the rank that it receives from; NOBODY: it receives nothing
     recv        the chunks that it receives, in the same form
     reduce      True: chunks that arrive are added; False: they replace the rank's own; alike on
                 all ranks
+    port        the number of this step among the steps of its round; alike on all ranks
+    ports       the number of steps of its round: of messages that a rank sends at once
 
-    Both messages are in flight at once: a rank sends what it held before the round.
+    All messages of a round are in flight at once: a rank sends what it held before the round.
     """
 
     to: Ranks
@@ -64,14 +68,16 @@ class Step(NamedTuple):
     source: Ranks
     recv: ChunkRange
     reduce: bool
+    port: int = 0
+    ports: int = 1
 
 
 class Algorithm(NamedTuple):
     """A collective algorithm: three functions of the number of ranks p.
 
-    rounds(p)     the number of rounds
+    rounds(p)     the number of steps: of rounds, if each rank has one port
     chunks(p)     the number of chunks of the buffer
-    at(t, r, p)   the Step of rank r in round t
+    at(t, r, p)   step t of rank r
 
     `at` is array arithmetic (`only` and `np.where` instead of `if`), so that one call can compute
     the steps of all ranks.
@@ -101,6 +107,16 @@ class Algorithm(NamedTuple):
             yield step
 
 
+def in_rounds(steps: Iterable[Step]) -> Iterator[list[Step]]:
+    """Yields the steps of each round: one for each port."""
+    ports = list[Step]()
+    for step in steps:
+        ports.append(step)
+        if len(ports) >= step.ports:
+            yield ports
+            ports = []
+
+
 def chunk_start(n: int, chunks: int, i: int) -> int:
     """The first element of chunk i of n elements; lengths of chunks differ by at most one."""
     return n * i // chunks
@@ -121,7 +137,7 @@ def per_rank(step: Step, p: int) -> list[Step]:
     fields = (step.to, *step.send, step.source, *step.recv)
     columns = [np.broadcast_to(np.asarray(x), p).tolist() for x in fields]
     return [
-        Step(to, (lo, hi), source, (into_lo, into_hi), step.reduce)
+        Step(to, (lo, hi), source, (into_lo, into_hi), *step[4:])
         for to, lo, hi, source, into_lo, into_hi in zip(*columns, strict=True)
     ]
 
@@ -131,7 +147,7 @@ def reverse(a: Algorithm) -> Algorithm:
 
     def at(t: int, r: Ranks, p: Ranks) -> Step:
         s = a.at(a.rounds(p) - 1 - t, r, p)
-        return Step(s.source, s.recv, s.to, s.send, s.reduce)
+        return Step(s.source, s.recv, s.to, s.send, s.reduce, s.ports - 1 - s.port, s.ports)
 
     return Algorithm(a.rounds, a.chunks, at)
 

@@ -92,7 +92,7 @@ def test_the_step_of_one_rank_is_its_row_of_the_steps_of_all(
                 assert np.ndim(x) == 0
                 assert np.issubdtype(np.asarray(x).dtype, np.integer)
             to, lo, hi, source, into_lo, into_hi = map(int, numbers)
-            assert Step(to, (lo, hi), source, (into_lo, into_hi), one.reduce) == row
+            assert Step(to, (lo, hi), source, (into_lo, into_hi), *one[4:]) == row
             assert isinstance(one.reduce, bool)
 
 

@@ -86,8 +86,7 @@ def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterato
         lengths = [*map(int, sizes)]
         if sum(lengths) != n or min(lengths, default=0) < 0:
             raise ValueError(
-                f"split: lengths {lengths} must be 0 or more and add up to {n}, the size of axis "
-                f"{k}"
+                f"split: lengths {lengths} must be >= 0 and add up to {n}, the size of axis {k}"
             )
         ends = [*accumulate(lengths, initial=0)]
     else:
