@@ -130,8 +130,8 @@ def test_the_nearest_layout_is_taken(
         (
             "ssp",
             2,
-            "one rank and 1 server on 2 ranks; servers 1 for 2; positions of workers in their data "
-            "count for as many workers only",
+            "one rank and 1 server on 2 ranks; servers 1 for 2; workers begin at new positions in "
+            "the data, since their number has changed",
         ),
     ],
 )
