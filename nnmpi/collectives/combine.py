@@ -1,7 +1,7 @@
-"""Algorithms made of others: side by side, along the sides of a torus, and by lists of partners.
+"""Algorithms made of others: on some of the ranks, side by side, along the sides of a torus; Swing.
 
-All are reduce-scatters of ranks with several ports. The chunk with which a rank ends is not the
-one of its own number, so each becomes an all-reduce with its transpose, and nothing else.
+A reduce-scatter side by side, along sides or by partners leaves each rank another chunk than that
+of its own number. So it becomes an all-reduce with its transpose, and nothing else.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,9 +11,51 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from nnmpi.collectives.step import Algorithm, Ranks, Step
+from nnmpi.collectives.step import NOBODY, Algorithm, Ranks, Step, only
 
 Shape: TypeAlias = tuple[int, ...]
+
+
+def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
+    """Runs algorithm a within each line of q ranks, whose rank numbers differ by `stride`.
+
+    If the last line is shorter, a must accept any p.
+    """
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        index = r // stride % q
+        first = r - index * stride
+        s = a.at(t, index, q if p % (q * stride) == 0 else np.minimum(q, p - first))
+        return s._replace(
+            to=only(s.to >= 0, first + s.to * stride),
+            source=only(s.source >= 0, first + s.source * stride),
+        )
+
+    return Algorithm(lambda p: a.rounds(min(q, p)), lambda p: a.chunks(min(q, p)), at)
+
+
+def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
+    """Runs algorithm a on some of the p ranks, numbered in the order of `members(p)`."""
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        ranks = np.asarray(members(p))
+        index = np.full(p, NOBODY)
+        index[ranks] = np.arange(len(ranks))
+        s = a.at(t, index[r], len(ranks))
+        to, source = np.asarray(s.to), np.asarray(s.source)
+        inside = index[r] >= 0
+        return s._replace(
+            to=only(inside & (to >= 0), ranks[to]),
+            source=only(inside & (source >= 0), ranks[source]),
+        )
+
+    return Algorithm(lambda p: a.rounds(len(members(p))), lambda p: a.chunks(len(members(p))), at)
+
+
+@cache
+def rooted(a: Algorithm, root: int) -> Algorithm:
+    """Rotates the ranks of an algorithm so that `root` is its rank 0; for uncut buffers only."""
+    return among(a, lambda p: [*range(root, p), *range(root)])
 
 
 def moved(s: Step, base: Ranks, size: int = 1) -> Step:

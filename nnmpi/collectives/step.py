@@ -1,6 +1,7 @@
 """The representation of a collective algorithm: in each round, who sends which chunks to whom.
 
-A buffer of n elements is cut into `chunks` pieces, and a range (lo, hi) means pieces lo..hi-1.
+A buffer of n elements is cut into `chunks` pieces, and a range (lo, hi) means pieces lo..hi-1. A
+range that goes past the last piece goes on at the first: of 4 pieces, (3, 5) means pieces 3 and 0.
 `Algorithm.at(t, r, p)` is the step of rank r of p in round t. It is plain arithmetic, so r may be
 one rank (to run the algorithm) or `arange(p)` (to prove, price or draw it).
 """
@@ -125,6 +126,12 @@ def chunk_start(n: int, chunks: int, i: int) -> int:
 def bounds(n: int, chunks: int) -> tuple[int, ...]:
     """The first element of each chunk of n elements, and n itself at the end."""
     return tuple(chunk_start(n, chunks, i) for i in range(chunks + 1))
+
+
+def pieces(range_: ChunkRange, chunks: int) -> tuple[tuple[int, int], ...]:
+    """The range of chunks as one or two ranges that do not go past the last chunk."""
+    lo, hi = int(range_[0]), int(range_[1])
+    return ((lo, hi),) if hi <= chunks else ((lo, chunks), (0, hi - chunks))
 
 
 def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:

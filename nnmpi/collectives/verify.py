@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.step import Algorithm, PlanError, Step, per_rank
+from nnmpi.collectives.step import Algorithm, ChunkRange, PlanError, Step, per_rank
 from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 
@@ -106,13 +106,13 @@ def rounds(
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
         rows = _rows(t, step, p)
         _check_bounds(t, rows, chunks)
-        _check_matching(t, rows)
+        _check_matching(t, rows, chunks)
         at_start = at_start if ports_left else have
         ports_left = _check_ports(t, rows, ports_left, at_start, have)
         old, have = have, [list(row) for row in have]
         for r, s in enumerate(rows):
             if s.source >= 0:
-                for c in range(*s.recv):
+                for c in _each(s.recv, chunks):
                     have[r][c] = _receive(t, r, c, s, old, sums)
         yield rows, have
     if ports_left:
@@ -166,7 +166,8 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
             ("sends", "to", s.to, s.send),
             ("waits for", "from", s.source, s.recv),
         ):
-            wrong = "" if peer < 0 or 0 <= lo < hi <= chunks else f"but there are {chunks} chunks"
+            fits = 0 <= lo < min(hi, chunks) and hi <= lo + chunks
+            wrong = "" if peer < 0 or fits else f"but there are {chunks} chunks"
             if peer >= p or peer == r:
                 wrong = f"not another of {p} ranks"
             if wrong:
@@ -174,7 +175,12 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
                 raise PlanError(f"round {t}: rank {r} {message}, {wrong}")
 
 
-def _check_matching(t: int, rows: list[Step]) -> None:
+def _each(range_: ChunkRange, chunks: int) -> list[int]:
+    """The chunks of a range, in order."""
+    return [c % chunks for c in range(*range_)]
+
+
+def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
     """Raises PlanError unless each send has its receive, and each receive its send."""
     for r, s in enumerate(rows):
         if s.to >= 0 and (rows[s.to].source, rows[s.to].recv) != (r, s.send):
@@ -187,12 +193,10 @@ def _check_matching(t: int, rows: list[Step]) -> None:
                 f"round {t}: rank {r} waits for chunks {_span(s.recv)} from rank {s.source}, "
                 "which sends it nothing"
             )
-        if s.to >= 0 and s.source >= 0 and not s.reduce:
-            shared = range(max(s.send[0], s.recv[0]), min(s.send[1], s.recv[1]))
-            if len(shared):
-                raise PlanError(
-                    f"round {t}: rank {r} overwrites chunk {shared[0]} while sending it"
-                )
+        both = s.to >= 0 and s.source >= 0 and not s.reduce
+        if both and (shared := {*_each(s.send, chunks)} & {*_each(s.recv, chunks)}):
+            chunk = min(shared)
+            raise PlanError(f"round {t}: rank {r} overwrites chunk {chunk} while sending it")
 
 
 def _check_ports(t: int, rows: list[Step], left: int, start: Held, have: Held) -> int:
@@ -202,9 +206,10 @@ def _check_ports(t: int, rows: list[Step], left: int, start: Held, have: Held) -
     if not 0 <= port < ports or (left != ports - port if left else port):
         raise PlanError(f"round {t}: port {port} of {ports} comes when {left} steps are left")
     for r, s in enumerate(rows):
-        if s.to >= 0 and start[r][slice(*s.send)] != have[r][slice(*s.send)]:
-            sent = f"rank {r} sends chunks {_span(s.send)}"
-            raise PlanError(f"round {t}: {sent}, which arrive on another port at the same time")
+        sent = _each(s.send, len(have[r])) if s.to >= 0 else ()
+        if any(start[r][c] != have[r][c] for c in sent):
+            sends = f"rank {r} sends chunks {_span(s.send)}"
+            raise PlanError(f"round {t}: {sends}, which arrive on another port at the same time")
     return ports - port - 1
 
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy import ndarray
 
-from nnmpi.collectives.algorithms import rooted
+from nnmpi.collectives.combine import rooted
 from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.dispatch import PreparedSum
 from nnmpi.comm.allreduce.interpreter import Interpreter

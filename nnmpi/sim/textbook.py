@@ -78,6 +78,7 @@ _ADDITIONS = "additions, which textbooks leave out"
 _SERVER = "the server answers one rank at a time, and each message pays its alpha"
 _LEVELS = "a tree has whole levels: log p is rounded up"
 _FOLD_ROUNDS = "ranks that are not a power of two fold first and unfold last"
+_ROUNDS = "log p rounds are rounded up"
 _FACTORS = "fours are exchanged in a round, other prime factors in more or in a smaller one"
 _FOLD_BYTES = "folding moves whole buffers"
 _UNEVEN = "after folding some ranks answer for two chunks"
@@ -124,6 +125,11 @@ ALL_REDUCE = {
             **_HALVING_ADDITIONS,
         },
     ),
+    "bruck": Formulas(
+        "2*a * log_p + 2*(p-1)/p * M*b",
+        "2*L*a + (p-1)/p * M*(2*b+g)",
+        {"2*(L - log_p)*a": _ROUNDS, **_RING_ADDITIONS},
+    ),
     "multiplying": Formulas(
         "a * log_p + 2*(p-1)/p * M*b",
         "2*R*a + (p-1)/p * M*(2*b+g)",
@@ -159,6 +165,11 @@ REDUCE_SCATTER = {
         "(k+2*f)*a + (f + (S+f)/p)*M*b + (f + S/p)*M*g",
         _HALVES | _HALVING_ADDITIONS,
     ),
+    "bruck": Formulas(
+        "a * log_p + (p-1)/p * M*b",
+        "L*a + (p-1)/p * M*(b+g)",
+        {"(L - log_p)*a": _ROUNDS, **_RING_ADDITIONS},
+    ),
 }
 
 _GATHER_TEXTBOOK = "a * log_p + (p-1)*m*b"
@@ -172,6 +183,7 @@ ALL_GATHER = {
     "ring": _GATHER,
     "p2p": _GATHER,
     "halving": Formulas(_GATHER_TEXTBOOK, "(k+2*f)*a + (f + (S+f)/p)*M*b", _HALVES),
+    "bruck": Formulas(_GATHER_TEXTBOOK, "L*a + (p-1)*m*b", {"(L - log_p)*a": _ROUNDS}),
 }
 
 _TREE_TEXTBOOK, _TREE_LEVELS = "a * log_p + log_p * M*b", {"(L - log_p)*(a + M*b)": _LEVELS}

@@ -66,7 +66,8 @@ def of_model(facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRan
 def of_optimizer(
     facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]
 ) -> FullState:
-    """The state of the optimizer, as `Trainer.optimizer_state_dict` returns it."""
+    """The optimizer state saved in a checkpoint, as entries with the names and arrays of
+    `Trainer.optimizer_state_dict`."""
     rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[TensorSpec]()
     for fact in facts:
         if fact.is_trained and fact.name == fact.first:

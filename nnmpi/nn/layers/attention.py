@@ -302,8 +302,9 @@ def _merged(masks: list[Array]) -> Array | None:
 def _probabilities(
     q: Tensor, k: Tensor, mask: Array | None, causal: bool, keep: Keep | None = None
 ) -> Tensor:
-    """Returns softmax(q k^T + mask), (N, H, T, S), with rows of zeros for queries that see no
-    key."""
+    """Returns softmax(q k^T + mask), (N, H, T, S), for a scaled q, times the dropout mask that
+    `keep` gives. Keys where a boolean mask is False, and later keys if `causal`, are hidden; rows
+    that see no key are 0."""
     xp, (N, H, T, _), S = backend.xp_of(q.operand), q.shape, k.shape[2]
     scores, seen = q @ swapaxes(k, 2, 3), mask
     if mask is not None and mask.dtype.kind != "b":

@@ -75,7 +75,7 @@ def span(range_: tuple[int, int], chunks: int) -> str:
     lo, hi = range_
     if (lo, hi) == (0, chunks):
         return "all"
-    return f"{lo}" if hi == lo + 1 else f"{lo}-{hi - 1}"
+    return f"{lo}" if hi == lo + 1 else f"{lo}-{(hi - 1) % chunks}"
 
 
 def _table(rows: list[list[str]], boundaries: list[int]) -> str:
