@@ -53,8 +53,8 @@ class Config:
     model: str = _model(
         "digits-cnn",
         "model to train: iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, mlp:784-1024-10 (flattens "
-        "images), gpt2, gpt:4x4x128 (layers, heads, width) or package.module:function; with a "
-        "folder given to --load, the model in the folder",
+        "images), gpt2, gpt:4x4x128 (layers, heads, width), llama:4x4x128:2 (and heads of keys) or "
+        "package.module:function; with a folder given to --load, the model in the folder",
         custom=True,
     )
     dropout: float = _model(
@@ -229,9 +229,9 @@ class Config:
         8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
     )
     save: str | None = _files(
-        None, "write the trained model to a safetensors file, or to FOLDER/ in the format of GPT-2"
+        None, "write the trained model to a safetensors file, or to FOLDER/ of GPT-2 or Llama"
     )
-    load: str | None = _files(None, "start from a model: a safetensors file, or a GPT-2 folder")
+    load: str | None = _files(None, "start from a safetensors file, or a folder of GPT-2 or Llama")
     load_partial: bool = _files(
         False, "with --load: take tensors whose names and shapes fit; others keep initial values"
     )
