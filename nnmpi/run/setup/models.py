@@ -185,7 +185,7 @@ def saved_sizes(path: str) -> Sizes:
     if sizes is None or not tables.keys() <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
-            "only a complete gpt or llama generates text; give a file that --save wrote, or a folder"
+            "only a complete gpt or llama generates text; give one that --save wrote, or a folder"
         )
     vocabulary, positions = (next(iter(sources[n].shape), 0) for n in tables)
     sizes = sizes._replace(vocabulary=vocabulary, positions=positions)
