@@ -176,11 +176,9 @@ class FolderFormat(FileFormat):
             shapes = ((path, (getattr(sizes, n), sizes.width)) for path, n in self.tables.items())
             check_state((), sources, [Place.of_whole(*table) for table in shapes])
             if layers != sizes.layers:
-                raise ValueError(
-                    f"its number of layers is {sizes.layers:,}, but the weights have {layers:,}"
-                )
+                raise ValueError(f"it says {sizes.layers:,} layers, the weights have {layers:,}")
         except ValueError as error:
-            remedy = "take config.json and the weights of the same model"
+            remedy = "use an intact copy, with sizes and weights of the same model"
             raise ValueError(f"{shown(file)}: {shown(error)}; {remedy}") from None
 
 

@@ -167,7 +167,7 @@ class Config:
     schedule: str = _pipeline("1f1b", "order of pipeline passes", choices=SCHEDULES, custom=True)
     virtual_stages: int = _pipeline(2, "stages on each rank, with --schedule interleaved", FROM_1)
     cut: str | None = _pipeline(
-        None, "layers where stages 2, 3, ... begin, such as 3,7; default: balanced by measurements"
+        None, "layers where stages 1, 2, ... begin, such as 3,7; default: balanced by measurements"
     )
     recompute: bool = _pipeline(
         False,
@@ -218,7 +218,7 @@ class Config:
         None, "P:FACTOR: slow down each rank in a random fraction P of its steps, for experiments"
     )
     verify: bool = _equality(False, "also train on one rank, and compare after each step")
-    reproducible: bool = _equality(False, "compute the same bits on any ranks, up to --slices")
+    reproducible: bool = _equality(False, "same bits on any number of ranks, up to --slices")
     check_copies: int = _equality(
         1000,
         "compare copies of parameters on different ranks every so many steps, and at the end those "
@@ -282,7 +282,7 @@ class Config:
     )
     memory: str | None = _other(
         None,
-        "limit of a rank, such as 2GB: what exceeds it is swapped to TMPDIR, or computed again",
+        "memory limit of a rank, such as 2GB: what exceeds it is swapped to TMPDIR, or recomputed",
         form=terms.size,
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps, without training")

@@ -99,7 +99,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no sizes": ({"hidden_size": None}, "has hidden_size None, which"),
     "a text": ({"num_hidden_layers": "2"}, "has num_hidden_layers 2, which"),
     "no number": ({"rope_theta": "1", "rope_parameters": None}, "has rope_theta 1, which"),
-    "layers": ({"num_hidden_layers": 10**9}, "its number of layers is 1,000,000,000, but"),
+    "layers": ({"num_hidden_layers": 10**9}, "it says 1,000,000,000 layers, the"),
     "no layers": ({"num_hidden_layers": 0}, "a llama of 0 layers, 4 heads and width 16: all must"),
     "key heads": ({"num_key_value_heads": 1}, "has shape (16, 16, 8, 16, 8, 16), the model"),
     "no divisor": ({"num_key_value_heads": 3}, "num_heads=4 must be a multiple of num_kv_heads=3"),

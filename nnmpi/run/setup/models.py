@@ -97,7 +97,7 @@ def model_of(spec: str, dataset: Dataset, dropout: float = 0.0) -> Module:
         kind = spec.partition(":")[0]
         raise ValueError(
             f"model {quoted(spec)}: give a {kind} as {kind}:LAYERSxHEADSxWIDTH{NAMED[kind][2]}, "
-            f"such as {kind}:4x4x128, numbers from 1 on and below 10^9"
+            f"such as {kind}:4x4x128, numbers of at least 1 and below 10^9"
         )
     sizes = sizes._replace(vocabulary=dataset.classes, positions=_window(dataset, f"model {spec}"))
     model: Module = format_of(sizes).model(dropout)
@@ -185,7 +185,7 @@ def saved_sizes(path: str) -> Sizes:
     if sizes is None or not tables.keys() <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
-            "only a gpt or a llama generates text; give a file that --save wrote, or a folder"
+            "only a complete gpt or llama generates text; give one that --save wrote, or a folder"
         )
     vocabulary, positions = (next(iter(sources[n].shape), 0) for n in tables)
     sizes = sizes._replace(vocabulary=vocabulary, positions=positions)

@@ -83,7 +83,7 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    return run_on_ranks(parser(), command, arguments, "use more ranks, by --tp or --pp")
+    return run_on_ranks(parser(), command, arguments, "use more ranks, with --tp or --pp")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:

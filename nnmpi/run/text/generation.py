@@ -141,7 +141,7 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
     array = np.asarray(list(tokens) or special(model, BEGIN)[:1])
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         raise ValueError(
-            f"tokens of shape {array.shape} and type {array.dtype}: give one token at least, as "
+            f"tokens of shape {array.shape} and type {array.dtype}: give at least one token, as "
             "integers in one dimension"
         )
     if not isinstance(count, int | np.integer) or count < 1:

@@ -88,7 +88,7 @@ def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling)
 
     def checked() -> list[int]:
         if why := refusals.why_not("sample_every", config, comm.size):
-            raise ValueError(f"no text is generated with {why}")
+            raise ValueError(f"cannot generate text with {why}")
         check_stages(model, config.pp)
         how.checked()
         return checked_prompt(tokens, count, model)

@@ -115,7 +115,7 @@ REFUSED = {
     "no file": ("--load none", "cannot load none: no such file; name another"),
     "no gpt": (
         "--load iris.safetensors",
-        "its model is not named, and only a gpt or a llama generates",
+        "its model is not named, and only a complete gpt or llama generates",
     ),
     "half a file": ("--load half.safetensors", "half.safetensors: not a complete safetensors"),
     "a file in a folder": (
