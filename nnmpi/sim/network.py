@@ -88,8 +88,8 @@ def network(options: argparse.Namespace) -> Network:
         return Network(Link(alpha, beta), gamma)
     if None in (per_node, *inner):
         raise ValueError(
-            f"two levels need --per-node, --inner-alpha and --inner-beta, got {per_node}, "
-            f"{inner[0]} and {inner[1]}: give the missing ones or leave out all three"
+            "a link inside a node needs --per-node, --inner-alpha and --inner-beta, got "
+            f"{per_node}, {inner[0]} and {inner[1]}: give all three, or none of them"
         )
     check_number("inner-alpha", inner[0])
     check_number("inner-beta", inner[1])

@@ -99,6 +99,11 @@ def test_a_message_crosses_the_links_of_its_way(case: tuple[Topology, int, int, 
     assert not set(links) & set(crossed(topology, to, source))  # a link has two directions
 
 
+def test_a_message_leaves_a_node_on_the_rail_of_its_receiver() -> None:
+    outlets = {(s, t): crossed(rails(4, 16), s, t)[0] for s in (0, 1) for t in (4, 5)}
+    assert outlets[0, 5] == outlets[1, 5] != outlets[0, 4] == outlets[1, 4]
+
+
 def test_the_way_on_a_torus_by_hand() -> None:
     """Rank 0 to rank 10 of 4 x 4: right, right, down, down; a link is (rank, side, direction)."""
     right, down = 1, 0

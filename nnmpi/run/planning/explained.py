@@ -58,8 +58,8 @@ def _check_stages(a: Arrangement, costs: CostModel) -> None:
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
             raise ValueError(
-                f"stage {s} begins within layers that run as one, whose time is known as a whole "
-                f"only: --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
+                f"stage {s} begins within layers that run as one, and only their total time is "
+                f"known: use a --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
             )
 
 
@@ -157,8 +157,8 @@ def _update_parts(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[
 
 def _other_parts(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     once = costs.machine.step
-    yield StepPart("other", "a step, besides units, exchanges and the update", 1, once)
-    text = "micro-batches, besides units and exchanges"
+    yield StepPart("other", "rest of a step, without units, exchanges and the update", 1, once)
+    text = "rest of the micro-batches, without units and exchanges"
     yield StepPart("other", text, len(step.micro), step.time.other - once)
 
 
