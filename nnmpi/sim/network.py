@@ -29,10 +29,7 @@ TOPOLOGIES: dict[str, tuple[re.Pattern[str], Callable[..., Topology]]] = {
         re.compile(rf"dragonfly:({NUMBER}),({NUMBER}),({NUMBER})"),
         lambda *sizes: topology.dragonfly(*map(int, sizes)),
     ),
-    "rails:8": (
-        re.compile(rf"rails:({NUMBER})"),
-        lambda q: topology.rails(int(q), MAX_RANKS),
-    ),
+    "rails:8": (re.compile(rf"rails:({NUMBER})"), lambda q: topology.rails(int(q), MAX_RANKS)),
 }
 """The topologies, by the form of their text: its pattern, and the value of the pattern's groups."""
 

@@ -128,8 +128,7 @@ def _elements(chunks: ChunkRange, bounds: Bounds) -> Elements:
 
 def _end_to_end(received: Elements) -> Elements:
     """Places for the same numbers of elements, one after the other from 0 on."""
-    ends = [0, *accumulate(hi - lo for lo, hi in received)]
-    return tuple(pairwise(ends))
+    return tuple(pairwise([0, *accumulate(hi - lo for lo, hi in received)]))
 
 
 def _messages(ranges: Elements, itemsize: int, message_limit: int) -> tuple[slice, ...]:
