@@ -5,7 +5,7 @@ a user's FILE.toml ─────────────────┴─► 
 """
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -136,16 +136,19 @@ class Description(NamedTuple):
         if unknown := [path for path in flat if path.replace(".", "_", 1) not in CHECKS]:
             known = ", ".join(map(_path, CHECKS))
             raise ValueError(f"{shown(unknown[0])} is no field; {known} are")
-        values = dict[str, Any]()
+        values = {name: flat.get(_path(name), cls._field_defaults.get(name)) for name in CHECKS}
         for name, check in CHECKS.items():
-            value = flat.get(_path(name), cls._field_defaults.get(name))
-            if value is None:
+            if values[name] is None:
                 raise ValueError(f"{_path(name)} is missing")
             try:
-                values[name] = check(value)
-            except (AttributeError, TypeError, ValueError) as error:
-                raise ValueError(f"{_path(name)} is {shown(str(value))}: {error}") from None
-        return cls(**values)
+                holds = check.holds(values[name])
+            except (AttributeError, TypeError, ValueError):
+                holds = False
+            if not holds:
+                raise ValueError(f"{_path(name)} is {shown(str(values[name]))}: give {check.give}")
+        lists = {name: tuple(values[name]) for name in ("hides", "divides")}
+        sums = {int(p): Curve(tuple(map(tuple, rows))) for p, rows in values["sums"].items()}
+        return cls(**{**values, **lists, "sums": sums})
 
 
 # ---- fields
@@ -165,92 +168,51 @@ def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-class _Number(NamedTuple):
-    """The check of a number: above `above`, and at most `most`."""
+class Check(NamedTuple):
+    """The condition of a field's value, and what to give where it does not hold."""
 
-    above: float = 0.0
-    most: float = inf
-    whole: bool = False
-
-    def __call__(self, value: Any) -> Any:
-        kinds = int if self.whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not self._has(value):
-            kind = "a whole number" if self.whole else "a number"
-            limit = "" if self.most == inf else f" and at most {self.most:g}"
-            raise ValueError(f"give {kind} above {self.above:g}{limit}")
-        return value
-
-    def _has(self, value: float) -> bool:
-        return self.above < value <= self.most and value < inf
+    holds: Callable[[Any], bool]
+    give: str
 
 
-def _seconds(value: Any) -> float:
-    """A number of seconds, which may be 0."""
-    return 0.0 if value == 0 and not isinstance(value, bool) else float(_Number()(value))
+def _is(value: Any, above: float = 0.0, most: float = inf) -> bool:
+    """True for a number in a range."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and above < value <= most and value < inf
 
 
-def _one_of(*words: Any) -> Any:
-    """The check of a word or a truth value."""
-
-    def check(value: Any) -> Any:
-        if value not in words or isinstance(value, bool) != isinstance(words[0], bool):
-            raise ValueError(f"give {' or '.join(str(word).lower() for word in words)}")
-        return value
-
-    return check
-
-
-def _axes(*known: str) -> Any:
-    """The check of a list of axes."""
-
-    def check(value: Any) -> tuple[str, ...]:
-        if not isinstance(value, list) or not {*map(str, value)} <= {*known}:
-            raise ValueError(f"give a list of some of {', '.join(known)}")
-        return tuple(value)
-
-    return check
+def _are_curves(value: Any) -> bool:
+    """True for lists of pairs of numbers, of ascending sizes, by number of ranks."""
+    sizes = [[x for x, y in rows if _is(x) and _is(y)] for rows in value.values()]
+    is_whole = [len(n) for n in sizes] == [*map(len, value.values())]
+    return (
+        is_whole
+        and all(p.isdecimal() for p in value)
+        and all(n and n == sorted({*n}) for n in sizes)
+    )
 
 
-def _peaks(value: Any) -> Mapping[str, float]:
-    if not value:
-        raise ValueError("give operations a second by type, such as float32 = 19.5e12")
-    return {str(dtype): _Number()(rate) for dtype, rate in value.items()}
-
-
-def _curves(value: Any) -> Mapping[int, Curve]:
-    curves = {int(p): Curve(tuple((_seconds(x), _seconds(y)) for x, y in rows))
-              for p, rows in value.items()}  # fmt: skip
-    for curve in curves.values():
-        sizes = [x for x, _ in curve.points]
-        if not sizes or sizes != sorted({*sizes}):
-            raise ValueError("give [bytes, seconds] for ascending sizes")
-    return curves
-
-
-def _title(value: Any) -> str:
-    if not isinstance(value, str) or not value:
-        raise ValueError("give the name of the machine in full")
-    return value
-
-
-_SHARE = _Number(most=1.0)
+POSITIVE = Check(_is, "a number above 0")
+SECONDS = Check(lambda v: _is(v) or (v == 0 and v is not False), "a number of 0 or more")
+SHARE = Check(lambda v: _is(v, most=1.0), "a number above 0 and at most 1")
+WHOLE = Check(lambda v: _is(v, most=MOST_RANKS) and isinstance(v, int), "a whole number above 0")
 
 CHECKS = {
-    "title": _title,
-    "ranks": _Number(most=MOST_RANKS, whole=True),
-    "device": _one_of("cpu", "cuda"),
-    "flash": _one_of(True, False),
-    "hides": _axes(*HIDDEN),
-    "divides": _axes(*DIVIDED),
-    "peak": _peaks,
-    **dict.fromkeys(("products_share", "memory_share", "near_share", "far_share"), _SHARE),
-    **dict.fromkeys(("products_start", "kernel_least", "near_alpha", "far_alpha"), _seconds),
-    **dict.fromkeys(("memory_size", "memory_bandwidth", "near_bandwidth"), _Number()),
-    "far_bandwidth": _Number(),
-    "far_nics": _Number(most=MOST_RANKS, whole=True),
-    "sums": _curves,
+    "title": Check(lambda v: isinstance(v, str) and bool(v), "the name of the machine in full"),
+    "ranks": WHOLE,
+    "device": Check(lambda v: v in ("cpu", "cuda"), "cpu or cuda"),
+    "flash": Check(lambda v: isinstance(v, bool), "true or false"),
+    "hides": Check(lambda v: {*v} <= {*HIDDEN}, f"a list of some of {', '.join(HIDDEN)}"),
+    "divides": Check(lambda v: {*v} <= {*DIVIDED}, f"a list of some of {', '.join(DIVIDED)}"),
+    "peak": Check(lambda v: bool(v) and all(map(_is, v.values())), "operations a second by type"),
+    **dict.fromkeys(("products_share", "memory_share", "near_share", "far_share"), SHARE),
+    **dict.fromkeys(("products_start", "kernel_least", "near_alpha", "far_alpha"), SECONDS),
+    **dict.fromkeys(("memory_size", "memory_bandwidth", "near_bandwidth"), POSITIVE),
+    "far_bandwidth": POSITIVE,
+    "far_nics": WHOLE,
+    "sums": Check(_are_curves, "[bytes, seconds] for ascending sizes, by number of ranks"),
 }
-"""The check of each field of a Description; it returns the value, or raises ValueError."""
+"""The check of each field of a Description."""
 
 
 # ---- by name

@@ -103,7 +103,7 @@ class RooflineTimes(ModelTimes):
         """Yields the kernels of a node; a stage needs no gradient of the model's input."""
         graph, w = self.graph, self._width
         needs = any(graph.edges[e].requires_grad for e in node.inputs)
-        kernels = chain(KERNELS.get(node.kind, elementwise)(graph, node, w), sums(graph, node, w))
+        kernels = chain(KERNELS.get(node.kind, moving)(graph, node, w), sums(graph, node, w))
         if self.sheet.flash and node.kind == "SelfAttention":
             kernels = chain(flash_attention(graph, node, w))
         yield from (k for k in kernels if needs or k.column != I)
@@ -162,43 +162,18 @@ def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     yield Kernel(I, 2.5 * operations, 8 * w * made)
 
 
-def elementwise(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields a kernel forward that reads inputs and writes outputs, and one back that reads and
-    writes half as many bytes more."""
-    if any(len(graph.variables[v].shape) > 1 for v in node.variables):
+def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
+    """Yields a kernel for each pass that moves bytes, as MOVED says; others read their inputs and
+    write their outputs, and half as many bytes more in the backward pass."""
+    if any(len(graph.variables[v].shape) > 1 for v in node.variables) and node.kind not in MOVED:
         yield from products(graph, node, w)
         return
-    moved = w * (_made(graph, node) + sum(graph.edges[e].numbers for e in node.inputs))
-    yield from (Kernel(F, 0, moved), Kernel(I, 0, 1.5 * moved))
-
-
-def dropout(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the kernels of a dropout, unless it drops nothing."""
-    if node.settings["p"]:
-        yield from elementwise(graph, node, w)
-
-
-def normalization(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields a kernel forward, and one for each gradient."""
-    made = w * _made(graph, node)
-    yield from (Kernel(F, 0, 2 * made), Kernel(I, 0, 3 * made), Kernel(W, 0, 2 * made))
-
-
-def addition(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields a kernel forward, and the sum of two gradients."""
-    made = w * _made(graph, node)
-    yield from (Kernel(F, 0, 3 * made), Kernel(I, 0, 3 * made))
-
-
-def lookup(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields a kernel that copies rows of a table, and one that adds to its gradient."""
-    made = w * _made(graph, node)
-    yield from (Kernel(F, 0, 2 * made), Kernel(W, 0, 3 * made))
-
-
-def view(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields nothing: the node moves no byte."""
-    yield from ()
+    made = _made(graph, node)
+    ends = (made + sum(graph.edges[e].numbers for e in node.inputs)) / max(made, 1)
+    times = (0, 0, 0) if node.settings.get("p") == 0 else (ends, 1.5 * ends, 0)
+    for column, of_made in enumerate(MOVED.get(node.kind, times)):
+        if of_made:
+            yield Kernel(column, 0, of_made * made * w)
 
 
 def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
@@ -215,14 +190,14 @@ def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
         yield Kernel(W, 0, 0, 3 * w * trained)
 
 
-KERNELS = {
-    "Linear": products,
-    "SelfAttention": attention,
-    "LayerNorm": normalization,
-    "Dropout": dropout,
-    "add": addition,
-    "Embedding": lookup,
-    "PositionalEmbedding": lookup,
-    **dict.fromkeys(("ChannelsFirst", "Flatten"), view),
+KERNELS = {"Linear": products, "SelfAttention": attention}
+"""The kernels of nodes by kind; those of others move bytes."""
+
+MOVED = {
+    "LayerNorm": (2, 3, 2),
+    "add": (3, 3, 0),
+    "Embedding": (2, 0, 3),
+    "PositionalEmbedding": (2, 0, 3),
+    **dict.fromkeys(("ChannelsFirst", "Flatten"), (0, 0, 0)),
 }
-"""The kernels of nodes by kind; others read their inputs and write their outputs."""
+"""How often passes F, I and W read or write the output of a node, by its kind."""
