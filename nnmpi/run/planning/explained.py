@@ -240,7 +240,7 @@ def as_text(e: Event) -> str:
         rows.append([part["what"], part["term"], f"{part['times']:,}", _ms(part["seconds"])])
     rows.append(["a step", "", "", _ms(e["seconds"])])
     lines = [f"{e['layout']}: {_ms(e['seconds'])} ms a step, of the rank that others wait for"]
-    lines += [f"note: {note}" for note in e["notes"]]
+    lines += [f"note: {note}" for note in e.get("notes", ())]
     lines += ["", columns(rows)]
     if e["traced"]:
         head = ["beside the trace, the largest difference first", "predicted", "measured", "more"]
