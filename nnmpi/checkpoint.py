@@ -37,13 +37,13 @@ class CommandOutput(NamedTuple):
 def parser() -> cli.Parser:
     """The parser of the command line; each subcommand sets `run` to the function that makes its
     output."""
-    about = "Look at checkpoints, check them, and export one as a model; without MPI."
+    about = "List and verify checkpoints, and export one as a model, without MPI."
     p = cli.Parser("nnmpi.checkpoint", description=about)
     kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
 
     def add(name: str, text: str, run: Callable[[argparse.Namespace], CommandOutput]) -> Any:
         sub = kinds.add_parser(name, help=text)
-        sub.add_argument("directory", metavar="DIR", help="the directory of --checkpoint-dir")
+        sub.add_argument("directory", metavar="DIR", help="the directory of checkpoints")
         sub.add_argument("--json", action="store_true", help="print JSON, not text")
         sub.set_defaults(run=run)
         return sub
@@ -52,9 +52,9 @@ def parser() -> cli.Parser:
     sub = add("verify", "read all data, and compare it with its digests", verified)
     sub.add_argument("step", metavar="STEP", nargs="?", type=int, help="default: all of them")
     sub = add("export", "write the model to one safetensors file, with PyTorch's names", exported)
-    out = "the file, or FOLDER/ in GPT-2's form"
+    out = "the file to write, or FOLDER/ for GPT-2's format"
     sub.add_argument("out", metavar="OUT", help=out)
-    sub.add_argument("--step", type=int, help="default: the newest that is whole")
+    sub.add_argument("--step", type=int, help="default: the newest complete one")
     text = "also write the state of the optimizer, beside the model"
     sub.add_argument("--optimizer", action="store_true", help=text)
     return p
@@ -108,7 +108,7 @@ def exported(options: argparse.Namespace) -> CommandOutput:
     if options.step is not None:
         folder = _chosen(options)
     elif newest := newest_of(Path(options.directory), {}):
-        folder, remedy = newest.folder, "; --step takes another one"
+        folder, remedy = newest.folder, "; choose another step with --step"
     else:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
     try:
@@ -127,7 +127,7 @@ def _folders(directory: str) -> dict[int, Path]:
         return folders(Path(directory))
     except OSError as error:
         wrong = f"cannot read {shown(directory)}: {error.strerror}"
-        raise ValueError(f"{wrong}; name a directory of --checkpoint-dir") from None
+        raise ValueError(f"{wrong}; name a directory that was given to --checkpoint-dir") from None
 
 
 def _chosen(options: argparse.Namespace) -> Path:

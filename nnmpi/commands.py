@@ -15,14 +15,14 @@ COMMANDS = {
     "train": Command("nnmpi.train", "train a model, under mpirun on many ranks"),
     "simulate": Command("nnmpi.simulate", "predict and draw what layouts cost, without MPI"),
     "plan": Command("nnmpi.plan", "find the layout that trains a model fastest, without MPI"),
-    "measure": Command("nnmpi.measure", "measure how long a machine takes for a model, for plan"),
+    "measure": Command("nnmpi.measure", "measure the times of a model on this machine, for plan"),
     "plot": Command("nnmpi.io.output.plot", "draw loss and accuracy, from logs of runs"),
     "report": Command("nnmpi.report", "write a page of runs, from their logs and traces"),
-    "watch": Command("nnmpi.watch", "serve that page, and follow a run that goes on"),
+    "watch": Command("nnmpi.watch", "serve that page, and update it while a run continues"),
     "generate": Command("nnmpi.run.text.generate_command", "generate text with a saved model"),
     "tokenize": Command("nnmpi.tokenize.__main__", "write the tokens of a text to a file"),
     "checkpoint": Command("nnmpi.checkpoint", "list, verify and export checkpoints"),
     "doctor": Command("nnmpi.doctor", "check the installation"),
-    "completion": Command("nnmpi.completion", "print the completion of a shell"),
+    "completion": Command("nnmpi.completion", "print the completion script of a shell"),
 }
 """By name: `nnmpi NAME` and `python -m nnmpi.NAME` are the same command."""

@@ -46,7 +46,7 @@ def known_machine(comm: Comm, out: str) -> Machine | None:
     known, ranks = read_machine(out), len(comm.node())
     if (known.cpu, known.ranks) != (processor(), ranks):
         raise ValueError(
-            f"{shown(out)} was measured with {known.ranks} ranks a node on {known.cpu}, and this "
+            f"{shown(out)} was measured with {known.ranks} ranks per node on {known.cpu}, and this "
             f"job has {ranks} on {processor()}: name another --out file"
         )
     return known

@@ -52,7 +52,7 @@ def parser() -> cli.Parser:
     group = p.add_argument_group("one layout")
     group.add_argument(
         "--explain", default=None, metavar="OPTIONS",
-        help="no search, but what takes the time of one layout, as --explain='--dp 2 --tp 2'",
+        help="show where the time of one layout goes, as --explain='--dp 2 --tp 2'",
     )  # fmt: skip
     group.add_argument(
         "--trace", type=Path, default=None, metavar="FILE",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from nnmpi.options import cli
 from nnmpi.planning.described import network_named
 from nnmpi.run import dry_run
-from nnmpi.sim.commands import collective, gemm, pipeline, sync, trace
+from nnmpi.sim.commands import collective, gemm, goodput, pipeline, sync, trace
 
 SMALLER = "take fewer ranks, a smaller model, or samples with a shorter --context"
 """The remedy where memory is too small."""
@@ -22,6 +22,7 @@ COMMANDS = {
     "gemm": gemm,
     "layout": dry_run,
     "sync": sync,
+    "goodput": goodput,
     "trace": trace,
 }
 

@@ -28,7 +28,7 @@ def parser() -> cli.Parser:
     about = f"Serve the page of runs on {HOST}, and follow their logs while they grow."
     p = cli.Parser("nnmpi.watch", description=about)
     add_files(p)
-    text = f"(default {PORT}; 0: any that is free)"
+    text = f"(default {PORT}; 0: any free port)"
     p.add_argument("--port", type=int, default=PORT, metavar="N", help=text)
     return p
 

@@ -43,6 +43,7 @@ class Backend(NamedTuple):
 
     def asarray(self, array: Array, dtype: Any = None) -> Array:
         """Returns `array` as an array of this backend; the same object if it is one already."""
+        # by type, since an array without data is an instance of ndarray, too
         if not self.is_host or type(array) is np.ndarray:
             return self.xp.asarray(array, dtype)
         return meta.xp.asarray(to_host(array), dtype)
@@ -81,8 +82,7 @@ device = get
 
 
 def allow_tf32(on: Backend, allowed: bool) -> None:
-    """Sets whether a GPU may round the factors of float32 products to TF32 (11 bits); a CPU never
-    does.
+    """Sets whether a GPU may round factors of float32 products to TF32 (11 bits); a CPU never does.
 
     CuPy keeps this setting for the whole process.
     """
@@ -174,6 +174,7 @@ def to_float(x: Any) -> float:
 def to_host(array: Array) -> np.ndarray:
     """Returns a NumPy array with the same values; the only function of the engine that waits for a
     device."""
+    # np.asarray would make a plain array of one without data, which could then be read
     if isinstance(array, (np.ndarray, np.generic)):
         return array if isinstance(array, meta.MetaArray) else np.asarray(array)
     host: np.ndarray = array.get()

@@ -59,6 +59,7 @@ def normal(k: Key, index: Array, row: Array) -> Array:
 
 def permutation(k: Key, n: int) -> np.ndarray:
     """Returns a permutation of 0..n-1 (int64) that depends on the key only."""
+    # stable: otherwise equal hashes could have another order on another machine
     return np.argsort(bits(k, np.arange(n), np.zeros(1, np.int64)), kind="stable")
 
 

@@ -4,12 +4,10 @@ p  ranks        r  this rank        t  round        d  distance to the partner
 c  chunk        v  number of a rank in a power of two of ranks
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
-
 import numpy as np
 
-from nnmpi.collectives.step import NOBODY, Algorithm, Ranks, Step, only, reverse, then, transpose
+from nnmpi.collectives.combine import Shape, along, among, at_once, beside, factors, swing, within
+from nnmpi.collectives.step import Algorithm, Ranks, Step, only, reverse, then, transpose
 
 
 def levels(p: int) -> int:
@@ -165,54 +163,63 @@ def _doubles(t: int, r: Ranks, p: int) -> Step:
 doubling = then(fold, folded(Algorithm(levels, chunk_per_rank, _doubles)))
 
 
+# The all-gather of Bruck et al. (1997): in round t each rank sends what it has to the rank that is
+# d = 2^t before it; in the last round, only what that rank lacks.
+#
+#   p = 6, chunks that are sent      0    1    2    3    4    5
+#               t = 0, d = 1         0    1    2    3    4    5
+#                   1,     2        01   12   23   34   45   50
+#                   2,     4        01   12   23   34   45   50
+def _bruck(t: int, r: Ranks, p: int) -> Step:
+    d = 1 << t
+    n, source = min(d, p - d), (r + d) % p
+    return Step((r - d) % p, (r, r + n), source, (source, source + n), False)
+
+
+bruck = Algorithm(levels, chunk_per_rank, _bruck)
+
+
 # Two levels: ranks q k to q k + q - 1 form a node, and the first of them is its leader.
-def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
-    """Runs algorithm a within each line of q ranks, whose rank numbers differ by `stride`.
-
-    If the last line is shorter, a must accept any p.
-    """
-
-    def at(t: int, r: Ranks, p: int) -> Step:
-        index = r // stride % q
-        first = r - index * stride
-        s = a.at(t, index, q if p % (q * stride) == 0 else np.minimum(q, p - first))
-        return s._replace(
-            to=only(s.to >= 0, first + s.to * stride),
-            source=only(s.source >= 0, first + s.source * stride),
-        )
-
-    return Algorithm(lambda p: a.rounds(min(q, p)), lambda p: a.chunks(min(q, p)), at)
-
-
-def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
-    """Runs algorithm a on some of the p ranks, numbered in the order of `members(p)`."""
-
-    def at(t: int, r: Ranks, p: int) -> Step:
-        ranks = np.asarray(members(p))
-        index = np.full(p, NOBODY)
-        index[ranks] = np.arange(len(ranks))
-        s = a.at(t, index[r], len(ranks))
-        to, source = np.asarray(s.to), np.asarray(s.source)
-        inside = index[r] >= 0
-        return s._replace(
-            to=only(inside & (to >= 0), ranks[to]),
-            source=only(inside & (source >= 0), ranks[source]),
-        )
-
-    return Algorithm(lambda p: a.rounds(len(members(p))), lambda p: a.chunks(len(members(p))), at)
-
-
-@cache
-def rooted(a: Algorithm, root: int) -> Algorithm:
-    """Rotates the ranks of an algorithm so that `root` is its rank 0; for uncut buffers only."""
-    return among(a, lambda p: [*range(root, p), *range(root)])
-
-
 def hierarchical(q: int) -> Algorithm:
     """An all-reduce over nodes of q ranks: trees to leaders, a ring of leaders, trees back."""
     up = within(tree, q)
     leaders = among(then(ring, gather_ring), lambda p: range(0, p, q))
     return then(then(up, leaders), transpose(up))
+
+
+def all_reduce(scatter: Algorithm) -> Algorithm:
+    """The all-reduce that scatters sums by an algorithm and gathers them by its transpose."""
+    return then(scatter, transpose(scatter))
+
+
+# On a torus with D sides each rank has 2 D ports. The buffer is cut into 2 D parts; one part goes
+# along each side first, in each direction. Without a shape, ranks form a ring with two ports.
+def bucket(shape: Shape = ()) -> Algorithm:
+    """The bucket all-reduce of a torus: rings along one side after the other, on all links."""
+    sides = range(len(shape) or 1)
+    return all_reduce(
+        beside([along(_ring(d), lambda p: shape or (p,), i) for i in sides for d in (1, -1)])
+    )
+
+
+def swinging(shape: Shape = ()) -> Algorithm:
+    """The Swing all-reduce of a torus whose sides are powers of two; else ranks fold to a ring."""
+    if any(side != _power(side) for side in shape):
+        shape = ()
+    sides = range(len(shape) or 1)
+    parts = [swing(lambda p: shape or (p,), i, turn) for i in sides for turn in (1, -1)]
+    return then(then(fold, among(all_reduce(beside(parts)), _not_folded)), transpose(fold))
+
+
+def _not_folded(p: int) -> list[int]:
+    """The ranks that do not sit out after folding."""
+    return [r for r in range(p) if r >= 2 * (p - _power(p)) or r % 2 == 0]
+
+
+# Recursive multiplying with radix 4 (Ruefenacht et al., 2017), for long buffers: groups of four
+# ranks exchange quarters of what they still reduce, each with the three others at once. With whole
+# buffers, as published, four ranks would add four buffers in four orders, and their bits differ.
+multiplying = all_reduce(along(at_once(direct, 3), factors))
 
 
 # All-reduce: each rank starts with its own buffer; all end with the sum.
@@ -223,17 +230,27 @@ ALGORITHMS = {
     "p2p": then(direct, transpose(direct)),
     "doubling": then(doubling, transpose(fold)),
     "halving": then(halving, transpose(halving)),
+    "bruck": then(transpose(bruck), bruck),
+    "multiplying": multiplying,
+    "bucket": bucket(),
+    "swing": swinging(),
     "hierarchical": hierarchical(2),
 }
 
 # Reduce-scatter: rank r ends with the sum of chunk r; the rest of its buffer is undefined.
-REDUCE_SCATTERS = {"ring": ring, "p2p": direct, "halving": then(halving, hand_over)}
+REDUCE_SCATTERS = {
+    "ring": ring,
+    "p2p": direct,
+    "halving": then(halving, hand_over),
+    "bruck": transpose(bruck),
+}
 
 # All-gather: rank r starts with chunk r; all end with all chunks.
 ALL_GATHERS = {
     "ring": gather_ring,
     "p2p": transpose(direct),
     "halving": then(reverse(hand_over), transpose(halving)),
+    "bruck": bruck,
 }
 
 # To rank 0, and from rank 0; `rooted` gives them another root.

@@ -1,8 +1,9 @@
 """The cost of a collective algorithm on a network, by simulation.
 
 A message of m bytes takes alpha + m beta, and adding m bytes takes m gamma. A rank sends one
-message and receives one message at a time, both at once. A message starts when sender and receiver
-have finished their previous rounds, as in MPI's rendezvous protocol for large messages.
+message and receives one message at a time, both at once, or one on each port. Messages of a round
+that cross the same link share it. A message starts when sender and receiver have finished their
+previous rounds, as in MPI's rendezvous protocol for large messages.
 """
 
 from typing import NamedTuple
@@ -10,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, Ranks
+from nnmpi.collectives.step import Algorithm, Ranks, Step, in_rounds
+from nnmpi.collectives.topology import Topology, crowd, out_and_in, through
 
 Floats = NDArray[np.float64]
 
@@ -23,7 +25,7 @@ class Link(NamedTuple):
 
 
 class Network(NamedTuple):
-    """The links between ranks, on one level or two.
+    """The links between ranks: on one level, on two, or as a topology says.
 
     link        alpha and beta of a message
     gamma       seconds to add a byte
@@ -31,6 +33,7 @@ class Network(NamedTuple):
     per_node    ranks of a node
     nodes       the node of each rank, from 0, if nodes have different numbers of ranks
     sharing     groups of ranks that use the link of a node at the same time
+    topology    the links that messages cross, each of them a `link`
 
     On one level, `link` connects every two ranks.
 
@@ -45,6 +48,7 @@ class Network(NamedTuple):
     per_node: int = 1
     nodes: Ranks = None
     sharing: int = 1
+    topology: Topology | None = None
 
     @property
     def node_count(self) -> int:
@@ -55,17 +59,25 @@ class Network(NamedTuple):
         """The node of each of the given ranks."""
         return ranks // self.per_node if self.nodes is None else self.nodes[ranks]
 
-    def seconds(self, source: Ranks, to: Ranks, nbytes: Floats) -> Floats:
-        """The time of each message of one round."""
+    def links(self, source: Ranks, to: Ranks) -> Ranks:
+        """The numbers of the links that each message crosses, a column a message."""
+        if self.topology is not None:
+            return self.topology.links(source, to)
         if self.inner is None:
-            return np.asarray(self.link.alpha + nbytes * self.link.beta)
+            return out_and_in(source, to)
         a, b = self.node_of(source), self.node_of(to)
-        nodes = 1 + max(a.max(initial=0), b.max(initial=0))
-        out = np.bincount(a[a != b], minlength=nodes)
-        into = np.bincount(b[a != b], minlength=nodes)
-        waiting = self.sharing * np.maximum(out[a], into[b])  # on the busier of the links of both
-        outside = self.link.alpha + waiting * nbytes * self.link.beta
-        return np.where(a == b, self.inner.alpha + nbytes * self.inner.beta, outside)
+        return through(a == b, source, to, a, b)
+
+    def seconds(self, source: Ranks, to: Ranks, nbytes: Floats, ports: int = 1) -> Floats:
+        """The time of each message of one round: that of the most loaded of its links."""
+        if ports == 1 and self.topology is None and self.inner is None:  # nothing is shared
+            return np.asarray(self.link.alpha + nbytes * self.link.beta)
+        waiting = crowd(self.links(source, to), self.topology and self.topology.width)
+        outside: Floats = self.link.alpha + self.sharing * waiting * nbytes * self.link.beta
+        if self.inner is None:
+            return outside
+        near = self.node_of(source) == self.node_of(to)
+        return np.where(near, self.inner.alpha + waiting * nbytes * self.inner.beta, outside)
 
 
 class Price(NamedTuple):
@@ -90,18 +102,28 @@ def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Pric
     number of messages.
     """
     r = np.arange(p)
-    clock, sent, messages = np.zeros(p), np.zeros(p), np.zeros(p, int)
+    clock, sent, messages, rounds = np.zeros(p), np.zeros(p), np.zeros(p, int), 0
     chunk = nbytes / algorithm.chunks(p)
-    for step in algorithm.steps(r, p):
-        source = np.broadcast_to(step.source, p)
-        dst = np.flatnonzero(source >= 0)
-        src = source[dst]
-        size = np.broadcast_to((step.recv[1] - step.recv[0]) * chunk, p)[dst]
-        arrived = np.maximum(clock[src], clock[dst]) + network.seconds(src, dst, size)
+    for steps in in_rounds(algorithm.steps(r, p)):
+        rounds += 1
+        src, dst, chunks, adds = np.concatenate([_messages(s, p) for s in steps], axis=1)
+        size = chunks * chunk
+        arrived = np.maximum(clock[src], clock[dst]) + network.seconds(src, dst, size, len(steps))
         after = clock.copy()
-        after[dst] = arrived + (network.gamma * size if step.reduce else 0.0)
-        after[src] = np.maximum(after[src], arrived)  # rendezvous: a sender waits for its receiver
+        np.maximum.at(after, dst, arrived)
+        after += np.bincount(dst, network.gamma * size * adds, p)
+        np.maximum.at(after, src, arrived)  # rendezvous: a sender waits for its receiver
         clock = after
-        sent[src] += size
-        messages[src] += 1
-    return Price(float(clock.max()), algorithm.rounds(p), sent, messages)
+        sent += np.bincount(src, size, p)
+        messages += np.bincount(src, minlength=p)
+    return Price(float(clock.max()), rounds, sent, messages)
+
+
+def _messages(step: Step, p: int) -> Ranks:
+    """The messages of a step of all ranks: rows of senders, receivers, chunks, and 1 if they are
+    added.
+    """
+    source = np.broadcast_to(step.source, p)
+    to = np.flatnonzero(source >= 0)
+    chunks = np.broadcast_to(step.recv[1] - step.recv[0], p)[to]
+    return np.array([source[to], to, chunks, np.full(len(to), step.reduce)])

@@ -1,11 +1,12 @@
 """The representation of a collective algorithm: in each round, who sends which chunks to whom.
 
-A buffer of n elements is cut into `chunks` pieces, and a range (lo, hi) means pieces lo..hi-1.
+A buffer of n elements is cut into `chunks` pieces, and a range (lo, hi) means pieces lo..hi-1. A
+range that goes past the last piece goes on at the first: of 4 pieces, (3, 5) means pieces 3 and 0.
 `Algorithm.at(t, r, p)` is the step of rank r of p in round t. It is plain arithmetic, so r may be
 one rank (to run the algorithm) or `arange(p)` (to prove, price or draw it).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from math import lcm
 from typing import Any, NamedTuple, TypeAlias
@@ -24,9 +25,9 @@ NOBODY = -1
 # words in NumPy's errors for an array in place of a number or a condition
 _NEEDS_ONE_NUMBER = ("truth value of an array", "can be converted to")
 _BRANCHES = (
-    "at(t, r, p) of the algorithm branches on r, which is an array of all ranks where a plan is "
+    "at(t, r, p) of the algorithm branches on r, which is an array of all ranks when a plan is "
     "proved, priced or drawn: write only(condition, peer) or np.where(condition, a, b) instead of "
-    "`if`, and & and | instead of `and` and `or`"
+    "`if`, and write & and | instead of `and` and `or`"
 )
 
 
@@ -49,14 +50,18 @@ class Collective(Enum):
 class Step(NamedTuple):
     """The two messages of a rank in a round, one that it sends and one that it receives.
 
+    A rank with several ports makes several steps in a round.
+
     to          the rank that it sends to; NOBODY: it sends nothing
     send        the chunks that it sends: (2, 4) means chunks 2 and 3
     source      the rank that it receives from; NOBODY: it receives nothing
     recv        the chunks that it receives, in the same form
     reduce      True: chunks that arrive are added; False: they replace the rank's own; alike on
                 all ranks
+    port        the number of this step among the steps of its round; alike on all ranks
+    ports       the number of steps of its round: of messages that a rank sends at once
 
-    Both messages are in flight at once: a rank sends what it held before the round.
+    All messages of a round are in flight at once: a rank sends what it held before the round.
     """
 
     to: Ranks
@@ -64,14 +69,16 @@ class Step(NamedTuple):
     source: Ranks
     recv: ChunkRange
     reduce: bool
+    port: int = 0
+    ports: int = 1
 
 
 class Algorithm(NamedTuple):
     """A collective algorithm: three functions of the number of ranks p.
 
-    rounds(p)     the number of rounds
+    rounds(p)     the number of steps: of rounds, if each rank has one port
     chunks(p)     the number of chunks of the buffer
-    at(t, r, p)   the Step of rank r in round t
+    at(t, r, p)   step t of rank r
 
     `at` is array arithmetic (`only` and `np.where` instead of `if`), so that one call can compute
     the steps of all ranks.
@@ -101,6 +108,16 @@ class Algorithm(NamedTuple):
             yield step
 
 
+def in_rounds(steps: Iterable[Step]) -> Iterator[list[Step]]:
+    """Yields the steps of each round: one for each port."""
+    ports = list[Step]()
+    for step in steps:
+        ports.append(step)
+        if len(ports) >= step.ports:
+            yield ports
+            ports = []
+
+
 def chunk_start(n: int, chunks: int, i: int) -> int:
     """The first element of chunk i of n elements; lengths of chunks differ by at most one."""
     return n * i // chunks
@@ -109,6 +126,12 @@ def chunk_start(n: int, chunks: int, i: int) -> int:
 def bounds(n: int, chunks: int) -> tuple[int, ...]:
     """The first element of each chunk of n elements, and n itself at the end."""
     return tuple(chunk_start(n, chunks, i) for i in range(chunks + 1))
+
+
+def pieces(range_: ChunkRange, chunks: int) -> tuple[tuple[int, int], ...]:
+    """The range of chunks as one or two ranges that do not go past the last chunk."""
+    lo, hi = int(range_[0]), int(range_[1])
+    return ((lo, hi),) if hi <= chunks else ((lo, chunks), (0, hi - chunks))
 
 
 def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:
@@ -121,7 +144,7 @@ def per_rank(step: Step, p: int) -> list[Step]:
     fields = (step.to, *step.send, step.source, *step.recv)
     columns = [np.broadcast_to(np.asarray(x), p).tolist() for x in fields]
     return [
-        Step(to, (lo, hi), source, (into_lo, into_hi), step.reduce)
+        Step(to, (lo, hi), source, (into_lo, into_hi), *step[4:])
         for to, lo, hi, source, into_lo, into_hi in zip(*columns, strict=True)
     ]
 
@@ -131,7 +154,7 @@ def reverse(a: Algorithm) -> Algorithm:
 
     def at(t: int, r: Ranks, p: Ranks) -> Step:
         s = a.at(a.rounds(p) - 1 - t, r, p)
-        return Step(s.source, s.recv, s.to, s.send, s.reduce)
+        return Step(s.source, s.recv, s.to, s.send, s.reduce, s.ports - 1 - s.port, s.ports)
 
     return Algorithm(a.rounds, a.chunks, at)
 

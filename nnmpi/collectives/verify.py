@@ -8,18 +8,22 @@ ranks identical bits.
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.step import Algorithm, PlanError, Step, per_rank
+from nnmpi.collectives.step import Algorithm, ChunkRange, PlanError, Step, per_rank
 from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 
 MANY = range(1, 18)  # numbers of ranks for which an algorithm is proved before it is shown
 MOST = 1 << 12
 """Most rounds or chunks, in addition to 4 a rank: to prove more would take too long."""
+
+
+Held: TypeAlias = list[list[int | None]]
+"""The expression of each chunk of each rank, None where it has none."""
 
 
 class Claim(NamedTuple):
@@ -81,6 +85,7 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
     - No rank overwrites a chunk that it sends in the same round. (What is to be added is received
       into a separate buffer and added after the send.)
     - No rank sends or adds to a chunk that it does not hold, and no contribution counts twice.
+    - With several ports, no rank sends a chunk that it receives in the same round.
     - All ranks end with what the claim says, each chunk from one and the same summation tree.
     """
     for _ in rounds(algorithm, p, claim, Expressions(p)):
@@ -89,7 +94,7 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
 
 def rounds(
     algorithm: Algorithm, p: int, claim: Claim, sums: Expressions
-) -> Iterator[tuple[list[Step], list[list[int | None]]]]:
+) -> Iterator[tuple[list[Step], Held]]:
     """Yields, for each round, the steps of all ranks and the expressions that they then hold.
 
     The first item is the start, without steps. Raises PlanError as `verify` does.
@@ -97,16 +102,21 @@ def rounds(
     chunks = check_sizes(algorithm, p)
     have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
     yield [], have
+    ports_left, at_start = 0, have  # steps that the round still has; what its first step found
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
         rows = _rows(t, step, p)
         _check_bounds(t, rows, chunks)
-        _check_matching(t, rows)
+        _check_matching(t, rows, chunks)
+        at_start = at_start if ports_left else have
+        ports_left = _check_ports(t, rows, ports_left, at_start, have)
         old, have = have, [list(row) for row in have]
         for r, s in enumerate(rows):
             if s.source >= 0:
-                for c in range(*s.recv):
+                for c in _each(s.recv, chunks):
                     have[r][c] = _receive(t, r, c, s, old, sums)
         yield rows, have
+    if ports_left:
+        raise PlanError(f"at the end: the last round lacks {ports_left} of its steps")
     _check_end(have, claim, sums)
 
 
@@ -133,8 +143,10 @@ def _rows(t: int, step: Step, p: int) -> list[Step]:
     try:
         rows = per_rank(step, p)
     except (TypeError, ValueError) as error:
-        form = "a peer must be a number or one a rank, and a range two of them, (lo, hi)"
+        form = "a peer must be one number, or one per rank, and a range two of them, (lo, hi)"
         raise PlanError(f"round {t}: {form}: {error}") from None
+    if not all(isinstance(x, int | np.integer) for x in (step.port, step.ports)):
+        raise PlanError(f"round {t}: port {quoted(step.port)} is not one integer for all ranks")
     if not isinstance(step.reduce, bool | np.bool_):
         raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}; use one bool for all ranks")
     for r, s in enumerate(rows):
@@ -154,15 +166,21 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
             ("sends", "to", s.to, s.send),
             ("waits for", "from", s.source, s.recv),
         ):
-            wrong = "" if peer < 0 or 0 <= lo < hi <= chunks else f"but there are {chunks} chunks"
+            fits = 0 <= lo < min(hi, chunks) and hi <= lo + chunks
+            wrong = "" if peer < 0 or fits else f"not a range of {chunks} chunks"
             if peer >= p or peer == r:
-                wrong = f"not another of {p} ranks"
+                wrong = f"which is not another one of the {p} ranks"
             if wrong:
                 message = f"{does} chunks {_span((lo, hi))} {way} rank {peer}"
                 raise PlanError(f"round {t}: rank {r} {message}, {wrong}")
 
 
-def _check_matching(t: int, rows: list[Step]) -> None:
+def _each(range_: ChunkRange, chunks: int) -> list[int]:
+    """The chunks of a range, in order."""
+    return [c % chunks for c in range(*range_)]
+
+
+def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
     """Raises PlanError unless each send has its receive, and each receive its send."""
     for r, s in enumerate(rows):
         if s.to >= 0 and (rows[s.to].source, rows[s.to].recv) != (r, s.send):
@@ -175,12 +193,24 @@ def _check_matching(t: int, rows: list[Step]) -> None:
                 f"round {t}: rank {r} waits for chunks {_span(s.recv)} from rank {s.source}, "
                 "which sends it nothing"
             )
-        if s.to >= 0 and s.source >= 0 and not s.reduce:
-            shared = range(max(s.send[0], s.recv[0]), min(s.send[1], s.recv[1]))
-            if len(shared):
-                raise PlanError(
-                    f"round {t}: rank {r} overwrites chunk {shared[0]} while sending it"
-                )
+        both = s.to >= 0 and s.source >= 0 and not s.reduce
+        if both and (shared := {*_each(s.send, chunks)} & {*_each(s.recv, chunks)}):
+            chunk = min(shared)
+            raise PlanError(f"round {t}: rank {r} overwrites chunk {chunk} while sending it")
+
+
+def _check_ports(t: int, rows: list[Step], left: int, start: Held, have: Held) -> int:
+    """Returns the steps that are left of the round after this one; raises PlanError unless it is
+    the next one, and sends nothing that arrived in this round."""
+    port, ports = rows[0].port, rows[0].ports
+    if not 0 <= port < ports or (left != ports - port if left else port):
+        raise PlanError(f"round {t}: port {port} of {ports} comes when {left} steps are left")
+    for r, s in enumerate(rows):
+        sent = _each(s.send, len(have[r])) if s.to >= 0 else ()
+        if any(start[r][c] != have[r][c] for c in sent):
+            sends = f"rank {r} sends chunks {_span(s.send)}"
+            raise PlanError(f"round {t}: {sends}, which arrive on another port at the same time")
+    return ports - port - 1
 
 
 def _span(range_: tuple[int, int]) -> str:
@@ -192,9 +222,7 @@ def _expected(s: Step) -> str:
     return f"chunks {_span(s.recv)} from rank {s.source}" if s.source >= 0 else "nothing"
 
 
-def _receive(
-    t: int, r: int, c: int, s: Step, old: list[list[int | None]], sums: Expressions
-) -> int:
+def _receive(t: int, r: int, c: int, s: Step, old: Held, sums: Expressions) -> int:
     """The expression of chunk c at rank r after the round, by receiving or by adding."""
     theirs, mine = old[s.source][c], old[r][c]
     if theirs is None:
@@ -210,7 +238,7 @@ def _receive(
     return sums.add(theirs, mine)
 
 
-def _check_end(have: list[list[int | None]], claim: Claim, sums: Expressions) -> None:
+def _check_end(have: Held, claim: Claim, sums: Expressions) -> None:
     """Raises PlanError unless all ranks hold what the claim says, by one summation tree a chunk."""
     first: dict[int, tuple[int, int]] = {}  # chunk -> (rank, its expression)
     for r, row in enumerate(have):

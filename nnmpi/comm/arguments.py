@@ -43,7 +43,7 @@ def checked_rank(rank: int, size: int) -> int:
     """Returns the rank number as an int; raises ValueError unless 0 <= rank < size."""
     rank = operator.index(rank)
     if not 0 <= rank < size:
-        raise ValueError(f"there is no rank {rank} of {size}: use 0 to {size - 1}")
+        raise ValueError(f"rank {rank} is out of range for {size} ranks: use 0 to {size - 1}")
     return rank
 
 
@@ -128,7 +128,7 @@ def bounds_of(parts: Sequence[int] | None, n: int, size: int, call: str) -> tupl
     lengths = [operator.index(length) for length in parts]
     if len(lengths) != size:
         raise ValueError(
-            f"{call} got {len(lengths)} parts for {size} ranks: pass one length a rank"
+            f"{call} got {len(lengths)} parts for {size} ranks: pass one length per rank"
         )
     if min(lengths) < 0:
         rank = lengths.index(min(lengths))

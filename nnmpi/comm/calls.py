@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 from numpy import ndarray
 
-from nnmpi.collectives.algorithms import rooted
+from nnmpi.collectives.combine import rooted
 from nnmpi.collectives.step import Algorithm
 from nnmpi.comm.allreduce.dispatch import PreparedSum
 from nnmpi.comm.allreduce.interpreter import Interpreter
@@ -63,9 +63,8 @@ class CallRunner:
         return self.record(signature, package)
 
     def record(self, signature: CallSignature, package: str = PACKAGE) -> CallRecord:
-        """Logs a collective and returns its record; `package` was called three or more
-        frames up.
-        """
+        """Logs a collective and returns its record, which names the caller: the innermost frame
+        outside `package`."""
         self._counter.calls = number = self._counter.calls + 1
         call = record_of(signature, number, 4, package)
         self._log.records.append(call)

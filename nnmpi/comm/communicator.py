@@ -211,7 +211,7 @@ class Comm:
         ends.
         """
         if not self._transport.any_thread:
-            why = "MPI runs without THREAD_MULTIPLE, so no other thread can move works forward"
+            why = "MPI runs without THREAD_MULTIPLE, so no other thread can advance operations"
             raise ValueError(f"{why}: use --progress poll")
         return self._progress.thread(pause)
 

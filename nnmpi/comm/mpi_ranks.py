@@ -101,7 +101,7 @@ def _start(guard: bool) -> Comm:
         return _single_rank(Comm(mpi.MPITransport.world()), error)
     if ulfm.is_available() and not files.HAS_FILES:
         raise _UnusableError(
-            "ranks that outlive others share memory through files in /dev/shm, which this system "
+            "with --with-ft ulfm, ranks share memory through files in /dev/shm, which this system "
             "does not have: start the job without --with-ft ulfm"
         )
     progress = Progress(CallLog(settings))

@@ -56,7 +56,7 @@ def pieces(
 def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int = PIECE) -> int:
     """The first place from `place` on where the bytes of a file may be cut, or the end of the file.
 
-    Each rank calls this for the begin and the end of its part; so parts fit together without
+    Each rank calls this for the start and the end of its part, so that parts fit together without
     communication.
     """
     start = begin = max(place - LOOKBEHIND, 0)
@@ -76,8 +76,8 @@ def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int =
 def _check(count: int) -> None:
     if count > LONGEST:
         raise ValueError(
-            f"the text has {count:,} bytes without a place where it can be cut, such as a "
-            "space or the end of a line; give a text that consists of words"
+            f"the text has {count:,} bytes in a row (at most {LONGEST:,}) without a place to cut, "
+            "such as a space or the end of a line; give a text of words, or leave the tokenizer out"
         )
 
 

@@ -146,7 +146,7 @@ class Branches(ModuleDict):
         dim: int = -1,
     ) -> None:
         if join not in JOINS:
-            raise ValueError(f"Branches: join={join!r} is none of {', '.join(JOINS)}")
+            raise ValueError(f"Branches: join={join!r} must be one of {', '.join(JOINS)}")
         if dim == 0:
             raise ValueError("Branches: dim=0 is the axis of the samples: give another axis")
         self.join, self.dim = join, dim

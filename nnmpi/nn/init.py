@@ -164,7 +164,7 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
         return math.sqrt(2 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in GAINS:
         raise ValueError(
-            f"calculate_gain: nonlinearity {nonlinearity!r} is none of {', '.join(GAINS)}, "
+            f"calculate_gain: nonlinearity {nonlinearity!r} must be one of {', '.join(GAINS)}, "
             "leaky_relu"
         )
     return GAINS[nonlinearity]
@@ -195,7 +195,7 @@ def fans(name: str, tensor: Tensor) -> tuple[int, int]:
 def _kaiming(name: str, tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
     """Returns the standard deviation of `kaiming_uniform_` and `kaiming_normal_`."""
     if mode not in ("fan_in", "fan_out"):
-        raise ValueError(f"{name}: mode {mode!r} is none of fan_in, fan_out")
+        raise ValueError(f"{name}: mode {mode!r} must be one of fan_in, fan_out")
     fan = fans(name, tensor)[mode == "fan_out"]
     return calculate_gain(nonlinearity, a) / math.sqrt(max(fan, 1))
 

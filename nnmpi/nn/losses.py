@@ -30,7 +30,7 @@ class Loss(Module):
 
     def __init__(self, *, reduction: str = "mean") -> None:
         if reduction not in self.reductions:
-            raise ValueError(f"reduction {reduction!r} is none of {', '.join(self.reductions)}")
+            raise ValueError(f"reduction {reduction!r} must be one of {', '.join(self.reductions)}")
         self.reduction = reduction
 
     def __call__(self, *args: Any) -> Tensor:

@@ -309,8 +309,8 @@ class Parameter(Tensor):
             store.refresh(self.index, made)
 
     def lend(self, view: Tensor) -> None:
-        """Shares memory with a view, or copies the values into it if the store rotates its
-        memory."""
+        """Lets `view` share the storage of this parameter, or gives it a copy of the values if the
+        store reuses its memory for other parameters."""
         if self._drawn_store().rotates:
             view.data = view.data.copy(order="K")
         else:

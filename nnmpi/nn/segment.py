@@ -106,8 +106,8 @@ def _outputs_of(graph: Graph, nodes: range) -> tuple[int, ...]:
 
 
 def _callable_for(run: Sequence[Call], modules: Mapping[str, Module]) -> Callable[..., Any]:
-    """Returns a function that computes a chain: a Sequential, a module with other arguments, or an
-    op."""
+    """Returns a function that computes a run of calls: a Sequential of the modules; the single
+    module, if it takes or returns several tensors; or the single op."""
     if run[0].op is not None:
         return partial(apply, run[0].op)
     called = [modules[call.path] for call in run if call.path is not None]

@@ -30,13 +30,14 @@ class FlatState:
 
     @property
     def fits(self) -> bool:
-        """True if this rank still updates the same slices of the parameters as when the state was
-        made."""
+        """True if this rank still updates the slices of the parameters that the state is for."""
         return self._slices == _owned_slices(self._parameters)
 
     def elements(self, name: str, i: int, lo: int, hi: int) -> Array:
-        """Returns the memory of a state array for elements lo..hi-1 of parameter i, which this rank
-        updates."""
+        """Returns the memory of elements lo..hi-1 of a state array of parameter i.
+
+        This rank must update them.
+        """
         at, slices = self.starts[i], self._slices[i]  # no `Range` objects: they take longer
         for start, stop in slices:
             if start <= lo < stop:
@@ -51,8 +52,7 @@ class FlatState:
             self.arrays[name] = store.on.asarray(array, store.updated_dtype)
 
     def ranges(self, i: int) -> Iterator[tuple[Range, int]]:
-        """Yields the ranges of parameter i that this rank updates, and where each begins in an
-        array."""
+        """Yields the ranges of parameter i that this rank updates, and their starts in an array."""
         at, place = self.starts[i], self._parameters[i].place
         for lo, hi in self._slices[i]:
             if lo < min(hi, place.size):
@@ -68,8 +68,10 @@ def store_of(parameters: Sequence[Parameter]) -> FlatStore:
 
 
 def _owned_slices(parameters: Sequence[Parameter]) -> list[list[tuple[int, int]]]:
-    """Returns, for each parameter, the (start, stop) of the slices that this rank updates, with
-    padding."""
+    """Returns the (start, stop) of the slices of each parameter that this rank updates.
+
+    They include padding.
+    """
     owned = []
     for p in parameters:
         assert isinstance(p.store, FlatStore)

@@ -29,8 +29,7 @@ class LossScale(NamedTuple):
         return {"float16": cls(2.0**16, is_dynamic=True), "bfloat16": cls()}.get(dtype)
 
     def after(self, updated: bool) -> "LossScale":
-        """Returns the loss scale of the next step, given whether this step was updated or
-        skipped."""
+        """Returns the loss scale of the next step, given whether this step was made or skipped."""
         if not self.is_dynamic:
             return self
         if not updated:

@@ -1,5 +1,4 @@
-"""PyTorch's learning-rate schedulers, for training loops of your own: `step()` sets all groups'
-rates.
+"""PyTorch's learning-rate schedulers, for training loops of your own: `step()` sets the rates.
 
 All are a LambdaLR, whose functions get the number of steps. A Trainer takes no scheduler, but the
 option `lr_schedule`.
@@ -90,7 +89,7 @@ CosineAnnealingLR = _of(_cosine)
 
 def __getattr__(name: str) -> NoReturn:
     raise AttributeError(
-        f"nnmpi.optim.lr_scheduler has no {name}: write LambdaLR(optimizer, f), where f(steps) is "
-        "the factor of the rate, as nnmpi.optim.warm_up and cosine make, or group['lr'] *= 0.1 "
-        "where the loss has not fallen"
+        f"nnmpi.optim.lr_scheduler has no {name}: use LambdaLR(optimizer, f), where f(steps) is "
+        "the factor of the rate, such as nnmpi.optim.cosine(total); or set group['lr'] *= 0.1 "
+        "when the loss stops falling"
     )

@@ -55,8 +55,7 @@ _FACTS = attrgetter("has_grad", "store")
 
 
 class Optimizer:
-    """The base of all optimizers: finds ranges of flat memory, and counts the steps of each
-    parameter.
+    """The base of all optimizers: finds ranges of flat memory, and counts steps by parameter.
 
     A parameter without a gradient is not updated, and its step is not counted. Subclasses define
     `_sums` and `_update`.
@@ -84,11 +83,11 @@ class Optimizer:
         self._take_groups(grouped(parameters, options))
 
     def _take_groups(self, groups: list[Group]) -> None:
-        """Sets up these groups with a state of zeros; raises ValueError for a bad group before any
-        change."""
+        """Sets up these groups with a state of zeros; raises ValueError before it changes
+        anything."""
         parameters = [p for group in groups for p in group["params"]]
         if not parameters:
-            raise ValueError("an optimizer needs at least one parameter; this list is empty")
+            raise ValueError("an optimizer needs at least one parameter, and this list is empty")
         if len({id(p) for p in parameters}) < len(parameters):
             raise ValueError("a parameter is in this optimizer's list twice: give each once")
         for i, p in enumerate(parameters):
@@ -136,8 +135,8 @@ class Optimizer:
         clear_gradients(self.parameters, set_to_none)
 
     def step(self, lr_factor: float = 1.0) -> None:
-        """Updates all parameters that have a gradient; `lr_factor` multiplies the rate of each
-        group."""
+        """Updates all parameters that have a gradient; `lr_factor` multiplies the rates of all
+        groups."""
         if self._ranges_of != self._dependencies():
             flatten(self.parameters)  # a copied model has parameters of their own
             self._check_slices()
@@ -236,8 +235,8 @@ class Optimizer:
         for."""
         if self.sums and not self._flat_state.fits:
             raise ValueError(
-                "this optimizer has the state of a part of the parameters only, as one of "
-                "several ranks; create another optimizer over model.parameters()"
+                "this optimizer has state for only a part of the parameters, since it was used on "
+                "one of several ranks; create another optimizer over model.parameters()"
             )
 
     def _check(self, group: Group) -> None:
@@ -260,13 +259,11 @@ class Optimizer:
         raise TypeError(f"{type(self).__name__} does not define _update")
 
     def _dependencies(self) -> list[tuple[bool, Any]]:
-        """Returns the facts that ranges depend on: the parameters' stores, and which have
-        gradients."""
+        """Returns what ranges depend on: the parameters' stores, and which have gradients."""
         return [*map(_FACTS, self.parameters)]
 
     def _find_ranges(self) -> list[FlatRange]:
-        """Returns the longest ranges of parameters with a gradient that one update can step
-        together."""
+        """Returns the longest ranges of parameters with gradients that one update can step."""
         ranges: list[FlatRange] = []
         for i, p in enumerate(self.parameters):
             if not p.has_grad:
@@ -285,5 +282,5 @@ class Optimizer:
 def non_negative(name: str, value: float) -> float:
     """Returns `value`; raises ValueError unless it is finite and at least 0."""
     if not 0 <= value < math.inf:
-        raise ValueError(f"{name} {value} must be a number and at least 0")
+        raise ValueError(f"{name} {value} must be finite and at least 0")
     return value

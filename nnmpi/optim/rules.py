@@ -108,7 +108,8 @@ class Adam(Optimizer):
         return True
 
     def _ratio(self, name: str, k: int) -> float:
-        """Returns the factor that converts a state array of group k to its current betas."""
+        """Returns (1 - old beta) / (1 - new beta) for a state array of group k: state arrays are
+        stored divided by 1 - beta, so a changed beta rescales them."""
         i = 0 if name == "gradient_sum" else 1
         new: float = self.param_groups[k]["betas"][i]
         return (1 - self._betas[k][i]) / (1 - new)

@@ -14,11 +14,11 @@ def constant() -> LRSchedule:
 
 
 def step_decay(every: int, factor: float = 0.1) -> LRSchedule:
-    """Makes a schedule that multiplies the rate by `factor` after each `every` steps; inf on
+    """Makes a schedule that multiplies the rate by `factor` every `every` steps; inf on
     overflow."""
     if every < 1 or not 0 < factor < math.inf:
         raise ValueError(
-            f"step_decay: every={every} must be 1 or more, factor={factor} a number above 0"
+            f"step_decay: every={every} must be 1 or more, factor={factor} finite and above 0"
         )
 
     def power(t: int) -> float:

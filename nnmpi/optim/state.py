@@ -38,7 +38,7 @@ def check_paths(places: Sequence[Place]) -> None:
         if first != i:
             raise ValueError(
                 f"parameters {first} and {i} of this optimizer have the same path "
-                f"{place.path!r}, by which its state is named: make them parts of one module"
+                f"{place.path!r}, which names their state: make them parts of one module"
             )
 
 
@@ -52,5 +52,5 @@ def checked(
     for name in (name_of(place, STEP) for place in places):
         count = values[name].item()
         if not (count >= 0 and count == count // 1):
-            raise ValueError(f"{name} is {count}: a number of steps is a whole number, 0 or more")
+            raise ValueError(f"{name} is {count}: it must be a whole number of at least 0")
     return values

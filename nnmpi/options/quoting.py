@@ -42,7 +42,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """The hint "; did you mean NAME?" with the known name nearest to a misspelt one; empty if none
     is near.
 
-    A word of initials, such as lr for learning_rate, counts as near.
+    A known name that consists of the initials of the word counts as near: learning_rate gives the
+    hint lr.
     """
     names = [*known]
     initials = "".join(part[0] for part in word.strip("-").replace("-", "_").split("_") if part)

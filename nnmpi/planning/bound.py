@@ -197,7 +197,7 @@ class LowerBounds:
         return _RankEnds(busy, np.maximum(busy, zero_bubble), backward)
 
     def _modules_of(self, candidate: Candidate) -> list[_RankElements]:
-        """The counts of trained elements of each rank along pp."""
+        """The `_RankElements` of each rank along pp, which are cached."""
         division, graph = self._arranger.division(candidate), self._arranger.graph
         key = self._arranger.division_key(candidate)
         if key not in self._modules:

@@ -192,7 +192,8 @@ class Searcher:
                 a = self._arranger.arranged(candidate)
                 if candidate.zero != a.store.zero:
                     raise ValueError(
-                        f"zero {candidate.zero}: ranks of a node share all that it divides"
+                        f"zero {candidate.zero}: the ranks of a node already share everything that "
+                        "it would divide"
                     )
                 self._last[candidate] = with_fastest_sum(a, self._costs.exchanges)
             except ValueError as error:

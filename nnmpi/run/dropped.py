@@ -53,7 +53,8 @@ def close_dropped(comm: Comm) -> None:
 
 
 def release(stack: ExitStack, backups: Backups | None, strategy: Strategy, model: Module) -> None:
-    """Frees what ranks share in a session; the model keeps this rank's part of its values."""
+    """Frees the shared memory and Comms of a session; the model keeps this rank's part of its
+    values."""
     stack.close()
     if backups is not None:
         backups.close()

@@ -19,7 +19,8 @@ LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
 
 
 def _ping_pong(t: int, r: Ranks, p: int) -> Step:
-    """The step of ranks 0 and 1, 2 and 3, ... that answer each other's messages, both at once."""
+    """Ranks 0 and 1, 2 and 3, ... each send a message to their partner and receive one at the same
+    time; a last odd rank does nothing."""
     partner = only((r ^ 1) < p, r ^ 1)
     return Step(partner, (0, 1), partner, (1, 2), False)
 

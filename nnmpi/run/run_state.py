@@ -276,8 +276,8 @@ class RunState:
 
     @property
     def control(self) -> StepControl:
-        """The functions by which the steps of a strategy ask this run for its schedule, requests
-        and end."""
+        """The functions by which a strategy asks this run for the learning rate, requests and the
+        last step, and reports events."""
         return StepControl(
             self._begin_update,
             self._request,

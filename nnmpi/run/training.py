@@ -178,7 +178,7 @@ def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_sp
         remedy = "" if no_backup else "--backup or "
         shorter = "a shorter " if trainer.requested.save_every else ""
         raise ValueError(
-            f"nothing is left to go on from: {where} ({missing}); "
+            f"there is nothing to continue from: {where} ({missing}); "
             f"next time use {remedy}{shorter}--save-every"
         )
 

@@ -66,8 +66,8 @@ def _with_messages(ops: Sequence[Op], ranks: int, stages: int) -> Iterator[Op]:
 
 
 def message(op: Op, table: dict[Kind, tuple[Kind, int]], ranks: int, stages: int) -> Op | None:
-    """The message of a pass by the table RECEIVES or SENDS; None if the peer stage does
-    not exist.
+    """The message of a pass according to the table RECEIVES or SENDS; None if the pass has none
+    there, or if the peer stage does not exist.
     """
     if op.kind not in table:
         return None

@@ -1,5 +1,6 @@
 """Simulates collectives: the algorithms of each operation, and their cost on a network."""
 
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -44,8 +45,13 @@ OPERATIONS = {
 }
 
 
-def plan(operation: str, name: str, network: Network) -> Algorithm:
-    """The algorithm with this name; `hierarchical` follows the nodes of the network.
+ON_TORUS = {"bucket": algorithms.bucket, "swing": algorithms.swinging}
+"""The all-reduces that follow the sides of a torus on which they have all ranks."""
+
+
+def plan(operation: str, name: str, ranks: int, network: Network) -> Algorithm:
+    """The algorithm with this name; `hierarchical` follows the nodes of the network, and those of
+    ON_TORUS the sides of a torus.
 
     A user's algorithm is proved first.
     """
@@ -53,6 +59,9 @@ def plan(operation: str, name: str, network: Network) -> Algorithm:
         return verify.proven(name, verify.MANY, OPERATIONS[operation].claim, operation)
     if name == "hierarchical" and network.inner is not None:
         return algorithms.hierarchical(network.per_node)
+    shape = network.topology.shape if network.topology else ()
+    if name in ON_TORUS and shape and prod(shape) == ranks:
+        return ON_TORUS[name](shape)
     return OPERATIONS[operation].algorithms[name]
 
 
@@ -74,11 +83,16 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
     """Prices one algorithm; raises ValueError for numbers out of range.
 
     The record has the simulated cost and, beside it, the values of the formulas. On two levels only
-    the algorithm that follows the nodes has formulas.
+    the algorithm that follows the nodes has formulas; on a topology, none has.
     """
     check_count("ranks", ranks)
     check_number("bytes", nbytes)
-    chosen = plan(operation, algorithm, on)
+    if on.topology and ranks > on.topology.ranks:
+        raise ValueError(
+            f"{on.topology.text} has {on.topology.ranks:,} ranks, not {ranks:,}: take fewer ranks "
+            "or a larger network"
+        )
+    chosen = plan(operation, algorithm, ranks, on)
     if user_code.is_named(algorithm):  # proved on fewer ranks, so it may still fail on this number
         with verify.naming(algorithm, operation, ranks):
             verify.check_sizes(chosen, ranks)
@@ -97,7 +111,8 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
         "messages": _spread(paid.messages),
     }
     formulas = OPERATIONS[operation].costs.get(algorithm)
-    if formulas is None or (on.inner is not None and algorithm != "hierarchical"):
+    follows = on.inner is None or algorithm == "hierarchical"
+    if formulas is None or on.topology or not follows:
         return {**cost, "textbook": None, "plan": None, "differences": []}
     values = letter_values(ranks, nbytes, on)
 

@@ -28,7 +28,8 @@ on.
 from collections.abc import Callable
 from typing import NamedTuple
 
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS, within
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, REDUCE_SCATTERS
+from nnmpi.collectives.combine import within
 from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Algorithm
 from nnmpi.sim.network import Record

@@ -1,15 +1,40 @@
 """The network of a simulation: its options, their valid ranges, and its text."""
 
 import argparse
+import re
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from nnmpi.collectives import topology
 from nnmpi.collectives.price import Link, Network
+from nnmpi.collectives.topology import Topology
 
 Record: TypeAlias = dict[str, Any]
 """The result of a simulation, as a JSON object; the text of a command is made from it."""
 
 MAX_RANKS = 10_000_000
 MAX_VALUE = 1e30  # of bytes and of seconds, so that no product of them overflows
+
+NUMBER = r"\d{1,7}"
+TOPOLOGIES: dict[str, tuple[re.Pattern[str], Callable[..., Topology]]] = {
+    "fat-tree:K[:OVERSUBSCRIPTION]": (
+        re.compile(rf"fat-tree:({NUMBER})(?::({NUMBER}(?:\.\d+)?))?"),
+        lambda k, factor: topology.fat_tree(int(k), float(factor or 1)),
+    ),
+    "torus:8x8[x8]": (
+        re.compile(rf"torus:({NUMBER}(?:x{NUMBER})*)"),
+        lambda sides: topology.torus(tuple(map(int, sides.split("x")))),
+    ),
+    "dragonfly:A,G,H": (
+        re.compile(rf"dragonfly:({NUMBER}),({NUMBER}),({NUMBER})"),
+        lambda *sizes: topology.dragonfly(*map(int, sizes)),
+    ),
+    "rails:8": (
+        re.compile(rf"rails:({NUMBER})"),
+        lambda q: topology.rails(int(q), MAX_RANKS),
+    ),
+}
+"""The topologies, by the form of their text: its pattern, and the value of the pattern's groups."""
 
 
 def add_number(
@@ -20,9 +45,13 @@ def add_number(
     group.add_argument(flag, type=kind, default=default, metavar=metavar, help=text)
 
 
-def add_options(p: argparse.ArgumentParser) -> None:
+def add_options(p: argparse.ArgumentParser, with_topologies: bool = False) -> None:
     """Adds the options of a network, in a group of their own."""
     network = p.add_argument_group("network")
+    p.set_defaults(network=None)
+    if with_topologies:
+        forms = " | ".join(TOPOLOGIES)
+        network.add_argument("--network", metavar="TOPOLOGY", help=f"what joins the ranks: {forms}")
     add_number(network, "--alpha", "5e-6", "seconds per message")
     add_number(network, "--beta", "1e-10", "seconds per byte")
     add_number(network, "--gamma", "0", "seconds to add a byte")
@@ -34,22 +63,48 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def network(options: argparse.Namespace) -> Network:
-    """The network of the options: one level, or two if the link inside a node is given."""
+    """The network of the options: one level, two if the link inside a node is given, or that of
+    --network.
+    """
     alpha, beta, gamma = options.alpha, options.beta, options.gamma
     for name, value in (("alpha", alpha), ("beta", beta), ("gamma", gamma)):
         check_number(name, value)
     per_node, *inner = options.per_node, options.inner_alpha, options.inner_beta
+    shape = named_topology(options.network) if options.network is not None else None
+    if shape is not None:
+        if per_node is not None:
+            raise ValueError(f"{shape.text} says which ranks form a node; leave out --per-node")
+        if not shape.node:
+            if inner != [None, None]:
+                raise ValueError(
+                    f"{shape.text} has no nodes; leave out --inner-alpha, --inner-beta"
+                )
+            return Network(Link(alpha, beta), gamma, topology=shape)
+        per_node = shape.node
+        inner = [
+            far if near is None else near for near, far in zip(inner, (alpha, beta), strict=True)
+        ]
     if per_node is None and inner == [None, None]:
         return Network(Link(alpha, beta), gamma)
     if None in (per_node, *inner):
         raise ValueError(
-            f"two levels need --per-node, --inner-alpha and --inner-beta, got {per_node}, "
-            f"{inner[0]} and {inner[1]}: give the missing ones or leave out all three"
+            "a link inside a node needs --per-node, --inner-alpha and --inner-beta, got "
+            f"{per_node}, {inner[0]} and {inner[1]}: give all three, or none of them"
         )
     check_number("inner-alpha", inner[0])
     check_number("inner-beta", inner[1])
     check_count("per-node", per_node)
-    return Network(Link(alpha, beta), gamma, Link(*inner), per_node)
+    return Network(Link(alpha, beta), gamma, Link(*inner), per_node, topology=shape)
+
+
+def named_topology(text: str) -> Topology:
+    """The topology with this text; raises ValueError for a text or numbers that name none."""
+    for pattern, make in TOPOLOGIES.values():
+        if parts := pattern.fullmatch(text):
+            named = make(*parts.groups())
+            check_count(f"ranks of {text}", named.ranks)
+            return named
+    raise ValueError(f"network {text!r} is none of {', '.join(TOPOLOGIES)}")
 
 
 def check_number(name: str, value: float, least: float = 0) -> None:
@@ -67,6 +122,8 @@ def check_count(name: str, value: int, most: int = MAX_RANKS) -> None:
 def as_text(r: Record) -> str:
     """Formats the parameters of a network, taken from a record."""
     text = f"alpha {r['alpha']:g} s, beta {r['beta']:g} s/B, gamma {r['gamma']:g} s/B"
+    if r["network"] is not None:
+        text += f"; {r['network']}"
     if r["per_node"] is None:
         return text
     inner = f"alpha {r['inner_alpha']:g} s, beta {r['inner_beta']:g} s/B"
@@ -79,6 +136,7 @@ def record(n: Network) -> Record:
         "alpha": n.link.alpha,
         "beta": n.link.beta,
         "gamma": n.gamma,
+        "network": n.topology.text if n.topology else None,
         "per_node": n.per_node if n.inner else None,
         "inner_alpha": n.inner.alpha if n.inner else None,
         "inner_beta": n.inner.beta if n.inner else None,

@@ -18,10 +18,14 @@ LINES = {
     "p2p": ("#56b4e9", "--"),
     "doubling": ("#cc79a7", "-"),
     "halving": ("#e69f00", "-"),
+    "bruck": ("#17a398", "-"),
+    "multiplying": ("#8c564b", "-"),
+    "bucket": ("#0072b2", ":"),
+    "swing": ("#b8a000", "-"),
     "hierarchical": ("#6b4ba1", "-"),
     "p2p-whole": ("#8a8a8a", "--"),
 }
-"""Colour and style of an algorithm's line; ring and p2p cost the same on one level."""
+"""Colour and style of an algorithm's line; ring, p2p and bucket cost the same on one level."""
 
 BY = ("bytes", "ranks")
 """The keys of records that a sweep may vary."""

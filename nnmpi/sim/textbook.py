@@ -10,6 +10,8 @@ a  alpha, a message       b  beta, a byte            g  gamma, adding a byte
 L  log p, rounded up      k  log p, rounded down     f  1 if p is no power of two, else 0
 S  the chunks, of p, in the largest messages of a halving: d + min(d, e) for d = 1, 2, ... 2^(k-1),
    where e = p - 2^k ranks have to sit out
+q  2^k, the ranks that do not sit out
+R  rounds in which four ranks, or groups of another prime factor of p, exchange three messages each
 n  nodes                  h  log2 of the ranks in a full node, rounded up
 a_in and b_in  alpha and beta of the link inside a node, a' and b' in printed formulas
 """
@@ -19,6 +21,7 @@ from math import log2
 from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import levels
+from nnmpi.collectives.combine import factors
 from nnmpi.collectives.price import Network
 
 
@@ -50,6 +53,8 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
         "k": k,
         "f": int(e > 0),
         "S": sum(d + min(d, e) for d in (1 << i for i in range(k))),
+        "q": 1 << k,
+        "R": sum(-(-(f - 1) // 3) for f in factors(p)),
         "n": -(-p // per_node),
         "h": levels(min(p, per_node)),
         "a_in": inner.alpha,
@@ -73,6 +78,8 @@ _ADDITIONS = "additions, which textbooks leave out"
 _SERVER = "the server answers one rank at a time, and each message pays its alpha"
 _LEVELS = "a tree has whole levels: log p is rounded up"
 _FOLD_ROUNDS = "ranks that are not a power of two fold first and unfold last"
+_ROUNDS = "log p rounds are rounded up"
+_FACTORS = "fours are exchanged in a round, other prime factors in more or in a smaller one"
 _FOLD_BYTES = "folding moves whole buffers"
 _UNEVEN = "after folding some ranks answer for two chunks"
 
@@ -118,6 +125,27 @@ ALL_REDUCE = {
             **_HALVING_ADDITIONS,
         },
     ),
+    "bruck": Formulas(
+        "2*a * log_p + 2*(p-1)/p * M*b",
+        "2*L*a + (p-1)/p * M*(2*b+g)",
+        {"2*(L - log_p)*a": _ROUNDS, **_RING_ADDITIONS},
+    ),
+    "multiplying": Formulas(
+        "a * log_p + 2*(p-1)/p * M*b",
+        "2*R*a + (p-1)/p * M*(2*b+g)",
+        {"(2*R - log_p)*a": _FACTORS, **_RING_ADDITIONS},
+    ),
+    "bucket": Formulas("2*(p-1)*a + 2*(p-1)/p * M*b", _RING_PLAN, _RING_ADDITIONS),
+    "swing": Formulas(
+        "2*a * log_p + 2*(p-1)/p * M*b",
+        "2*(k+f)*a + (f + (q-1)/q)*M*(2*b+g)",
+        {
+            "2*(k + f - log_p)*a": _FOLD_ROUNDS,
+            "2*f*M*b": _FOLD_BYTES,
+            "2*(1/p - 1/q)*M*b": "the ranks that remain after folding exchange less",
+            "(f + (q-1)/q)*M*g": _ADDITIONS,
+        },
+    ),
     "hierarchical": Formulas(None, "2*h*a_in + h*M*(2*b_in+g) + 2*(n-1)*a + (n-1)/n * M*(2*b+g)"),
     "p2p-whole": Formulas("(p-1)*(a + M*b)", "(p-1)*(a + M*b + M*g)", _SERVER_ADDITIONS),
 }
@@ -137,6 +165,11 @@ REDUCE_SCATTER = {
         "(k+2*f)*a + (f + (S+f)/p)*M*b + (f + S/p)*M*g",
         _HALVES | _HALVING_ADDITIONS,
     ),
+    "bruck": Formulas(
+        "a * log_p + (p-1)/p * M*b",
+        "L*a + (p-1)/p * M*(b+g)",
+        {"(L - log_p)*a": _ROUNDS, **_RING_ADDITIONS},
+    ),
 }
 
 _GATHER_TEXTBOOK = "a * log_p + (p-1)*m*b"
@@ -150,6 +183,7 @@ ALL_GATHER = {
     "ring": _GATHER,
     "p2p": _GATHER,
     "halving": Formulas(_GATHER_TEXTBOOK, "(k+2*f)*a + (f + (S+f)/p)*M*b", _HALVES),
+    "bruck": Formulas(_GATHER_TEXTBOOK, "L*a + (p-1)*m*b", {"(L - log_p)*a": _ROUNDS}),
 }
 
 _TREE_TEXTBOOK, _TREE_LEVELS = "a * log_p + log_p * M*b", {"(L - log_p)*(a + M*b)": _LEVELS}

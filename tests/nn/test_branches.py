@@ -49,7 +49,7 @@ def test_branches_with_inputs_of_their_own() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="join='add' is none of sum, mean, concat, stack"):
+    with pytest.raises(ValueError, match="join='add' must be one of sum, mean, concat, stack"):
         two("add")
     with pytest.raises(ValueError, match="dim=0 is the axis of the samples"):
         two("concat", dim=0)

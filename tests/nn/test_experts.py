@@ -107,7 +107,7 @@ def test_bad_arguments() -> None:
         layer(top_k=6)
     with pytest.raises(ValueError, match=r"capacity_factor=0 must be above 0, and auxiliary=0\.01"):
         layer(capacity_factor=0)
-    with pytest.raises(ValueError, match="activation='tanh' is none of gelu"):
+    with pytest.raises(ValueError, match="activation='tanh' must be one of gelu"):
         layer(activation="tanh")
     with pytest.raises(ValueError, match=r"input of shape \(2, 3\): it takes \(N, 4\)"):
         layer()(nnmpi.tensor(samples(2, 3)))

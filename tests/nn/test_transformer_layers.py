@@ -298,7 +298,7 @@ def test_an_encoder_is_copied_and_pickled() -> None:
         ),
         (
             lambda: nn.TransformerEncoderLayer(6, 2, activation="swish"),
-            "activation 'swish' is none of relu, gelu",
+            "activation 'swish' must be one of relu, gelu",
         ),
         (lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(6, 2), 0), "num_layers=0"),
     ],

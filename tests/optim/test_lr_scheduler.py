@@ -46,7 +46,7 @@ def test_rates_are_pytorchs(case: str) -> None:
 
 def test_what_is_left_out_names_what_to_write() -> None:
     for name in ("ReduceLROnPlateau", "OneCycleLR"):
-        with pytest.raises(AttributeError, match=rf"no {name}: write LambdaLR\(optimizer, f\)"):
+        with pytest.raises(AttributeError, match=rf"no {name}: use LambdaLR\(optimizer, f\)"):
             getattr(optim.lr_scheduler, name)
     with refused("2 functions for 1 groups"):
         optim.lr_scheduler.LambdaLR(optim.SGD(nn.Linear(2, 2).parameters()), [abs, abs])

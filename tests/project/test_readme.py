@@ -114,6 +114,7 @@ def test_simulations_are_understood(command, capsys):
         "gemm": "where 2-D wins",
         "sync": "asp",
         "layout": "tp 3",
+        "goodput": "closed form",
     }
     assert words[command.split()[0]] in capsys.readouterr().out
 

@@ -61,11 +61,11 @@ def test_without_a_layout_that_fits_the_checkpoint_is_named(
     assert lost is None
     for text in left:
         assert text is not None
-        assert "the others cannot go on" in text
+        assert "the others cannot continue" in text
         assert "no layout fits 2 ranks" in text
         checkpoint = f"{tmp_path}/step-00000002"
         assert text.startswith(f"{checkpoint}: ")
-        assert text.endswith(f"; --resume goes on from {checkpoint}")
+        assert text.endswith(f"; --resume continues from {checkpoint}")
 
 
 def test_without_a_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_without_a_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> 
     options = {**COMMON, "pp": 2, "tp": 2, "micro_batches": 3, "checkpoint_dir": str(tmp_path)}
     for text in filter(None, killed_at_step_5(options, 3, 4)):
         assert text.startswith("None: ")
-        assert "nothing is left to go on from: no checkpoint in" in text
+        assert "there is nothing to continue from: no checkpoint in" in text
 
 
 def test_an_error_of_the_run_ends_spare_ranks_too() -> None:

@@ -103,7 +103,7 @@ def test_the_other_workers_begin_the_epoch_again(sync: str) -> None:
     assert lost is None
     event = left.recovered[0]
     assert event["layout"].endswith(
-        "positions of workers in their data count for as many workers only"
+        "workers begin at new positions in the data, since their number has changed"
     )
     begun = event["step"] // 5  # of five steps each
     assert left.told.epochs == server.told.epochs

@@ -42,7 +42,7 @@ def test_a_run_takes_the_layout_that_is_found(tmp_path: Path) -> None:
     error = done["plan"]["predicted_seconds"] / done["plan"]["measured_seconds"] - 1
     assert done["plan"]["error"] == pytest.approx(error)
     assert f"plan: {start['plan']['layout']}, chosen among " in as_text(start)
-    assert " ms a step, predicted " in as_text(done)
+    assert " ms per step, predicted " in as_text(done)
 
 
 def test_layouts_fit_into_memory_or_ranks_swap(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_generates_no_text(text: str) -> None:
         with Trainer(Config(**options(text, cp=2)), comm=comm) as trainer:
             trainer.generate([1])
 
-    with refused("no text is generated with cp 2: a new token is one position"):
+    with refused("cannot generate text with cp 2: a new token is one position"):
         thread_ranks.run(2, along_cp)
 
     def differing(comm: Comm) -> None:

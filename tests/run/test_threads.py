@@ -30,7 +30,8 @@ def test_the_command_sets_the_number(
     start = done.events[0]
     assert numbers == set_to
     assert start["blas"]["threads"] == set_to[-1]
-    assert start["blas"]["why"] == f"the products of this model pay for {set_to[-1]} of 2 cores"
+    why = f"the matrix products of this model are large enough for {set_to[-1]} of 2 cores"
+    assert start["blas"]["why"] == why
     assert start["advice"] == []
 
 

@@ -38,7 +38,7 @@ def test_an_optimizer_with_a_part_of_the_state_cannot_continue_alone() -> None:
         trainer = Trainer(Config(steps=2, allreduce="shared"), small, rows(), comm)
         trainer.fit(NullReport())
         trainer.close()
-        with refused("state of a part of the parameters only", "create another optimizer"):
+        with refused("state for only a part of the parameters", "create another optimizer"):
             trainer.optimizer.step()
 
     threads.run(2, rank)

@@ -95,10 +95,34 @@ def test_two_levels(simulator: Any) -> None:
     assert "textbook" not in simulator(f"{RING} {network}").out
 
 
+TEXTS = {  # options -> what the heading says
+    "--network torus:4x4": "gamma 0 s/B; torus:4x4\n",
+    "--network fat-tree:8:2": "gamma 0 s/B; fat-tree:8:2\n",
+    "--network rails:8": "; rails:8; in nodes of 8: alpha 5e-06 s, beta 1e-10 s/B\n",
+    "--network rails:4 --inner-beta 1e-11": "; in nodes of 4: alpha 5e-06 s, beta 1e-11 s/B\n",
+}
+
+
+@pytest.mark.parametrize("options", TEXTS)
+def test_a_topology_is_named_in_the_heading(simulator: Any, options: str) -> None:
+    assert TEXTS[options] in simulator(f"--ranks 16 --bytes 1MB {options}").out
+    drawing = simulator(f"--ranks 16 --bytes 1MB --algorithm ring --draw {options}").out
+    assert TEXTS[options] in drawing
+    row = json.loads(simulator(f"--ranks 16 --bytes 1MB --algorithm ring --json {options}").out)
+    assert row["network"] == options.split()[1]
+
+
+def test_steps_of_a_round_are_numbered_by_port(simulator: Any) -> None:
+    out = simulator("--algorithm bucket --ranks 2 --bytes 1MB --draw").out
+    assert re.findall(r"^(\d\.\d)  ", out, re.M) == ["0.0", "0.1", "1.0", "1.1"]
+
+
 def test_on_one_rank_every_algorithm_takes_no_time(simulator: Any) -> None:
     result = simulator("--ranks 1 --bytes 0")
     assert result.status == 0
-    assert [line.split()[1:4] for line in result.out.splitlines()[3:]] == [["0", "s", "1.00"]] * 8
+    assert [line.split()[1:4] for line in result.out.splitlines()[3:]] == [
+        ["0", "s", "1.00"]
+    ] * len(collective.PRICED)
 
 
 # ---- drawings
@@ -132,7 +156,7 @@ def test_a_drawing_has_one_column_per_rank_and_two_lines_per_round(operation: st
         picture = draw(plan, p, o.claim)
         lines = [line for line in picture.splitlines() if not line.startswith("--")]
         assert len(lines) == 2 + 2 * plan.rounds(p)
-        assert p > 8 or max(map(len, lines)) <= 120
+        assert p > 8 or plan.chunks(p) > p or max(map(len, lines)) <= 120
         if operation in ("all-reduce", "all-gather", "broadcast") and p > 1:
             full = digit(p if operation == "all-reduce" else 1) * plan.chunks(p)
             assert lines[-1].split() == [full] * p
@@ -212,7 +236,14 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "--ranks 4 --bytes 1 --operation reduce --algorithm ring",
         ("'ring' of reduce", "tree, ps"),
     ),
-    "half a network": (f"{RING} --per-node 2", ("inner-alpha", "None", "leave out all three")),
+    "half a network": (
+        f"{RING} --per-node 2",
+        ("inner-alpha", "None", "give all three, or none of them"),
+    ),
+    "a torus of nodes": (f"{RING} --network torus:2x2 --per-node 2", ("leave out --per-node",)),
+    "a torus inside": (f"{RING} --network torus:4 --inner-beta 1", ("leave out --inner-alpha",)),
+    "too small a torus": (f"{RING} --network torus:3", ("torus:3 has 3 ranks, not 4",)),
+    "no topology": (f"{RING} --network hypercube:2", ("'hypercube:2' is none of fat-tree:K",)),
     "empty nodes": (f"{RING} --per-node 0 --inner-alpha 0 --inner-beta 0", ("from 1",)),
     "a drawing too wide": (
         "--ranks 17 --bytes 1 --algorithm ring --draw",

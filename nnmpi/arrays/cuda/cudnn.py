@@ -92,7 +92,7 @@ def version() -> str:
     """Returns the version of cuDNN, or says what computes instead of it."""
     front_end = library()
     if front_end is None:
-        return "none: convolutions by im2col, attention by products"
+        return "not used: convolutions use im2col, and attention uses matrix products"
     return str(front_end.backend_version())
 
 
@@ -114,7 +114,7 @@ def run(operation: CudnnOperation, arrays: Sequence[Array]) -> None:
 
 
 def _device_and_thread(xp: Any) -> tuple[int, int]:
-    """Returns the numbers of this device and thread; ranks that are threads must not share a
+    """Returns the numbers of this device and thread, since threads must not share a cuDNN
     handle."""
     return int(xp.cuda.runtime.getDevice()), get_ident()
 

@@ -89,8 +89,7 @@ def _compiles(xp: Any) -> bool:
 
 
 def are_dense(dtype: Any, *arrays: Array | None) -> bool:
-    """True if all arrays but None have this dtype, are contiguous, and are neither empty nor too
-    large."""
+    """True if all arrays but None have this dtype, are contiguous, not empty and not too large."""
     return all(
         a is None or (a.dtype == dtype and a.flags.c_contiguous and 0 < a.size < MOST_NUMBERS)
         for a in arrays

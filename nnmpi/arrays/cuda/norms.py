@@ -79,6 +79,7 @@ def _columns(
     if not (fits(first) and plain and outs_fit and all(a.shape == first.shape for a in numbers)):
         return NotImplemented
     R, T, groups = parts_of(P), type_of(first.dtype), -(-C // COLUMNS)
+    # if there is one part, it is the result, and needs no second stage
     plain = R == 1 and all(out.dtype == np.float32 for out in wanted)
     xp, n = xp_of(first), N * C
     parts = outs if plain else [None if o is None else xp.empty((R, N, C), "float32") for o in outs]
@@ -135,7 +136,8 @@ def column_sum_loop(g: Array, out: Array) -> Any:
 
 
 def _of_channels(name: str, wide: Sequence[Array], w: Array | None, args: Sequence[Any]) -> Any:
-    """Launches a kernel on float32 statistics, and weights of any supported dtype."""
+    """Launches a kernel on float32 statistics and weights of any supported dtype, one element per
+    channel; returns NotImplemented for arrays that do not fit."""
     if not fits(wide[0]) or not are_dense(np.float32, *wide):
         return NotImplemented
     if w is not None and (not fits(w) or not are_dense(w.dtype, w)):

@@ -35,7 +35,8 @@ class Matrices(NamedTuple):
 
 
 def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
-    """Computes `products_loop` of the table, also for matrices along several axes."""
+    """Computes the table's kernel `products_loop` by cuBLAS, also for matrices along several
+    axes."""
     if not is_half(A.dtype) or of(A).is_host or A.dtype != B.dtype or C.dtype.name not in TYPES:
         return NotImplemented
     if not C.size:
@@ -56,8 +57,7 @@ def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
 
 
 def _matrices(a: Array) -> Matrices | None:
-    """Finds the memory order of an array's matrices; None if neither rows nor columns are
-    adjacent."""
+    """Finds the memory order of an array's matrices; None if neither is contiguous."""
     rows, columns = a.shape[-2:]
     down, right = (s // a.itemsize for s in a.strides[-2:])
     ld = down if rows > 1 else columns
@@ -78,8 +78,7 @@ def _read(a: Array, lead: tuple[int, ...]) -> Matrices:
 
 
 def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
-    """Multiplies matrices, with one cuBLAS call for all those that follow at a constant
-    distance."""
+    """Multiplies matrices, with one cuBLAS call for all at a constant distance."""
     xp = xp_of(c.array)
     blas, handle = xp.cuda.cublas, xp.cuda.get_cublas_handle()
     (m, k), n = a.array.shape[-2:], c.array.shape[-1]
@@ -115,6 +114,7 @@ def _batches(
     """
     axes = list[tuple[int, ...]]()
     for n, *distances in zip(lead, *strides, strict=True):
+        # axes that continue each other at one distance in all arrays are one axis
         if n > 1 and axes and all(o == n * i for o, i in zip(axes[-1][1:], distances, strict=True)):
             axes[-1] = (axes[-1][0] * n, *distances)
         elif n > 1:

@@ -60,8 +60,7 @@ kernel. A context variable, since ranks may be threads.
 
 
 def float_type(x: Array) -> Any:
-    """Returns the dtype of x if it is a float, else the float dtype that x's integers are computed
-    in."""
+    """Returns the dtype of x if it is a float, else the float dtype for x's integers."""
     return np.result_type(x.dtype, np.float16) if x.dtype.kind in "biu" else x.dtype
 
 

@@ -150,6 +150,7 @@ def attention_gradients(
         samples, heads, queries, keys = tile
         rows, seen = (samples, heads, slice(None), queries), (samples, heads, keys)
         head_gradients = dk[samples, heads], dv[samples, heads]
+        # tiles of a head come in the order of queries: its first one clears the sums
         if not queries.start:
             sums = [_zeros(d) for d in head_gradients]
         operands = q[rows], k[seen], v[seen], y[rows], lse[rows], dy[rows], dq[rows]

@@ -77,7 +77,7 @@ class Cudnn:
         return covered.reshape(len(z), h, f, v, f, z.shape[3]).transpose(2, 4, 0, 1, 3, 5)
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y (N, h, v, O) of all images."""
+        """Writes the outputs y (N, h, v, O) of all images, after bias, ReLU and pooling."""
         z = y if self.f == 1 else self.xp.empty(self.spec.y, y.dtype)
         self._run(cudnn.FORWARD, self.x, self.filter, z)
         if self.f == 1:
@@ -88,7 +88,7 @@ class Cudnn:
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Writes those of dx, dw and db that are not None, from the gradient g of y."""
+        """Writes dx, dw and db, from the gradient g of y; each may be None in `shared`."""
         dz = epilogue.masked(g, y, None)
         if shared.db is not None:
             column_sum(dz.reshape(-1, dz.shape[3]), shared.db)
@@ -120,10 +120,10 @@ class Cudnn:
         return dw.transpose(1, 2, 3, 0)
 
     def begin_backward(self, needs_dx: bool) -> None:
-        """Does nothing: part of the interface of convolution methods."""
+        """Does nothing; other convolution methods prepare their weights here."""
 
     def release(self) -> None:
-        """Does nothing: part of the interface of convolution methods."""
+        """Does nothing; other convolution methods free memory here."""
 
 
 CONVOLUTIONS = {"auto": (2, 4), "winograd2": (2,), "winograd4": (4,), "im2col": ()}

@@ -100,8 +100,8 @@ class Depthwise(Im2col):
             depthwise_outputs(images, weights[m], part, *self.steps)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Writes dx[s] and adds to dw, unless they are None, from the gradient dz (T, O) of images
-        x[s]."""
+        """Writes dx[s] and adds to dw, from the gradient dz (T, O) of images x[s]; each may be
+        None."""
         if dw is not None:
             multiples = self._multiples(dw)
             for m, images, part in self._parts(self._padded(s), dz):

@@ -110,10 +110,10 @@ def relu_gradient_loop(g: Array, y: Array, out: Out) -> None:
 def outputs(
     z: Array, y: Array, largest: Array | None, rows: RowConstants, covers: tuple[int, int]
 ) -> None:
-    """Writes y (n, h, w, O) from raw outputs z: pool, crop what tiles add, bias, ReLU.
+    """Writes a convolution's outputs y (n, h, w, O) from raw outputs z: pool, crop, bias, ReLU.
 
     If `largest` is given, z is (2, 2, ...), pooling windows first, and else has the order of
-    images. `covers` is the height and width that z covers, after pooling.
+    images. `covers` is the height and width that the tiles z cover, after pooling.
     """
     xp, (n, h, w, O) = xp_of(y), y.shape
     is_whole = (h, w) == covers
@@ -145,8 +145,10 @@ def masked(g: Array, y: Array | None, db: Array | None) -> Array:
 
 
 def spread(g: Array, largest: Array | None, dz: Array, covers: tuple[int, int]) -> None:
-    """Writes dz, in the layout of raw outputs, from the gradient g (n, h, w, O) that `masked`
-    returned."""
+    """Writes dz, in the layout of raw outputs, from the gradient g (n, h, w, O) before ReLU.
+
+    It is the transpose of pooling and cropping in `outputs`.
+    """
     n, h, w, O = g.shape
     if (h, w) != covers:
         g = _grown(g, (n, *covers, O))

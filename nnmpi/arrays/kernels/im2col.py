@@ -76,7 +76,7 @@ class Im2col:
         self.padded = self._zeros(0 if self.unpadded else chunk, x.dtype)
 
     def _zeros(self, n: int, dtype: Any) -> Array:
-        """Makes n padded images of zeros, (n, Hp, Wp, C); narrow images lie in memory as planes."""
+        """Makes n padded images of zeros, (n, Hp, Wp, C); narrow images are stored as planes."""
         (_, H, W, C), (rows, columns) = self.x.shape, self.windows
         size = (rows.padded(H), columns.padded(W))
         if not self.narrow:
@@ -112,8 +112,8 @@ class Im2col:
         return self.padded[:n]
 
     def _columns(self, s: slice) -> Array:
-        """Returns the columns (groups, T, kh*kw*C) of images x[s]; narrow ones lie transposed in
-        memory."""
+        """Returns the columns (groups, T, kh*kw*C) of images x[s]; narrow ones are stored
+        transposed."""
         if s.start in self.kept:
             return self.kept[s.start]
         places = self._places(self._padded(s))
@@ -166,7 +166,7 @@ class Im2col:
             self.padded = self._zeros(0, self.x.dtype)
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y of images x[s]."""
+        """Writes the outputs y of images x[s], after bias, ReLU and pooling."""
         if self._is_whole(y) and y.dtype == self.sums:
             self.forward(s, y.reshape(-1, y.shape[3]))
             epilogue.bias_relu(y, rows)
@@ -182,7 +182,8 @@ class Im2col:
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Writes dx[s] and adds to dw and db, those that are not None, from the gradient g of y."""
+        """Writes dx[s] and adds to dw and db, from the gradient g of y; each may be None in
+        `shared`."""
         g = epilogue.masked(g, y, shared.db)
         dz = g.reshape(-1, g.shape[3])
         if not self._is_whole(g):
@@ -192,8 +193,8 @@ class Im2col:
         self.backward(s, dz, shared.dx, shared.dw)
 
     def backward(self, s: slice, dz: Array, dx: Array | None, dw: Array | None) -> None:
-        """Writes dx[s] and adds to dw, unless they are None, from the gradient dz (T, O) of images
-        x[s]."""
+        """Writes dx[s] and adds to dw, from the gradient dz (T, O) of images x[s]; each may be
+        None."""
         w, dz = self._grouped(self.w.reshape(-1, self.w.shape[3])), self._grouped(dz)
         if dw is not None:
             total = self._grouped(dw.reshape(-1, dw.shape[3]))
@@ -238,8 +239,10 @@ def direct_outputs(
     zero: Array | None,
     stride: int,
 ) -> None:
-    """Writes y (n, h, w, O) of padded images x (n, H, W, C) and w (kh, kw, C, O), after the
-    epilogue."""
+    """Writes the outputs y (n, h, w, O) of a convolution of padded images, with its epilogue.
+
+    x (n, H, W, C)    w (kh, kw, C, O)    bias, zero: see `RowConstants`; largest: see `pool_loop`
+    """
     method = _im2col(x, w, stride, largest is not None)
     method.outputs(slice(0, len(x)), y, largest, RowConstants(bias, zero))
 
@@ -254,7 +257,8 @@ def direct_gradients(
     dw: InOut,
     stride: int,
 ) -> None:
-    """Adds the gradients of the weights and the bias to dw and db, from the gradient g of y."""
+    """Adds the gradients of a convolution's weights and bias to dw and db, from the gradient g of
+    y."""
     method = _im2col(x, dw, stride, largest is not None)
     method.gradients(slice(0, len(x)), g, y, largest, Gradients(None, dw, db))
 
@@ -265,9 +269,9 @@ def _im2col(x: Array, w: Array, stride: int, pool: bool) -> Im2col:
 
 
 class Direct(Im2col):
-    """Convolution by products of rows of pixels as they lie in memory.
+    """Convolution by products of rows of pixels in place, without columns.
 
-    Padded images are kept for the backward pass, and there are no columns.
+    Padded images are kept for the backward pass.
     """
 
     narrow_up_to = 0  # channels are last
@@ -283,14 +287,16 @@ class Direct(Im2col):
         return compiled and plain and few and undilated
 
     def outputs(self, s: slice, y: Array, largest: Array | None, rows: RowConstants) -> None:
-        """Writes the outputs y of images x[s], by the compiled kernel."""
+        """Writes the outputs y of images x[s] by the compiled kernel, after bias, ReLU and
+        pooling."""
         x = self.kept[s.start] = self._padded(s).copy()
         direct_outputs(x, self.w, y, largest, *rows, self.windows[0].stride)
 
     def gradients(
         self, s: slice, g: Array, y: Array | None, largest: Array | None, shared: Gradients
     ) -> None:
-        """Writes dx[s] and adds to dw and db, those that are not None, from the gradient g of y."""
+        """Writes dx[s] and adds to dw and db, from the gradient g of y; each may be None in
+        `shared`."""
         if shared.dw is not None or shared.db is not None:
             dw = self.new_dw() if shared.dw is None else shared.dw
             x = self.kept[s.start]

@@ -60,16 +60,17 @@ That holds for outputs, and for gradients of weights with at most this many rows
 
 
 def outputs(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
-    """Writes y = x @ w.T + b, then ReLU if `relu`, by the fastest way for these sizes."""
+    """Writes a linear layer's y = x @ w.T + b, then ReLU if `relu`, by the fastest way for its
+    size."""
     linear_outputs(x, w, b, y, relu, prefers_compiled(len(x), *w.shape))
 
 
 def gradients(
     g: Array, w: Array, x: Array | None, dx: Array | None, dw: Array | None, db: Array | None
 ) -> None:
-    """Writes those of dx, dw and db that are not None, from the gradient g of y before ReLU.
+    """Writes the gradients dx, dw and db of a linear layer, from the gradient g of y before ReLU.
 
-    Each is computed by the fastest way for its size. Without dw, x is not read and may be None.
+    Each may be None, and is computed by the fastest way for its size. Without dw, x may be None.
     """
     most = OWN_PRODUCTS.get(native.INSTRUCTIONS, 0)
     if dw is not None and len(g) <= most and prefers_compiled(len(g), *w.shape):
@@ -94,7 +95,10 @@ def prefers_compiled(n: int, K: int, O: int) -> bool:
 
 @partial(kernel, narrow=True)
 def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, large: bool) -> None:
-    """`outputs`; large: whether compiled loops compute products of any size."""
+    """Writes the outputs y of a linear layer with bias b and ReLU, both optional.
+
+    With `large` the compiled loops also compute large products.
+    """
     dot(x, w.T, y)
     bias_relu_loop(y, b, constant((len(w),), 0.0, y.dtype, xp_of(x)) if relu else None)
 
@@ -109,7 +113,10 @@ def linear_gradients(
     db: Out | None,
     large: bool,
 ) -> None:
-    """Writes those of dx, dw and db that are not None; `large` is that of `linear_outputs`."""
+    """Writes the gradients dx, dw and db of a linear layer; each may be None.
+
+    With `large` the compiled loops also compute large products.
+    """
     if dx is not None:
         dot(g, w, dx)
     if dw is not None:
@@ -143,7 +150,7 @@ def mlp_gradients(
     dws: Sequence[Out | None],
     dbs: Sequence[Out | None],
 ) -> None:
-    """Writes the gradients of an MLP that are not None, from the gradient g of its last outputs."""
+    """Writes the gradients of an MLP, from the gradient g of its last outputs; each may be None."""
     for i in reversed(range(len(ws))):
         g = relu_gradient(g, ys[i]) if relus[i] else g
         inputs = ys[i - 1] if i else x

@@ -189,7 +189,8 @@ def rms_norm_loop(x: Array, w: Array | None, eps: float, r: Out, y: Out) -> None
 
 @kernel
 def rms_norm_gradient_loop(g: Array, x: Array, w: Array | None, r: Array, dx: Out) -> None:
-    """Writes dx = e r - x r^3 mean(e x), with e = g w."""
+    """Writes the gradient of RMSNorm for its input, e r - x r^3 mean(e x) per row, with e = g w (g
+    without a weight); g is the gradient of the output, r is 1 / rms of each row."""
     xp = xp_of(x)
     e = g if w is None else g * w
     shift = xp.multiply(e, x, dtype=r.dtype).mean(axis=1) * r * r * r

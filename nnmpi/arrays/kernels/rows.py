@@ -64,7 +64,7 @@ def add_sorted_loop(to: InOut, rows: Array, order: Array, g: Array) -> None:
 
 
 def _sums_so_far(g: Array, rows: Array, shape: tuple[int, ...]) -> Array:
-    """Returns the running sums of g over each run of equal, sorted rows."""
+    """Returns the inclusive prefix sums of g within each run of equal, sorted rows."""
     xp, step = xp_of(g), 1
     while step < len(rows):
         same = (rows[step:] == rows[:-step]).reshape(shape)

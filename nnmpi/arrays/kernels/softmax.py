@@ -68,7 +68,7 @@ def scores_gradient_loop(
 
 
 def softmax_backward(p: Array, dp: Array, delta: Array, scale: float) -> None:
-    """Replaces dp by scale p (dp - delta), the gradient of scores times `scale`."""
+    """Replaces dp, the gradient of probabilities p, by scale p (dp - delta), that of the scores."""
     dp -= delta[..., None]
     dp *= p
     dp *= scale

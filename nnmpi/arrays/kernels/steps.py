@@ -100,6 +100,7 @@ def _chunks(
     scratch = [xp.empty(min(size, total), p.dtype) for _ in range(scratches)]
     half_values = [] if values is None else [values]
     changed = [*{id(a): a for a in (p, *arrays[2:], *half_values)}.values()]
+    # the host launches the step before it knows the decision: keep what may be put back
     copies = [a.copy() for a in changed] if (is_decided := is_array(factor)) else []
     for start in range(0, total, size):
         part = slice(start, min(start + size, total))
@@ -159,7 +160,7 @@ def adam_loop(
     shrink: float,
     factor: float,
 ) -> None:
-    """Makes the step of `adam`: p is multiplied by `shrink`, then decay * p is added to g."""
+    """Computes the step of `adam`: p *= shrink, then g + decay * p takes the place of g."""
     xp, arrays = xp_of(p), (p, g, M, V, V if largest is None else largest)
     for P, G, m, v, top, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if shrink != 1:
@@ -202,7 +203,8 @@ def sgd_loop(
     direct: bool,
     factor: float,
 ) -> None:
-    """Makes the step of `sgd`: p -= lr g, if `direct`, and p -= rate velocity, if there is one."""
+    """Computes the step of `sgd`: p -= lr g, if `direct`, and p -= rate velocity, if there is
+    one."""
     xp, arrays = xp_of(p), (p, g, p if velocity is None else velocity)
     for P, G, v, t in _chunks(*arrays, mixed=MixedStep(values, factor)):
         if decay:
@@ -253,7 +255,7 @@ def rmsprop_loop(
     momentum: float,
     factor: float,
 ) -> None:
-    """Makes the step of `rmsprop`; `rest` is 1 - alpha."""
+    """Computes the step of `rmsprop`; `rest` is 1 - alpha."""
     xp = xp_of(p)
     arrays = (p, g, squares, p if velocity is None else velocity, p if mean is None else mean)
     mixed = MixedStep(values, factor)
@@ -287,8 +289,7 @@ def rmsprop_loop(
 
 @kernel
 def squares_loop(g: Array, factor: float, sums: Out) -> None:
-    """Writes the sums of squares of factor * g, one for each BLOCK_OF_SQUARES elements of the flat
-    g.
+    """Writes the sums of squares of factor * g, one for each BLOCK_OF_SQUARES elements of flat g.
 
     If g has 16 bits, the sums are in float32.
     """

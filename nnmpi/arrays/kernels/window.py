@@ -53,6 +53,7 @@ class Window(NamedTuple):
         The last output may read padding, if it begins within the inputs or the padding before them.
         """
         outputs = -(-(size + self.before + self.after - self.span) // self.stride) + 1
+        # as in PyTorch, no window begins in the padding after the inputs
         if (outputs - 1) * self.stride >= size + self.before:
             outputs -= 1
         needed = (outputs - 1) * self.stride + self.span - size - self.before

@@ -189,8 +189,7 @@ class MetaArray(np.ndarray):
 
 
 def new_array(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -> MetaArray:
-    """Makes an array without data; `order` lists its axes as they lie in memory, by default in C
-    order."""
+    """Makes an array without data; `order` lists its axes in memory order, by default C order."""
     dtype = np.dtype(dtype)
     byte_strides = strides(shape, dtype.itemsize, range(len(shape)) if order is None else order)
     nbytes = prod(shape) * dtype.itemsize
@@ -199,7 +198,7 @@ def new_array(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = No
     except (OSError, OverflowError):
         raise MemoryError(
             f"an array of shape {tuple(shape)} and type {dtype} has {nbytes / 1e12:,.1f} TB, more "
-            "addresses than this process may have; take a smaller model or batch"
+            "address space than this process may have; use a smaller model or batch"
         ) from None
     array = MetaArray(shape, dtype, memory, 0, byte_strides)
     if (live := counting.get()) is not None:

@@ -79,8 +79,7 @@ def _full_like(a: Any, value: Any, *args: Any, **options: Any) -> Any:
 
 @_register(np.einsum)
 def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any) -> Any:
-    """Computes np.einsum of arrays without data; a view where einsum of small examples makes
-    one."""
+    """Computes np.einsum of arrays without data; a view if einsum of small examples makes one."""
     terms, arrow, output = equation.partition("->")
     if not arrow or "." in equation:
         refuse(f"numpy.einsum of {equation}")
@@ -143,13 +142,13 @@ class Namespace:
         return self.empty(shape, np.asarray(value).dtype if dtype is None else dtype)
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
-        """Returns the array itself, or in this dtype; an array with data keeps them."""
+        """Returns a MetaArray itself, or in this dtype; converts anything else by `np.asarray`."""
         if not isinstance(a, MetaArray):
             return np.asarray(a, dtype)
         return a if dtype is None else a.astype(dtype, copy=False)
 
     def array(self, a: Any, dtype: Any = None) -> Any:
-        """Returns a copy; an array with data keeps them."""
+        """Returns a copy, with the data of an array that has data."""
         return a.astype(dtype or a.dtype) if isinstance(a, MetaArray) else np.array(a, dtype)
 
     def ascontiguousarray(self, a: Any, dtype: Any = None) -> Any:

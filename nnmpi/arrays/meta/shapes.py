@@ -1,4 +1,4 @@
-"""The shapes that NumPy's functions return, and how arrays without data lie in memory.
+"""The shapes that NumPy's functions return, and the memory layout of arrays without data.
 
 Arguments that do not fit raise NumPy's own error.
 """
@@ -154,8 +154,7 @@ def _axis_order(shape: Shape, strides: Shape) -> tuple[int, ...]:
 
 
 def strides(shape: Sequence[int], itemsize: int, order: Iterable[int]) -> tuple[int, ...]:
-    """Returns the strides in bytes of an array without gaps whose axes lie in this order in
-    memory."""
+    """Returns the strides in bytes of a gapless array with its axes in this memory order."""
     by_axis, step = [0] * len(shape), itemsize
     for k in reversed([*order]):
         by_axis[k] = step

@@ -38,7 +38,7 @@ from nnmpi.arrays.native.instructions import NEEDS, available
 
 
 def setting_error() -> str:
-    """Returns an error message if NNMPI_NATIVE is neither a switch nor an instruction set; else
+    """Returns an error message if NNMPI_NATIVE is neither a switch nor an instruction set, or
     ""."""
     if (value := os.environ.get("NNMPI_NATIVE", "")) in ("", "0", "1", *NEEDS):
         return ""
@@ -52,8 +52,7 @@ def check() -> None:
 
 
 def modules(wanted: str = "") -> Iterator[tuple[str, ModuleType]]:
-    """Yields the compiled modules that this processor can run, by instruction set, the best one
-    first."""
+    """Yields the compiled modules that this processor can run, by instruction set, best first."""
     names, has = [*NEEDS], available()
     best = names.index(wanted) if wanted in names else 0
     for name in names[best:] if wanted != "0" else ():
@@ -73,8 +72,7 @@ def kernel(name: str) -> Callable[..., Any] | None:
 
 
 def missing() -> str:
-    """Says where compiled kernels are missing and what to do; "" if they are loaded or not
-    wanted."""
+    """Says where compiled kernels are missing and what to do; "" if they are loaded or disabled."""
     setting = os.environ.get("NNMPI_NATIVE")
     if _module is not None or setting == "0":
         return ""
@@ -86,12 +84,12 @@ def missing() -> str:
     remedy = "install nnmpi again"
     if (folder / "module.c").exists():  # the sources
         remedy = (
-            f"pip install -e {folder.parents[1]} builds them, and an installed nnmpi has its own, "
-            "if Python starts in another folder"
+            f"build them with pip install -e {folder.parents[1]}; or, if an nnmpi that has them is "
+            "installed, start Python outside the checkout"
         )
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         remedy = f"install a C compiler, such as gcc; then {remedy}"
-    return f"compiled kernels: {reason}, so NumPy computes, at about half the speed: {remedy}"
+    return f"compiled kernels: {reason}; NumPy is used instead, at about half the speed: {remedy}"
 
 
 COST_OF_HALVES: Mapping[str, Mapping[str, tuple[float, float]]] = {
@@ -108,6 +106,6 @@ def cost_of_halves(dtype: str) -> str:
     by = "NumPy" if INSTRUCTIONS == "none" else "kernels without AVX2"
     least, most = costs[dtype]
     return (
-        f"{dtype} by {by}: a step takes {least:g} to {most:g} times as long as in float32: "
-        "--dtype float32, or compiled kernels on a processor with AVX2, are faster"
+        f"{dtype} with {by}: a step takes {least:g} to {most:g} times as long as in float32; use "
+        "--dtype float32, or compiled kernels on a processor with AVX2"
     )

@@ -66,7 +66,7 @@ class Kernel:
         is_on_host = isinstance(args[0], np.ndarray)
         if self.cuda and not is_on_host and self.cuda(*args) is not NotImplemented:
             return
-        if is_meta(*args):
+        if is_meta(*args):  # without data there is nothing to compute
             return
         widens = on_host_in_16_bits if self.narrow else in_16_bits
         if not self.composed and widens(args[0]):

@@ -48,7 +48,7 @@ def _check_bits(symbol: str, *values: Array) -> None:
             )
 
 
-def _of_floats(name: str) -> Callable[[Array], Result]:
+def _predicate(name: str) -> Callable[[Array], Result]:
     """Makes the op for a NumPy predicate such as isnan."""
 
     def op(a: Array) -> Result:
@@ -58,7 +58,7 @@ def _of_floats(name: str) -> Callable[[Array], Result]:
     return op
 
 
-isnan, isinf, isfinite = _of_floats("isnan"), _of_floats("isinf"), _of_floats("isfinite")
+isnan, isinf, isfinite = _predicate("isnan"), _predicate("isinf"), _predicate("isfinite")
 
 
 def any(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:

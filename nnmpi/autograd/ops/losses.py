@@ -34,8 +34,9 @@ class Labels(NamedTuple):
 
     @classmethod
     def of(cls, labels: Array, weight: Array | None, ignore_index: int, dtype: Any) -> "Labels":
-        """Flattens labels and looks up their weights, 1 by default; `dtype` is the dtype of the
-        scores."""
+        """Flattens labels and looks up their weights, 1 without `weight`; labels equal to
+        `ignore_index` become class 0 with weight 0. The weights have the type in which scores of
+        `dtype` are summed."""
         labels = labels.reshape(-1).astype("int64", copy=False)
         kept, dtype = labels != ignore_index, types_of(dtype).sums
         labels = labels * kept

@@ -16,18 +16,20 @@ Rules:
 
 from collections import defaultdict
 from collections.abc import Callable
+from itertools import accumulate, pairwise, starmap
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, ChunkRange, Step
+from nnmpi.collectives.step import Algorithm, ChunkRange, Step, pieces
 from nnmpi.collectives.step import bounds as even_bounds
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import Transport
 
 Bounds: TypeAlias = tuple[int, ...]
+Elements: TypeAlias = tuple[tuple[int, int], ...]  # the first element and the end of each range
 
 # (flat buffer, tag, blocks) -> steps. `blocks`: no other work of this rank is pending, so the steps
 # may make blocking calls. It may differ between ranks.
@@ -47,7 +49,7 @@ class Move(NamedTuple):
     source: int
     into: tuple[slice, ...]  # bytes of the scratch memory if `reduce`, else of the buffer
     reduce: bool
-    add: tuple[slice, slice] | None  # elements of the sums, and of the scratch memory
+    add: tuple[tuple[slice, slice], ...]  # elements of the sums, and of the scratch memory
     round: tuple[slice, ...]  # complete sums to be rounded before they are sent
     single: bool  # at most one message each way
 
@@ -86,22 +88,25 @@ def make_plan(
     for s in algorithm.steps(r, p):
         # partial sums travel in the wide type, complete ones in the buffer's
         itemsize = sums_dtype.itemsize if s.reduce else dtype.itemsize
-        lo, hi = _elements(s.send, bounds) if s.to >= 0 else (0, 0)
-        out = _messages(lo, hi, itemsize, message_limit)
+        sent = _elements(s.send, bounds) if s.to >= 0 else ()
+        out = _messages(sent, itemsize, message_limit)
         round_first = () if s.reduce or not out else _round(rounded, s.send, bounds)
-        lo, hi = _elements(s.recv, bounds) if s.source >= 0 else (0, 0)
-        add = (slice(lo, hi), slice(0, hi - lo)) if s.reduce and lo < hi else None
-        into = _messages(*((0, hi - lo) if s.reduce else (lo, hi)), itemsize, message_limit)
+        received = _elements(s.recv, bounds) if s.source >= 0 else ()
+        arrives = _end_to_end(received) if s.reduce else received
+        pairs = zip(starmap(slice, received), starmap(slice, arrives), strict=True)
+        add = tuple(pair for pair in pairs if s.reduce and pair[1].start < pair[1].stop)
+        into = _messages(arrives, itemsize, message_limit)
         if s.reduce and sums_dtype is not dtype:
             _refuse_rounded(rounded, s)
         if into and not s.reduce:  # complete sums arrive rounded by their sender
-            rounded[int(s.recv[0]) : int(s.recv[1])] = True
+            for lo, hi in pieces(s.recv, chunks):
+                rounded[lo:hi] = True
         if out or into:
             single = len(out) <= 1 and len(into) <= 1
             moves.append(
                 Move(int(s.to), out, int(s.source), into, s.reduce, add, round_first, single)
             )
-    scratch = max((m.add[1].stop for m in moves if m.add is not None), default=0)
+    scratch = max((m.add[-1][1].stop for m in moves if m.add), default=0)
     at_end = _round(rounded, (0, chunks), bounds)
     return Plan(tuple(moves), dtype, sums_dtype, accumulator(dtype), scratch, at_end)
 
@@ -109,28 +114,37 @@ def make_plan(
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
     """Raises ValueError if an algorithm adds to a sum that was complete, and is rounded by then."""
     for peer, (lo, hi) in ((s.to, s.send), (s.source, s.recv)):
-        if peer >= 0 and rounded[int(lo) : int(hi)].any():
+        if peer >= 0 and any(rounded[a:b].any() for a, b in pieces((lo, hi), len(rounded))):
             raise ValueError(
-                f"the algorithm adds to chunks {lo} to {hi - 1} after their sums were complete; "
-                "16-bit sums are rounded by then: use float32, or narrow sums"
+                f"the algorithm adds to chunks {lo} to {hi - 1} after their complete sums were "
+                "rounded to 16 bits: use float32, or 16-bit sums (--reduce-dtype, narrow_sums=True)"
             )
 
 
-def _elements(chunks: ChunkRange, bounds: Bounds) -> tuple[int, int]:
-    """The first element of a range of chunks, and the end of the range."""
-    return bounds[int(chunks[0])], bounds[int(chunks[1])]
+def _elements(chunks: ChunkRange, bounds: Bounds) -> Elements:
+    """The first element and the end of each piece of a range of chunks."""
+    return tuple((bounds[lo], bounds[hi]) for lo, hi in pieces(chunks, len(bounds) - 1))
 
 
-def _messages(lo: int, hi: int, itemsize: int, message_limit: int) -> tuple[slice, ...]:
-    """The byte slices of elements lo..hi-1, cut into messages of at most `message_limit` bytes."""
+def _end_to_end(received: Elements) -> Elements:
+    """Places for the same numbers of elements, one after the other from 0 on."""
+    ends = [0, *accumulate(hi - lo for lo, hi in received)]
+    return tuple(pairwise(ends))
+
+
+def _messages(ranges: Elements, itemsize: int, message_limit: int) -> tuple[slice, ...]:
+    """The byte slices of ranges of elements, cut into messages of at most `message_limit` bytes."""
     step = message_limit // itemsize * itemsize
-    lo, hi = lo * itemsize, hi * itemsize
-    return tuple(slice(i, min(i + step, hi)) for i in range(lo, hi, step))
+    return tuple(
+        slice(i, min(i + step, hi * itemsize))
+        for lo, hi in ranges
+        for i in range(lo * itemsize, hi * itemsize, step)
+    )
 
 
 def _round(rounded: NDArray[np.bool_], range_: ChunkRange, bounds: Bounds) -> tuple[slice, ...]:
     """The element slices of a range's chunks that are not rounded yet; marks them as rounded."""
-    due = [c for c in range(int(range_[0]), int(range_[1])) if not rounded[c]]
+    due = [c for piece in pieces(range_, len(rounded)) for c in range(*piece) if not rounded[c]]
     rounded[due] = True
     return tuple(slice(bounds[c], bounds[c + 1]) for c in due)
 
@@ -197,10 +211,10 @@ class Interpreter:
                 for part in out:
                     requests.append(transport.isend(held[part], to, tag))
                 yield requests
-            if add is not None:
-                adds_to = sums[add[0]]
+            for mine, arrived in add:
+                adds_to = sums[mine]
                 np.add(
-                    adds_to, scratch[add[1]], adds_to, dtype=plan.adds_dtype, casting="same_kind"
+                    adds_to, scratch[arrived], adds_to, dtype=plan.adds_dtype, casting="same_kind"
                 )
         if separate:
             _copy(plan.round, sums, row)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, among
+from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS
+from nnmpi.collectives.combine import among
 from nnmpi.collectives.step import Algorithm, chunk_start
 from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import Array, accumulator

@@ -127,7 +127,8 @@ def end_rank(process: int, parent: int, problem: str) -> None:
 
 
 def ranks_of(parent: int) -> dict[int, str]:
-    """The ranks of this host that a launcher has started and that run, with their states."""
+    """The running ranks on this host whose parent process is the launcher `parent`, with the state
+    letter of each in /proc, such as R or S."""
     states = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, ValueError):  # it has ended, or belongs to another user

@@ -22,10 +22,11 @@ def is_launcher(process: int) -> bool:
 
 
 def terminate(launcher: int) -> None:
-    """Ends all ranks with status 1 by a SIGTERM to the launcher, if the process is one.
+    """Sends SIGTERM to the process with id `launcher` if it is the launcher of Open MPI, which then
+    ends all ranks with status 1.
 
-    MPI_Abort would make the launcher print 14 lines. Returns if the process is no launcher or does
-    not end.
+    MPI_Abort would make the launcher print 14 lines. Returns at once for another process, and after
+    5 s if this process still lives.
     """
     with suppress(OSError), open(f"/proc/{launcher}/comm") as name:
         if name.read() == NAME:

@@ -145,8 +145,8 @@ class MPITransport:
         except (MPI.Exception, MemoryError) as error:  # abort: other ranks wait for this one
             self.abort(
                 f"cannot get {nbytes:,} bytes of shared memory ({error}): {self.free_memory():,} "
-                "are free in /dev/shm, which has filled up meanwhile; free some, or enlarge it "
-                "(docker run --shm-size)"
+                "are free in /dev/shm, which has filled up since the start; free some, or enlarge "
+                "it (docker run --shm-size)"
             )
             raise
 

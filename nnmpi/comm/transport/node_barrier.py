@@ -142,7 +142,7 @@ def shared_window(
     Raises MemoryError on the ranks that lack memory, while the others wait for them.
     """
     if not has_room(np.frombuffer(memory.buffers[rank], np.uint8)):
-        raise MemoryError("a page of it cannot be written")
+        raise MemoryError("shared memory of the barrier cannot be written")
     pairs = [(m, len(m) - LINE) for m in memory.buffers]
     counts = [np.frombuffer(m, np.int64, 1, behind) for m, behind in pairs]
     counts[rank][:] = 0

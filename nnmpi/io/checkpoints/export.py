@@ -40,7 +40,7 @@ def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
     try:
         entries = of_model(about.tensors, ranges)
     except ValueError as error:
-        raise DamagedError(f"the files lack values of a tensor: {error}") from error
+        raise DamagedError(f"its files do not have all values of a tensor: {error}") from error
     files = [saving.write_entries(out, entries, about.metadata, about.sizes, name)]
     if optimizer:
         files.append(str(Path(files[0]).with_suffix(".optimizer.safetensors")))
@@ -66,7 +66,8 @@ def of_model(facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRan
 def of_optimizer(
     facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]
 ) -> FullState:
-    """The state of the optimizer, as `Trainer.optimizer_state_dict` returns it."""
+    """The optimizer state saved in a checkpoint, as entries with the names and arrays of
+    `Trainer.optimizer_state_dict`."""
     rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[TensorSpec]()
     for fact in facts:
         if fact.is_trained and fact.name == fact.first:

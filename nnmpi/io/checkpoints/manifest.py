@@ -141,11 +141,11 @@ def _from_json(value: Any) -> Manifest:
         made = manifest.rank_file(rank)
         _check_file(f"manifest.files[{rank}]", file, made.saved)
         if rank == 0 and made.arrays != form.arrays:
-            raise refused("manifest.arrays", "not at the bytes where such arrays are written")
+            raise refused("manifest.arrays", "not at the positions where nnmpi writes these arrays")
     tensors, paths = manifest.about().tensors, {saved.path for f in files for saved in f.ranges}
     names, first = {saved.name for saved in tensors}, {saved.first for saved in tensors}
     if len(names) < len(tensors) or not paths <= first:
-        raise refused(f"{ABOUT}.tensors", "not the tensors that are in files")
+        raise refused(f"{ABOUT}.tensors", "not the tensors that the files have")
     return manifest
 
 
@@ -249,7 +249,7 @@ def _run_from_json(run: RunForm) -> Snapshot:
         raise refused(f"{RUN}.loss_scale", f"{quoted(scale)}, which is not that of {config.dtype}")
     costs = run.measured.unit_costs
     if costs and not (costs.samples and len(costs.begins) == len(costs.costs)):
-        raise refused(f"{RUN}.measured.unit_costs", "without samples, or not a row for each unit")
+        raise refused(f"{RUN}.measured.unit_costs", "without samples, or without one row per unit")
     loss, divisor, samples, metrics = run.epoch
     return Snapshot(
         config,
@@ -278,7 +278,10 @@ def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
         except ValueError as error:
             raise refused(f"{field}.ranges[{i}].part", f"not a part: {shown(error)}") from None
         if sorted(saved.axes) != [*range(len(saved.shape))]:
-            raise refused(f"{field}.ranges[{i}].axes", f"{saved.axes}, not axes of {saved.shape}")
+            raise refused(
+                f"{field}.ranges[{i}].axes",
+                f"{saved.axes}, not an order of the axes of shape {saved.shape}",
+            )
         if not saved.lo <= saved.hi <= saved.place.size:
             numbers = (
                 f"{saved.lo:,} to {saved.hi:,}, not within the {saved.place.size:,} of the part"

@@ -30,7 +30,7 @@ LINE = 1 << 16  # bytes before a mark that are compared
 
 REASONS = {
     errno.EAGAIN: "another run writes to it; name another file",
-    errno.ENXIO: "it is a pipe that nobody reads; name another file",
+    errno.ENXIO: "it is a pipe that no process reads; name another file",
     errno.EEXIST: "it exists, and is not a log of nnmpi; name another file",
     errno.ENOTEMPTY: "it has a run already; name another file, or add to this one with --append",
 }
@@ -66,7 +66,7 @@ def opened_log(log: str, appends: bool, mark: LogMark | None = None) -> IO[str]:
     """
 
     def at_once(path: str, flags: int) -> int:
-        """Opens without blocking: a pipe that nobody reads is an error, ENXIO, where open would
+        """Opens without blocking: a pipe that no process reads is an error, ENXIO, where open would
         wait."""
         file = os.open(path, flags | os.O_NONBLOCK, 0o666)
         os.set_blocking(file, True)

@@ -136,7 +136,7 @@ def _sent(e: Event) -> Iterator[tuple[str, ...]]:
 def _backups(e: Event) -> Iterator[str]:
     """Lines on the bytes that would be lost with a rank, and on the cost of backups."""
     if not any(kind["backups_bytes"] for kind in e["kinds"]):
-        yield "no backups: everything that a rank has, another one has too"
+        yield "no backups: everything that a rank has is on another rank too"
         return
     often = f"every {plural(e['backup'], 'step')}" if e["backup"] else "as often as --mtbf suggests"
     where = "on another node" if e["nodes"] > 1 else "on the only node, and lost with it"

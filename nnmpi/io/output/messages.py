@@ -39,7 +39,7 @@ def _recovered(e: Event) -> str:
     lost = f"rank{'s' * (len(e['lost']) > 1)} {', '.join(map(str, e['lost']))}"
     steps = f"step {e['step']:,}"
     if e["steps_again"]:
-        steps += f", with {plural(e['steps_again'], 'step')} to make again"
+        steps += f", with {plural(e['steps_again'], 'step')} to repeat"
     return f"lost {lost}: continues after {e['seconds']:.1f} s from {steps}; {e['layout']}"
 
 
@@ -199,7 +199,9 @@ def _result(e: Event) -> str:
         lines.append(f"verified: largest relative differences: {differences} ({of_update})")
     if "error" in e.get("plan", {}):
         ms = (1e3 * e["plan"][f"{kind}_seconds"] for kind in ("measured", "predicted"))
-        lines.append("{:.4g} ms a step, predicted {:.4g} ({:+.1%})".format(*ms, e["plan"]["error"]))
+        lines.append(
+            "{:.4g} ms per step, predicted {:.4g} ({:+.1%})".format(*ms, e["plan"]["error"])
+        )
     if e.get("checkpoints", {}).get("written"):
         lines.append(_waited(e["checkpoints"], " before the last one"))
     if "trace" in e:

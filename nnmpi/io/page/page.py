@@ -98,8 +98,8 @@ MOST = 200_000  # spans: about 6 MB
 
 
 def timeline(trace: TraceFile) -> dict[str, Any]:
-    """The spans of all steps of a trace, or of as many as fit around the median one, in
-    milliseconds."""
+    """The spans, in milliseconds, of all steps of a trace; if it is long, of the steps around the
+    one of median duration."""
     steps = shown_steps(trace)
     measured = trace.timeline(steps[0], len(steps))
     start = min(span.start for k in steps for span in trace.steps[k])
@@ -131,17 +131,21 @@ def timeline(trace: TraceFile) -> dict[str, Any]:
 
 
 def shown_steps(trace: TraceFile) -> range:
-    """The steps of a trace that the page shows: all, or a range around the median step with at most
-    MOST spans."""
-    first = last = trace.median_step()
-    room = MOST - len(trace.steps[first])
-    while room >= 0:
-        near = [k for k in (last + 1, first - 1) if k in trace.steps]
-        if not near:
+    """The consecutive steps of a trace that the page shows: the step of median duration, and as
+    many on both sides of it as have at most MOST spans together with it."""
+    first = last = middle = trace.median_step()
+    room = MOST - _span_count(trace, middle)
+    while near := [k for k in (last + 1, first - 1) if k in trace.steps]:
+        nearest = min(near, key=lambda k: abs(k - middle))
+        room -= _span_count(trace, nearest)
+        if room < 0:
             break
-        room -= sum(len(by_step.get(near[0], ())) for by_step in (trace.steps, trace.background))
-        first, last = min(first, near[0]), max(last, near[0])
+        first, last = min(first, nearest), max(last, nearest)
     return range(first, last + 1)
+
+
+def _span_count(trace: TraceFile, step: int) -> int:
+    return sum(len(by_step.get(step, ())) for by_step in (trace.steps, trace.background))
 
 
 def span_columns(spans: Iterable[Span], numbers: Mapping[str, int]) -> dict[str, list[float]]:

@@ -31,7 +31,7 @@ def check_sizes(layer: str, least: int, **sizes: int) -> None:
 def check_choice(layer: str, name: str, value: str, known: Collection[str]) -> None:
     """Raises ValueError unless a value is one of the known ones."""
     if value not in known:
-        raise ValueError(f"{layer}: {name}={value!r} is none of {', '.join(known)}")
+        raise ValueError(f"{layer}: {name}={value!r} must be one of {', '.join(known)}")
 
 
 def each_axis(layer: str, axes: int, least: int, **size: Size) -> tuple[int, ...]:
@@ -140,7 +140,7 @@ def padding_row(index: int | None, rows: int) -> int | None:
         return None
     if not isinstance(index, int | np.integer) or not -rows <= index < rows:
         raise ValueError(
-            f"Embedding: padding_idx={index!r} is none of the {rows} rows: give an integer from "
+            f"Embedding: padding_idx={index!r} is not one of the {rows} rows: give an integer from "
             f"{-rows} to {rows - 1}"
         )
     return int(index) % rows

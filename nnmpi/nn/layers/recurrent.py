@@ -64,7 +64,7 @@ class _Recurrent(Module):
         if proj_size:
             raise ValueError(
                 f"{name}: proj_size={proj_size} is not supported: leave it out, and put an "
-                "nn.Linear behind the layer"
+                "nn.Linear after the layer"
             )
         check_sizes(name, 1, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         check_probability(name, "dropout", dropout)

@@ -39,7 +39,7 @@ class TransformerEncoderLayer(Module):
     ) -> None:
         if isinstance(activation, str) and activation not in ACTIVATIONS:
             raise ValueError(
-                f"TransformerEncoderLayer: activation {activation!r} is none of "
+                f"TransformerEncoderLayer: activation {activation!r} must be one of "
                 f"{', '.join(ACTIVATIONS)}: give one of these or a function of a tensor"
             )
         check_sizes("TransformerEncoderLayer", 1, dim_feedforward=dim_feedforward)

@@ -111,6 +111,7 @@ def backup(a: Arrangement, rank: int) -> Backup:
 
 
 def _bytes(a: Arrangement, rank: int, variables: Unreplicated) -> int:
-    """Returns the bytes of the message with all that a rank updates of these variables."""
+    """Returns the bytes of a backup message: what `rank` updates of the trained ones of these
+    variables, the others, and a count for each array."""
     sizes = [numbers.size for v, numbers in updated_ranges(a, rank) if v in variables.trained]
     return bytes_of(a, rank, variables, sizes) + COUNT * (len(sizes) + len(variables.others))

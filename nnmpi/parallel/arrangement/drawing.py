@@ -82,8 +82,8 @@ class DrawnLayer(NamedTuple):
 
 
 def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
-    """Returns, for each stage, the names of its ranks and its layers that have parameters; equal
-    blocks are merged."""
+    """Returns, for each stage, the names of its ranks and its layers that have parameters; layers
+    that differ only in the number of their block become one row, such as h.0-1.fc."""
     drawn = []
     for s, nodes in enumerate(a.stages):
         pp = s % a.mesh.axes["pp"]

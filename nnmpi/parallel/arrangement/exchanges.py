@@ -18,7 +18,7 @@ import numpy as np
 
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
-from nnmpi.collectives.step import Algorithm, Collective, chunk_start
+from nnmpi.collectives.step import Algorithm, Collective, chunk_start, pieces
 from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.schedules.op import Kind
@@ -148,8 +148,8 @@ def algorithm_traffic(
     total = Traffic()
     for step in algorithm.steps(r, p):
         if step.to >= 0:
-            lo, hi = (edge(int(c)) for c in step.send)
-            total += _messages(hi - lo, itemsize[bool(step.reduce)])
+            for lo, hi in pieces(step.send, chunks):
+                total += _messages(edge(hi) - edge(lo), itemsize[bool(step.reduce)])
     return total
 
 
@@ -186,7 +186,8 @@ def largest_receive(
         return max(lengths) if any(PASSES_OF_RINGS[algorithm]) else 0
     edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
     received = (step.recv for step in algorithm.steps(r, p) if step.reduce and step.source >= 0)
-    return max((edge(int(hi)) - edge(int(lo)) for lo, hi in received), default=0)
+    lengths = (sum(edge(hi) - edge(lo) for lo, hi in pieces(x, chunks)) for x in received)
+    return max(lengths, default=0)
 
 
 def algorithm_of_sum(

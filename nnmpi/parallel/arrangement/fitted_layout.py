@@ -66,7 +66,7 @@ def fit_layout(
         except ValueError as error:
             if sizes == asked:  # these options cannot be combined on any ranks
                 raise
-            passed_over.append(f"{_words(sizes)} cannot be: {error}")
+            passed_over.append(f"{_words(sizes)} is not possible: {error}")
         else:
             why = _why(config, fitting, working, ranks, passed_over[:1])
             return FittedLayout(fitting, working, ranks - working, why)
@@ -159,7 +159,7 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
         parts.append(f"{_words(asked)} takes {prod(asked.values())}")
     parts += [*passed_over, *_changes(config, fitting)]
     if config.sync != "bsp":
-        parts.append("positions of workers in their data count for as many workers only")
+        parts.append("workers begin at new positions in the data, since their number has changed")
     return "; ".join(parts)
 
 

@@ -177,8 +177,8 @@ class FullState:
         return plan_moves(self._tensors, self._have, need, [0] * self._comm.size)
 
     def _read(self, plan: MovePlan, is_needed: bool) -> Iterator[FullTensor]:
-        """Carries out a plan; yields each tensor if this rank is one of those that need all of
-        them."""
+        """Carries out the moves of a plan and yields every tensor, whole, if `is_needed`, else
+        nothing. Every rank has to iterate to the end, because it may have to send."""
         arrived = arrivals(plan, self._comm, self._reader())
         for place, _, in_digest, steps in self._items if is_needed else ():
             value = np.array(steps)

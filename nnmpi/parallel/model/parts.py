@@ -89,15 +89,15 @@ class ModelPart(NamedTuple):
 
 
 class PartTable:
-    """The ranges of a model's parameters and buffers that each rank of `comm` has. Every rank makes
-    it.
+    """The ranges of a model's parameters and buffers that each rank of `comm` can read without
+    communication. The constructor is collective.
 
-    `held` takes a path in the state dict, and returns True if this rank has a part of that tensor:
-    a pipeline stage has only the tensors of its own layers, and the values of others are never
-    read.
+    Its argument `held(path)` returns True if this rank has a part of the tensor at that path of the
+    state dict: a pipeline stage has only the tensors of its own layers, and the values of others
+    are never read.
 
-    held     for each tensor, True if this rank has a part of it
-    ranges   the ranges that each rank can read alone, as (rank, range)
+    held     the result of `held` for each of `tensors`
+    ranges   (rank, range) of all ranks; several ranks may have the same range
     """
 
     def __init__(self, model: Module, comm: Comm, held: Callable[[str], bool] = everything) -> None:

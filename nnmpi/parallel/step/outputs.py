@@ -22,7 +22,7 @@ class Outputs(Protocol):
         """Clears the content, because another rank has the same."""
 
     def add_up(self, comm: Comm, all_reduce: SumRow) -> None:
-        """Sums the content over all ranks; every rank calls it."""
+        """Sums what was accumulated over all ranks of `comm`, by `all_reduce`; collective."""
 
 
 class LossAndMetrics:

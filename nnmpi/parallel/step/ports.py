@@ -83,8 +83,8 @@ class JoinedOutputs(Tensor):
             self.node = TapeNode(self, [t.node or t for t in parts], needs, vjps)
 
     def seed(self, gradients: Sequence[Array | None]) -> Array:
-        """Sets the gradients of the parts (None where a part requires none); returns the gradient
-        of the root."""
+        """Sets the gradients that the backward pass gives the parts (None where a part requires
+        none); returns a zero that the backward pass starts with and ignores."""
         self._gradients = gradients
         return np.zeros(())
 

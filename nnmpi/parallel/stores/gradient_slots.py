@@ -109,7 +109,8 @@ class GradientSlots:
         self._has_sum.clear()
 
     def grad_memory(self, i: int) -> Array:
-        """The memory of this rank's gradient of parameter i, in the slot of its bucket."""
+        """The memory of this rank's gradient of parameter i, in the slot of its bucket; takes a
+        free slot if the bucket has none yet."""
         b = self._of[i]
         slot = self._open.get(b)
         if slot is None:

@@ -17,8 +17,8 @@ ORDERS = 65_521  # range of the checksum: squares add up exactly in float64 over
 
 
 class WeightSlots:
-    """The values of this rank's shards in `flat`, packed (the masters, if there are any), and two
-    slots.
+    """The weights under ZeRO 3: this rank's shards, packed in `flat` (which is the master weights,
+    if there are any), and two slots into which whole buckets are gathered when they are used.
 
     order   a checksum of the buckets gathered so far and of their order, the same on all ranks
     """

@@ -270,7 +270,8 @@ def cut_by(along: Along, edge: Edge, ranks: int) -> AxisCut | None:
 
 
 def cut_of_positions(edge: Edge, ranks: int) -> AxisCut | None:
-    """Returns the positions of each rank as a cut; None if the edge has no positions, or fewer than
+    """Returns how the positions (axis 0 of a sample (positions, features)) of a tensor of the graph
+    are divided among ranks; None if samples do not have two axes, or have fewer positions than
     ranks."""
     if len(edge.sample) != 2 or edge.sample[0] < ranks:
         return None

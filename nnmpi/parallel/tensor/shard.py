@@ -122,7 +122,7 @@ def _refuse_positions(graph: Graph, ranks: int) -> None:
         )
         remedy = f"use a --tp of at most {heads}, or {remedy}"
     raise ValueError(
-        "sequence parallelism cuts positions between layers that treat each alone, but "
+        "sequence parallelism divides positions between layers that treat each position alone, but "
         + "; ".join([f"{why}: {remedy}", *graph.notes])
     )
 
@@ -318,7 +318,8 @@ class _Search:
 
 
 def _cheapest(reached: dict[State, PlanCost]) -> dict[State, PlanCost]:
-    """Returns at most `MOST` of the states."""
+    """Returns all states if they are at most `MOST`; else the `MOST` - 1 cheapest and the one with
+    the fewest cut edges."""
     if len(reached) <= MOST:
         return reached
     least_cut = min(reached, key=lambda state: sum(subject == "edge" for (subject, _), _ in state))

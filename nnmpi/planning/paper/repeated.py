@@ -191,7 +191,7 @@ def _joined(passes: Iterator[Events]) -> Events:
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
-    """The bytes of activations of a stage, computed from those of its sections.
+    """Joins the PassBytes of the consecutive sections of a stage into that of the whole stage.
 
     held[i]   what the sections before i keep when i begins, without the input of i
     """

@@ -59,8 +59,8 @@ def _check_stages(a: Arrangement, costs: CostModel) -> None:
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
             raise ValueError(
-                f"stage {s} begins within layers that run as one, whose time is known as a whole "
-                f"only: --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
+                f"stage {s} begins within layers that run as one, and only their total time is "
+                f"known: use a --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
             )
 
 
@@ -144,7 +144,7 @@ def _unit_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[S
 def _exchange_parts(
     term: str, exchanges: Iterable[Exchange], times: ExchangeTimes
 ) -> Iterator[StepPart]:
-    """The parts of a term that are exchanges; those of one kind and length are added up."""
+    """The parts of a term that are exchanges; exchanges with the same text are one part."""
     rows = list[tuple[str, int, float]]()
     for e in exchanges:
         if len(e.group) > 1 and e.times:
@@ -165,8 +165,8 @@ def _update_parts(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[
 
 def _other_parts(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     once = costs.machine.step
-    yield StepPart("other", "a step, besides units, exchanges and the update", 1, once)
-    text = "micro-batches, besides units and exchanges"
+    yield StepPart("other", "rest of a step, without units, exchanges and the update", 1, once)
+    text = "rest of the micro-batches, without units and exchanges"
     yield StepPart("other", text, len(step.micro), step.time.other - once)
 
 

@@ -67,7 +67,7 @@ class FoundLayouts(NamedTuple):
 
 
 class PlanModels(NamedTuple):
-    """The models of memory (`paper`) and of time (`costs`) with which layouts are predicted."""
+    """The models of memory (`arranger`) and of time (`costs`) with which layouts are predicted."""
 
     arranger: Arranger
     costs: CostModel
@@ -147,9 +147,9 @@ def _prefer_dp(
         return result, []
     layouts = [plain, *(planned for planned in result.best if planned != plain)][: len(result.best)]
     note = (
-        f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, which is within "
-        f"the {spread:.0%} by which two measurements differ: {plain.flags} comes first; measure "
-        "while no other program computes"
+        f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, but two "
+        f"measurements differ by {spread:.0%}, so {plain.flags} comes first; for a clear result, "
+        "measure while no other program runs"
     )
     return result._replace(best=layouts), [note]
 

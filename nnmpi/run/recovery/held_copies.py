@@ -108,8 +108,9 @@ def spare_transfers(
 
 
 def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
-    """The versions of the model that this rank has: the current one (with `copies=False` in the
-    arrays that the next step changes), backups, and the one at the start of the epoch."""
+    """The versions of the model that this rank has parts of: the current one, backups, and the one
+    at the start of the epoch. With `copies=False` the current one is in the arrays that the next
+    step changes."""
     start, last = session.epoch_start, session.strategy.last
     # otherwise an epoch with servers is under way, and some values are of later steps
     if start is None or start.version < session.run.state.step:

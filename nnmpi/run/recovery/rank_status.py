@@ -75,16 +75,18 @@ class RankStatus(NamedTuple):
 class RecoveryPlan(NamedTuple):
     """How all remaining ranks continue.
 
-    stage           from which they go on
-    source          the copy that the next session is made of; None: what the first was made of
+    stage           the RunStage that all ranks continue from
+    source          the copy that the next session is made of; None: the initial values, or a
+                    checkpoint if something is `missing`
     counters        how far the run is; None: no remaining rank knows
     decision        what ranks have agreed on in the last step, if a remaining rank knows it
-    makes_step      True if ranks that know their sums make that step: only then the source is whole
-    reported        the events that formerly spare ranks take as reported
-    callbacks       the states that callbacks of formerly spare ranks take
+    makes_step      True if ranks that hold the summed gradients of the interrupted step apply that
+                    update first: without it no complete copy of `source` exists
+    reported        the events that formerly spare ranks treat as reported
+    callbacks       the states that callbacks of formerly spare ranks load
     repeated_calls  calls of callbacks that are repeated, because one was interrupted
-    missing         what no rank has any more, if anything: a checkpoint may have it
-    checkpoint      the newest one known to be written
+    missing         the state that no remaining rank has, for a message; a checkpoint may have it
+    checkpoint      the newest step known to be in a checkpoint; -1: none
     """
 
     stage: RunStage
@@ -115,7 +117,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
     source = made if makes_step else source  # never give up a version that is whole already
     checkpoint = max(status.checkpoint for status in workers)
     if source and source.version < checkpoint:  # go back to the checkpoint, which is newer
-        missing, source, makes_step = f"memory only has step {source.version}", None, False
+        missing, source, makes_step = f"memory has only step {source.version}", None, False
     elif not any(status.step for status in workers):  # no step was made: begin again
         missing = ""
     first = min(workers, key=_progress)

@@ -47,7 +47,7 @@ def criterion(loss: Any) -> Criterion:
         return summed
     if not callable(loss) or isinstance(loss, type):
         raise ValueError(
-            f"loss {loss!r:.60} is no loss: give an object such as nnmpi.nn.MSELoss(), or a "
+            f"loss {loss!r:.60} is not a loss: give an object such as nnmpi.nn.MSELoss(), or a "
             "function of scores and labels that returns the mean over the samples"
         )
     return SumOfMean(loss)

@@ -57,7 +57,7 @@ def why(a: Arrangement, pay: int, cores: int) -> str:
         return "reproducible"
     if name := blas.set_by_user():
         return f"{name} is set"
-    return f"the products of this model pay for {pay} of {cores} cores"
+    return f"the matrix products of this model are large enough for {pay} of {cores} cores"
 
 
 def advice(a: Arrangement, pay: int) -> str:
@@ -67,8 +67,9 @@ def advice(a: Arrangement, pay: int) -> str:
         return ""
     if n > pay:
         return (
-            f"BLAS has {n} threads, and the products of this model pay for {pay}: call "
-            f"nnmpi.blas.default_threads({pay}) before, or set OPENBLAS_NUM_THREADS={pay}"
+            f"BLAS has {n} threads, and the matrix products of this model are large enough for "
+            f"{pay}: call nnmpi.blas.default_threads({pay}) before, or set "
+            f"OPENBLAS_NUM_THREADS={pay}"
         )
     if load > (os.cpu_count() or 1):
         return (

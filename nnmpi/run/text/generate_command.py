@@ -11,7 +11,7 @@ from nnmpi.arrays import backend, blas, native
 from nnmpi.comm import Comm
 from nnmpi.data.tokenizer import Tokenizer, vocabulary_of
 from nnmpi.io.files import loading
-from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.language import Sizes
 from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.options.terms import FROM_1, Allowed, check_text
@@ -51,7 +51,7 @@ def parser() -> cli.Parser:
         parsed.__name__ = kind.__name__
         return parsed
 
-    p.add_argument("--load", required=True, help="a file of --save, or a folder of GPT-2")
+    p.add_argument("--load", required=True, help="a file that --save wrote, or a folder of GPT-2")
     p.add_argument(
         "--prompt",
         metavar="TEXT",
@@ -83,7 +83,7 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    return run_on_ranks(parser(), command, arguments, "use more ranks, by --tp or --pp")
+    return run_on_ranks(parser(), command, arguments, "use more ranks, with --tp or --pp")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:

@@ -59,7 +59,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
         metavar="M",
         help="size of the buffer: 100e6, 64KB, 1GiB",
     )
-    net.add_options(c)
+    net.add_options(c, with_topologies=True)
     output = c.add_argument_group("output")
     output.add_argument("--draw", action="store_true", help="draw the rounds as text")
     output.add_argument("--svg", type=Path, metavar="FILE", help="draw the rounds to an SVG file")
@@ -120,7 +120,7 @@ def _drawn(
     """Algorithms and their drawings, by title; raises ValueError for one that cannot be drawn."""
     drawn, claim = {}, OPERATIONS[options.operation].claim
     for name in names:
-        plan = collective.plan(options.operation, name, network)
+        plan = collective.plan(options.operation, name, options.ranks, network)
         title = f"{options.operation} by {name} on {plural(options.ranks, 'rank')}"
         try:
             drawn[title] = plan, draw(plan, options.ranks, claim)

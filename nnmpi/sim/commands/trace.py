@@ -26,7 +26,7 @@ LONGEST_FILE = 500_000_000  # bytes: a few million events
 def add_options(p: argparse.ArgumentParser) -> None:
     """Adds the options of the subcommand `trace`."""
     p.add_argument("file", type=Path, metavar="FILE", help="of python -m nnmpi.train --trace")
-    p.add_argument("--step", type=int, metavar="K", help="default: the one of median time")
+    p.add_argument("--step", type=int, metavar="K", help="default: the step with the median time")
     p.add_argument("--steps", type=int, default=1, metavar="N", help="so many steps (default 1)")
     p.add_argument("--svg", type=Path, metavar="FILE", help="write a picture")
 
@@ -76,7 +76,7 @@ class TraceFile(NamedTuple):
                 span.rank for spans in (*steps.values(), *background.values()) for span in spans
             }
             if numbers - {*range(len(events))}:
-                raise ValueError("its rank numbers do not start at 0")
+                raise ValueError("a rank number is below 0, or too large for this number of events")
         if not steps:
             raise ValueError(f"{name} has no complete step; trace a longer run")
         return cls(path, dict(steps), dict(background), 1 + max(numbers), simulated)

@@ -38,8 +38,8 @@ def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
     chunks, sums = algorithm.chunks(p), Expressions(p)
     (_, start), *plan = rounds(algorithm, p, claim, sums)
     rows = [["round", *(f"rank {r}" for r in range(p))], ["start", *_numbers_held(start, sums)]]
-    for t, (steps, have) in enumerate(plan):
-        rows += [[f"{t}", *(_cell(s, chunks) for s in steps)], ["", *_numbers_held(have, sums)]]
+    for number, (steps, have) in zip(_numbers(plan), plan, strict=True):
+        rows += [[number, *(_cell(s, chunks) for s in steps)], ["", *_numbers_held(have, sums)]]
     reduces = [steps[0].reduce for steps, _ in plan]
     boundaries = [t for t, (before, now) in enumerate(pairwise(reduces), 1) if before and not now]
     return _table(rows, [2 + 2 * t for t in boundaries])
@@ -49,6 +49,14 @@ def check_ranks(p: int) -> None:
     """Raises ValueError unless a drawing has room for p ranks."""
     if not 1 <= p <= MAX_RANKS:
         raise ValueError(f"a drawing has room for 1 to {MAX_RANKS} ranks, got {p}")
+
+
+def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
+    """Yields the number of the round of each step, with that of its port if there are several."""
+    number = 0
+    for (step, *_), _ in plan:
+        yield f"{number}.{step.port}" if step.ports > 1 else f"{number}"
+        number += step.port == step.ports - 1
 
 
 def _numbers_held(have: list[list[int | None]], sums: Expressions) -> list[str]:
@@ -67,7 +75,7 @@ def span(range_: tuple[int, int], chunks: int) -> str:
     lo, hi = range_
     if (lo, hi) == (0, chunks):
         return "all"
-    return f"{lo}" if hi == lo + 1 else f"{lo}-{hi - 1}"
+    return f"{lo}" if hi == lo + 1 else f"{lo}-{(hi - 1) % chunks}"
 
 
 def _table(rows: list[list[str]], boundaries: list[int]) -> str:
@@ -101,10 +109,10 @@ def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) ->
         y += TOP
         parts += [text(_centre(r), y - 14, f"rank {r}", 13, anchor="middle") for r in range(p)]
         parts += _held("start", start, sums, y)
-        for t, (steps, have) in enumerate(plan):
+        for number, (steps, have) in zip(_numbers(plan), plan, strict=True):
             parts += _messages(steps, chunks, y + HEIGHT)
             y += HEIGHT + FLIGHT
-            parts += _held(f"round {t}", have, sums, y)
+            parts += _held(f"round {number}", have, sums, y)
         y += HEIGHT + 16
     return page(MARGIN + p * COLUMN + 8, y, parts)
 

@@ -110,7 +110,7 @@ def draw(timelines: Sequence[Timeline], width: int = WIDTH) -> str:
         parts.append("\n".join([timeline.title, *text] if timeline.title else text))
     legend = [_meaning(kind, has_whole_cells) for kind in kinds(timelines)]
     if has_whole_cells and any(_is_cut(s, scale) for t in timelines for s in t.spans):
-        legend.append("a number without room: its last digits")
+        legend.append("a number that does not fit: its last digits")
     return "\n\n".join([*parts, "   ".join([*legend, f"{IDLE} idle"])])
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, chunk_start, per_rank
+from nnmpi.collectives.step import Algorithm, chunk_start, per_rank, pieces
 from nnmpi.comm import Comm
 
 Array = NDArray[Any]
@@ -49,7 +49,8 @@ def by_hand(algorithm: Algorithm, parts: list[Array]) -> list[Array]:
         before = [x.copy() for x in held]
         for r, s in enumerate(per_rank(step, p)):
             if s.source >= 0:
-                range_ = slice(*(chunk_start(n, c, i) for i in s.recv))
-                arrives = before[s.source][range_]
-                held[r][range_] = held[r][range_] + arrives if s.reduce else arrives
+                for piece in pieces(s.recv, c):
+                    range_ = slice(*(chunk_start(n, c, i) for i in piece))
+                    arrives = before[s.source][range_]
+                    held[r][range_] = held[r][range_] + arrives if s.reduce else arrives
     return held

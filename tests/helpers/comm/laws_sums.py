@@ -6,7 +6,7 @@ from helpers.sample import one_in
 
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.algorithms import ALGORITHMS, levels
-from nnmpi.collectives.step import chunk_start
+from nnmpi.collectives.step import chunk_start, pieces
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
 from nnmpi.comm.arguments import accumulator
@@ -148,9 +148,10 @@ def messages_and_bytes_by_peer(comm: Comm) -> None:
             sent, received = np.zeros((2, p), int), np.zeros((2, p), int)
             for s in algorithm.steps(r, p):
                 for peer, range_, row in ((s.to, s.send, sent), (s.source, s.recv, received)):
-                    lo, hi = (chunk_start(n, algorithm.chunks(p), int(i)) for i in range_)
-                    if peer >= 0 and hi > lo:
-                        row[:, peer] += 1, (hi - lo) * (sums if s.reduce else final)
+                    for piece in pieces(range_, algorithm.chunks(p)) if peer >= 0 else ():
+                        lo, hi = (chunk_start(n, algorithm.chunks(p), i) for i in piece)
+                        if hi > lo:
+                            row[:, peer] += 1, (hi - lo) * (sums if s.reduce else final)
             for finish in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
                 comm.ledger.reset()
                 finish(np.ones(n, dtype), name)

@@ -91,7 +91,7 @@ def test_a_list_of_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert [one["step"] for one in values] == [9, 6, 3]
     assert values[1]["ranks"] == 2
     assert checkpoint.main(["list", str(tmp_path / "none")]) == 2
-    assert "No such file or directory; name a directory of --" in capsys.readouterr().err
+    assert "No such file or directory; name a directory that" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     assert checkpoint.main(["list", str(tmp_path / "empty")]) == 0
     assert capsys.readouterr().out.startswith("no checkpoints in")

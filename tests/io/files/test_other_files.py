@@ -33,7 +33,7 @@ def test_a_pipe_that_nobody_reads_is_not_waited_for(
     completed = command(*RUN, f"--{option}", "pipe")
     assert completed.status == 2
     assert (
-        "a pipe that nobody reads" if option == "log" else "a device or a pipe"
+        "a pipe that no process reads" if option == "log" else "a device or a pipe"
     ) in completed.err
 
 

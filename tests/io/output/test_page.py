@@ -16,8 +16,9 @@ from helpers.runs import LAYOUTS, rows, small
 from nnmpi import Config, Trainer, train, watch
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import Event
-from nnmpi.io.page.page import as_values, logs_of, read
+from nnmpi.io.page.page import as_values, logs_of, read, shown_steps
 from nnmpi.sim.commands.trace import TraceFile
+from nnmpi.sim.drawing.timeline import Span
 from nnmpi.watch import PageServer
 
 
@@ -100,6 +101,13 @@ def test_a_page_has_what_was_run_its_curves_and_its_steps(files: tuple[Path, Pat
     assert {kinds[i] for i in timeline["simulated"]["kind"]} == {"B", "F", "UPDATE"}
     assert len(timeline["simulated"]["rank"]) == 4 * 5
     assert kinds.index("wait") in timeline["measured"]["kind"]
+
+
+def test_the_page_of_a_long_trace_shows_steps_on_both_sides_of_the_median() -> None:
+    spans = [Span(0, "F", 0, 0, 0.0, 1.0)] * 60_000
+    trace = TraceFile(Path("trace.json"), dict.fromkeys(range(20), spans), {}, 1)
+    assert trace.median_step() == 10
+    assert shown_steps(trace) == range(9, 12)  # 180,000 spans; a fourth step would be too many
 
 
 def test_a_run_writes_its_page(tmp_path: Path, monkeypatch: Any) -> None:

@@ -21,7 +21,8 @@ def measured(config: Config, comm: Comm) -> Machine:
 
 @pytest.fixture(autouse=True)
 def _few_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SIZES", (256, 1 << 18)), ("CALLS", 2), ("STEPS", 2), ("OTHER", 1 << 10)):
+    few = {"SIZES": (256, 1 << 18), "CALLS": 2, "STEPS": 2, "FLUSHED": 1 << 10}
+    for name, value in few.items():
         monkeypatch.setattr(measuring, name, value)
 
 

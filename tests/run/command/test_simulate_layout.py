@@ -120,7 +120,7 @@ def test_what_cannot_be_is_one_line(options: str, words: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("--ranks 4 --backup 5", "no backups: everything that a rank has, another one has too"),
+        ("--ranks 4 --backup 5", "no backups: everything that a rank has is on another rank too"),
         ("--ranks 4 --nodes 2 --zero 3 --backup 5", "for a backup on another node, every 5 steps"),
         ("--ranks 2 --pp 2 --backup", "on the only node, and lost with it, as often as --mtbf"),
     ],

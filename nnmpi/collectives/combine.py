@@ -1,0 +1,178 @@
+"""Algorithms made of others: on some of the ranks, side by side, along the sides of a torus; Swing.
+
+A reduce-scatter side by side, along sides or by partners leaves each rank another chunk than that
+of its own number. So it becomes an all-reduce with its transpose, and nothing else.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from nnmpi.collectives.step import NOBODY, Algorithm, Ranks, Step, only
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
+    """Runs algorithm a within each line of q ranks, whose rank numbers differ by `stride`.
+
+    If the last line is shorter, a must accept any p.
+    """
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        index = r // stride % q
+        first = r - index * stride
+        s = a.at(t, index, q if p % (q * stride) == 0 else np.minimum(q, p - first))
+        return s._replace(
+            to=only(s.to >= 0, first + s.to * stride),
+            source=only(s.source >= 0, first + s.source * stride),
+        )
+
+    return Algorithm(lambda p: a.rounds(min(q, p)), lambda p: a.chunks(min(q, p)), at)
+
+
+def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
+    """Runs algorithm a on some of the p ranks, numbered in the order of `members(p)`."""
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        ranks = np.asarray(members(p))
+        index = np.full(p, NOBODY)
+        index[ranks] = np.arange(len(ranks))
+        s = a.at(t, index[r], len(ranks))
+        to, source = np.asarray(s.to), np.asarray(s.source)
+        inside = index[r] >= 0
+        return s._replace(
+            to=only(inside & (to >= 0), ranks[to]),
+            source=only(inside & (source >= 0), ranks[source]),
+        )
+
+    return Algorithm(lambda p: a.rounds(len(members(p))), lambda p: a.chunks(len(members(p))), at)
+
+
+@cache
+def rooted(a: Algorithm, root: int) -> Algorithm:
+    """Rotates the ranks of an algorithm so that `root` is its rank 0; for uncut buffers only."""
+    return among(a, lambda p: [*range(root, p), *range(root)])
+
+
+def moved(s: Step, base: Ranks, size: int = 1) -> Step:
+    """A step whose chunks are blocks of `size` chunks, from chunk `base` on."""
+    send, recv = ((base + lo * size, base + hi * size) for lo, hi in (s.send, s.recv))
+    return s._replace(send=send, recv=recv)
+
+
+def beside(parts: Sequence[Algorithm]) -> Algorithm:
+    """Runs algorithms of equally many rounds and chunks at once, each on a part of the buffer and
+    on a port.
+    """
+    n = len(parts)
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        i = t % n
+        s = parts[i].at(t // n, r, p)
+        return moved(s, i * parts[0].chunks(p))._replace(port=i, ports=n)
+
+    return Algorithm(lambda p: n * parts[0].rounds(p), lambda p: n * parts[0].chunks(p), at)
+
+
+def at_once(a: Algorithm, ports: int) -> Algorithm:
+    """Algorithm a with as many of its steps in each round as there are ports."""
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        port = t % ports
+        return a.at(t, r, p)._replace(port=port, ports=min(ports, a.rounds(p) - t + port))
+
+    return a._replace(at=at)
+
+
+# Ranks are the cells of a box with sides of s ranks. A reduce-scatter along the first side leaves
+# each rank 1/s of the buffer, which is reduced along the next side, and so on.
+#
+#   sides 2 x 3      r    0  1  2  3  4  5
+#              first side    0-2      3-5      chunks that a rank still reduces
+#             second side    0  1  2  3  4  5
+def along(a: Algorithm, sides: Callable[[int], Shape], first: int = 0) -> Algorithm:
+    """Runs algorithm a, in which all ranks send, along each of the sides, from side `first` on."""
+
+    def order(p: int) -> list[int]:
+        n = len(sides(p))
+        return [(first + i) % n for i in range(n)]
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        shape, base, size = sides(p), 0, p
+        for i in order(p):
+            stride = prod(shape[i + 1 :])
+            x, size = r // stride % shape[i], size // shape[i]
+            if t < a.rounds(shape[i]):
+                break
+            base, t = base + x * size, t - a.rounds(shape[i])
+        s, start = a.at(t, x, shape[i]), r - x * stride
+        to, source = start + s.to * stride, start + s.source * stride
+        return moved(s, base, size)._replace(to=to, source=source)
+
+    return Algorithm(lambda p: sum(map(a.rounds, sides(p))), lambda p: p, at)
+
+
+def factors(p: int) -> Shape:
+    """The prime factors of p, with a four in place of two twos."""
+    if p == 1:
+        return ()
+    f = next(f for f in (4, 2, *range(3, p, 2), p) if p % f == 0)
+    return (f, *factors(p // f))
+
+
+# Swing (De Sensi et al., NSDI 2024): in step s of a ring, even ranks exchange with the rank that is
+# rho(s) = 1 - 2 + 4 - ... further on, odd ones with the rank that is rho(s) back:
+#
+#   p = 8    s = 0, rho 1     0 <-> 1   2 <-> 3   4 <-> 5   6 <-> 7
+#                1, rho -1    0 <-> 7   2 <-> 1   4 <-> 3   6 <-> 5
+#                2, rho 3     0 <-> 3   2 <-> 5   4 <-> 7   6 <-> 1
+class Partners(NamedTuple):
+    """Whom each rank exchanges halves with in each step, and the chunk with which it ends."""
+
+    of: Ranks  # [step, rank]
+    chunk: Ranks  # [rank]
+
+
+@cache
+def swing_partners(shape: Shape, first: int, turn: int) -> Partners:
+    """The partners of a Swing on a torus, whose sides are powers of two, from side `first` on.
+
+    `turn` is 1, or -1 for its mirror image.
+    """
+    ranks, n, rows = np.arange(prod(shape)), len(shape), []
+    for s in range(max(shape).bit_length()):
+        for i in ((first + i) % n for i in range(n)):
+            if 1 << s < shape[i]:
+                stride = prod(shape[i + 1 :])
+                x = ranks // stride % shape[i]
+                rho = (1 - (-2) ** (s + 1)) // 3 * turn
+                y = (x + np.where(x % 2 == 0, rho, -rho)) % shape[i]
+                rows.append(ranks + (y - x) * stride)
+    of = np.array(rows, int).reshape(-1, len(ranks))
+    return Partners(of, _chunks(of))
+
+
+def _chunks(of: Ranks) -> Ranks:
+    """The chunk of each rank: ranks that still exchange with each other have neighbouring ones."""
+    group, chunk = np.arange(of.shape[1]), np.zeros(of.shape[1], int)
+    for bit, partner in enumerate(of[::-1]):
+        wider = np.minimum(group, group[partner])  # the least rank of those that exchange from here
+        chunk += (group != wider) << bit
+        group = wider
+    return chunk
+
+
+def swing(sides: Callable[[int], Shape], first: int, turn: int) -> Algorithm:
+    """A Swing of ranks with one port: partners exchange halves of what they still reduce."""
+
+    def at(t: int, r: Ranks, p: int) -> Step:
+        partners = swing_partners(sides(p), first, turn)
+        peer, half = partners.of[t, r], p >> (t + 1)
+        theirs, mine = partners.chunk[peer] & -half, partners.chunk[r] & -half
+        return Step(peer, (theirs, theirs + half), peer, (mine, mine + half), True)
+
+    return Algorithm(lambda p: len(swing_partners(sides(p), first, turn).of), lambda p: p, at)

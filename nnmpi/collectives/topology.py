@@ -1,0 +1,162 @@
+"""Topologies: the links that each message crosses.
+
+A topology is a value: `links(source, to)` takes two arrays, an entry a message, and returns an
+array with a column a message, the numbers of its links. NOBODY fills columns that are shorter.
+
+    torus:4x4, ranks 4 to 6: links 4 -> 5, 5 -> 6      fat-tree:4, ranks 0 to 4, of two pods:
+                                                       0 up, its switch up, its pod up, then down
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from nnmpi.collectives.step import NOBODY, Ranks
+
+Links: TypeAlias = Callable[[Ranks, Ranks], Ranks]
+
+
+class Topology(NamedTuple):
+    """A network of switches or of links between neighbours.
+
+    text    its name, as `--network` takes it
+    ranks   the number of ranks that it connects
+    links   the links of messages
+    width   of each link, how many messages it carries at full speed
+    shape   the sides of a torus
+    node    ranks of a node, which is inside of another network
+
+    Ranks take the places of a topology in order.
+    """
+
+    text: str
+    ranks: int
+    links: Links
+    width: Callable[[Ranks], Ranks] | None = None
+    shape: tuple[int, ...] = ()
+    node: int = 0
+
+
+def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
+    """The number of messages, of those of a round, that share the most loaded link of each."""
+    count = np.bincount(1 + links.ravel())  # 0: NOBODY
+    count[0] = 0
+    sharing = count[1 + links] if width is None else count[1 + links] / width(links)
+    return sharing.max(axis=0, initial=1)
+
+
+def out_and_in(source: Ranks, to: Ranks) -> Ranks:
+    """The links of one level: each rank has one link, which carries messages both ways at once."""
+    return np.stack([2 * source, 2 * to + 1])
+
+
+def through(near: Ranks, source: Ranks, to: Ranks, out: Ranks, into: Ranks) -> Ranks:
+    """The links of two levels: those of the ranks inside a node, else the outlet and the inlet."""
+    first = 2 * (1 + max(source.max(initial=0), to.max(initial=0)))
+    return np.where(near, out_and_in(source, to), first + out_and_in(out, into))
+
+
+def fat_tree(k: int, oversubscription: float = 1) -> Topology:
+    """A fat tree of switches with k ports (Al-Fares et al., 2008): k/2 ranks a switch, k/2 switches
+    a pod, k pods.
+
+    Messages spread evenly over the links that lead up. `oversubscription` is how many times as many
+    links lead from a switch down as up.
+    """
+    if k < 2 or k % 2 or oversubscription < 1:
+        raise ValueError(
+            f"a fat tree of {k} ports, oversubscribed {oversubscription:g}-fold, does not exist: "
+            "take an even number of ports from 2, and a factor from 1"
+        )
+    half, n = k // 2, k**3 // 4
+    switches = n // half
+    per_pod = half * half
+
+    def links(source: Ranks, to: Ranks) -> Ranks:
+        a, b = source // half, to // half
+        i, j = source // per_pod, to // per_pod
+        switch, pod = 2 * n + out_and_in(a, b), 2 * (n + switches) + out_and_in(i, j)
+        far = np.where(a != b, switch, NOBODY), np.where(i != j, pod, NOBODY)
+        return np.concatenate([out_and_in(source, to), *far])
+
+    def width(links: Ranks) -> Ranks:
+        up = np.where(links < 2 * (n + switches), half, per_pod) / oversubscription
+        return np.where(links < 2 * n, 1, up)
+
+    more = f":{oversubscription:g}" * (oversubscription != 1)
+    return Topology(f"fat-tree:{k}{more}", n, links, width)
+
+
+def torus(shape: tuple[int, ...]) -> Topology:
+    """A torus: each rank has a link to both neighbours along each side.
+
+    Messages go along the last side first, each the shorter way round; half way round, upwards.
+    """
+    if min(shape) < 1:
+        raise ValueError(f"a torus has no side of {min(shape)} ranks: take sides from 1")
+    sides = len(shape)
+
+    def links(source: Ranks, to: Ranks) -> Ranks:
+        at, columns = np.asarray(source), []
+        for i in reversed(range(sides)):
+            side, stride = shape[i], prod(shape[i + 1 :])
+            ahead = (to // stride - at // stride) % side
+            down = 2 * ahead > side
+            step = np.where(down, -1, 1)
+            for hop in range(side // 2):
+                crosses = hop < np.minimum(ahead, side - ahead)
+                columns.append(np.where(crosses, (at * sides + i) * 2 + down, NOBODY))
+                x = at // stride % side
+                at = np.where(crosses, at + ((x + step) % side - x) * stride, at)
+        return np.stack(columns) if columns else np.full((1, len(source)), NOBODY)
+
+    return Topology(f"torus:{'x'.join(map(str, shape))}", prod(shape), links, shape=shape)
+
+
+def dragonfly(a: int, g: int, h: int) -> Topology:
+    """A dragonfly (Kim et al., 2008): g groups of a routers, each with h ranks and h global links.
+
+    Every two routers of a group share a link, and every two groups a h / (g - 1) links. Messages
+    take the shortest way, and the ranks of a router take these links in turn.
+    """
+    if min(a, g, h) < 1 or a * h < g - 1:
+        raise ValueError(
+            f"{g} groups of {a} routers with {h} global links each cannot all be joined: a group "
+            f"needs a link to each of the {g - 1} others"
+        )
+    n, between = a * g * h, a * h // max(g - 1, 1)
+
+    def links(source: Ranks, to: Ranks) -> Ranks:
+        (s, t), (i, j) = (source // h, to // h), (source // (a * h), to // (a * h))
+        turn = source % between
+        out = (j - i - 1) % g * between + turn  # the global link, as its group numbers it
+        into = (i - j - 1) % g * between + turn
+        gate, exit_ = i * a + out // h, j * a + into // h
+        far = i != j
+        first = np.where(far, gate, t)
+
+        def local(x: Ranks, y: Ranks) -> Ranks:
+            return np.where(x != y, 2 * n + x * a + y % a, NOBODY)
+
+        last = np.where(far, local(exit_, t), NOBODY)
+        across = np.where(far, 2 * n + g * a * a + i * a * h + out, NOBODY)
+        return np.concatenate([out_and_in(source, to), [local(s, first), across, last]])
+
+    return Topology(f"dragonfly:{a},{g},{h}", n, links)
+
+
+def rails(q: int, most: int) -> Topology:
+    """Nodes of q ranks with a link each: the links of ranks i of all nodes are joined to rail i.
+
+    A message goes to the rank of its node on the rail of the receiver first, as in NCCL's PXN.
+    """
+    if q < 1:
+        raise ValueError(f"a node has no {q} rails: take a number from 1")
+
+    def links(source: Ranks, to: Ranks) -> Ranks:
+        gate = source // q * q + to % q
+        return through(source // q == to // q, source, to, gate, to)
+
+    return Topology(f"rails:{q}", most, links, node=q)

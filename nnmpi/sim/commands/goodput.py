@@ -1,0 +1,138 @@
+"""The subcommand `goodput` of `python -m nnmpi.simulate`: what failures cost a job."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from nnmpi.options import terms
+from nnmpi.sim import goodput
+from nnmpi.sim import network as net
+from nnmpi.sim.drawing.curves import Point, curves
+from nnmpi.sim.drawing.tables import plural, table
+from nnmpi.sim.goodput import Backup, Job, Spares
+from nnmpi.sim.network import Record
+
+HELP = "what failures cost: the share of time that is work"
+
+FAILURES = 20_000  # simulated for a row
+MOST_SPARES = 10_000
+INTERVALS = {
+    "best": goodput.best_interval,
+    "Daly": goodput.daly_interval,
+    "Young": goodput.young_interval,
+}
+"""Computing time between checkpoints, from their seconds and the mean time to failure."""
+
+
+def seconds(text: str) -> float:
+    """Parses a time, such as 90s, 30m, 1.5h or 2d."""
+    try:
+        return terms.duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the options of the subcommand `goodput`."""
+    job = p.add_argument_group("job")
+    job.add_argument("--ranks", type=int, required=True, metavar="P")
+    net.add_number(job, "--ranks-per-node", "8", "ranks that are lost together", int, "Q")
+    for flag, needed, about in (
+        ("--mttf-node", True, "mean time to failure of a node, such as 30000h"),
+        ("--checkpoint", True, "time of a checkpoint, in which nothing is computed"),
+        ("--restart", True, "time from a failure to the next computing"),
+        ("--every", False, "between checkpoints (default: the best)"),
+        ("--recover", False, "to go on from a --backup (default: as --restart)"),
+        ("--repair", False, "until a lost node is back, with --spares (default 1d)"),
+    ):
+        job.add_argument(flag, type=seconds, required=needed, metavar="TIME", help=about)
+    about = "copies in another node's memory, every TIME (default 60s)"
+    job.add_argument("--backup", type=seconds, metavar="TIME", nargs="?", const=60.0, help=about)
+    job.add_argument("--spares", type=int, metavar="N", help="nodes that replace lost ones")
+    output = p.add_argument_group("output")
+    output.add_argument("--seed", type=int, default=0, help="of the simulated failures")
+    output.add_argument("--svg", type=Path, metavar="FILE", help="write a picture")
+    output.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(options: argparse.Namespace) -> Any:
+    """The output of the subcommand `goodput`."""
+    job = _job(options)
+    intervals = {name: f(job.write, job.mttf_checkpoint) for name, f in INTERVALS.items()}
+    intervals |= {"given": options.every} if options.every else {}
+    by_interval = [_record(n, job._replace(every=x), options) for n, x in intervals.items()]
+    kinds = {"checkpoints": job._replace(backup=None, spares=None)}
+    kinds |= {"and --backup": job._replace(spares=None)} if job.backup else {}
+    kinds |= {f"and --spares {options.spares}": job} if job.spares else {}
+    sizes = [n for k in range(-5, 3) if (n := round(job.nodes * 4.0**k))]
+    curve = {
+        kind: [_record(kind, _at(each, n, options.every), options) for n in sizes]
+        for kind, each in kinds.items()
+    }
+    by_ranks = [record for records in curve.values() for record in records]
+    heading = (
+        f"goodput: {plural(job.nodes, 'node')} of {plural(options.ranks_per_node, 'rank')}, one is "
+        f"lost every {_time(job.mttf)}; checkpoint {_time(job.write)}, restart {_time(job.restart)}"
+    )
+    if options.svg:
+        points = {kind: [*map(_point, records)] for kind, records in curve.items()}
+        options.svg.write_text(curves(points, heading, "ranks"), encoding="utf-8")
+    if options.json:
+        return by_interval + by_ranks
+    return f"{heading}\n\n{_table('interval', by_interval)}\n\n{_table('', by_ranks)}"
+
+
+def _job(options: argparse.Namespace) -> Job:
+    """The job of the options; raises ValueError for numbers out of range."""
+    net.check_count("ranks", options.ranks)
+    net.check_count("ranks-per-node", options.ranks_per_node, options.ranks)
+    nodes = -(-options.ranks // options.ranks_per_node)
+    job = Job(nodes, options.mttf_node, options.checkpoint, options.restart, 1.0)
+    if options.backup:
+        job = job._replace(backup=Backup(options.backup, options.recover or options.restart))
+    if options.spares is not None:
+        if not 0 <= options.spares <= MOST_SPARES:
+            raise ValueError(f"--spares {options.spares} must be from 0 to {MOST_SPARES}")
+        job = job._replace(spares=Spares(options.spares, options.repair or 86400.0))
+    return job
+
+
+def _at(job: Job, nodes: int, every: float | None) -> Job:
+    """The job on so many nodes, with its best interval if none is given."""
+    job = job._replace(nodes=nodes)
+    return job._replace(every=every or goodput.best_interval(job.write, job.mttf_checkpoint))
+
+
+def _record(case: str, job: Job, options: argparse.Namespace) -> Record:
+    simulated, error = goodput.simulate(job, FAILURES, options.seed)
+    return {
+        "case": case,
+        "ranks": job.nodes * options.ranks_per_node,
+        "mttf": job.mttf,
+        "every": job.every,
+        "closed_form": goodput.expected(job),
+        "simulated": simulated,
+        "standard_error": error,
+    }
+
+
+def _point(r: Record) -> Point:
+    return Point(r["ranks"], r["closed_form"], r["simulated"], r["standard_error"])
+
+
+def _time(seconds: float) -> str:
+    """Formats seconds with three digits, in hours from two hours on."""
+    return f"{seconds / 3600:,.4g} h" if seconds >= 7200 else f"{seconds:.4g} s"
+
+
+def _table(title: str, records: list[Record]) -> str:
+    cells = {
+        title: lambda r: r["case"],
+        "ranks": lambda r: f"{r['ranks']:,}",
+        "a failure in": lambda r: _time(r["mttf"]),
+        "checkpoint every": lambda r: _time(r["every"]),
+        "closed form": lambda r: f"{r['closed_form']:.4f}",
+        "simulated": lambda r: f"{r['simulated']:.4f}",
+        "error": lambda r: f"{r['standard_error']:.5f}",
+    }
+    return table(cells, records)
