@@ -136,8 +136,9 @@ class Description(NamedTuple):
         if unknown := [path for path in flat if path.replace(".", "_", 1) not in CHECKS]:
             known = ", ".join(map(_path, CHECKS))
             raise ValueError(f"{shown(unknown[0])} is no field; {known} are")
-        values = {name: flat.get(_path(name), cls._field_defaults.get(name)) for name in CHECKS}
+        values = dict[str, Any]()
         for name, check in CHECKS.items():
+            values[name] = flat.get(_path(name), cls._field_defaults.get(name))
             if values[name] is None:
                 raise ValueError(f"{_path(name)} is missing")
             try:
@@ -146,9 +147,11 @@ class Description(NamedTuple):
                 holds = False
             if not holds:
                 raise ValueError(f"{_path(name)} is {shown(str(values[name]))}: give {check.give}")
-        lists = {name: tuple(values[name]) for name in ("hides", "divides")}
-        sums = {int(p): Curve(tuple(map(tuple, rows))) for p, rows in values["sums"].items()}
-        return cls(**{**values, **lists, "sums": sums})
+        for name in ("hides", "divides"):
+            values[name] = tuple(values[name])
+        curves = values["sums"].items()
+        values["sums"] = {int(p): Curve(tuple((x, y) for x, y in rows)) for p, rows in curves}
+        return cls(**values)
 
 
 # ---- fields
