@@ -147,7 +147,8 @@ def _ring_seconds(links: Network, nbytes: int, operation: Collective) -> float:
 
 
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")
-"""The all-reduces to choose from. ps and p2p are never faster: they send as many bytes or more. The
+"""The all-reduces to choose from. ps and p2p are never faster: they send as many bytes or more.
+Those of several ports, and bruck, are not chosen: plans with them have not been measured. The
 algorithms through memory of a node, and NCCL's, are used only where `auto` takes them."""
 
 
