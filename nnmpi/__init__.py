@@ -37,6 +37,7 @@ from nnmpi.nn.seeding import manual_seed as manual_seed
 from nnmpi.nn.seeding import seeded as seeded
 from nnmpi.options import cli as cli
 from nnmpi.options.config import Config as Config
+from nnmpi.planning.described import machines as machines
 from nnmpi.run import notebook as notebook
 from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension
 from nnmpi.run.text.generation import generate as generate

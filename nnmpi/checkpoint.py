@@ -37,7 +37,7 @@ class CommandOutput(NamedTuple):
 def parser() -> cli.Parser:
     """The parser of the command line; each subcommand sets `run` to the function that makes its
     output."""
-    about = "Look at checkpoints, check them, and export one as a model; without MPI."
+    about = "List and verify checkpoints, and export one as a model, without MPI."
     p = cli.Parser("nnmpi.checkpoint", description=about)
     kinds = p.add_subparsers(title="commands", dest="kind", required=True, metavar="COMMAND")
 
@@ -108,7 +108,7 @@ def exported(options: argparse.Namespace) -> CommandOutput:
     if options.step is not None:
         folder = _chosen(options)
     elif newest := newest_of(Path(options.directory), {}):
-        folder, remedy = newest.folder, "; --step takes another one"
+        folder, remedy = newest.folder, "; choose another step with --step"
     else:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
     try:

@@ -23,6 +23,6 @@ COMMANDS = {
     "tokenize": Command("nnmpi.tokenize.__main__", "write the tokens of a text to a file"),
     "checkpoint": Command("nnmpi.checkpoint", "list, verify and export checkpoints"),
     "doctor": Command("nnmpi.doctor", "check the installation"),
-    "completion": Command("nnmpi.completion", "print the completion of a shell"),
+    "completion": Command("nnmpi.completion", "print the completion script of a shell"),
 }
 """By name: `nnmpi NAME` and `python -m nnmpi.NAME` are the same command."""

@@ -39,7 +39,7 @@ complete -o default -F _nnmpi nnmpi
 
 def parser() -> cli.Parser:
     """The parser of the command line."""
-    p = cli.Parser("nnmpi.completion", description="Print the completion of a shell.")
+    p = cli.Parser("nnmpi.completion", description="Print the completion script of a shell.")
     p.add_argument("shell", choices=("bash", "zsh"))
     return p
 

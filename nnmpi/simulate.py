@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 
 from nnmpi.options import cli
+from nnmpi.planning.described import network_named
 from nnmpi.run import dry_run
 from nnmpi.sim.commands import collective, gemm, goodput, pipeline, sync, trace
 
@@ -34,12 +35,24 @@ def parser() -> cli.Parser:
     for name, command in COMMANDS.items():
         sub = kinds.add_parser(name, help=command.HELP)
         command.add_options(sub)
+        if command is collective:
+            sub.add_argument(
+                "--machine", metavar="NAME[:RANKS]|FILE",
+                help="the network of a described machine, such as a100-80g:8, or of a file, in "
+                "place of the options of the network",
+            )  # fmt: skip
         sub.set_defaults(run=command.run)
     return p
 
 
 def command(options: argparse.Namespace) -> int:
     """Prints the output of a subcommand."""
+    if options.run is collective.run and options.machine is not None:
+        network = network_named(options.machine)
+        assert network.inner is not None
+        options.alpha, options.beta = network.link
+        options.inner_alpha, options.inner_beta = network.inner
+        options.gamma, options.per_node = network.gamma, network.per_node
     output = options.run(options)
     print(output if isinstance(output, str) else json.dumps(output, indent=2), flush=True)
     return 0

@@ -186,7 +186,10 @@ def in_place(op: OpFunction) -> Callable[[T, Any], T]:
             return self.applied(op, self, other)
         new = op(self.operand, self.to_write(other)).value
         if not np.can_cast(new.dtype, self.dtype, "same_kind"):
-            raise TypeError(f"{new.dtype} results do not fit in place into a {self.dtype} tensor")
+            raise TypeError(
+                f"a {self.dtype} tensor cannot take {new.dtype} results in place: make a new one, "
+                f"as in x = x + y, or convert this one first with x.astype('{new.dtype}')"
+            )
         self[...] = new
         return self
 

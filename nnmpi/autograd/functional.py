@@ -166,7 +166,7 @@ def _sorted(t: Any, axis: int, descending: bool, k: int | None) -> Sorted:
     axis_index = shape.axis_within(axis, rows.ndim)
     n = rows.shape[axis_index]
     if k is not None and not 0 <= k <= n:
-        raise ValueError(f"topk: k={k} is not in 0 to {n}, the length of axis {axis} of {t.shape}")
+        raise ValueError(f"topk: k={k} must be 0 to {n}, the length of axis {axis} of {t.shape}")
     order = apply(logic.argsort, rows, axis=axis_index, descending=descending)
     if k is not None:
         order = order[(slice(None),) * axis_index + (slice(k),)]

@@ -7,6 +7,7 @@ c  chunk        v  number of a rank in a power of two of ranks
 import numpy as np
 
 from nnmpi.collectives.combine import Shape, along, among, at_once, beside, factors, swing, within
+from nnmpi.collectives.double_tree import double_tree
 from nnmpi.collectives.step import Algorithm, Ranks, Step, only, reverse, then, transpose
 
 
@@ -187,9 +188,9 @@ def hierarchical(q: int) -> Algorithm:
     return then(then(up, leaders), transpose(up))
 
 
-def all_reduce(scatter: Algorithm) -> Algorithm:
-    """The all-reduce that scatters sums by an algorithm and gathers them by its transpose."""
-    return then(scatter, transpose(scatter))
+def all_reduce(reduction: Algorithm) -> Algorithm:
+    """The all-reduce by a reduction, to one rank or scattered, and its transpose."""
+    return then(reduction, transpose(reduction))
 
 
 # On a torus with D sides each rank has 2 D ports. The buffer is cut into 2 D parts; one part goes
@@ -230,7 +231,8 @@ ALGORITHMS = {
     "p2p": then(direct, transpose(direct)),
     "doubling": then(doubling, transpose(fold)),
     "halving": then(halving, transpose(halving)),
-    "bruck": then(transpose(bruck), bruck),
+    "double-tree": all_reduce(double_tree),
+    "bruck": all_reduce(transpose(bruck)),
     "multiplying": multiplying,
     "bucket": bucket(),
     "swing": swinging(),

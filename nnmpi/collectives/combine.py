@@ -66,14 +66,15 @@ def moved(s: Step, base: Ranks, size: int = 1) -> Step:
 
 def beside(parts: Sequence[Algorithm]) -> Algorithm:
     """Runs algorithms of equally many rounds and chunks at once, each on a part of the buffer and
-    on a port.
+    on ports of its own.
     """
     n = len(parts)
 
     def at(t: int, r: Ranks, p: int) -> Step:
         i = t % n
         s = parts[i].at(t // n, r, p)
-        return moved(s, i * parts[0].chunks(p))._replace(port=i, ports=n)
+        s = s._replace(port=s.port * n + i, ports=s.ports * n)
+        return moved(s, i * parts[0].chunks(p))
 
     return Algorithm(lambda p: n * parts[0].rounds(p), lambda p: n * parts[0].chunks(p), at)
 

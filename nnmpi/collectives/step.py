@@ -25,9 +25,9 @@ NOBODY = -1
 # words in NumPy's errors for an array in place of a number or a condition
 _NEEDS_ONE_NUMBER = ("truth value of an array", "can be converted to")
 _BRANCHES = (
-    "at(t, r, p) of the algorithm branches on r, which is an array of all ranks where a plan is "
+    "at(t, r, p) of the algorithm branches on r, which is an array of all ranks when a plan is "
     "proved, priced or drawn: write only(condition, peer) or np.where(condition, a, b) instead of "
-    "`if`, and & and | instead of `and` and `or`"
+    "`if`, and write & and | instead of `and` and `or`"
 )
 
 

@@ -135,14 +135,14 @@ def dragonfly(a: int, g: int, h: int) -> Topology:
         into = (i - j - 1) % g * between + turn
         gate, exit_ = i * a + out // h, j * a + into // h
         far = i != j
-        first = np.where(far, gate, t)
 
         def local(x: Ranks, y: Ranks) -> Ranks:
             return np.where(x != y, 2 * n + x * a + y % a, NOBODY)
 
+        first = local(s, np.where(far, gate, t))
         last = np.where(far, local(exit_, t), NOBODY)
         across = np.where(far, 2 * n + g * a * a + i * a * h + out, NOBODY)
-        return np.concatenate([out_and_in(source, to), [local(s, first), across, last]])
+        return np.concatenate([out_and_in(source, to), [first, across, last]])
 
     return Topology(f"dragonfly:{a},{g},{h}", n, links)
 

@@ -143,7 +143,7 @@ def _rows(t: int, step: Step, p: int) -> list[Step]:
     try:
         rows = per_rank(step, p)
     except (TypeError, ValueError) as error:
-        form = "a peer must be a number or one a rank, and a range two of them, (lo, hi)"
+        form = "a peer must be one number, or one per rank, and a range two of them, (lo, hi)"
         raise PlanError(f"round {t}: {form}: {error}") from None
     if not all(isinstance(x, int | np.integer) for x in (step.port, step.ports)):
         raise PlanError(f"round {t}: port {quoted(step.port)} is not one integer for all ranks")
@@ -167,9 +167,9 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
             ("waits for", "from", s.source, s.recv),
         ):
             fits = 0 <= lo < min(hi, chunks) and hi <= lo + chunks
-            wrong = "" if peer < 0 or fits else f"but there are {chunks} chunks"
+            wrong = "" if peer < 0 or fits else f"not a range of {chunks} chunks"
             if peer >= p or peer == r:
-                wrong = f"not another of {p} ranks"
+                wrong = f"which is not another one of the {p} ranks"
             if wrong:
                 message = f"{does} chunks {_span((lo, hi))} {way} rank {peer}"
                 raise PlanError(f"round {t}: rank {r} {message}, {wrong}")

@@ -43,7 +43,7 @@ def checked_rank(rank: int, size: int) -> int:
     """Returns the rank number as an int; raises ValueError unless 0 <= rank < size."""
     rank = operator.index(rank)
     if not 0 <= rank < size:
-        raise ValueError(f"there is no rank {rank} of {size}: use 0 to {size - 1}")
+        raise ValueError(f"rank {rank} is out of range for {size} ranks: use 0 to {size - 1}")
     return rank
 
 

@@ -49,4 +49,4 @@ def roll_call(calls: CallRunner, call_name: str, transport: Transport) -> None:
         each = ", ".join(
             f"rank {r} has called {name}" for r, name in zip(numbers, called, strict=True)
         )
-        raise ValueError(f"{each}: all ranks must call the same methods in the same order")
+        raise ValueError(f"ranks differ: {each}; all must call the same methods in the same order")

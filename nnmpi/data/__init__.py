@@ -92,6 +92,14 @@ def blank(
     return Dataset(spec, training, testing, classes, "")
 
 
+def blank_windows(vocabulary: int, context: int, samples: int) -> Dataset:
+    """Windows of tokens, and the next tokens as labels, with one row of zeros in the place of all;
+    for models on paper."""
+    rows = np.broadcast_to(np.zeros((), "int64"), (samples, context))
+    name = f"windows of {context:,} of {vocabulary:,} tokens"
+    return Dataset(name, Split(rows, rows), Split(rows, rows), vocabulary, "")
+
+
 MNIST_SIZE = DatasetSize((1, 28, 28), 10, 60_000, 10_000)
 CIFAR_SIZE = DatasetSize((3, 32, 32), 10, 50_000, 10_000)
 

@@ -189,7 +189,7 @@ def _notes(train: Split, test: Split, labels: np.ndarray, is_held_out: bool) -> 
         yield f"{len(train.y):,} rows for training, {len(test.y):,} held out for testing"
     if labels.size and labels.min() > 0:
         lowest, classes = labels.min(), labels.max() + 1
-        yield f"no label is 0 (they run from {lowest}), so {classes} classes are counted"
+        yield (f"no label is 0 (lowest: {lowest}), but {classes} classes are counted, from 0 on")
     indices = [f"x{name}" for name, array in parts(train.x) if is_index(array)]
     if indices:
         names = ", ".join(indices)

@@ -76,8 +76,8 @@ def next_cut(stream: IO[bytes], place: int, cuts: re.Pattern[bytes], size: int =
 def _check(count: int) -> None:
     if count > LONGEST:
         raise ValueError(
-            f"the text has {count:,} bytes without a place where it can be cut, such as a "
-            "space or the end of a line; give a text that consists of words"
+            f"the text has {count:,} bytes in a row (at most {LONGEST:,}) without a place to cut, "
+            "such as a space or the end of a line; give a text of words, or leave the tokenizer out"
         )
 
 

@@ -86,7 +86,7 @@ class TokenInfo(NamedTuple):
             return cls(**json.loads(line))
         except (ValueError, TypeError):
             raise ValueError(
-                f"the {len(line):,} bytes after its tokens do not describe them"
+                f"the {len(line):,} bytes after its tokens are not a description by nnmpi.tokenize"
             ) from None
 
 

@@ -34,6 +34,7 @@ from nnmpi.nn.layers.activations import (
     SiLU,
     Softmax,
     Softplus,
+    SwiGLU,
     Tanh,
 )
 from nnmpi.nn.layers.attention import MultiheadAttention, SelfAttention
@@ -59,6 +60,7 @@ from nnmpi.nn.layers.pooling import (
 from nnmpi.nn.layers.recurrent import GRU, LSTM, RNN
 from nnmpi.nn.layers.sequences import ChannelsFirst, PositionalEmbedding, RotaryPositionalEmbeddings
 from nnmpi.nn.layers.transformer import TransformerEncoder, TransformerEncoderLayer
+from nnmpi.nn.llama import Llama
 from nnmpi.nn.losses import CrossEntropyLoss, NLLLoss
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -69,11 +71,11 @@ __all__ = [
     "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d", "Branches", "ChannelsFirst",
     "Conv1d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Dropout2d",
     "Embedding", "Flatten", "GroupNorm", "HuberLoss", "Identity", "InstanceNorm2d", "KLDivLoss",
-    "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool1d",
+    "L1Loss", "LayerNorm", "LeakyReLU", "Linear", "Llama", "LogSoftmax", "MSELoss", "MaxPool1d",
     "MaxPool2d", "MixtureOfExperts", "Module", "ModuleDict", "ModuleList", "MultiheadAttention",
     "NLLLoss", "PReLU", "Parameter", "ParameterList", "PositionalEmbedding", "RMSNorm", "ReLU",
     "RotaryPositionalEmbeddings", "SelfAttention", "Sequential", "SiLU", "Sigmoid",
-    "SmoothL1Loss", "Softmax", "Softplus", "Tanh", "TransformerEncoder",
+    "SmoothL1Loss", "Softmax", "Softplus", "SwiGLU", "Tanh", "TransformerEncoder",
     "TransformerEncoderLayer", "TripletMarginLoss", "Upsample", "functional", "init", "utils",
 ]  # fmt: skip
 

@@ -133,7 +133,7 @@ def _along(name: str, input: Any, dim: int | None, dtype: Any) -> Tensor:
     """Returns the input in type `dtype`; raises ValueError if `dim` is None, which PyTorch would
     guess."""
     if dim is None:
-        raise ValueError(f"{name}: which axis? Write {name}(x, dim=1) where axis 1 has the classes")
+        raise ValueError(f"{name}: give dim, such as {name}(x, dim=1) if axis 1 has the classes")
     x = as_tensor(input)
     return x if dtype is None else x.astype(dtype)
 
@@ -145,8 +145,8 @@ def dropout(input: Any, p: float = 0.5, training: bool = True, inplace: bool = F
     check_probability("dropout", "p", p)
     if training and p:
         raise ValueError(
-            "dropout: a mask is drawn for the path of a layer, so that it is the same on any ranks:"
-            f" write self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
+            "dropout: a mask needs a layer, whose path determines it on any number of ranks: write "
+            f"self.drop = nn.Dropout({p}) in __init__, and self.drop(x) in forward"
         )
     return as_tensor(input)
 
@@ -229,8 +229,8 @@ def group_norm(
     x = as_tensor(input)
     if x.ndim < 2 or num_groups < 1 or x.shape[1] % num_groups:
         raise ValueError(
-            f"group_norm: input of shape {x.shape} for {num_groups} groups: it must be (N, C, ...),"
-            " and the number of groups divide C"
+            f"group_norm: input of shape {x.shape} for {num_groups} groups: it must be (N, C, "
+            "...), and the number of groups must divide C"
         )
     return apply(norm.group_norm, x, _optional(weight), _optional(bias), groups=num_groups, eps=eps)
 

@@ -2,7 +2,7 @@
 weights."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from nnmpi.autograd import Tensor
 from nnmpi.nn import init
@@ -17,6 +17,26 @@ from nnmpi.nn.sequential import Sequential
 
 DEVIATION = 0.02
 """The standard deviation of initial weights."""
+
+
+class GPTSizes(NamedTuple):
+    """The sizes of a GPT."""
+
+    layers: int
+    heads: int
+    width: int
+    vocabulary: int
+    positions: int
+
+    @property
+    def model(self) -> str:
+        """The name of a model of these sizes, as `--model` takes it."""
+        return f"gpt:{self.layers}x{self.heads}x{self.width}"
+
+    def checked(self) -> Self:
+        """Returns itself; raises ValueError unless a GPT can have these sizes."""
+        check_blocks("gpt", *self[:3])
+        return self
 
 
 class GPT(Module):
@@ -36,7 +56,7 @@ class GPT(Module):
         dropout: float = 0.0,
         published: Mapping[str, Any] | None = None,
     ) -> None:
-        check_gpt(layers, heads, width)
+        self.sizes = GPTSizes(layers, heads, width, vocabulary, positions).checked()
         self.heads, self.published = heads, published or {}
         self.wte = Embedding(vocabulary, width)
         self.wpe = PositionalEmbedding(positions, width)
@@ -97,12 +117,12 @@ class MLP(Module):
         return y
 
 
-def check_gpt(layers: int, heads: int, width: int) -> None:
-    """Raises ValueError unless a GPT can have these sizes."""
+def check_blocks(model: str, layers: int, heads: int, width: int) -> None:
+    """Raises ValueError unless a model of blocks can have these sizes."""
     if min(layers, heads, width) < 1 or width % heads:
         raise ValueError(
-            f"a gpt of {layers} layers, {heads} heads and width {width}: all must be at least 1, "
-            "and the width a multiple of the heads"
+            f"a {model} of {layers} layers, {heads} heads and width {width}: all must be at least "
+            "1, and the width a multiple of the heads"
         )
 
 

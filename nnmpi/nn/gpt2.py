@@ -1,5 +1,5 @@
-"""GPT-2 in the files in which its weights are published: config.json, model.safetensors, and
-generation_config.json, which is kept as it is.
+"""GPT-2 in the files in which its weights are published: config.json, model.safetensors or its
+shards, and generation_config.json, which is kept as it is. Other models are described beside it.
 
 in the files                   in the model
 h.0.attn.c_attn.weight         (W, 3 H D): inputs x outputs, q of all heads, then k, then v
@@ -12,16 +12,16 @@ attn.bias, attn.masked_bias    masks, which are not parameters
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Self, TypeVar
 
 from safetensors.numpy import save_file
 
 from nnmpi.arrays import backend
 from nnmpi.data.files import read_json
-from nnmpi.nn.gpt import GPT, check_gpt
+from nnmpi.nn.gpt import GPT, GPTSizes
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder, check_state
 from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
@@ -30,22 +30,15 @@ from nnmpi.options.quoting import shown
 
 CONFIG, GENERATION, WEIGHTS = "config.json", "generation_config.json", "model.safetensors"
 SHARDED = "model" + INDEX
-PREFIX = "transformer."
-LM_HEAD = "lm_head.weight"
-NO_PARAMETERS = (".attn.bias", ".attn.masked_bias", LM_HEAD)
-TRANSPOSED = ("attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
-EMBEDDING, POSITIONS, HEAD = "wte.weight", "wpe.weight", "head.weight"
-EXPECTED = {
-    "activation_function": "gelu_new",
-    "layer_norm_epsilon": 1e-5,
-    "scale_attn_weights": True,
-    "scale_attn_by_inverse_layer_idx": False,
-    "tie_word_embeddings": True,
-}
-EQUAL = {"activation_function": ("gelu_pytorch_tanh",)}
-"""Other values that mean the same as the expected ones."""
-
 REMEDY = "take the file that belongs to the weights"
+LM_HEAD = "lm_head.weight"
+NUMBERS: Mapping[type, type] = {float: int}
+PREFIX, EMBEDDING, POSITIONS = "transformer.", "wte.weight", "wpe.weight"
+TRANSPOSED = ("attn.c_proj.weight", "mlp.c_fc.weight", "mlp.c_proj.weight")
+
+GPT2 = GPTSizes(12, 12, 768, 50_257, 1024)
+"""The sizes of the smallest published model, with 124 million parameters."""
+
 
 TYPE_OF_WEIGHTS = ("torch_dtype", "dtype")
 """Keys of config.json for the type of the weights; not saved, since the type may have changed."""
@@ -57,77 +50,136 @@ METADATA = {"format": "pt"}
 """The metadata that transformers expects in the file with the weights."""
 
 
-class Sizes(NamedTuple):
-    """The sizes of a GPT."""
-
-    layers: int
-    heads: int
-    width: int
-    vocabulary: int
-    positions: int
-
-    @property
-    def model(self) -> str:
-        """The name of a model of these sizes, as `--model` takes it."""
-        return f"gpt:{self.layers}x{self.heads}x{self.width}"
-
-
-KEYS = ("n_layer", "n_head", "n_embd", "vocab_size", "n_positions")
-"""The names of the fields of `Sizes` in config.json."""
-
-GPT2 = Sizes(12, 12, 768, 50_257, 1024)
-"""The sizes of the smallest published model, with 124 million parameters."""
+Format = TypeVar("Format", bound="FolderFormat")
 
 
 @dataclass(frozen=True)
-class GPT2Format(FileFormat):
-    """The file format of a GPT-2 with this number of heads (see `nnmpi.nn.state.FileFormat`)."""
+class FolderFormat(FileFormat):
+    """The format of a folder of a model of some sizes (see `nnmpi.nn.state.FileFormat`): here of a
+    GPT-2; other models replace what differs.
 
-    heads: int
+    of_sizes  the type of the sizes
+    kind      the model_type in config.json, the class of transformers, and the name in messages
+    prefix    the beginning of names in a file
+    blocks    the Sequential that has the blocks of the model
+    head      the path of the weight of the output layer
+    tables    by path, the field of the sizes that counts the rows of a weight; the embedding first
+    layers    by layer of a block, its names in a file
+    ignored   the ends of names of tensors that are no parameters
+    keys      the names in config.json of the fields of the sizes; defaults: those of transformers
+    expected  the values of settings that the model has; equal: others that mean the same
+    """
 
-    def names_by_path(self, names: Iterable[str]) -> dict[str, str]:
-        """Returns the names in a file by the path of their tensor in the model."""
-        names_in_file = {n.removeprefix(PREFIX): n for n in names if not n.endswith(NO_PARAMETERS)}
-        if EMBEDDING in names_in_file:
-            names_in_file[HEAD] = names_in_file[EMBEDDING]
-        return names_in_file
+    sizes: Any
+    of_sizes: ClassVar[type[Any]] = GPTSizes
+    kind: ClassVar[Sequence[str]] = ("gpt2", "GPT2LMHeadModel", "GPT-2")
+    prefix: ClassVar[str] = PREFIX
+    blocks: ClassVar[str] = "h"
+    head: ClassVar[str] = "head.weight"
+    tables: ClassVar[Mapping[str, str]] = {EMBEDDING: "vocabulary", POSITIONS: "positions"}
+    layers: ClassVar[Mapping[str, Sequence[str]]] = {}
+    ignored: ClassVar[tuple[str, ...]] = (".attn.bias", ".attn.masked_bias")
+    keys: ClassVar[Sequence[str]] = ("n_layer", "n_head", "n_embd", "vocab_size", "n_positions")
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    expected: ClassVar[Mapping[str, Any]] = {
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
+        "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False,
+        "tie_word_embeddings": True,
+    }
+    equal: ClassVar[Mapping[str, Sequence[Any]]] = {"activation_function": ("gelu_pytorch_tanh",)}
 
-    def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
-        """Returns the pair of embedding and output layer, if a file has both."""
-        names_in_file = {n.removeprefix(PREFIX): n for n in names}
-        has_both = {EMBEDDING, LM_HEAD} <= names_in_file.keys()
-        return [(names_in_file[EMBEDDING], names_in_file[LM_HEAD])] if has_both else []
+    @classmethod
+    def of(cls, config: Any, path: Path) -> Self:
+        """Returns the format for the sizes in config.json; raises ValueError for settings that the
+        model does not have."""
+        given = {**cls.defaults, **config} if isinstance(config, dict) else {}
+        settings = {key: given.get(key) for key in cls.keys} | given
+        types = zip(cls.keys, cls.of_sizes.__annotations__.values(), strict=True)
+        wrong = [key for key, t in types if type(settings[key]) not in (t, NUMBERS.get(t, t))]
+        # a setting that the file leaves out has its default in transformers, the expected value
+        wrong += [
+            key
+            for key, value in cls.expected.items()
+            if settings.get(key, value) not in (value, *cls.equal.get(key, ()))
+        ]
+        if wrong:
+            values = ", ".join(f"{key} {shown(str(settings[key]))}" for key in wrong)
+            raise ValueError(f"{shown(path)} has {values}, which {cls.kind[2]} does not have")
+        return cls(cls.of_sizes(*(settings[key] for key in cls.keys)))
 
-    def name(self, path: str) -> str | None:
-        """Returns the name to write a tensor under; None for the tied weight under its second
-        path."""
-        return None if path == HEAD else PREFIX + path
+    def config(self, published: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns config.json of a model that was loaded from a folder with these files."""
+        end = GPT2.vocabulary - 1 if self.sizes.vocabulary == GPT2.vocabulary else None
+        # without a folder, the token <|endoftext|> of GPT-2's vocabulary
+        kept = {**self.expected, **published.get(CONFIG, {BEGIN: end, END: end})}
+        named = {"model_type": self.kind[0], "architectures": [self.kind[1]]}
+        return kept | dict(zip(self.keys, self.sizes, strict=True)) | named
+
+    def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Any:
+        """Returns a model of these sizes that was loaded from a folder with the published files."""
+        layers, heads, width, vocabulary, positions = self.sizes
+        return GPT(layers, heads, width, vocabulary, positions, dropout, published)
 
     def order(self, path: str) -> StorageOrder:
         """Returns how a file stores the elements of a tensor."""
-        if path.endswith("attn.c_attn.weight"):
-            return StorageOrder(is_transposed=True, heads=self.heads)
-        if path.endswith("attn.c_attn.bias"):
-            return StorageOrder(heads=self.heads)
+        if path.endswith(("attn.c_attn.weight", "attn.c_attn.bias")):
+            return StorageOrder(path.endswith("weight"), self.sizes.heads, (1, 1, 1))
         return StorageOrder(is_transposed=True) if path.endswith(TRANSPOSED) else AS_IS
 
+    @property
+    def is_tied(self) -> bool:
+        """True if the output layer has the weight of the embedding, as that of GPT-2 always has."""
+        return bool(getattr(self.sizes, "is_tied", True))
 
-def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
-    """Returns the model of a folder with config.json and model.safetensors, or with the shards of
-    an index; `dropout` applies if it is
-    trained further."""
-    sizes = read_sizes(folder)
-    model = GPT(*sizes, dropout, published_in(folder))
-    form, file = GPT2Format(sizes.heads), weights_in(folder)
-    check_tied(file, form)
-    sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
-    try:
-        check_state(sources, sources, places)
-    except ValueError as error:
-        raise ValueError(f"cannot load {shown(file)}: {error}") from None
-    skip_init(model.parameters())
-    model.load_state_dict({place.path: sources[place.path].read(place) for place in places})
-    return model
+    def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Returns the names in a file by the path of their tensor in the model."""
+        paths: dict[str, tuple[str, ...]] = {}
+        parts = [(part, layer) for layer, found in self.layers.items() for part in found]
+        known = dict.fromkeys(names)
+        for name in known:
+            path = name.removeprefix(self.prefix)
+            if name.endswith(self.ignored) or (self.is_tied and path == LM_HEAD):
+                continue
+            for part, layer in parts:
+                path = path.replace(part, layer)
+            packed = self.names(path)  # of which a file has all or none
+            paths |= {path: packed} if {name} <= {*packed} <= known.keys() else {name: (name,)}
+        embedding = next(iter(self.tables))
+        ties = self.is_tied and embedding in paths
+        return paths | ({self.head: paths[embedding]} if ties else {})
+
+    def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
+        """Returns the pair of embedding and output layer, if a file has both of one weight."""
+        paths, embedding = {n.removeprefix(self.prefix): n for n in names}, next(iter(self.tables))
+        has_both = self.is_tied and {embedding, LM_HEAD} <= paths.keys()
+        return [(paths[embedding], paths[LM_HEAD])] if has_both else []
+
+    def names(self, path: str) -> tuple[str, ...]:
+        """Returns the names to write a tensor under; none for a tied weight under its second
+        path."""
+        if path == self.head:
+            return () if self.is_tied else (LM_HEAD,)
+        layer = path.split(".")[-2:][0]
+        return tuple(self.prefix + path.replace(layer, n) for n in self.layers.get(layer, (layer,)))
+
+    def check_sources(self, file: object, sources: Mapping[str, StoredTensor]) -> None:
+        """Raises ValueError unless the tensors, by their paths in the model, fit the sizes that a
+        file states.
+
+        It runs before the model is built, since a file may claim a billion layers.
+        """
+        layers = len({path.split(".")[1] for path in sources if path.startswith(self.blocks + ".")})
+        try:
+            sizes = self.sizes.checked()
+            shapes = ((path, (getattr(sizes, n), sizes.width)) for path, n in self.tables.items())
+            check_state((), sources, [Place.of_whole(*table) for table in shapes])
+            if layers != sizes.layers:
+                raise ValueError(f"it says {sizes.layers:,} layers, the weights have {layers:,}")
+        except ValueError as error:
+            remedy = "use an intact copy, with sizes and weights of the same model"
+            raise ValueError(f"{shown(file)}: {shown(error)}; {remedy}") from None
 
 
 def weights_in(folder: str | os.PathLike[str]) -> Path:
@@ -137,44 +189,12 @@ def weights_in(folder: str | os.PathLike[str]) -> Path:
     return index if os.path.lexists(index) and not os.path.lexists(whole_file) else whole_file
 
 
-def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
-    """Writes config.json and model.safetensors of a model into a folder, which is created, and
-    generation_config.json if the model was loaded from a folder that has one.
-
-    The files are written to a temporary folder first, so a failure leaves nothing behind.
-    """
-    path, form = Path(folder), GPT2Format(model.heads)
-    texts = json_texts(sizes_of(model), model.published)
-    state = {
-        name: form.order(path).to_file(backend.to_host(value))
-        for path, value in model.state_dict().items()
-        if (name := form.name(path))
-    }
-    # in the folder or beside it, so that os.replace does not cross file systems
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parent = path if path.is_dir() else path.parent
-    with tempfile.TemporaryDirectory(prefix=".nnmpi-", dir=parent) as temporary:
-        new = Path(temporary)
-        for file, text in texts.items():
-            (new / file).write_text(text, encoding="utf-8")
-        save_file(state, new / WEIGHTS, METADATA)
-        path.mkdir(exist_ok=True)
-        for file in (WEIGHTS, *texts):
-            os.replace(new / file, path / file)
-
-
-def sizes_of(model: GPT) -> Sizes:
-    """Returns the sizes of a model, of which this rank may have only a part."""
-    vocabulary, width = model.wte.weight.place.shape
-    return Sizes(len(model.h), model.heads, width, vocabulary, model.wpe.num_positions)
-
-
 def published_in(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Reads the JSON files of a folder that are saved with the model again, by name, config.json
     last."""
     path = Path(folder, GENERATION)
     files = {GENERATION: read_json(path, REMEDY)} if os.path.lexists(path) else {}
-    return {**files, CONFIG: _read_config(Path(folder, CONFIG))}
+    return {**files, CONFIG: read_json(Path(folder, CONFIG), REMEDY)}
 
 
 def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> list[int]:
@@ -198,68 +218,77 @@ def special_tokens(published: Mapping[str, Any], key: str, vocabulary: int) -> l
     return []
 
 
-def json_texts(sizes: Sizes, published: Mapping[str, Any]) -> dict[str, str]:
+def json_texts(form: FolderFormat, published: Mapping[str, Any]) -> dict[str, str]:
     """Returns the texts of config.json and generation_config.json by name, config.json last.
 
     They repeat the settings of the folder that the model was loaded from, except for those that
     describe the weights now.
     """
-    end = GPT2.vocabulary - 1 if sizes.vocabulary == GPT2.vocabulary else None
-    start = {BEGIN: end, END: end}  # the token <|endoftext|>
-    config = {**EXPECTED, **published.get(CONFIG, start), **dict(zip(KEYS, sizes, strict=True))}
-    config = {key: value for key, value in config.items() if key not in TYPE_OF_WEIGHTS}
-    config |= {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
+    config = {k: v for k, v in form.config(published).items() if k not in TYPE_OF_WEIGHTS}
     return {
         file: json.dumps(value, indent=1) + "\n"
         for file, value in {**published, CONFIG: config}.items()
     }
 
 
-def read_sizes(folder: str | os.PathLike[str]) -> Sizes:
-    """Reads the sizes from config.json of a folder; raises ValueError unless this file and the
-    tensors beside it are those of a GPT-2."""
+def read_folder(format_class: type[Format], folder: str | os.PathLike[str]) -> Format:
+    """Reads the sizes of the model in a folder; raises ValueError unless config.json and the
+    tensors beside it are those of such a model."""
     path = Path(folder) / CONFIG
-    config = _read_config(path)
-    sizes = Sizes(*(config[key] for key in KEYS))
-    check_sources(path, sizes, sources_in(weights_in(folder), GPT2Format(sizes.heads)))
-    return sizes
+    form = format_class.of(read_json(path, REMEDY), path)
+    form.check_sources(path, sources_in(weights_in(folder), form))
+    return form
 
 
-def check_sources(file: object, sizes: Sizes, sources: Mapping[str, StoredTensor]) -> None:
-    """Raises ValueError unless the tensors, by their paths in the model, fit the sizes that a file
-    states.
-
-    It runs before the model is built, since a file may claim a billion layers.
-    """
-    vocabulary, positions = (sizes.vocabulary, sizes.width), (sizes.positions, sizes.width)
-    layers = len({path.split(".")[1] for path in sources if path.startswith("h.")})
+def load_weights(form: FolderFormat, folder: str | os.PathLike[str], dropout: float) -> Any:
+    """Returns a model of a format, with the weights of a folder."""
+    file, model = weights_in(folder), form.model(dropout, published_in(folder))
+    check_tied(file, form)
+    sources, places = sources_in(file, form), [place for place, _ in model.tensors()]
     try:
-        check_gpt(*sizes[:3])
-        places = (EMBEDDING, vocabulary), (POSITIONS, positions)
-        check_state((), sources, [Place.of_whole(*place) for place in places])
-        if layers != sizes.layers:
-            raise ValueError(
-                f"its number of layers is {sizes.layers:,}, but the weights have {layers:,}"
-            )
+        check_state(sources, sources, places)
     except ValueError as error:
-        remedy = "take config.json and the weights of the same model"
-        raise ValueError(f"{shown(file)}: {shown(error)}; {remedy}") from None
+        raise ValueError(f"cannot load {shown(file)}: {error}") from None
+    skip_init(model.parameters())
+    model.load_state_dict({place.path: sources[place.path].read(place) for place in places})
+    return model
 
 
-def _read_config(path: Path) -> dict[str, Any]:
-    config = read_json(path, REMEDY)
-    if not isinstance(config, dict) or not config.keys() >= {*KEYS}:
-        raise ValueError(
-            f"{shown(path)} is not a configuration of GPT-2, which has the keys {', '.join(KEYS)}"
-        )
-    missing = [key for key in KEYS if type(config[key]) is not int]
-    # a setting that the file leaves out has its default in transformers, the expected value
-    others = [
-        key
-        for key, value in EXPECTED.items()
-        if config.get(key, value) not in (value, *EQUAL.get(key, ()))
-    ]
-    if missing or others:
-        values = ", ".join(f"{key} {shown(str(config[key]))}" for key in (*missing, *others))
-        raise ValueError(f"{shown(path)} has {values}, which GPT-2 does not have")
-    return config
+def save_folder(
+    state: Mapping[str, Any],
+    form: FolderFormat,
+    published: Mapping[str, Any],
+    folder: str | os.PathLike[str],
+) -> None:
+    """Writes config.json and model.safetensors of a model into a folder, which is created, and
+    generation_config.json if the model was loaded from a folder that has one.
+
+    The files are written to a temporary folder first, so a failure leaves nothing behind.
+    """
+    path, texts = Path(folder), json_texts(form, published)
+    tensors: dict[str, Any] = {}
+    for place, value in state.items():
+        tensors |= form.arrays(place, backend.to_host(value))
+    # in the folder or beside it, so that os.replace does not cross file systems
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parent = path if path.is_dir() else path.parent
+    with tempfile.TemporaryDirectory(prefix=".nnmpi-", dir=parent) as temporary:
+        new = Path(temporary)
+        for file, text in texts.items():
+            (new / file).write_text(text, encoding="utf-8")
+        save_file(tensors, new / WEIGHTS, METADATA)
+        path.mkdir(exist_ok=True)
+        for file in (WEIGHTS, *texts):
+            os.replace(new / file, path / file)
+
+
+def load_gpt2(folder: str | os.PathLike[str], dropout: float = 0.0) -> GPT:
+    """Returns the model of a folder with config.json and model.safetensors, or with the shards of
+    an index; `dropout` is for training it further."""
+    model: GPT = load_weights(read_folder(FolderFormat, folder), folder, dropout)
+    return model
+
+
+def save_gpt2(model: GPT, folder: str | os.PathLike[str]) -> None:
+    """Writes a model into a folder, as `save_folder` does."""
+    save_folder(model.state_dict(), FolderFormat(model.sizes), model.published, folder)

@@ -161,7 +161,7 @@ class Registries:
         owner, noun = type(self).__name__, "Parameter" if kind is Parameter else "Module"
         if value is not None and not isinstance(value, kind):
             raise ValueError(
-                f"{owner}[{name!r}]: a {type(value).__name__} is not a {noun}: give one"
+                f"{owner}[{name!r}]: the value must be a {noun}, not a {type(value).__name__}"
             )
         alike = self._parameters if kind is Parameter else self._modules
         taken = hasattr(self, name) and name not in alike

@@ -1,11 +1,12 @@
 """State dicts and buffers: how files store them, as values; checks of a given state, and copies of
 it into a model.
 
-file  ── names_by_path: names ──► paths     order.to_model(array) ──►  model
-      ◄── name ─────────────────  path      order.to_file(array)
+file  ── names_by_path: names ──► paths     order.to_model(arrays) ──►  model
+      ◄── names ────────────────  path      order.to_files(array)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,27 +24,52 @@ class StorageOrder(NamedTuple):
     """How a file stores the elements of a tensor, whose first axis in the model is the outputs.
 
     is_transposed   the outputs are the last axis in the file
-    heads           with this many attention heads, the file has q of all heads, then k, then v; the
-                    model has q, k, v of each head
+    groups          if not 0, the file has several matrices one behind the other, or each under its
+                    own name, and the model has this many groups of rows of all of them
+    shares          how many of the equal parts of a group each matrix has: (1, 1, 1) for the
+                    query, the key and the value of a head
     """
 
     is_transposed: bool = False
-    heads: int = 0
+    groups: int = 0
+    shares: tuple[int, ...] = (1,)
 
-    def to_model(self, array: np.ndarray) -> np.ndarray:
-        """Returns a whole tensor of a file as the model has it, as a view if possible."""
+    def to_model(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the tensor of the model for the whole tensors of a file, as a view if
+        possible."""
+        array = arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         array = array.T if self.is_transposed else array
-        return _swapped(array, 3, self.heads) if self.heads else array
+        return array[self._rows(len(array))] if self.groups else array
 
-    def to_file(self, array: np.ndarray) -> np.ndarray:
-        """Returns a whole tensor of the model as a file has it, in C order: the inverse of
-        `to_model`."""
-        array = _swapped(array, self.heads, 3) if self.heads else array
-        return np.ascontiguousarray(array.T if self.is_transposed else array)
+    def to_files(self, array: np.ndarray, files: int) -> list[np.ndarray]:
+        """Returns the whole tensors of a file, in C order, for a tensor of the model: the inverse
+        of `to_model`."""
+        array = array[np.argsort(self._rows(len(array)))] if self.groups else array
+        arrays = [array] if files == 1 else np.split(array, self._ends(len(array)))
+        return [np.ascontiguousarray(a.T if self.is_transposed else a) for a in arrays]
 
-    def shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Returns the shape in the model of a tensor with this shape in a file."""
-        return shape[::-1] if self.is_transposed else shape
+    def shape(self, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+        """Returns the shape in the model of the tensors with these shapes in a file."""
+        if len(shapes) == 1:
+            return shapes[0][::-1] if self.is_transposed else shapes[0]
+        whole = sum(shape[0] for shape in shapes if shape), *shapes[0][1:]
+        # shapes that do not belong together make one that no tensor has
+        return whole if [*shapes] == self.shapes(whole, len(shapes)) else sum(shapes, ())
+
+    def shapes(self, shape: tuple[int, ...], files: int) -> list[tuple[int, ...]]:
+        """Returns the shapes in a file of the tensors for a tensor of the model."""
+        if files == 1:
+            return [shape[::-1] if self.is_transposed else shape]
+        return [(b - a, *shape[1:]) for a, b in pairwise([0, *self._ends(shape[0]), shape[0]])]
+
+    def _ends(self, rows: int) -> list[int]:
+        """Returns where the matrices end, except the last one."""
+        return [end * rows // sum(self.shares) for end in accumulate(self.shares[:-1])]
+
+    def _rows(self, rows: int) -> np.ndarray:
+        """Returns the row of the file for each row of the model."""
+        matrices = np.split(np.arange(rows), self._ends(rows))
+        return np.concatenate([m.reshape(self.groups, -1) for m in matrices], axis=1).ravel()
 
 
 AS_IS = StorageOrder()
@@ -53,35 +79,38 @@ class FileFormat:
     """The names of tensors in a kind of file, and their storage order; by default those of the
     model."""
 
-    def names_by_path(self, names: Iterable[str]) -> dict[str, str]:
+    def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Returns the names in a file by path in the model, without names that are no tensor of the
         model."""
-        return {name: name for name in names}
+        return {name: (name,) for name in names}
 
     def tied(self, names: Iterable[str]) -> list[tuple[str, str]]:
         """Returns pairs of names in a file that are one tensor of the model, and so must be
         equal."""
         return []
 
-    def name(self, path: str) -> str | None:
-        """Returns the name to write a tensor under, or None if the file leaves it out."""
-        return path
+    def names(self, path: str) -> tuple[str, ...]:
+        """Returns the names to write a tensor under; none if the file leaves it out."""
+        return (path,)
 
     def order(self, path: str) -> StorageOrder:
         """Returns how a file stores the elements of a tensor."""
         return AS_IS
 
+    def arrays(self, path: str, array: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the tensors of a file, by name, for a tensor of the model."""
+        names = self.names(path)
+        arrays = self.order(path).to_files(array, len(names)) if names else []
+        return dict(zip(names, arrays, strict=True))
+
+    def shapes(self, path: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+        """Returns the shapes in a file, by name, for a tensor of the model."""
+        names = self.names(path)
+        shapes = self.order(path).shapes(shape, len(names)) if names else []
+        return dict(zip(names, shapes, strict=True))
+
 
 PLAIN = FileFormat()
-
-
-def _swapped(outputs: np.ndarray, a: int, b: int) -> np.ndarray:
-    """Returns the rows of an array, which are in the order (a, b, rest), in the order (b, a,
-    rest)."""
-    if len(outputs) % (a * b):
-        raise ValueError(f"{len(outputs)} rows are not {a} x {b} equal parts")
-    parts = outputs.reshape(a, b, -1, *outputs.shape[1:])
-    return parts.swapaxes(0, 1).reshape(outputs.shape)
 
 
 def checked_arrays(

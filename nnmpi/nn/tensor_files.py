@@ -96,28 +96,28 @@ class RawTensor(NamedTuple):
 
 
 class StoredTensor(NamedTuple):
-    """A tensor of the model that is stored in a file, with the shape and the element order of the
-    model."""
+    """A tensor of the model that is stored in a file, as one tensor or as several, with the shape
+    and the element order of the model."""
 
-    stored: RawTensor
+    stored: tuple[RawTensor, ...]
     order: StorageOrder
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape in the model."""
-        return self.order.shape(self.stored.shape)
+        return self.order.shape([raw.shape for raw in self.stored])
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the result of `read`."""
-        return self.stored.dtype
+        return self.stored[0].dtype
 
     def read(self, place: Place) -> np.ndarray:
         """Reads the part at a place; a tensor that the file stores in another order is read
         whole."""
         if self.order == AS_IS:
-            return self.stored.read(place.slices)
-        return self.order.to_model(self.stored.read())[place.slices]
+            return self.stored[0].read(place.slices)
+        return self.order.to_model([raw.read() for raw in self.stored])[place.slices]
 
 
 class Contents(NamedTuple):
@@ -212,8 +212,8 @@ def sources_in(path: Path, form: FileFormat) -> dict[str, StoredTensor]:
     """Returns the tensors of a file, or of the shards of an index, by their paths in the model."""
     stored, order = stored_in(path), form.order
     return {
-        tensor_path: StoredTensor(stored[name], order(tensor_path))
-        for tensor_path, name in form.names_by_path(stored).items()
+        tensor_path: StoredTensor(tuple(stored[name] for name in names), order(tensor_path))
+        for tensor_path, names in form.names_by_path(stored).items()
     }
 
 

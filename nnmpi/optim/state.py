@@ -52,5 +52,5 @@ def checked(
     for name in (name_of(place, STEP) for place in places):
         count = values[name].item()
         if not (count >= 0 and count == count // 1):
-            raise ValueError(f"{name} is {count}: steps are a whole number of at least 0")
+            raise ValueError(f"{name} is {count}: it must be a whole number of at least 0")
     return values

@@ -23,8 +23,8 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
-    *("p2p", "doubling", "halving", "bruck", "multiplying", "bucket", "swing"),
-    *("hierarchical", "nccl"),
+    *("p2p", "doubling", "halving", "double-tree", "bruck", "multiplying", "bucket"),
+    *("swing", "hierarchical", "nccl"),
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
@@ -53,8 +53,8 @@ class Config:
     model: str = _model(
         "digits-cnn",
         "model to train: iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, mlp:784-1024-10 (flattens "
-        "images), gpt2, gpt:4x4x128 (layers, heads, width) or package.module:function; with a "
-        "folder given to --load, the model in the folder",
+        "images), gpt2, gpt:4x4x128 (layers, heads, width), llama:4x4x128:2 (and heads of keys) or "
+        "package.module:function; with a folder given to --load, the model in the folder",
         custom=True,
     )
     dropout: float = _model(
@@ -167,7 +167,7 @@ class Config:
     schedule: str = _pipeline("1f1b", "order of pipeline passes", choices=SCHEDULES, custom=True)
     virtual_stages: int = _pipeline(2, "stages on each rank, with --schedule interleaved", FROM_1)
     cut: str | None = _pipeline(
-        None, "layers where stages 2, 3, ... begin, such as 3,7; default: balanced by measurements"
+        None, "layers where stages 1, 2, ... begin, such as 3,7; default: balanced by measurements"
     )
     recompute: bool = _pipeline(
         False,
@@ -218,7 +218,7 @@ class Config:
         None, "P:FACTOR: slow down each rank in a random fraction P of its steps, for experiments"
     )
     verify: bool = _equality(False, "also train on one rank, and compare after each step")
-    reproducible: bool = _equality(False, "compute the same bits on any ranks, up to --slices")
+    reproducible: bool = _equality(False, "same bits on any number of ranks, up to --slices")
     check_copies: int = _equality(
         1000,
         "compare copies of parameters on different ranks every so many steps, and at the end those "
@@ -229,9 +229,9 @@ class Config:
         8, "parts of a batch that --reproducible computes one by one", FROM_1, alias="shards"
     )
     save: str | None = _files(
-        None, "write the trained model to a safetensors file, or to FOLDER/ in the format of GPT-2"
+        None, "write the trained model to a safetensors file, or to FOLDER/ of GPT-2 or Llama"
     )
-    load: str | None = _files(None, "start from a model: a safetensors file, or a GPT-2 folder")
+    load: str | None = _files(None, "start from a safetensors file, or a folder of GPT-2 or Llama")
     load_partial: bool = _files(
         False, "with --load: take tensors whose names and shapes fit; others keep initial values"
     )
@@ -282,7 +282,7 @@ class Config:
     )
     memory: str | None = _other(
         None,
-        "limit of a rank, such as 2GB: what exceeds it is swapped to TMPDIR, or computed again",
+        "memory limit of a rank, such as 2GB: what exceeds it is swapped to TMPDIR, or recomputed",
         form=terms.size,
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps, without training")

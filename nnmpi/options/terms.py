@@ -50,8 +50,8 @@ def rate(spec: str) -> Rate:
         return _term(spec)
     except ValueError:
         raise ValueError(
-            f"{quoted(spec)} must be constant, cosine, step:EVERY[:FACTOR], or warmup:STEPS+ and "
-            "one of these; EVERY and STEPS are at least 1, and FACTOR is above 0"
+            f"{quoted(spec)} must be constant, cosine or step:EVERY[:FACTOR], also after "
+            "warmup:STEPS+, or warmup:STEPS; EVERY and STEPS are at least 1, and FACTOR is above 0"
         ) from None
 
 

@@ -32,7 +32,7 @@ NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
 TWO = "start it with mpirun -n 2, or leave verify out"
-OWN_SUM = "only ranks that sum gradients themselves use it"
+OWN_SUM = "it has no effect, since servers add up the gradients"
 ONE_POSITION = "a new token is one position, and cannot be cut along positions"
 NO_ONE_STEP = "ranks make their steps at different times"
 ONE_RANK_HAS_ALL = "activations are swapped only on ranks that have the whole model"
@@ -64,7 +64,7 @@ REFUSALS = (
     Refusal("reproducible", "bucket_mb", "the gradient of a slice is summed as a whole"),
     Refusal("reproducible", "overlap", "a slice is summed after its backward pass"),
     Refusal("reproducible", "progress", "a slice is summed after its backward pass"),
-    Refusal("reproducible", "device", "the bits are promised on the CPU only"),
+    Refusal("reproducible", "device", "the same bits are guaranteed only on the CPU"),
     Refusal("verify", "one rank", "there is nothing to compare it with", TWO),
     Refusal("verify", "servers", "it compares copies that ranks update themselves", NO_SERVERS),
     Refusal("reproducible", "pp", WHOLE_SLICE),
@@ -75,7 +75,7 @@ REFUSALS = (
     # pipelines
     Refusal("pipedream", "micro_batches", "a batch is one micro-batch and one step"),
     Refusal("pipedream", "recompute", "activations of at most --pp batches are kept"),
-    Refusal("pipedream", "clip_norm", "no stage waits for the norm of all gradients"),
+    Refusal("pipedream", "clip_norm", "stages update before the norm of all gradients is known"),
     Refusal("pipedream", "verify", "it computes with older weights, unlike one rank"),
     Refusal("pipedream", "slow_rank", SLOWING),
     Refusal("pipedream", "jitter", SLOWING),
@@ -86,7 +86,7 @@ REFUSALS = (
     # 16 bits
     Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
     Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
-    Refusal("16 bits", "reproducible", "the tree over slices adds up float32 and float64"),
+    Refusal("16 bits", "reproducible", "the tree over slices adds up only float32 and float64"),
     Refusal(
         "reduce_dtype",
         "another dtype",
@@ -96,7 +96,7 @@ REFUSALS = (
     Refusal(
         "reduce_dtype",
         "allreduce mpi",
-        "MPI has no sum of 16-bit floats",
+        "MPI cannot add up 16-bit floats",
         "use --allreduce ring, or leave reduce_dtype out",
     ),
     # parameter servers
@@ -131,7 +131,7 @@ REFUSALS = (
     # text while it is trained
     Refusal("sample_every", "cp", ONE_POSITION),
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),
-    Refusal("sample_every", "layout", "a text is one sample, which no ranks share"),
+    Refusal("sample_every", "layout", "a text is one sample, which ranks cannot share"),
     Refusal("sample_every", "servers", NO_ONE_STEP),
     Refusal("sample_every", "pipedream", NO_ONE_STEP),
     # beyond memory
@@ -156,7 +156,7 @@ REFUSALS = (
 )
 
 NEEDS = (
-    Requires("tf32", "device cuda", "a CPU computes products of float32 as they are"),
+    Requires("tf32", "device cuda", "a CPU does not round the factors of float32 products"),
     Requires("slices", "reproducible", "only that cuts a batch into slices"),
     Requires("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
     Requires("sequence_parallel", "tp", "positions are divided among the ranks along tp"),

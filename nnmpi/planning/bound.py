@@ -215,6 +215,9 @@ class LowerBounds:
     def _in_passes(self, candidate: Candidate) -> float:
         """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0 if
         `--order` may put those ranks elsewhere than a layout with one stage has them."""
+        sheet = self._costs.machine.sheet
+        if sheet is not None and "tp" in sheet.hides:
+            return 0.0
         if candidate.tp * candidate.cp == 1 or not self._arranger.plain.order.startswith("tp"):
             return 0.0
         return min(self._of_samples(candidate, samples) for samples in {*self._sizes(candidate)})

@@ -111,11 +111,14 @@ def _along_cp(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
     around = [cut.count(r) for r in owners[:-1]]
     nodes = (a.graph.nodes[k] for k in cut.rings)
     alike = Counter(  # the layers of blocks
-        (prod(a.local_shape(node.inputs[0], 1, at)[2:]), bool(node.settings["is_causal"]))
+        (
+            prod(a.local_shape(node.inputs[0], 1, at)[2:]) // (node.settings["groups"] + 2),
+            bool(node.settings["is_causal"]),
+        )
         for node in nodes
     )
     for (of_position, causal), layers in alike.items():
-        of_key = of_position // 3 * 2 * samples
+        of_key = 2 * of_position * samples
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
         for keys, dtype in ((2 * around, a.dtype), (home, parts)):
             for n, times in Counter(keys).items():

@@ -62,6 +62,31 @@ class MeasuredModel(NamedTuple):
     units: Mapping[int, Sequence[UnitTimes]]
 
 
+class Sheet(NamedTuple):
+    """The figures of a described machine that a measured one does not have.
+
+    rate       floating-point operations a second that large products reach
+    start      seconds that a product takes besides
+    bandwidth  bytes a second that kernels read and write
+    least      seconds of the shortest kernel
+    memory     bytes of a rank
+    device     cpu or cuda
+    flash      whether attention keeps no scores in memory
+    hides      axes whose exchanges run behind computing: tp, dp
+    divides    axes along which ranks along tp send a part each of what they all have: pp
+    """
+
+    rate: float
+    start: float
+    bandwidth: float
+    least: float
+    memory: float
+    device: str
+    flash: bool
+    hides: tuple[str, ...]
+    divides: tuple[str, ...]
+
+
 class Machine(NamedTuple):
     """The speed of a node of a machine, with all of its ranks busy.
 
@@ -77,6 +102,7 @@ class Machine(NamedTuple):
     models       the models whose units were measured
     spread       by how much two measurements differ: the mean ratio of sums or of units, less 1
     load         the load average just before: processes that wanted a core
+    sheet        of a machine that is described, not measured
     """
 
     cpu: str
@@ -92,6 +118,7 @@ class Machine(NamedTuple):
     models: tuple[MeasuredModel, ...] = ()
     spread: float = 0.0
     load: float = 0.0
+    sheet: Sheet | None = None
 
     @property
     def doubt(self) -> str:
@@ -131,6 +158,7 @@ class Machine(NamedTuple):
                 for m in self.models
             ],
         }
+        del fields["sheet"]  # files are of measured machines
         return json.dumps({"format": FORMAT, **fields}, indent=1)
 
     @classmethod
@@ -146,7 +174,7 @@ class Machine(NamedTuple):
             for m in f["models"]
         )
         sums = {name: Curve(tuple((x, y) for x, y in row)) for name, row in f["sums"].items()}
-        given = {name: f[name] for name in cls._fields}
+        given = {name: f[name] for name in cls._fields if name != "sheet"}
         links = {"near": Link(*f["near"]), "far": Link(*f["far"])}
         machine = cls(**{**given, **links, "sums": sums, "models": models})
         machine.check()

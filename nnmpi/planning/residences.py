@@ -95,7 +95,7 @@ def within_memory(
         if least > limit:
             raise ValueError(
                 f"memory {a.config.memory} is not enough: a step needs {amount(needed)} per rank, "
-                f"or {amount(least)} with everything on disk that can be there: use --memory "
+                f"or {amount(least)} with as much as possible on disk: use --memory "
                 f"{_rounded(least)} or more, or more --micro-batches"
             )
         arena.check()

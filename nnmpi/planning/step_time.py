@@ -12,7 +12,7 @@ other      batches, losses, Python; a rank along pp takes as large a share of th
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -121,9 +121,9 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     micro = micro_batches(a, on_paper[0], a.config.batch_size)
     of_units = costs.model.of(a.sharding, a.config, max(micro))
     compute_of = passes_of_stages(costs.model, of_units, [nodes.start for nodes in a.stages])
-    ranks = [_rank_step(a, rank, len(micro), compute_of) for rank in on_paper]
+    ranks = [_rank_step(a, rank, len(micro), compute_of, costs) for rank in on_paper]
     stages = dict(chain.from_iterable(item.compute.items() for item in ranks))
-    within = [item.within_passes(times.seconds) for item in ranks]
+    within = [exposed_in_passes(item, costs) for item in ranks]
     tensor = dict(chain.from_iterable(item.items() for item in within))
     passes = [
         {kind: t + tensor.get((s, kind), 0.0) for kind, t in stages[s].items()}
@@ -136,7 +136,8 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     for span in run([item.program for item in ranks], Costs(passes, links=links)):
         all_busy[span.rank] += span.end - span.start
         ends[span.rank] = max(ends[span.rank], span.end)
-    sums = [_exposed(*each, times) for each in zip(ranks, within, all_busy, strict=True)]
+    hides = costs.machine.sheet is not None and "dp" in costs.machine.sheet.hides
+    sums = [_exposed(*each, times, hides) for each in zip(ranks, within, all_busy, strict=True)]
     done = [end + after for end, after in zip(ends, sums, strict=True)]
     last, busiest = (max(range(len(ranks)), key=of.__getitem__) for of in (done, all_busy))
     busy = all_busy[busiest]
@@ -175,42 +176,81 @@ def passes_of_stages(
     return [stage_passes(part, is_first=s == 0) for s, part in enumerate(parts)]
 
 
+def exposed_in_passes(item: RankStep, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
+    """The seconds of exchanges within passes that computing does not hide, by stage and pass."""
+    within, sheet = item.within_passes(costs.exchanges.seconds), costs.machine.sheet
+    if sheet is None or "tp" not in sheet.hides:
+        return within
+    longer = {at: t - item.compute[at[0]].get(at[1], 0.0) for at, t in within.items()}
+    return defaultdict(float, {at: max(t, 0.0) for at, t in longer.items()})
+
+
 def _rank_step(
-    a: Arrangement, rank: int, micro: int, compute_of: Sequence[Mapping[Kind, float]]
+    a: Arrangement,
+    rank: int,
+    micro: int,
+    compute_of: Sequence[Mapping[Kind, float]],
+    costs: CostModel,
 ) -> RankStep:
     """The step of a rank: its program, the seconds of its units, and its log on paper."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
-    for exchange in chain.from_iterable(exchanges(a, rank, a.config.batch_size).values()):
+    program = ops(a, rank, micro)
+    logged = chain.from_iterable(exchanges(a, rank, a.config.batch_size).values())
+    for exchange in as_described(logged, a.config.tp, program, costs):
         is_sent, is_inside = exchange.during in SENDS, exchange.stage >= 0
         phase = "messages" if is_sent else "tensor" if is_inside else PHASES.get(exchange.during)
         by_phase[phase or "gathers"].append(exchange)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    return RankStep(ops(a, rank, micro), compute, by_phase, numbers)
+    return RankStep(program, compute, by_phase, numbers)
+
+
+def as_described(
+    logged: Iterable[Exchange], tp: int, program: Sequence[Op], costs: CostModel
+) -> Iterator[Exchange]:
+    """Yields the exchanges of a step with those that the machine or the recomputation of blocks
+    changes: ranks along tp send a part each to the next stage; forward passes run again."""
+    sheet, kinds = costs.machine.sheet, {op.kind for op in program}
+    divides = sheet is not None and "pp" in sheet.divides
+    back = Kind.B if Kind.B in kinds else Kind.I
+    for e in logged:
+        yield e._replace(numbers=-(-e.numbers // tp)) if divides and e.during in SENDS else e
+        if (
+            costs.model.again == "block"
+            and e.during is Kind.F
+            and e.stage >= 0
+            and e.what != "loss"
+        ):
+            yield e._replace(during=back)
 
 
 def _exposed(
-    step: RankStep, within: Mapping[tuple[int, Kind], float], busy: float, times: ExchangeTimes
+    step: RankStep,
+    within: Mapping[tuple[int, Kind], float],
+    busy: float,
+    times: ExchangeTimes,
+    hides: bool,
 ) -> float:
     """The seconds of gradient sums and gathers that no pass hides.
 
     Between nodes, messages travel while a rank computes, unless an exchange within a pass uses the
     same link; the first bucket starts when its part of the last backward pass has ended. On a node
-    the ranks move bytes themselves, so nothing is hidden.
+    the ranks move bytes themselves, so nothing is hidden, unless the machine `hides` sums.
     """
     sums, gathers = step.exchanges["sums"], times.total(step.exchanges["gathers"])
     on_link = step.within_passes(times.between_nodes)
-    if gathers and times.is_between_nodes(step.exchanges["gathers"][0]):
+    if gathers and (hides or times.is_between_nodes(step.exchanges["gathers"][0])):
         inside = sum(map(times.between_nodes, step.exchanges["tensor"]))
         gathers = max(gathers - (busy - inside), 0.0)
     numbers, done = sum(sum_.numbers for sum_ in sums), 0
     last = sum(
-        passes[Kind.B] + within[s, Kind.B] - on_link[s, Kind.B]
+        max(passes[Kind.B] + within[s, Kind.B] - on_link[s, Kind.B], 0.0)
         for s, passes in step.compute.items()
     )
     clock = -last
     for sum_ in sums:
         done += sum_.numbers
-        ready = last * (done / numbers - 1) if times.is_between_nodes(sum_) else 0.0
+        is_hidden = hides or times.is_between_nodes(sum_)
+        ready = last * (done / numbers - 1) if is_hidden else 0.0
         clock = max(clock, ready) + times.seconds(sum_)
     return gathers + max(clock, 0.0)

@@ -50,7 +50,10 @@ class ModelTimes:
     of `UnitTimes`, each computed once.
 
     units  of the graph, in their order
+    again  what backward passes compute again: "", "block" (layers) or "selective" (attention)
     """
+
+    again = ""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
         self.units, self.graph, self.machine = units(graph), graph, machine
@@ -164,6 +167,13 @@ def shares(graph: Graph, units: Sequence[Unit], sharding: Sharding) -> UnitShare
         by_rows = all(_is_by_rows(graph, sharding, ways, node) for node in nodes)
         rows.append((most / total if total else 1.0, by_samples, by_rows))
     return UnitShares(*map(np.array, zip(*rows, strict=True)))
+
+
+def parts_of_nodes(sharding: Sharding, nodes: Sequence[Node]) -> list[float]:
+    """The largest part of each node that a rank along tp and cp computes."""
+    positions, ways = sharding.sequences, sharding.ways
+    of_positions = max(map(positions.count, range(positions.ranks))) / max(positions.length, 1)
+    return [_part(sharding, ways, node, of_positions) for node in nodes]
 
 
 def _part(sharding: Sharding, ways: Mapping[str, str], node: Node, of_positions: float) -> float:

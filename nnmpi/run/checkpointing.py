@@ -162,7 +162,7 @@ class Checkpoints:
             tuple(states_of(self._callbacks)),
             tensor_facts(session.model),
             session.metadata,
-            folders.gpt_sizes(session.model),
+            folders.sizes_of(session.model),
         )
 
     def _report(self, result: WriteResult | None) -> None:

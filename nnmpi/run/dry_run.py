@@ -23,11 +23,14 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.planning.described import description_named, machine_named, model_times
+from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.residences import within_memory
+from nnmpi.planning.step_time import CostModel, step_time
 from nnmpi.run.setup.cutting import on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.start_events import layout_event, moves_event
-from nnmpi.sim.drawing.tables import plural
+from nnmpi.sim.drawing.tables import amount, duration, plural
 
 HELP = "what each rank of a run holds and sends"
 
@@ -80,6 +83,15 @@ def add_options(p: argparse.ArgumentParser) -> None:
     cluster = p.add_argument_group("cluster")
     _add_cluster(cluster)
     cluster.add_argument(
+        "--machine", default=None, metavar="NAME[:RANKS]|FILE",
+        help="also predict the time of a step on a described machine, such as a100-80g:8, or on "
+        "that of a file; see nnmpi.plan",
+    )  # fmt: skip
+    cluster.add_argument(
+        "--vocabulary", type=int, default=None, metavar="N",
+        help="instead of --data: windows of --context tokens, of a vocabulary of N",
+    )  # fmt: skip
+    cluster.add_argument(
         "--from", dest="before", metavar="OPTIONS", default=None,
         help="the old layout, with --ranks, in quotes: shows what ranks move to get to the new one",
     )  # fmt: skip
@@ -101,17 +113,20 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 def _add_cluster(p: Any) -> None:
     p.add_argument("--ranks", type=int, required=True, metavar="N")
-    p.add_argument("--nodes", type=int, default=1, help="nodes that the ranks are on (default 1)")
+    p.add_argument(
+        "--nodes", type=int, default=None,
+        help="nodes that the ranks are on; default: 1, or as a described machine says",
+    )  # fmt: skip
 
 
 def run(given: argparse.Namespace) -> Any:
     """The output of `simulate layout`, as text or as an event."""
     config, cluster = _requested(given)
     strategies.check(config, cluster.size)
-    model, known = uncut_of(config)
+    model, known = uncut_of(config, given.vocabulary)
     new = on_paper(known, cluster)
     event, layouts = (
-        layout_event(new),
+        {**layout_event(new), **_on_machine(new, given.machine)},
         {f"{config.model} on {plural(new.ranks, 'rank')}": new},
     )
     if given.before is not None:
@@ -123,6 +138,23 @@ def run(given: argparse.Namespace) -> Any:
     if given.svg:
         given.svg.write_text(as_svg(layouts), encoding="utf-8")
     return event if given.json else as_text(event)
+
+
+def _on_machine(a: Arrangement, name: str | None) -> Event:
+    """The predicted seconds of a step on the machine of --machine, with a note of them; empty
+    without one."""
+    if name is None:
+        return {}
+    machine = machine_named(name, a.config.dtype)
+    if a.config.optimizer not in machine.updates:
+        most = max(machine.updates.values())
+        machine = machine._replace(updates={**machine.updates, a.config.optimizer: most})
+    times = model_times(a.graph, machine, a.config.dtype)
+    time = step_time(a, CostModel(machine, times, ExchangeTimes(machine, a.cluster)))
+    terms = ", ".join(f"{term} {duration(t)}" for term, t in time._asdict().items() if t)
+    memory = "" if machine.sheet is None else f"; a rank has {amount(machine.sheet.memory)}"
+    note = f"a step takes {duration(time.seconds)} on {machine.cpu}: {terms}{memory}"
+    return {"seconds": time.seconds, **time._asdict(), "notes": [*a.graph.notes, note]}
 
 
 def _old_options(given: argparse.Namespace) -> argparse.Namespace:
@@ -144,11 +176,16 @@ def _old_options(given: argparse.Namespace) -> argparse.Namespace:
 
 def _requested(given: argparse.Namespace) -> tuple[Config, Cluster]:
     """The config and the cluster that these options describe."""
-    check_cluster(given.ranks, given.nodes)
     known = {"backup", *(option.name for option in options(GROUPS))}
     requested = {name: value for name, value in vars(given).items() if name in known}
     config = Config(**cli.with_layout(requested))
-    return config, _surviving(config, Cluster.on_paper(given.ranks, given.nodes, config.device))
+    described = given.machine and description_named(given.machine)
+    nodes = given.nodes
+    if nodes is None:
+        nodes = -(-given.ranks // described.ranks) if described else 1
+    check_cluster(given.ranks, nodes)
+    device = described.device if described else config.device
+    return config, _surviving(config, Cluster.on_paper(given.ranks, nodes, device))
 
 
 def _surviving(config: Config, cluster: Cluster) -> Cluster:

@@ -262,7 +262,7 @@ class Session:
     def write(self, path: str | None) -> None:
         """Writes the model to a file, on rank 0."""
         where = path if self.comm.rank == 0 else None
-        sizes, model = folders.gpt_sizes(self.model), type(self.model).__name__
+        sizes, model = folders.sizes_of(self.model), type(self.model).__name__
         saving.write_entries(where, self.strategy.full_state, self.metadata, sizes, model)
 
     def check_copies(self, buffers: bool = False) -> None:

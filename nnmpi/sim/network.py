@@ -29,10 +29,7 @@ TOPOLOGIES: dict[str, tuple[re.Pattern[str], Callable[..., Topology]]] = {
         re.compile(rf"dragonfly:({NUMBER}),({NUMBER}),({NUMBER})"),
         lambda *sizes: topology.dragonfly(*map(int, sizes)),
     ),
-    "rails:8": (
-        re.compile(rf"rails:({NUMBER})"),
-        lambda q: topology.rails(int(q), MAX_RANKS),
-    ),
+    "rails:8": (re.compile(rf"rails:({NUMBER})"), lambda q: topology.rails(int(q), MAX_RANKS)),
 }
 """The topologies, by the form of their text: its pattern, and the value of the pattern's groups."""
 
@@ -88,8 +85,8 @@ def network(options: argparse.Namespace) -> Network:
         return Network(Link(alpha, beta), gamma)
     if None in (per_node, *inner):
         raise ValueError(
-            f"two levels need --per-node, --inner-alpha and --inner-beta, got {per_node}, "
-            f"{inner[0]} and {inner[1]}: give the missing ones or leave out all three"
+            "a link inside a node needs --per-node, --inner-alpha and --inner-beta, got "
+            f"{per_node}, {inner[0]} and {inner[1]}: give all three, or none of them"
         )
     check_number("inner-alpha", inner[0])
     check_number("inner-beta", inner[1])

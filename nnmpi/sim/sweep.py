@@ -18,6 +18,7 @@ LINES = {
     "p2p": ("#56b4e9", "--"),
     "doubling": ("#cc79a7", "-"),
     "halving": ("#e69f00", "-"),
+    "double-tree": ("#005f46", "--"),
     "bruck": ("#17a398", "-"),
     "multiplying": ("#8c564b", "-"),
     "bucket": ("#0072b2", ":"),

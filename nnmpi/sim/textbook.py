@@ -12,6 +12,7 @@ S  the chunks, of p, in the largest messages of a halving: d + min(d, e) for d =
    where e = p - 2^k ranks have to sit out
 q  2^k, the ranks that do not sit out
 R  rounds in which four ranks, or groups of another prime factor of p, exchange three messages each
+T  rounds of a double tree, one way           W  chunks that the busiest rank receives in them
 n  nodes                  h  log2 of the ranks in a full node, rounded up
 a_in and b_in  alpha and beta of the link inside a node, a' and b' in printed formulas
 """
@@ -22,6 +23,7 @@ from typing import NamedTuple
 
 from nnmpi.collectives.algorithms import levels
 from nnmpi.collectives.combine import factors
+from nnmpi.collectives.double_tree import CHUNKS
 from nnmpi.collectives.price import Network
 
 
@@ -39,7 +41,7 @@ class Formulas(NamedTuple):
 def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
     """The value of each letter; without an inner link, nodes have two ranks and the outer link."""
     k = p.bit_length() - 1
-    e = p - (1 << k)
+    e, rounds = p - (1 << k), (k + CHUNKS - 1) * (p > 1)
     inner, per_node = (network.inner, network.per_node) if network.inner else (network.link, 2)
     return {
         "p": p,
@@ -55,6 +57,8 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
         "S": sum(d + min(d, e) for d in (1 << i for i in range(k))),
         "q": 1 << k,
         "R": sum(-(-(f - 1) // 3) for f in factors(p)),
+        "T": rounds,
+        "W": rounds if p <= 2 else 2 * rounds - (e == 0),
         "n": -(-p // per_node),
         "h": levels(min(p, per_node)),
         "a_in": inner.alpha,
@@ -123,6 +127,15 @@ ALL_REDUCE = {
             "2*f*M*b": _FOLD_BYTES,
             "2*(S-p+1)/p * M*b": _UNEVEN,
             **_HALVING_ADDITIONS,
+        },
+    ),
+    "double-tree": Formulas(
+        "2*a * log_p + 2*M*b",
+        "2*T*a + W/16 * M*(2*b+g)",
+        {
+            "2*(T - log_p)*a": "chunks follow each other, each a round later",
+            "(W/8 - 2)*M*b": "a rank waits while the first chunks come and the last ones go",
+            "W/16 * M*g": _ADDITIONS,
         },
     ),
     "bruck": Formulas(

@@ -64,7 +64,7 @@ def test_types_stay(dtype: str) -> None:
 def test_wrong_arguments_give_one_line() -> None:
     t = nnmpi.zeros(2, 3)
     calls = {
-        lambda: nnmpi.topk(t, 4): ("k=4 is not in 0 to 3", "(2, 3)"),
+        lambda: nnmpi.topk(t, 4): ("k=4 must be 0 to 3", "(2, 3)"),
         lambda: nnmpi.pad(t, (1, 2, 3)): ("(1, 2, 3)", "two numbers for each axis"),
         lambda: nnmpi.pad(t, (0, 0, 0, 0, 1, 1)): ("2 axes",),
         lambda: nnmpi.pad(t, (3, 0), "reflect"): ("length 3", "(3, 0)", "'reflect'"),
@@ -89,7 +89,7 @@ def test_wrong_arguments_give_one_line() -> None:
         lambda: nnmpi.nn.Upsample(2, mode="area"): ("'area'", "bilinear"),
         lambda: nnmpi.nn.Upsample(2)(t): ("upsample2d", "(2, 3)"),
         lambda: nnmpi.nn.Conv2d(1, 1, 3, padding_mode="same"): ("padding_mode='same'", "circular"),
-        lambda: nnmpi.nn.ConvTranspose2d(1, 1, 3, padding_mode="reflect"): ("none of zeros",),
+        lambda: nnmpi.nn.ConvTranspose2d(1, 1, 3, padding_mode="reflect"): ("one of zeros",),
     }
     for call, words in calls.items():
         with refused(*words):

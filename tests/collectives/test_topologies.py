@@ -9,8 +9,9 @@ import pytest
 
 from nnmpi.collectives.algorithms import ALGORITHMS, bucket, swinging
 from nnmpi.collectives.combine import factors, swing_partners
+from nnmpi.collectives.double_tree import CHUNKS, double_tree
 from nnmpi.collectives.price import Link, Network, price
-from nnmpi.collectives.step import Algorithm, PlanError, Step
+from nnmpi.collectives.step import Algorithm, PlanError, Step, per_rank
 from nnmpi.collectives.topology import Topology, crowd, dragonfly, fat_tree, rails, torus
 from nnmpi.collectives.verify import verify
 from nnmpi.sim.collective import simulate
@@ -96,6 +97,11 @@ def test_a_message_crosses_the_links_of_its_way(case: tuple[Topology, int, int, 
     links = crossed(topology, source, to)
     assert len(set(links)) == len(links) == hops
     assert not set(links) & set(crossed(topology, to, source))  # a link has two directions
+
+
+def test_a_message_leaves_a_node_on_the_rail_of_its_receiver() -> None:
+    outlets = {(s, t): crossed(rails(4, 16), s, t)[0] for s in (0, 1) for t in (4, 5)}
+    assert outlets[0, 5] == outlets[1, 5] != outlets[0, 4] == outlets[1, 4]
 
 
 def test_the_way_on_a_torus_by_hand() -> None:
@@ -203,6 +209,19 @@ def test_factors_are_fours_and_primes() -> None:
         assert prod(factors(p)) == p
         assert all(f == 4 or f == 2 or f % 2 for f in factors(p))
     assert (factors(1), factors(8), factors(60), factors(17)) == ((), (4, 2), (4, 3, 5), (17,))
+
+
+@pytest.mark.parametrize("p", [2, 3, 6, 7, 13, 32, 100])
+def test_in_a_double_tree_a_rank_has_children_in_one_tree_at_most(p: int) -> None:
+    """Ranks receive chunks of one half only, and each half reaches its root from all others."""
+    received, senders = [set[int]() for _ in range(p)], [set[int](), set[int]()]
+    for step in double_tree.steps(np.arange(p), p):
+        for r, s in enumerate(per_rank(step, p)):
+            if s.source >= 0:
+                received[r].add(s.recv[0] // CHUNKS)
+                senders[s.recv[0] // CHUNKS].add(s.source)
+    assert max(map(len, received)) == 1
+    assert [len(half) for half in senders] == [p - 1, p - 1]
 
 
 # ---- several ports

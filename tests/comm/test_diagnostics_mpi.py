@@ -95,7 +95,7 @@ def test_ranks_that_fail_together_print_one_traceback() -> None:
     else:
         assert own[-1] == f"{first} of 3: ValueError: no such thing"
         assert "rank 2 failed too: KeyError: 'another thing'" in about
-        assert "ranks 0 and 1 failed alike:" in about
+        assert "ranks 0 and 1 failed with the same error:" in about
 
 
 def test_a_rank_that_hears_of_an_error_says_nothing() -> None:

@@ -161,9 +161,9 @@ def test_logits_are_those_of_transformers(tmp_path: Path) -> None:
     [
         ({}, {"n_head": 5}, "5 heads and width 12"),
         ({}, {"n_head": 0}, "0 heads and width 12"),
-        ({}, {"n_layer": 3000}, "number of layers is 3,000, but the weights have 2"),
-        ({}, {"n_layer": 10**9}, "number of layers is 1,000,000,000, but the weights have 2"),
-        ({}, {"n_layer": 10**18}, "but the weights have 2"),
+        ({}, {"n_layer": 3000}, "it says 3,000 layers, the weights have 2"),
+        ({}, {"n_layer": 10**9}, "it says 1,000,000,000 layers, the weights have 2"),
+        ({}, {"n_layer": 10**18}, "the weights have 2"),
         ({}, {"n_layer": 1e18}, "has n_layer 1e+18, which GPT-2 does not have"),
         ({}, {"vocab_size": 10**18}, "the model needs (1000000000000000000, 12)"),
         ({}, {"vocab_size": 10**4000}, "wte.weight has shape (23, 12)"),

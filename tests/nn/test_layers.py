@@ -186,7 +186,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
         lambda: nn.ConvTranspose2d(2, 2, 1)(some(2, 3, 3)),
         ("(2, 3, 3)", "(N, 2, H, W)"),
     ),
-    "sequence": (lambda: nn.Conv1d(2, 2, 5)(some(1, 2, 4)), ("sequences of 4", "kernel of 5")),
+    "sequence": (
+        lambda: nn.Conv1d(2, 2, 5)(some(1, 2, 4)),
+        ("sequences of length 4", "kernel of 5"),
+    ),
     "grey images": (
         lambda: nn.Conv2d(1, 2, 3)(some(2, 8, 8)),
         ("(2, 8, 8)", "(N, 1, H, W)", "x[:, None] adds the axis of channels"),

@@ -107,7 +107,7 @@ def test_parts_are_registered_by_name() -> None:
             model.add_module(name, value)
     with refused("'weight' is taken by another attribute"):
         model[0].add_module("weight", nn.Tanh())
-    with refused("'a'", "a Tanh is not a Parameter"):
+    with refused("'a'", "the value must be a Parameter, not a Tanh"):
         model.register_parameter("a", nn.Tanh())
 
 

@@ -286,7 +286,7 @@ def positional(make: Any) -> list[str]:
 
 CLASSES = {name for name, found in vars(nn).items() if isinstance(found, type)}
 OWN = {"Branches", "ChannelsFirst", "GPT", "MixtureOfExperts", "PositionalEmbedding"}
-OWN |= {"RotaryPositionalEmbeddings", "SelfAttention"}
+OWN |= {"Llama", "RotaryPositionalEmbeddings", "SelfAttention", "SwiGLU"}
 NAMES = sorted(CLASSES - OWN - {"Module", "ModuleList", "Parameter"})
 
 

@@ -52,7 +52,7 @@ def reason(command: str) -> str:
 RUN = {command: page for page, command in reversed(commands()) if not reason(command)}
 """Commands, each once, and the first page that has it."""
 
-SLOW = r"gpt:|-n [3-9]"
+SLOW = r"gpt:|llama:|-n [3-9]"
 QUICK = sorted(command for command in RUN if not re.search(SLOW, command))
 
 

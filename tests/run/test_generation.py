@@ -129,7 +129,7 @@ def test_a_text_is_between_the_special_tokens_of_a_folder() -> None:
     ("arguments", "message"),
     [
         ({"tokens": []}, r"tokens of shape \(0,\)"),
-        ({"tokens": [1.5]}, "type float64: give one token at least"),
+        ({"tokens": [1.5]}, "type float64: give at least one token"),
         ({"tokens": [99]}, "99"),
         ({"max_new_tokens": 0}, "max_new_tokens 0 must be a whole number of at least 1"),
         ({"temperature": -1}, "temperature -1 must be a number of at least 0"),

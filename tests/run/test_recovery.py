@@ -99,7 +99,7 @@ def test_a_part_that_nobody_has_ends_the_run_with_one_line(
     left = [text for text in threads.run(3, fit, fault_tolerant=True) if text is not None]
     assert len(left) == 3 - len(killed)
     for text in left:
-        assert text.startswith("a rank was lost, and the others cannot go on: ")
+        assert text.startswith("a rank was lost, and the others cannot continue: ")
         assert "there is nothing to continue from: no checkpoint " in text
         assert text.endswith(f"; next time use {remedy}; start again")
         assert "\n" not in text

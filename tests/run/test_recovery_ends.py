@@ -61,11 +61,11 @@ def test_without_a_layout_that_fits_the_checkpoint_is_named(
     assert lost is None
     for text in left:
         assert text is not None
-        assert "the others cannot go on" in text
+        assert "the others cannot continue" in text
         assert "no layout fits 2 ranks" in text
         checkpoint = f"{tmp_path}/step-00000002"
         assert text.startswith(f"{checkpoint}: ")
-        assert text.endswith(f"; --resume goes on from {checkpoint}")
+        assert text.endswith(f"; --resume continues from {checkpoint}")
 
 
 def test_without_a_checkpoint_there_is_nothing_to_go_on_from(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_what_generates_no_text(text: str) -> None:
         with Trainer(Config(**options(text, cp=2)), comm=comm) as trainer:
             trainer.generate([1])
 
-    with refused("no text is generated with cp 2: a new token is one position"):
+    with refused("cannot generate text with cp 2: a new token is one position"):
         thread_ranks.run(2, along_cp)
 
     def differing(comm: Comm) -> None:
@@ -173,7 +173,7 @@ def test_what_generates_no_text(text: str) -> None:
 def test_data_that_are_no_text_are_refused_before_the_first_step() -> None:
     x = np.zeros((20, 6), np.int64)
     config = Config(model="gpt:1x1x4", sample_every=3)
-    with refused("sample_every 3: data", "is no text", "or call trainer.generate in a callback"):
+    with refused("sample_every 3: data", "is not text", "or call trainer.generate in a callback"):
         Trainer(config, data=(x, x))
     with refused("sample_every 3", "prompt: character '\u0416'"):
         Trainer(Config(model="gpt:1x1x4", data="text", sample_every=3, prompt="Z\u0416"))

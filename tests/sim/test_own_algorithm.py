@@ -83,7 +83,7 @@ def test_every_rank_gets_the_sum() -> None:
         ("others:FOREVER", "others:FOREVER' is no all-reduce of 3 ranks: rounds(p) is 1000000000"),
         ("others:NO_RETURN", "round 0: at(t, r, p) returns None; return a Step"),
         ("others:FAILS", "AttributeError: 'Step' object has no attribute 'nothing' ("),
-        ("others:NO_RANGE", "round 0: a peer must be a number or one a rank, and a range two"),
+        ("others:NO_RANGE", "round 0: a peer must be one number, or one per rank, and a range two"),
         ("others:NUMBER", "is of type int; it must be an Algorithm"),
         ("others:NONE", "module others has no 'NONE'"),
         ("nowhere:CHAIN", "no module named 'nowhere'; run in its directory or set PYTHONPATH"),

@@ -236,7 +236,10 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "--ranks 4 --bytes 1 --operation reduce --algorithm ring",
         ("'ring' of reduce", "tree, ps"),
     ),
-    "half a network": (f"{RING} --per-node 2", ("inner-alpha", "None", "leave out all three")),
+    "half a network": (
+        f"{RING} --per-node 2",
+        ("inner-alpha", "None", "give all three, or none of them"),
+    ),
     "a torus of nodes": (f"{RING} --network torus:2x2 --per-node 2", ("leave out --per-node",)),
     "a torus inside": (f"{RING} --network torus:4 --inner-beta 1", ("leave out --inner-alpha",)),
     "too small a torus": (f"{RING} --network torus:3", ("torus:3 has 3 ranks, not 4",)),

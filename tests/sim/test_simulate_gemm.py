@@ -30,11 +30,11 @@ def test_the_tables(simulator: Any) -> None:
     ]
     assert best == "fastest: 2-D 4x4; least received: 2-D 4x4; least memory: 2-D 4x4"
     assert point == (
-        "where 2-D wins: from 4 ranks on (powers of two), a grid of two dimensions receives less "
-        "than column, row, 1xP, Px1"
+        "where a 2-D grid receives less than column, row, 1xP, Px1: from 4 ranks on (powers of two)"
     )
     assert two.splitlines()[0].startswith("two layers, K -> O -> K")
-    assert "from 8 ranks on (powers of two), a grid of two dimensions receives less than" in two
+    assert "where a 2-D grid receives less than" in two
+    assert ": from 8 ranks on (powers of two)" in two
 
 
 def test_one_grid(simulator: Any) -> None:
@@ -45,7 +45,7 @@ def test_one_grid(simulator: Any) -> None:
 
 def test_where_one_dimension_always_wins(simulator: Any) -> None:
     out = simulator("--rows 1 --inner 64 --columns 1000000000 --ranks 4").out
-    assert "where 2-D wins: not up to 1,048,576 ranks, a grid" in out
+    assert ", Px1: nowhere up to 1,048,576 ranks" in out
 
 
 def test_one_rank_moves_nothing(simulator: Any) -> None:
@@ -92,7 +92,10 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "panel": (f"{SIZE} --ranks 4 --panel 0", ("panel 0", "from 1")),
     "bytes": (f"{SIZE} --ranks 4 --dtype-bytes 32", ("dtype-bytes 32", "to 16")),
     "flops": (f"{SIZE} --ranks 4 --flops 0", ("flops 0.0", "from 1 to 1e+30")),
-    "half a network": (f"{SIZE} --ranks 4 --per-node 2", ("inner-alpha", "leave out all three")),
+    "half a network": (
+        f"{SIZE} --ranks 4 --per-node 2",
+        ("inner-alpha", "give all three, or none of them"),
+    ),
 }
 
 

@@ -85,7 +85,7 @@ def test_pictures(simulator: Any, tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
-    "neither": (SIZE, ("--schedule or --compare",)),
+    "neither": (SIZE, ("--schedule and --compare",)),
     "unknown": (f"{SIZE} --schedule 2f2b", ("'2f2b'", "zb-h1")),
     "no micro-batches": ("--schedule 1f1b --stages 2", ("required", "--micro-batches")),
     "0 stages": ("--compare --stages 0 --micro-batches 2", ("stages, got 0",)),

@@ -36,6 +36,6 @@ if not TYPE_CHECKING:  # so that type checkers still know which names there are
 
     def __getattr__(name: str) -> NoReturn:
         raise AttributeError(
-            f"nnmpi.cuda has no {name!r}: nnmpi.manual_seed seeds all devices, each rank uses the "
-            "GPU with its number on the node, and only t.item() and t.numpy() wait for the GPU"
+            f"nnmpi.cuda has no {name!r}; leave it out: nnmpi.manual_seed seeds all GPUs, each "
+            "rank uses the GPU with its number on the node, and only t.item() and t.numpy() wait"
         )

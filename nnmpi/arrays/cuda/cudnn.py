@@ -92,7 +92,7 @@ def version() -> str:
     """Returns the version of cuDNN, or says what computes instead of it."""
     front_end = library()
     if front_end is None:
-        return "none: convolutions by im2col, attention by products"
+        return "not used: convolutions use im2col, and attention uses matrix products"
     return str(front_end.backend_version())
 
 

@@ -84,12 +84,12 @@ def missing() -> str:
     remedy = "install nnmpi again"
     if (folder / "module.c").exists():  # the sources
         remedy = (
-            f"pip install -e {folder.parents[1]} builds them; an installed nnmpi has them, if "
-            "Python does not start in the checkout"
+            f"build them with pip install -e {folder.parents[1]}; or, if an nnmpi that has them is "
+            "installed, start Python outside the checkout"
         )
     if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
         remedy = f"install a C compiler, such as gcc; then {remedy}"
-    return f"compiled kernels: {reason}, so NumPy computes, at about half the speed: {remedy}"
+    return f"compiled kernels: {reason}; NumPy is used instead, at about half the speed: {remedy}"
 
 
 COST_OF_HALVES: Mapping[str, Mapping[str, tuple[float, float]]] = {
@@ -106,6 +106,6 @@ def cost_of_halves(dtype: str) -> str:
     by = "NumPy" if INSTRUCTIONS == "none" else "kernels without AVX2"
     least, most = costs[dtype]
     return (
-        f"{dtype} by {by}: a step takes {least:g} to {most:g} times as long as in float32: "
-        "--dtype float32, or compiled kernels on a processor with AVX2, are faster"
+        f"{dtype} with {by}: a step takes {least:g} to {most:g} times as long as in float32; use "
+        "--dtype float32, or compiled kernels on a processor with AVX2"
     )

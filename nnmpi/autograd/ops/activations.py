@@ -24,6 +24,21 @@ def silu(a: Array) -> Result:
     return _smooth(a, kernels.silu_loop)
 
 
+def swiglu(a: Array) -> Result:
+    """silu(gate) * up, (..., n), of a (..., 2 n), whose pairs of channels are a gate and an up."""
+    xp, shape = xp_of(a), a.shape
+    gate, up = (xp.ascontiguousarray(a[..., i::2]) for i in (0, 1))
+    y, slope = kernels.floats_like(gate), kernels.floats_like(gate)
+    kernels.silu_loop(gate, slope, y)
+
+    def vjp(g: Array, out: Array | None) -> Array:
+        d = xp.empty(shape, g.dtype)
+        d[..., ::2], d[..., 1::2] = multiplied(multiplied(g, up), slope), multiplied(g, y)
+        return d
+
+    return Result(multiplied(y, up), (vjp,))
+
+
 def leaky_relu(a: Array, *, slope: float) -> Result:
     """a where a > 0, and slope * a elsewhere; the gradient at 0 is `slope`."""
 

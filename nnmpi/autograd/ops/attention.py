@@ -42,7 +42,7 @@ def attention(
         (N, H, T, _), (K, S) = q.shape, k.shape[1:3]
         mask = xp_of(q).broadcast_to(mask, (N, H, T, S)).reshape(N, K, H // K, T, S)
     scores = Scores(scale, mask, causal, keep)
-    y, lse = _by_position((*q.shape[:3], v.shape[3]), q), _lse(q, k)
+    y, lse = _by_position((*q.shape[:3], v.shape[3]), q), _lse(_grouped(q, k))
     kernels.attention(_grouped(q, k), k, v, scores, _grouped(y, k), lse)
 
     def prepare(g: Array, needs: Sequence[bool]) -> list[Array]:
@@ -58,31 +58,30 @@ def attention(
 def self_attention(
     qkv: Array, *, scale: float, causal: bool = False, keep: Keep | None = None
 ) -> Result:
-    """`attention` of packed qkv (N, T, H, 3, D): the query, key and value of each head of each
-    position.
+    """`attention` of packed qkv (N, T, K, G + 2, D): at each position, the G queries, the key and
+    the value of each key head.
 
-    Returns (N, T, H, D), with one gradient in the shape of qkv. `keep` has dropout's factors.
+    Returns (N, T, K G, D), with one gradient in the shape of qkv. `keep` has dropout's factors.
     """
     (q, k, v), xp = _parts(qkv), xp_of(qkv)
-    N, T, H, _, D = qkv.shape
-    y, scores = xp.empty((N, T, H, D), qkv.dtype), Scores(scale, causal=causal, keep=keep)
-    rows, lse = _grouped(y.transpose(0, 2, 1, 3), k), _lse(q, k)
-    kernels.attention(_grouped(q, k), k, v, scores, rows, lse)
+    N, T, K, parts, D = qkv.shape
+    y, scores = xp.empty((N, T, K * (parts - 2), D), qkv.dtype), Scores(scale, None, causal, keep)
+    rows, lse = _grouped(y.transpose(0, 2, 1, 3), k), _lse(q)
+    kernels.attention(q, k, v, scores, rows, lse)
 
     def vjp(g: Array, out: Array | None) -> Array:
         d = xp.empty(qkv.shape, qkv.dtype)
-        dq, dk, dv = _parts(d)
-        of_rows = _grouped(g.transpose(0, 2, 1, 3), k), _grouped(dq, k), dk, dv
-        kernels.attention_gradients(_grouped(q, k), k, v, scores, rows, lse, *of_rows)
+        of_rows = _grouped(g.transpose(0, 2, 1, 3), k), *_parts(d)
+        kernels.attention_gradients(q, k, v, scores, rows, lse, *of_rows)
         return d
 
     return Result(y, (vjp,))
 
 
 def _parts(qkv: Array) -> tuple[Array, Array, Array]:
-    """The views q, k and v (N, H, T, D) of packed qkv (N, T, H, 3, D)."""
-    q, k, v = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in range(3))
-    return q, k, v
+    """The views q (N, K, G, T, D), k and v (N, K, T, D) of packed qkv (N, T, K, G + 2, D)."""
+    k, v = (qkv[:, :, :, i].transpose(0, 2, 1, 3) for i in (-2, -1))
+    return qkv[:, :, :, :-2].transpose(0, 2, 3, 1, 4), k, v
 
 
 def _grouped(q: Array, k: Array) -> Array:
@@ -92,9 +91,10 @@ def _grouped(q: Array, k: Array) -> Array:
     return q.reshape(N, K, H // K if K else 0, T, D)
 
 
-def _lse(q: Array, k: Array) -> Array:
-    """An empty array for the log-sum-exp of each row of scores, in the type of sums."""
-    return xp_of(q).empty(_grouped(q, k).shape[:-1], types_of(q.dtype).sums)
+def _lse(q: Array) -> Array:
+    """An empty array for the log-sum-exp of the scores of each query of q (N, K, G, T, D), in the
+    type of sums."""
+    return xp_of(q).empty(q.shape[:-1], types_of(q.dtype).sums)
 
 
 def _by_position(shape: tuple[int, ...], like: Array) -> Array:
@@ -116,7 +116,7 @@ def rotary(
 
     positions: integers (T,) or (N, T); by default 0 to T - 1
     interleaved: a pair is channels 2 i and 2 i + 1; otherwise i and i + D / 2
-    parts: how many entries of the axis before the last are rotated, the first ones; default: all
+    parts: scores many entries of the axis before the last are rotated, the first ones; default: all
 
     It is computed in the type of sums, and then rounded.
     """

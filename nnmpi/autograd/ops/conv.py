@@ -63,8 +63,8 @@ def conv1d(
     along = windows((1, w.shape[2]), (1, stride), _along(padding), (1, dilation))
     if along[1].outputs(x.shape[2]) < 1:
         raise ValueError(
-            f"conv1d: sequences of {x.shape[2]} with padding {along[1].before} are too small for a "
-            f"kernel of {along[1].span}"
+            f"conv1d: sequences of length {x.shape[2]} with padding {along[1].before} are too "
+            f"short for a kernel of {along[1].span}"
         )
     return _on_one_row(
         conv.conv2d(x[:, :, None], w[:, :, None], b, conv.ConvShape(along, groups, keep=keep))

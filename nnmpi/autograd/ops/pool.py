@@ -104,5 +104,5 @@ def adaptive_avg_pool2d(x: Array, *, size: tuple[int | None, int | None]) -> Res
 def _check_floats(name: str, x: Array) -> None:
     if not is_float(x.dtype):
         raise ValueError(
-            f"{name}: a mean of {x.dtype} elements is not {x.dtype}: write x.astype('float32')"
+            f"{name} takes floating-point numbers, not {x.dtype}: write x.astype('float32')"
         )

@@ -85,7 +85,9 @@ def split(shape: Shape, sizes: int | Sequence[int], axis: int | None) -> Iterato
     if not isinstance(sizes, int | np.integer):
         lengths = [*map(int, sizes)]
         if sum(lengths) != n or min(lengths, default=0) < 0:
-            raise ValueError(f"split: lengths {lengths} do not add up to {n}, the size of axis {k}")
+            raise ValueError(
+                f"split: lengths {lengths} must be >= 0 and add up to {n}, the size of axis {k}"
+            )
         ends = [*accumulate(lengths, initial=0)]
     else:
         if sizes < 0 or (sizes == 0 and n):

@@ -116,8 +116,8 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
     for peer, (lo, hi) in ((s.to, s.send), (s.source, s.recv)):
         if peer >= 0 and any(rounded[a:b].any() for a, b in pieces((lo, hi), len(rounded))):
             raise ValueError(
-                f"the algorithm adds to chunks {lo} to {hi - 1} after their sums were complete; "
-                "16-bit sums are rounded by then: use float32, or narrow sums"
+                f"the algorithm adds to chunks {lo} to {hi - 1} after their complete sums were "
+                "rounded to 16 bits: use float32, or 16-bit sums (--reduce-dtype, narrow_sums=True)"
             )
 
 
@@ -128,8 +128,7 @@ def _elements(chunks: ChunkRange, bounds: Bounds) -> Elements:
 
 def _end_to_end(received: Elements) -> Elements:
     """Places for the same numbers of elements, one after the other from 0 on."""
-    ends = [0, *accumulate(hi - lo for lo, hi in received)]
-    return tuple(pairwise(ends))
+    return tuple(pairwise([0, *accumulate(hi - lo for lo, hi in received)]))
 
 
 def _messages(ranges: Elements, itemsize: int, message_limit: int) -> tuple[slice, ...]:

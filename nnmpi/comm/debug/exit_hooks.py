@@ -142,7 +142,7 @@ def _interrupt_ends_process() -> None:
 def _others(rank: int, message: str, others: Mapping[int, str]) -> str:
     """Lines that name the other ranks that failed, with the same message or another one."""
     alike = [r for r in others if others[r] == message]
-    lines = [f"{name_ranks(sorted([rank, *alike]))} failed alike:\n"] if alike else []
+    lines = [f"{name_ranks(sorted([rank, *alike]))} failed with the same error:\n"] if alike else []
     rest = (f"rank {r} failed too: {text}\n" for r, text in others.items() if r not in alike)
     return "".join([*rest, *lines])
 

@@ -106,7 +106,7 @@ class SilentRankMonitor:
         """
         here = sorted({self._rank, *self._busy_seconds} - {*self._killed_at})
         print_error(
-            f"rank {self._rank} waits {reason}; {name_ranks(silent)} "
+            f"rank {self._rank} has waited {reason}; {name_ranks(silent)} "
             f"{'is' if len(silent) == 1 else 'are'} silent and will be killed"
         )
         for r in silent:

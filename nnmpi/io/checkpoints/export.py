@@ -40,7 +40,7 @@ def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
     try:
         entries = of_model(about.tensors, ranges)
     except ValueError as error:
-        raise DamagedError(f"the files lack values of a tensor: {error}") from error
+        raise DamagedError(f"its files do not have all values of a tensor: {error}") from error
     files = [saving.write_entries(out, entries, about.metadata, about.sizes, name)]
     if optimizer:
         files.append(str(Path(files[0]).with_suffix(".optimizer.safetensors")))

@@ -10,7 +10,7 @@ from nnmpi.io.checkpoints.snapshot import Changes
 from nnmpi.io.files.outputs import LogMark
 from nnmpi.io.output.pace import PaceCounts
 from nnmpi.nn import Module
-from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.language import Sizes
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim.loss_scale import LossScale
 from nnmpi.parallel import strategies
@@ -70,7 +70,7 @@ class RunFacts:
     callbacks    names and states
     tensors      those of the model, which can be exported without its code
     metadata     those of the file of --save
-    sizes        of a GPT
+    sizes        of a GPT or a Llama
     """
 
     complete: bool

@@ -249,7 +249,7 @@ def _run_from_json(run: RunForm) -> Snapshot:
         raise refused(f"{RUN}.loss_scale", f"{quoted(scale)}, which is not that of {config.dtype}")
     costs = run.measured.unit_costs
     if costs and not (costs.samples and len(costs.begins) == len(costs.costs)):
-        raise refused(f"{RUN}.measured.unit_costs", "has no samples, or not one row per unit")
+        raise refused(f"{RUN}.measured.unit_costs", "without samples, or without one row per unit")
     loss, divisor, samples, metrics = run.epoch
     return Snapshot(
         config,
@@ -278,7 +278,10 @@ def _check_file(field: str, file: SavedFile, made: SavedFile) -> None:
         except ValueError as error:
             raise refused(f"{field}.ranges[{i}].part", f"not a part: {shown(error)}") from None
         if sorted(saved.axes) != [*range(len(saved.shape))]:
-            raise refused(f"{field}.ranges[{i}].axes", f"{saved.axes}, not axes of {saved.shape}")
+            raise refused(
+                f"{field}.ranges[{i}].axes",
+                f"{saved.axes}, not an order of the axes of shape {saved.shape}",
+            )
         if not saved.lo <= saved.hi <= saved.place.size:
             numbers = (
                 f"{saved.lo:,} to {saved.hi:,}, not within the {saved.place.size:,} of the part"

@@ -64,7 +64,7 @@ RESUME_RULES = (
     ResumeRule(
         ("optimizer", "momentum", "dtype", "functions for options"),
         ResumeEffect.REFUSED,
-        "the optimizer state belongs to this rule and type",
+        "the saved state of the optimizer fits only the rule and type of that run",
     ),
     ResumeRule(
         ("slices",),

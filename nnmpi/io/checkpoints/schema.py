@@ -138,8 +138,10 @@ def checked(value: Any, kind: Any, field: str) -> Any:
     if kind is Any or _is_plain(value, kind):
         return value
     origin, inner, types, needed = _parts(kind)
-    if origin in (Union, UnionType):  # T | None
-        return None if value is None else checked(value, inner[0], field)
+    if origin in (Union, UnionType):  # T | None; of several NamedTuples, the one as long
+        length = len(value) if isinstance(value, list | tuple) else 0
+        of_length = (of for of in inner if len(getattr(of, "_fields", ())) == length)
+        return None if value is None else checked(value, next(of_length, inner[0]), field)
     if origin is Annotated:
         if checked(value, inner[0], field) not in inner[1]:
             raise refused(field, f"{quoted(value)}, which is not one of {', '.join(inner[1])}")
@@ -154,8 +156,8 @@ def checked(value: Any, kind: Any, field: str) -> Any:
         return {key: checked(item, inner[1], f"{field}.{key}") for key, item in value.items()}
     if isinstance(value, dict) and is_dataclass(origin):
         if wrong := (value.keys() - types.keys()) | (needed - value.keys()):
-            fault = "unknown" if wrong <= value.keys() else "missing"
-            raise refused(field, f"an object whose key {shown(min(wrong))} is {fault}")
+            fault = "unknown" if wrong <= value.keys() else "missing or unknown"
+            raise refused(field, f"an object with {fault} keys, such as {shown(min(wrong))}")
         return kind(**{k: checked(item, types[k], f"{field}.{k}") for k, item in value.items()})
     is_other = isinstance(value, bool) is not (kind is bool)
     if is_other or types or not isinstance(value, NUMBERS.get(kind, origin)):

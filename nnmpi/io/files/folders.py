@@ -1,5 +1,5 @@
-"""Where a model is on disk: in a file of nnmpi, or in a folder of GPT-2 (config.json beside
-model.safetensors or its shards), whose tensors have other names and layouts."""
+"""Where a model is on disk: in a file of nnmpi, or in a folder of GPT-2 or Llama (config.json
+beside model.safetensors or its shards), whose tensors have other names and layouts."""
 
 import json
 import os
@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nnmpi.data.tokenizer import BPETokenizer, tokenizer_of
 from nnmpi.io.files.atomic import NotSavedError, check_target, refusing, replaced
-from nnmpi.nn import GPT, Module, gpt2
+from nnmpi.nn import Module, gpt2
+from nnmpi.nn.language import LanguageModel, Sizes, format_in, format_of
 from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.options.quoting import shown
 
@@ -17,7 +18,7 @@ TOKENIZER = "tokenizer"
 """The metadata key under which the tokenizer of a text is described."""
 
 PUBLISHED = "published"
-"""The metadata key of the JSON files in the folder from which a GPT was loaded."""
+"""The metadata key of the JSON files in the folder from which a model was loaded."""
 
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -39,17 +40,18 @@ def source_of(path: str | os.PathLike[str]) -> Path:
 
 def form_of(path: str | os.PathLike[str]) -> FileFormat:
     """The names and layouts of the tensors in an existing file or folder."""
-    return gpt2.GPT2Format(sizes_in(path).heads) if is_folder(path) else PLAIN
+    return format_of(sizes_in(path)) if is_folder(path) else PLAIN
 
 
-def sizes_in(folder: str | os.PathLike[str]) -> gpt2.Sizes:
-    """The sizes of the GPT-2 in a folder."""
+def sizes_in(folder: str | os.PathLike[str]) -> Sizes:
+    """The sizes of the model in a folder."""
     if os.path.isdir(folder) and not os.path.lexists(Path(folder, gpt2.CONFIG)):
         raise ValueError(
             f"cannot load {shown(folder)}: it is a directory; name a file in it (it is not a "
-            f"folder of GPT-2, since it has no {gpt2.CONFIG})"
+            f"folder of GPT-2 or Llama, since it has no {gpt2.CONFIG})"
         )
-    return gpt2.read_sizes(folder)
+    sizes: Sizes = format_in(folder).sizes
+    return sizes
 
 
 def check_folder(path: str) -> None:
@@ -70,23 +72,23 @@ def check_folder(path: str) -> None:
         check_target(Path(path, name))
 
 
-def gpt_sizes(model: Module) -> gpt2.Sizes | None:
-    """The sizes of a GPT, which can be saved as a folder; None for any other model."""
-    return gpt2.sizes_of(model) if isinstance(model, GPT) else None
+def sizes_of(model: Module) -> Sizes | None:
+    """The sizes of a language model, which can be saved as a folder; None for any other model."""
+    return model.sizes if isinstance(model, LanguageModel) else None
 
 
-def check_kind(path: str | None, sizes: gpt2.Sizes | None, model: str) -> None:
-    """Raises NotSavedError if `path` is a folder and the model is not a GPT."""
+def check_kind(path: str | None, sizes: Sizes | None, model: str) -> None:
+    """Raises NotSavedError if `path` is a folder and the model is no GPT or Llama."""
     if path and is_folder(path) and sizes is None:
         raise NotSavedError(
             f"cannot save {shown(path)}: it is a directory; name a file in it, since a folder is "
-            f"for a GPT-2, and the model is a {shown(model)}"
+            f"for a GPT or a Llama, and the model is a {shown(model)}"
         )
 
 
 @contextmanager
 def prepared(
-    path: str, sizes: gpt2.Sizes | None, about: Mapping[str, str]
+    path: str, sizes: Sizes | None, about: Mapping[str, str]
 ) -> Iterator[tuple[str, FileFormat, Mapping[str, str]]]:
     """A context that yields where the tensors of a model are written, in which form, and with which
     metadata.
@@ -103,14 +105,15 @@ def prepared(
     try:
         with refusing(path), ExitStack() as files:
             os.makedirs(path, exist_ok=True)
-            texts = gpt2.json_texts(sizes, json.loads(about.get(PUBLISHED, "{}")))
+            form = format_of(sizes)
+            texts = gpt2.json_texts(form, json.loads(about.get(PUBLISHED, "{}")))
             about = {key: text for key, text in about.items() if key != PUBLISHED}
             if tokenizer := _tokenizer(about):
                 texts = {TOKENIZER_FILE: tokenizer.to_json(), **texts}
                 about[TOKENIZER] = tokenizer.describe(TOKENIZER_FILE)
             for name, text in reversed(texts.items()):  # an ExitStack closes them in reverse
                 files.enter_context(replaced(Path(path, name), "xb")).write(text.encode())
-            yield weights_of(path), gpt2.GPT2Format(sizes.heads), {**gpt2.METADATA, **about}
+            yield weights_of(path), form, {**gpt2.METADATA, **about}
     finally:
         if not is_there:
             with suppress(OSError):  # fails, as it should, unless the folder was left empty

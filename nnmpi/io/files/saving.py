@@ -15,7 +15,7 @@ import numpy as np
 from nnmpi.io.files import folders
 from nnmpi.io.files.atomic import NotSavedError as NotSavedError
 from nnmpi.io.files.atomic import check_target, refusing, replaced
-from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.language import Sizes
 from nnmpi.nn.state import PLAIN, FileFormat
 from nnmpi.nn.tensor_files import TYPES
 from nnmpi.options.quoting import shown
@@ -96,7 +96,8 @@ def write_entries(
     """Writes a model on the rank that has a path; other ranks send their parts, even if writing
     fails.
 
-    `sizes` are those of a GPT, `model` is the name of the model. Returns the name of the file.
+    `sizes` are those of a language model, `model` is the name of the model. Returns the name of the
+    file.
     """
     digest, file = hashlib.sha256(), ""
     form: FileFormat = PLAIN
@@ -105,8 +106,7 @@ def write_entries(
         for entry in entries:
             if entry.in_digest:
                 digest.update(entry.value.tobytes())
-            if form.name(entry.place.path):
-                yield form.order(entry.place.path).to_file(entry.value)
+            yield from form.arrays(entry.place.path, entry.value).values()
 
     arrays = values()
     try:
@@ -114,9 +114,9 @@ def write_entries(
             folders.check_kind(path, sizes, model)
             with folders.prepared(path, sizes, metadata) as (file, form, about):
                 index = [
-                    HeaderRow(name, dtype, form.order(place).shape(shape))
+                    HeaderRow(name, dtype, part)
                     for place, dtype, shape in entries.index()
-                    if (name := form.name(place))
+                    for name, part in form.shapes(place, shape).items()
                 ]
                 write(file, index, arrays, about, {PARAMETERS: digest.hexdigest})
     finally:

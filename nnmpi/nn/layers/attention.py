@@ -29,23 +29,26 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
 
-def keep_of(layer: Module, p: float, like: Array, T: int, S: int, first: int = 0) -> KeepOf:
+def keep_of(
+    layer: Module, p: float, like: Array, T: int, S: int, first: int = 0, groups: int = 1
+) -> KeepOf:
     """Returns a function that makes dropout masks for blocks of attention probabilities, keyed by
     their position in a whole sample (heads, T, S).
 
-    like: an array of all samples on this rank, of their type; first: the first head on this rank
+    like: an array of all samples on this rank, of their type; first: the first head on this rank;
+    groups: the query heads of each key head
     """
     xp = backend.xp_of(like)
     key, samples = dropout_key(layer, layer.path, like)
 
     def keep(queries: Array, keys: Array, tile: Tile) -> Array:
-        last = first + tile.heads.stop
+        last = first + tile.heads.stop * groups
         kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # compiled kernels take only uint32
-        h = xp.arange(first + tile.heads.start, last, dtype=kind)
+        h = xp.arange(first + tile.heads.start * groups, last, dtype=kind)
         i, j = (a.astype(kind, copy=False) for a in (queries[tile.queries], keys[tile.keys]))
         index = ((h[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
         mask = dropout_mask(key, samples[tile.samples], index, p, like)
-        return mask.reshape(len(mask), len(h), 1, len(i), len(j))
+        return mask.reshape(len(mask), len(h) // groups, groups, len(i), len(j))
 
     return lambda queries, keys: partial(keep, queries, keys)
 
@@ -60,12 +63,15 @@ class SelfAttention(Module):
     """Self-attention softmax(q k^T / sqrt(D)) v of x (N, T, H 3 D), in which the query, key and
     value of each head are side by side at each position; the output is (N, T, H D).
 
+    With `num_kv_heads` K, each G = H / K heads share a key and a value: x is (N, T, K (G + 2) D),
+    with G queries, a key and a value side by side.
+
     `is_causal`: a position sees itself and earlier ones. In training, attention weights become 0
     with probability `dropout`, and the others are divided by 1 - dropout. `rotary`: the base of
-    rotary positions, usually 10,000, by which queries and keys are rotated first, channel 2 i with
-    2 i + 1 as in RotaryPositionalEmbeddings; None: no rotation.
+    rotary positions, usually 10,000, by which queries and keys are rotated first; None: no
+    rotation. `interleaved`: which channels are pairs, as in RotaryPositionalEmbeddings.
 
-    Sharding sets `num_heads`, and `part`: the channels of the output on this rank.
+    Sharding sets `num_heads`, `num_kv_heads`, and `part`: the channels of the output on this rank.
     """
 
     def __init__(
@@ -74,9 +80,19 @@ class SelfAttention(Module):
         is_causal: bool = False,
         dropout: float = 0.0,
         rotary: float | None = None,
+        num_kv_heads: int | None = None,
+        interleaved: bool = True,
     ) -> None:
-        check_sizes("SelfAttention", 1, num_heads=num_heads)
-        self.num_heads, self.is_causal, self.part = num_heads, bool(is_causal), ALL
+        kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        check_sizes("SelfAttention", 1, num_heads=num_heads, num_kv_heads=kv_heads)
+        if num_heads % kv_heads:
+            raise ValueError(
+                f"SelfAttention: num_heads={num_heads} must be a multiple of "
+                f"num_kv_heads={kv_heads}, which equally many heads share"
+            )
+        self.num_heads, self.num_kv_heads, self.part = num_heads, kv_heads, ALL
+        self.is_causal, self.interleaved = bool(is_causal), bool(interleaved)
+        self.groups = num_heads // kv_heads  # of queries, G; the same in a part
         check_probability("SelfAttention", "dropout", dropout)
         if rotary is not None:
             check_base("SelfAttention", "rotary", rotary)
@@ -84,17 +100,18 @@ class SelfAttention(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = as_tensor(x)
-        if x.ndim != 3 or x.shape[2] % (3 * self.num_heads):
+        K, packed = self.num_kv_heads, self.groups + 2
+        if x.ndim != 3 or x.shape[2] % (K * packed):
             raise ValueError(
-                f"SelfAttention {self.path}: input of shape {x.shape}; it takes (N, T, "
-                f"{self.num_heads} heads x 3 x size): the queries, keys and values of each head"
+                f"SelfAttention {self.path}: input of shape {x.shape}; it takes (N, T, {K} heads "
+                f"x {packed} x size): the queries, keys and values of each head"
             )
         N, T, width = x.shape
-        qkv = x.reshape(N, T, self.num_heads, 3, width // (3 * self.num_heads))
-        return self.attended(qkv).reshape(N, T, width // 3)
+        D = width // (K * packed)
+        return self.attended(x.reshape(N, T, K, packed, D)).reshape(N, T, self.num_heads * D)
 
     def attended(self, qkv: Tensor) -> Tensor:
-        """Returns the output (N, T, H, D) for queries, keys and values (N, T, H, 3, D)."""
+        """Returns the output (N, T, K G, D) for queries, keys and values (N, T, K, G + 2, D)."""
         T, keep = qkv.shape[1], None
         if (cache := kv_cache.get()) is not None:
             qkv = self.rotated(qkv, cache.new_positions(qkv.data))
@@ -110,7 +127,8 @@ class SelfAttention(Module):
         if self.rotary is None:
             return qkv
         check_even("SelfAttention", qkv.shape[-1])
-        return apply(attention.rotary, qkv, base=self.rotary, positions=positions, parts=2)
+        options = {"positions": positions, "interleaved": self.interleaved}
+        return apply(attention.rotary, qkv, base=self.rotary, parts=self.groups + 1, **options)
 
     @property
     def drops(self) -> bool:
@@ -120,12 +138,14 @@ class SelfAttention(Module):
     def keep_of(self, x: Array, T: int) -> KeepOf:
         """Returns the dropout of this pass for samples that all have T positions; x is (N, ...,
         D)."""
-        return keep_of(self, self.dropout, x, T, T, self.part.start // x.shape[-1])
+        first = self.part.start // x.shape[-1]
+        return keep_of(self, self.dropout, x, T, T, first, self.groups)
 
     def extra_repr(self) -> str:
+        shared = f", num_kv_heads={self.num_kv_heads}" * (self.groups > 1)
         dropout = f", dropout={self.dropout}" * bool(self.dropout)
         turns = f", rotary={self.rotary}" * (self.rotary is not None)
-        return f"{self.num_heads}, is_causal={self.is_causal}{dropout}{turns}"
+        return f"{self.num_heads}, is_causal={self.is_causal}{dropout}{turns}{shared}"
 
 
 class MultiheadAttention(Module):

@@ -204,8 +204,8 @@ class InstanceNorm2d(GroupNorm):
         x = as_tensor(x)
         if x.ndim != 4 or (self.training and x.shape[2] * x.shape[3] == 1):
             raise ValueError(
-                f"InstanceNorm2d: input of shape {x.shape}; it must be (N, C, H, W), and in "
-                "training of more than one pixel, which has no variance"
+                f"InstanceNorm2d: input of shape {x.shape}; it must be (N, C, H, W), and have more "
+                "than one pixel in training, since one pixel has no variance"
             )
         return super().forward(x)
 

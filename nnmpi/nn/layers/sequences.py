@@ -35,26 +35,26 @@ class KVCache:
         return xp_of(parts).arange(self.length, self.length + parts.shape[1])
 
     def attend(self, layer: object, parts: Array, causal: bool) -> Array:
-        """Returns the attention (N, T, H, D) of new positions to all positions so far, and caches
+        """Returns the attention (N, T, K G, D) of new positions to all positions so far, and caches
         the new ones.
 
-        `parts` (N, T, H, 3, D) has query, key and value of the new positions.
+        `parts` (N, T, K, G + 2, D) has G queries, key and value of each of K key heads.
         """
-        N, T, H, _, D = parts.shape
+        N, T, K, packed, D = parts.shape
         if not causal or (self.length and T > 1):
             raise ValueError(
                 f"{T} new positions after {self.length}: decoding needs causal attention, the "
                 "whole prompt at once, and then one position at a time"
             )
         if layer not in self._memory:
-            shape = (2, N, H, self.positions, D)
+            shape = (2, N, K, self.positions, D)
             self._memory[layer] = xp_of(parts).empty(shape, parts.dtype)
         end = self.length + T
         cached = self._memory[layer]
-        cached[:, :, :, self.length : end] = parts[:, :, :, 1:].transpose(3, 0, 2, 1, 4)
-        q, (k, v) = parts[:, :, :, 0].transpose(0, 2, 1, 3), cached[:, :, :, :end]
+        cached[:, :, :, self.length : end] = parts[:, :, :, -2:].transpose(3, 0, 2, 1, 4)
+        q, (k, v) = parts[:, :, :, :-2].reshape(N, T, K * (packed - 2), D), cached[:, :, :, :end]
         # a single query sees all keys; the mask would hide all but the first of them
-        y = attention.attention(q, k, v, scale=D**-0.5, causal=T > 1).value
+        y = attention.attention(q.transpose(0, 2, 1, 3), k, v, scale=D**-0.5, causal=T > 1).value
         return y.transpose(0, 2, 1, 3)
 
 

@@ -259,8 +259,8 @@ def _tied(a: Arrangement, groups: Sequence[Sequence[HeldVariable]]) -> list[int]
         tied_paths = [path for path in paths if path in tied]
         if len({tied.get(path) for path in paths}) > 1:
             raise ValueError(
-                f"{a.store.name} gathers {' and '.join(paths)} together, and {tied_paths[0]} is in "
-                "several stages: use --zero 1, or a --cut that keeps it in one stage"
+                f"{a.store.name} gathers {' and '.join(paths)} together, but {tied_paths[0]} is in "
+                "several pipeline stages: use --zero 1, or a --cut that keeps it in one stage"
             )
         tied_groups += [k] * bool(tied_paths)
     return tied_groups

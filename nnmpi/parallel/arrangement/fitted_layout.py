@@ -66,7 +66,7 @@ def fit_layout(
         except ValueError as error:
             if sizes == asked:  # these options cannot be combined on any ranks
                 raise
-            passed_over.append(f"{_words(sizes)} cannot be: {error}")
+            passed_over.append(f"{_words(sizes)} is not possible: {error}")
         else:
             why = _why(config, fitting, working, ranks, passed_over[:1])
             return FittedLayout(fitting, working, ranks - working, why)

@@ -82,7 +82,7 @@ class Comparison(NamedTuple):
         if self.diverged:
             return None
         if self.one_skipped:
-            return "either the layout or the single rank, not both, skipped it as not finite"
+            return "only one of the two, the layout or the single rank, skipped it as not finite"
         if not self.equal:
             return "parameters are not the same on all ranks"
         for subject, worst in self.largest.items():

@@ -95,13 +95,13 @@ def _poll(earlier_hook: Callable[[], object], comm: Comm) -> None:
 def ring_attention(
     qkv: Array, *, scale: float, causal: bool, keep_of: KeepOf | None, ring: Ring
 ) -> Result:
-    """`self_attention` of qkv (N, t, H, 3, D), where this rank has t positions of sequences that
-    all ranks of the ring share; the value is (N, t, H, D)."""
-    xp, dtype, (N, t, H, _, D), me = xp_of(qkv), types_of(qkv.dtype).sums, qkv.shape, ring.comm.rank
-    q = _by_head(qkv[:, :, :, 0])
-    kv = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
-    y = xp.zeros((N, t, H, D), dtype)
-    lse = xp.full((N, H, 1, t), -xp.inf, dtype)
+    """`self_attention` of qkv (N, t, K, G + 2, D), where this rank has t positions of sequences
+    that all ranks of the ring share; the value is (N, t, K G, D)."""
+    xp, dtype, me = xp_of(qkv), types_of(qkv.dtype).sums, ring.comm.rank
+    (N, t, K, G, D), q = qkv[:, :, :, :-2].shape, _by_head(qkv[:, :, :, :-2])
+    kv = xp.ascontiguousarray(qkv[:, :, :, -2:].transpose(3, 0, 2, 1, 4))
+    y = xp.zeros((N, t, K, G, D), dtype)
+    lse = xp.full(q.shape[:-1], -xp.inf, dtype)
 
     def part(r: int) -> tuple[AttendedSlices, Scores]:
         """Returns the queries of this rank and keys of rank r that attend to each other, and how to
@@ -124,9 +124,9 @@ def ring_attention(
 
     def vjp(g: Array, out: Array | None) -> Array:
         d, rows = xp.empty(qkv.shape, dtype), _by_head(value)
-        d[:, :, :, 0] = 0
-        dq, dy = _by_head(d[:, :, :, 0]), _by_head(g)
-        mine = xp.ascontiguousarray(qkv[:, :, :, 1:].transpose(3, 0, 2, 1, 4))
+        d[:, :, :, :-2] = 0
+        dq, dy = _by_head(d[:, :, :, :-2]), _by_head(g.reshape(value.shape))
+        mine = xp.ascontiguousarray(qkv[:, :, :, -2:].transpose(3, 0, 2, 1, 4))
         total, under_way = xp.empty(mine.shape, dtype), list[Callable[[], None]]()
         travels = qkv.dtype if ring.comm.narrow_sums else dtype
         for s, (r, kv_of) in enumerate(ring.travelling(mine)):
@@ -144,13 +144,12 @@ def ring_attention(
                 under_way.append(ring.exchange(s, cast(dkv, travels), total, causal))
         for add in under_way:
             add()
-        d[:, :, :, 1:] = total.transpose(1, 3, 2, 0, 4)
+        d[:, :, :, -2:] = total.transpose(1, 3, 2, 0, 4)
         return cast(d, qkv.dtype)
 
-    return Result(value, (vjp,))
+    return Result(value.reshape(N, t, K * G, D), (vjp,))
 
 
 def _by_head(x: Array) -> Array:
-    """Returns x (N, t, H, D) as a view (N, H, 1, t, D), in which each head of keys has one head of
-    queries."""
-    return x.transpose(0, 2, 1, 3)[:, :, None]
+    """Returns x (N, t, K, G, D) as a view (N, K, G, t, D): the G query heads of each key head."""
+    return x.transpose(0, 2, 3, 1, 4)

@@ -82,7 +82,9 @@ class Constraints(NamedTuple):
                 if (axes := [axis for axis in graph.edges[e].axes if axis.name in group])
             ]
             if not having:
-                raise ValueError(f"layout {name}:tp: no layer of the model has an axis of {name}")
+                raise ValueError(
+                    f"layout {name}:tp: no layer has an axis {name}: use another, or leave it out"
+                )
             node, longest = max(having, key=lambda pair: pair[1])
             if not is_cut:
                 raise ValueError(
@@ -154,6 +156,6 @@ def refuse_rows(graph: Graph, k: int, ranks: int) -> None:
             )
     if is_fused_pooling(graph, k):
         raise ValueError(
-            f"{layer} is fused with the layer before it, and is cut as that layer is: name only "
-            "that layer"
+            f"{layer} is fused with the layer before it, and is always cut like that one: leave "
+            "this layer out, and name the one before it"
         )

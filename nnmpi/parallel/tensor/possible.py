@@ -78,7 +78,9 @@ def _check_own(graph: Graph, node: Node, way: Way) -> None:
     """Raises ValueError if a way that a user gives for a layer cannot be right."""
     label = f"layer {node.name} ({node.kind}): the way {way.pattern.how!r} of its rule"
     if (way.input is POSITIONS) != (way.output is POSITIONS):
-        raise ValueError(f"{label} cuts positions of one side: give POSITIONS for both, or neither")
+        raise ValueError(
+            f"{label} cuts positions of input or output only: give POSITIONS for both, or neither"
+        )
     for name, v in variables_of(graph, node).items():
         along, n = way.parameters.get(name), len(graph.variables[v].shape)
         if along is not None and not -n <= along < n:
@@ -94,4 +96,4 @@ def _check_own(graph: Graph, node: Node, way: Way) -> None:
         if not n or (isinstance(axis, int) and not -n <= axis < n):
             raise ValueError(f"{label} cuts axis {axis} of a sample, which has {n} axes")
     if way.input is None and way.output is ...:
-        raise ValueError(f"{label} has output=..., the axis of the input, but input=None: name it")
+        raise ValueError(f"{label} has output=..., the axis of the input, but input=None: name one")

@@ -122,13 +122,14 @@ def _of_positions(settings: Options, sample: tuple[int, ...], bounds: Bounds) ->
 
 
 def _head(settings: Options, sample: tuple[int, ...]) -> int:
-    """Returns the number of input channels of one head: query, key and value together."""
-    return int(sample[-1] // settings["num_heads"])
+    """Returns the channels of a key head: its queries, its key and its value."""
+    return int(sample[-1] // settings["num_kv_heads"])
 
 
-def _of_values(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
-    """Returns the bounds of the output, which has the size of the values: a third of the input."""
-    return tuple(b // 3 for b in bounds)
+def _of_queries(settings: Options, sample: tuple[int, ...], bounds: Bounds) -> Bounds:
+    """Returns the bounds of the output, which has the size of the queries."""
+    G = settings["groups"]
+    return tuple(b // (G + 2) * G for b in bounds)
 
 
 def _joins_all_axes(settings: Options) -> bool:
@@ -189,7 +190,8 @@ _BATCH_NORM = Way(0, 0, _SCALED | _STATISTICS, ("channels",))
 _GROUP_NORM = Way(0, 0, _SCALED, ("channels",), block=_group_of_norm, behind=_of_positions)
 _NORM = Way(POSITIONS, POSITIONS, fits=_normalizes_positions)
 _SLOPES = Way(0, 0, {"weight": 0}, ("num_parameters",), _has_many_slopes)
-_HEADS = Way(-1, -1, sizes=("num_heads", "part"), block=_head, behind=_of_values)
+_HEADS = Way(-1, -1, sizes=("num_heads", "num_kv_heads", "part"), block=_head, behind=_of_queries)
+_GATES = Way(-1, -1, block=lambda *_: 2, behind=lambda *given: tuple(b // 2 for b in given[2]))
 
 RULES: Mapping[type[nn.Module], LayerRule] = {
     nn.Linear: LayerRule((_COLUMN, _ROW, _GATHERED, _SCATTERED, *_OF_SAMPLES), channels_last),
@@ -205,6 +207,7 @@ RULES: Mapping[type[nn.Module], LayerRule] = {
     **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm2d), LayerRule((_GROUP_NORM,))),
     nn.PReLU: LayerRule((_SLOPES, _BY_ROWS._replace(part=image_rows.SpatialPReLU))),
     nn.SelfAttention: LayerRule((_HEADS,), of_sequences),
+    nn.SwiGLU: LayerRule((_GATES,), channels_last),
     nn.ChannelsFirst: LayerRule((Way(-1, 0),), channels_to_front),
     nn.Dropout: LayerRule((_MASKED_ROWS, Way(..., ..., sizes=("part",))), same_axis),
     nn.Dropout2d: LayerRule((Way(0, 0, sizes=("part",)), _DROPPED_ROWS)),

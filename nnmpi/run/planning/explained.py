@@ -45,6 +45,7 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
     return {
         "event": "explain",
         "layout": layout,
+        "notes": models.notes if models.costs.machine.sheet is not None else [],
         "seconds": step.time.seconds,
         **step.time._asdict(),
         "parts": [part._asdict() for part in parts],
@@ -58,8 +59,8 @@ def _check_stages(a: Arrangement, costs: CostModel) -> None:
     for s, nodes in enumerate(a.stages):
         if nodes.start not in begins:
             raise ValueError(
-                f"stage {s} begins within layers that run as one, whose time is known as a whole "
-                f"only: --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
+                f"stage {s} begins within layers that run as one, and only their total time is "
+                f"known: use a --cut at some of {', '.join(map(str, sorted(begins.values())[1:]))}"
             )
 
 
@@ -99,12 +100,19 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
         *_update_parts(a, costs, step.updated),
         *_other_parts(costs, step),
     ]
-    sums = sum(part.seconds for part in parts if part.term == "sums")
-    if sums > step.time.sums:  # sums run behind passes: a negative part makes the term add up
-        parts.append(StepPart("sums", HIDDEN, 1, step.time.sums - sums))
+    for term, exposed in (("tensor", step.time.tensor), ("sums", step.time.sums)):
+        seconds = sum(part.seconds for part in parts if part.term == term)
+        # what runs behind passes: a negative part makes the term add up
+        if seconds > exposed and (term == "sums" or _hides_tensor(costs)):
+            parts.append(StepPart(term, HIDDEN, 1, exposed - seconds))
     order = {term: k for k, term in enumerate(step.time._fields)}
     shown = [part for part in parts if round(part.seconds, SHOWN)]
     return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
+
+
+def _hides_tensor(costs: CostModel) -> bool:
+    """True if the machine is described to hide exchanges along tp."""
+    return costs.machine.sheet is not None and "tp" in costs.machine.sheet.hides
 
 
 def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:
@@ -157,8 +165,8 @@ def _update_parts(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[
 
 def _other_parts(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
     once = costs.machine.step
-    yield StepPart("other", "a step, besides units, exchanges and the update", 1, once)
-    text = "micro-batches, besides units and exchanges"
+    yield StepPart("other", "rest of a step, without units, exchanges and the update", 1, once)
+    text = "rest of the micro-batches, without units and exchanges"
     yield StepPart("other", text, len(step.micro), step.time.other - once)
 
 
@@ -232,6 +240,7 @@ def as_text(e: Event) -> str:
         rows.append([part["what"], part["term"], f"{part['times']:,}", _ms(part["seconds"])])
     rows.append(["a step", "", "", _ms(e["seconds"])])
     lines = [f"{e['layout']}: {_ms(e['seconds'])} ms a step, of the rank that others wait for"]
+    lines += [f"note: {note}" for note in e.get("notes", ())]
     lines += ["", columns(rows)]
     if e["traced"]:
         head = ["beside the trace, the largest difference first", "predicted", "measured", "more"]

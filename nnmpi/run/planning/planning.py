@@ -15,8 +15,9 @@ from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.tensor.constraints import WayPrice
 from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.planning.arranger import Arranger
+from nnmpi.planning.described import machine_named, model_times
 from nnmpi.planning.exchange_time import ExchangeTimes
-from nnmpi.planning.machine import TYPICAL, Machine, read_machine
+from nnmpi.planning.machine import TYPICAL, Machine, Sheet, read_machine
 from nnmpi.planning.search import Searcher, SearchResult
 from nnmpi.planning.step_time import CostModel
 from nnmpi.planning.unit_times import ModelTimes
@@ -73,15 +74,35 @@ class PlanModels(NamedTuple):
     notes: list[str]
 
 
-def on_paper(config: Config, request: PlanRequest) -> PlanModels:
+class MachineRequest(NamedTuple):
+    """The machine of a plan on paper, its nodes, and the device that its ranks compute on."""
+
+    machine: Machine
+    nodes: int
+    device: str
+
+
+def machine_on_paper(
+    name: str | None, ranks: int, nodes: int | None, config: Config
+) -> MachineRequest:
+    """The machine that --machine names; a described one says how many nodes the ranks take, and
+    which device they have."""
+    machine = TYPICAL if name is None else machine_named(name, config.dtype)
+    is_described = machine.sheet is not None
+    count = nodes or (-(-ranks // machine.ranks) if is_described else 1)
+    device = machine.sheet.device if machine.sheet is not None else config.device
+    return MachineRequest(machine, count, device)
+
+
+def on_paper(
+    config: Config, request: PlanRequest, machine: MachineRequest, vocabulary: int | None = None
+) -> PlanModels:
     """The models of memory and time for a config on a cluster that exists on paper only."""
     check_cluster(request.ranks, request.nodes)
     strategies.check(config, request.ranks)
-    machine = TYPICAL if request.machine is None else read_machine(request.machine)
-    _, uncut = uncut_of(config)
-    return plan_models(
-        request, uncut, Cluster.on_paper(request.ranks, request.nodes, config.device), machine
-    )
+    _, uncut = uncut_of(config, vocabulary)
+    cluster = Cluster.on_paper(request.ranks, request.nodes, machine.device)
+    return plan_models(request, uncut, cluster, machine.machine)
 
 
 def plan_models(
@@ -89,7 +110,7 @@ def plan_models(
 ) -> PlanModels:
     """The models of memory and time for an uncut model on a cluster of such machines."""
     config, graph = uncut.config, uncut.graph
-    times = ModelTimes(graph, machine, config.dtype)
+    times = model_times(graph, machine, config.dtype)
     notes = [*_notes(config, request, machine, times)]
     if config.optimizer not in machine.updates:
         most = max(machine.updates.values())
@@ -126,9 +147,9 @@ def _prefer_dp(
         return result, []
     layouts = [plain, *(planned for planned in result.best if planned != plain)][: len(result.best)]
     note = (
-        f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, which is within "
-        f"the {spread:.0%} by which two measurements differ: {plain.flags} comes first; measure "
-        "while no other program computes"
+        f"{best.flags} is predicted to be {lead:.1%} faster than {plain.flags}, but two "
+        f"measurements differ by {spread:.0%}, so {plain.flags} comes first; for a clear result, "
+        "measure while no other program runs"
     )
     return result._replace(best=layouts), [note]
 
@@ -166,6 +187,9 @@ def _notes(
         )
         return
     file = shown(request.machine)
+    if machine.sheet is not None:
+        yield from _described(machine, machine.sheet)
+        return
     if machine.spread:
         yield machine.doubt
     if machine.cpu != processor():
@@ -187,6 +211,15 @@ def _notes(
             f"{file} was measured with {plural(machine.ranks, 'rank')} at a time, and a node has "
             f"{a_node}: the figures leave out that these share its memory and caches"
         )
+
+
+def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
+    """Remarks on a machine that is described, with what it hides."""
+    yield f"{machine.cpu} is described by data sheets and fitted shares, not measured"
+    for axis in sheet.hides:
+        yield f"exchanges along {axis} are hidden behind computing, as its description says"
+    if "pp" in sheet.divides:
+        yield "ranks along tp send a part each of what goes to the next stage, as it says"
 
 
 AUTO = "auto"

@@ -117,7 +117,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
     source = made if makes_step else source  # never give up a version that is whole already
     checkpoint = max(status.checkpoint for status in workers)
     if source and source.version < checkpoint:  # go back to the checkpoint, which is newer
-        missing, source, makes_step = f"memory only has step {source.version}", None, False
+        missing, source, makes_step = f"memory has only step {source.version}", None, False
     elif not any(status.step for status in workers):  # no step was made: begin again
         missing = ""
     first = min(workers, key=_progress)

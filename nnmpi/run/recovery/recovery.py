@@ -54,8 +54,8 @@ class NothingLeftError(AgreedError):
     def __init__(self, why: Exception, directory: str | None) -> None:
         self.checkpoint = newest_path(directory)
         at = self.checkpoint
-        rest = f"--resume goes on from {shown(at)}" if at else "start again"
-        super().__init__(f"a rank was lost, and the others cannot go on: {why}; {rest}")
+        rest = f"--resume continues from {shown(at)}" if at else "start again"
+        super().__init__(f"a rank was lost, and the others cannot continue: {why}; {rest}")
 
 
 class Recovery:
@@ -270,8 +270,8 @@ class Recovery:
                         values[numbers], held.values[numbers]
                     ):
                         raise ValueError(
-                            f"{held.path} was changed before the first step, and a rank that "
-                            "had a part of the model was lost"
+                            f"{held.path} was changed before the first step, and a lost rank had a "
+                            "part of the model, so the run cannot begin again"
                         )
 
         all_or_none(session.comm, check)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nnmpi.data import Dataset, blank
+from nnmpi.data import Dataset, blank, blank_windows
 from nnmpi.data.inputs import arrays
 from nnmpi.metrics import Metric
 from nnmpi.nn import CrossEntropyLoss, Module
@@ -185,9 +185,13 @@ def cut_model(
 # ---- on paper
 
 
-def uncut_of(config: Config) -> tuple[Module, UncutModel]:
-    """The model and the data set (without samples) that a config names, not cut yet."""
-    dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
+def uncut_of(config: Config, vocabulary: int | None = None) -> tuple[Module, UncutModel]:
+    """The model and the data set (without samples) that a config names, not cut yet; with a
+    vocabulary, the data are windows of so many tokens."""
+    if vocabulary is None:
+        dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
+    else:
+        dataset = blank_windows(vocabulary, config.context, config.batch_size)
     model = build_model(config, None, dataset)
     return model, uncut(config, model, dataset, objectives.criterion(None))
 

@@ -6,25 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.io.files import loading
 from nnmpi.io.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
-from nnmpi.nn import GPT, Module
-from nnmpi.nn.gpt2 import (
-    BEGIN,
-    EMBEDDING,
-    END,
-    GPT2,
-    POSITIONS,
-    PREFIX,
-    Sizes,
-    check_sources,
-    published_in,
-    sizes_of,
-    special_tokens,
-)
+from nnmpi.nn import Module, gpt2
+from nnmpi.nn.gpt import GPT, GPTSizes
+from nnmpi.nn.language import LanguageModel, Sizes, format_of
+from nnmpi.nn.llama import Llama, LlamaSizes
+from nnmpi.nn.llama_folder import LlamaFormat
 from nnmpi.nn.models import MODELS, mlp
 from nnmpi.nn.state import PLAIN
 from nnmpi.nn.tensor_files import sources_in
@@ -48,8 +40,9 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
     if config.load and is_folder(config.load) and not is_own:
         is_named = config.model != Config().model
         sizes = check_named(config, config.load) if is_named else sizes_in(config.load)
-        files = published_in(config.load)
-        return replace(config, model=sizes.model), partial(GPT, *sizes, config.dropout, files)
+        files = gpt2.published_in(config.load)
+        config = replace(config, model=sizes.model)
+        build = partial(format_of(sizes).model, config.dropout, files)
     if config.dropout and (is_own or not config.model.startswith("gpt")):
         raise ValueError(
             f"dropout {config.dropout} with model {shown(config.model)}: it is an option of gpt "
@@ -61,7 +54,8 @@ def resolved(config: Config, build: Build | None) -> tuple[Config, Build | None]
 def check_named(config: Config, folder: str) -> Sizes:
     """The sizes of the model in a folder; raises ValueError unless --model has the same sizes."""
     sizes = sizes_in(folder)
-    if _named(config.model) != sizes[:3]:
+    named = sizes_named(config.model)
+    if named is None or named.model != sizes.model:
         raise ValueError(
             f"model {shown(config.model)} with --load {shown(folder)}, whose config.json has "
             f"{sizes.layers} layers, {sizes.heads} heads and width {sizes.width}: leave --model "
@@ -85,45 +79,47 @@ def builder(config: Config, dataset: Dataset) -> Build:
             )
         return lambda: mlp(*map(int, widths))
     if spec == "gpt2":
-        return partial(GPT, *GPT2, config.dropout)
-    if name == "gpt" and colon:
-        return partial(gpt_of, argument, dataset, config.dropout)
+        return partial(GPT, *gpt2.GPT2, config.dropout)
+    if name in NAMED and colon:
+        return partial(model_of, spec, dataset, config.dropout)
     if not user_code.is_named(spec):
-        known = ", ".join(
-            [*MODELS, "mlp:784-1024-10", "gpt2", "gpt:4x4x128", "package.module:function"]
-        )
+        sized = "mlp:784-1024-10", "gpt2", "gpt:4x4x128", "llama:4x4x128:2"
+        known = ", ".join([*MODELS, *sized, "package.module:function"])
         raise ValueError(f"model {quoted(spec)} is unknown; choose one of {known}")
     function: Build = user_code.imported(spec, "model")
     return function
 
 
-def gpt_of(argument: str, dataset: Dataset, dropout: float = 0.0) -> Module:
-    """A gpt of LAYERSxHEADSxWIDTH for windows of tokens."""
-    sizes = _split(argument)
-    if not sizes:
+def model_of(spec: str, dataset: Dataset, dropout: float = 0.0) -> Module:
+    """A gpt or a llama of LAYERSxHEADSxWIDTH for windows of tokens."""
+    sizes = sizes_named(spec)
+    if sizes is None:
+        kind = spec.partition(":")[0]
         raise ValueError(
-            f"model {quoted(f'gpt:{argument}')}: give a gpt as gpt:LAYERSxHEADSxWIDTH, such as "
-            "gpt:4x4x128, three numbers from 1 on and below 10^9"
+            f"model {quoted(spec)}: give a {kind} as {kind}:LAYERSxHEADSxWIDTH{NAMED[kind][2]}, "
+            f"such as {kind}:4x4x128, numbers of at least 1 and below 10^9"
         )
-    layers, heads, width = sizes
-    return GPT(
-        layers, heads, width, dataset.classes, _window(dataset, f"model gpt:{argument}"), dropout
-    )
+    sizes = sizes._replace(vocabulary=dataset.classes, positions=_window(dataset, f"model {spec}"))
+    model: Module = format_of(sizes).model(dropout)
+    return model
 
 
-def _split(argument: str) -> tuple[int, ...]:
-    """The three numbers of LAYERSxHEADSxWIDTH; empty if the text has another form."""
-    if not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}", argument):
-        return ()
-    return tuple(map(int, argument.split("x")))
+NAMED: dict[str, tuple[type[Sizes], str, str]] = {
+    "gpt": (GPTSizes, "", ""),
+    "llama": (LlamaSizes, f"(:{SIZE})?", "[:KV]"),
+}
+"""By kind of model, the type of its sizes, and the pattern and description of the name's end."""
 
 
-def _named(model: str) -> tuple[int, ...]:
-    """The layers, heads and width of gpt:LAYERSxHEADSxWIDTH and of gpt2; empty for other names."""
-    if model == "gpt2":
-        return GPT2[:3]
-    kind, _, argument = model.partition(":")
-    return _split(argument) if kind == "gpt" else ()
+def sizes_named(model: str) -> Sizes | None:
+    """The sizes of gpt2, gpt:... or llama:..., with 1 token and position; None for others."""
+    kind, _, argument = (gpt2.GPT2.model if model == "gpt2" else model).partition(":")
+    of_sizes, end, _ = NAMED.get(kind, (GPTSizes, "", ""))
+    if kind not in NAMED or not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}{end}", argument):
+        return None
+    layers, heads, width, *shared = map(int, re.split("[x:]", argument))
+    values: list[Any] = [layers, heads, width, 1, 1, *shared]
+    return of_sizes(*values)
 
 
 def _window(dataset: Dataset, model: str) -> int:
@@ -138,11 +134,13 @@ def _window(dataset: Dataset, model: str) -> int:
 
 
 def metadata_of(model: Module, config: Config) -> dict[str, str]:
-    """The metadata of a model in its file: its name, and for a gpt the facts of its folder."""
-    if not isinstance(model, GPT):
+    """The metadata of a model in its file: its name, and the facts of its folder."""
+    if not isinstance(model, LanguageModel):
         return {"model": config.model}
-    files = {PUBLISHED: json.dumps(dict(model.published))} if model.published else {}
-    return {"model": sizes_of(model).model, **files}
+    files = {**model.published}
+    if isinstance(model, Llama):  # its tensors do not tell all of its sizes
+        files.setdefault(gpt2.CONFIG, format_of(model.sizes).config({}))
+    return {"model": model.sizes.model} | ({PUBLISHED: json.dumps(files)} if files else {})
 
 
 def language_of(dataset: Dataset) -> dict[str, str]:
@@ -151,49 +149,56 @@ def language_of(dataset: Dataset) -> dict[str, str]:
 
 
 def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """The tokens that begin a text and those that end it, of a gpt in a file that --save wrote or
+    """The tokens that begin a text and those that end it, of a model in a file that --save wrote or
     in a folder."""
-    if is_folder(path):
-        files = published_in(path)
-    else:
-        text = loading.read_metadata(path).get(PUBLISHED, "{}")
-        with refusing_others(f"cannot load {shown(path)}: {PUBLISHED}", "take an intact copy"):
-            files = dict(parsed(json.loads, text))
-    begin, end = (special_tokens(files, key, sizes.vocabulary) for key in (BEGIN, END))
+    files = gpt2.published_in(path) if is_folder(path) else _published(path)
+    keys = gpt2.BEGIN, gpt2.END
+    begin, end = (gpt2.special_tokens(files, key, sizes.vocabulary) for key in keys)
     return begin, end
 
 
+def _published(path: str) -> dict[str, Any]:
+    """The JSON files of a folder that the metadata of a file of --save have."""
+    text = loading.read_metadata(path).get(PUBLISHED, "{}")
+    with refusing_others(f"cannot load {shown(path)}: {PUBLISHED}", "take an intact copy"):
+        return dict(parsed(json.loads, text))
+
+
 def saved_sizes(path: str) -> Sizes:
-    """The sizes of a gpt in a file that --save wrote or in a folder; raises ValueError for other
-    models."""
+    """The sizes of a gpt or a llama in a file that --save wrote or in a folder; raises ValueError
+    for other models."""
     if is_folder(path):
         return sizes_in(path)
     name = loading.read_metadata(path).get("model", "")
-    numbers = _named(name)
+    sizes = sizes_named(name)
     sources = sources_in(Path(path), PLAIN)
-    if PREFIX + EMBEDDING in sources:
+    if gpt2.PREFIX + gpt2.EMBEDDING in sources:
         raise ValueError(
             f"cannot load {shown(path)}: it is from a folder of GPT-2, where another file has the "
             "sizes; give the folder"
         )
-    if not numbers or not {EMBEDDING, POSITIONS} <= sources.keys():
+    if isinstance(sizes, LlamaSizes):
+        form = LlamaFormat.of(_published(path).get(gpt2.CONFIG), Path(path))
+        form.check_sources(path, sources)
+        return LlamaSizes(*form.sizes)
+    tables = gpt2.FolderFormat.tables
+    if sizes is None or not tables.keys() <= sources.keys():
         raise ValueError(
             f"cannot load {shown(path)}: its model is {shown(name) if name else 'not named'}, and "
-            "only a gpt generates text; give a file that --save wrote of one, or a folder of GPT-2"
+            "only a complete gpt or llama generates text; give one that --save wrote, or a folder"
         )
-    layers, heads, width = numbers
-    vocabulary, positions = (next(iter(sources[n].shape), 0) for n in (EMBEDDING, POSITIONS))
-    sizes = Sizes(layers, heads, width, vocabulary, positions)
-    check_sources(path, sizes, sources)
+    vocabulary, positions = (next(iter(sources[n].shape), 0) for n in tables)
+    sizes = sizes._replace(vocabulary=vocabulary, positions=positions)
+    format_of(sizes).check_sources(path, sources)
     return sizes
 
 
 def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
     """Raises ValueError if a gpt has fewer positions than a window, or a smaller vocabulary than
     the data."""
-    if not isinstance(model, GPT):
+    if not isinstance(model, LanguageModel):
         return
-    sizes, window = sizes_of(model), _window(dataset, "it")
+    sizes, window = model.sizes, _window(dataset, "it")
     if window > sizes.positions:
         raise ValueError(
             f"it has {sizes.positions:,} positions, and data {dataset.name} "
@@ -209,8 +214,8 @@ def check_tokens(model: Module, config: Config, dataset: Dataset) -> None:
 def check_stages(model: Module, pp: int) -> None:
     """Raises ValueError if the model cannot generate text in a pipeline: its stages need sequences
     of one length."""
-    if pp > 1 and not isinstance(model, GPT):
+    if pp > 1 and not isinstance(model, LanguageModel):
         raise ValueError(
             f"stages of {type(model).__name__} take sequences of one length, and generated text "
-            f"grows: use pp 1 instead of {pp}, or an nn.GPT"
+            f"grows: use pp 1 instead of {pp}, or an nn.GPT or nn.Llama"
         )

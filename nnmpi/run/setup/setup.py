@@ -211,7 +211,7 @@ def build_model(config: Config, build: Callable[[], Module] | None, dataset: Dat
         models.check_tokens(made, config, dataset)
         if config.sample_every is not None:
             models.check_stages(made, config.pp)
-        folders.check_kind(config.save, folders.gpt_sizes(made), type(made).__name__)
+        folders.check_kind(config.save, folders.sizes_of(made), type(made).__name__)
         refuse_untracked(made)
         made.seed = config.seed
     except ValueError as error:

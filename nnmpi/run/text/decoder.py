@@ -5,7 +5,6 @@ stage 0 (some heads a rank)  ── x ──►  stage 1  ── scores, whole �
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ from nnmpi.autograd import Tensor, no_grad
 from nnmpi.autograd.functional import tensor
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
-from nnmpi.nn import GPT
-from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.language import LanguageModel, Sizes, format_of
 from nnmpi.nn.layers.sequences import KVCache, decoding
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
@@ -59,7 +57,7 @@ class Decoder:
         if layout.axis["pp"].size == 1:  # this rank has all stages: run them as one
             part = part._replace(stages={0: part.model}, boundaries=())
         self._part, self._layout, self._on, self._gather_scores = part, layout, on, gather_scores
-        self._positions, self._keeps = positions, isinstance(part.model, GPT)
+        self._positions, self._keeps = positions, isinstance(part.model, LanguageModel)
         self.start()
 
     def start(self, begin: int = 0) -> None:
@@ -162,7 +160,7 @@ def _load_part(
     comm, zeros = layout.all, np.zeros((2, 1), np.int64)
     split = Split(zeros, zeros)
     windows = Dataset("prompt", split, split, sizes.vocabulary, "")
-    model = all_or_none(comm, lambda: build_model(config, partial(GPT, *sizes), windows))
+    model = all_or_none(comm, lambda: build_model(config, format_of(sizes).model, windows))
     loss, cluster = objectives.criterion(None), discover(comm, on)
     a = all_or_none(comm, lambda: on_paper(uncut(config, model, windows, loss), cluster))
     if config.tp > 1:

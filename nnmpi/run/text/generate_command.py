@@ -11,7 +11,7 @@ from nnmpi.arrays import backend, blas, native
 from nnmpi.comm import Comm
 from nnmpi.data.tokenizer import Tokenizer, vocabulary_of
 from nnmpi.io.files import loading
-from nnmpi.nn.gpt2 import Sizes
+from nnmpi.nn.language import Sizes
 from nnmpi.options import cli
 from nnmpi.options.config import Config
 from nnmpi.options.terms import FROM_1, Allowed, check_text
@@ -83,7 +83,7 @@ def parser() -> cli.Parser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status."""
-    return run_on_ranks(parser(), command, arguments, "use more ranks, by --tp or --pp")
+    return run_on_ranks(parser(), command, arguments, "use more ranks, with --tp or --pp")
 
 
 def command(comm: Comm, given: argparse.Namespace) -> int:

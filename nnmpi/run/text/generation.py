@@ -9,8 +9,9 @@ import numpy as np
 
 from nnmpi.arrays import backend, keyed
 from nnmpi.data.tokenizer import BPETokenizer, Tokenizer
-from nnmpi.nn import GPT, Module
-from nnmpi.nn.gpt2 import BEGIN, END, Sizes, sizes_of, special_tokens
+from nnmpi.nn import Module
+from nnmpi.nn.gpt2 import BEGIN, END, special_tokens
+from nnmpi.nn.language import LanguageModel, Sizes
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import ABOVE_0, FROM_0, NUMBER_FROM_0, Allowed
 from nnmpi.parallel.layout import Layout
@@ -109,7 +110,7 @@ def generate(
         raise ValueError("each rank has a part of this model: call trainer.generate on all ranks")
     how = Sampling(temperature, top_k, top_p, seed).checked()
     prompt = checked_prompt(tokens, max_new_tokens, model)
-    room = sizes_of(model).positions if isinstance(model, GPT) else NO_LIMIT
+    room = model.sizes.positions if isinstance(model, LanguageModel) else NO_LIMIT
     if context is not None and not 1 <= context <= room:
         raise ValueError(f"context {context} must be at least 1 and at most the {room:,} positions")
     on = next((backend.of(p.data) for p in model.parameters()), backend.CPU)
@@ -140,15 +141,15 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
     array = np.asarray(list(tokens) or special(model, BEGIN)[:1])
     if array.ndim != 1 or not array.size or array.dtype.kind not in "iu":
         raise ValueError(
-            f"tokens of shape {array.shape} and type {array.dtype}: give one token at least, as "
+            f"tokens of shape {array.shape} and type {array.dtype}: give at least one token, as "
             "integers in one dimension"
         )
     if not isinstance(count, int | np.integer) or count < 1:
         raise ValueError(f"max_new_tokens {count!r:.60} must be a whole number of at least 1")
     prompt: list[int] = array.tolist()
-    if not isinstance(model, GPT):
+    if not isinstance(model, LanguageModel):
         return prompt
-    size = sizes_of(model).vocabulary
+    size = model.sizes.vocabulary
     if not 0 <= array.min() <= array.max() < size:
         raise ValueError(
             f"tokens from {array.min():,} to {array.max():,}: the model has only tokens from 0 to "
@@ -160,9 +161,9 @@ def checked_prompt(tokens: Iterable[int], count: int, model: Module) -> list[int
 def special(model: Module, key: str) -> list[int]:
     """The tokens that begin or end a text of a GPT, as the key (BEGIN, END) of its folder says;
     empty for other models."""
-    if not isinstance(model, GPT):
+    if not isinstance(model, LanguageModel):
         return []
-    return special_tokens(model.published, key, sizes_of(model).vocabulary)
+    return special_tokens(model.published, key, model.sizes.vocabulary)
 
 
 def generated(

@@ -10,8 +10,8 @@ from nnmpi.comm import Comm
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.data.tokenizer import Tokenizer, tokenizer_of, vocabulary_of
-from nnmpi.nn import GPT
-from nnmpi.nn.gpt2 import END, sizes_of
+from nnmpi.nn.gpt2 import END
+from nnmpi.nn.language import LanguageModel
 from nnmpi.nn.store import reading
 from nnmpi.options.config import Config
 from nnmpi.parallel import refusals
@@ -88,7 +88,7 @@ def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling)
 
     def checked() -> list[int]:
         if why := refusals.why_not("sample_every", config, comm.size):
-            raise ValueError(f"no text is generated with {why}")
+            raise ValueError(f"cannot generate text with {why}")
         check_stages(model, config.pp)
         how.checked()
         return checked_prompt(tokens, count, model)
@@ -112,7 +112,7 @@ def _tokens(
     end."""
     model, objective = session.model, session.task.objective
     window = arrays(session.setup.dataset.train.x)[0].shape[1]
-    positions = sizes_of(model).positions if isinstance(model, GPT) else window
+    positions = model.sizes.positions if isinstance(model, LanguageModel) else window
     part, layout = session.part, session.strategy.layout
     decoder = Decoder(part, layout, positions, session.task.on, objective.whole)
     with session.evaluating(), reading(part.parameters):

@@ -29,7 +29,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     moved = "columns of x that a grid moves at a time"
     net.add_number(ranks, "--panel", str(gemm.PANEL), moved, int, "W")
     net.add_number(ranks, "--dtype-bytes", "4", "bytes of an element", int, "B")
-    net.add_number(ranks, "--flops", "1e11", "floating-point operations of a rank in a second")
+    net.add_number(ranks, "--flops", "1e11", "floating-point operations per second of a rank")
     net.add_options(p)
     output = p.add_argument_group("output")
     output.add_argument("--json", action="store_true", help="print JSON")
@@ -121,10 +121,10 @@ def _verdict(family: PlanFamily, records: list[Record]) -> list[str]:
     best = [f"{goal}: {min(records, key=itemgetter(key))['layout']}" for goal, key in goals.items()]
     least_ranks = records[0]["two_dimensions_receive_least_from_ranks"]
     others = ", ".join([*family.lines, "1xP", "Px1"])
-    where = f"not up to {gemm.MOST_RANKS:,} ranks"
+    where = f"nowhere up to {gemm.MOST_RANKS:,} ranks"
     if least_ranks:
         where = f"from {least_ranks:,} ranks on (powers of two)"
     return [
         "; ".join(best),
-        f"where 2-D wins: {where}, a grid of two dimensions receives less than {others}",
+        f"where a 2-D grid receives less than {others}: {where}",
     ]

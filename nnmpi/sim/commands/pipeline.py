@@ -61,7 +61,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Any:
     """The output of the subcommand `pipeline`."""
     if bool(options.schedule) == options.compare:
-        raise ValueError("give either --schedule or --compare, not both")
+        raise ValueError("give one of --schedule and --compare")
     names = list(SCHEDULES) if options.compare else [options.schedule]
     simulated = [_simulated(name, options) for name in names]
     if options.svg:

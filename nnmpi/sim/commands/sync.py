@@ -161,7 +161,7 @@ def run(options: argparse.Namespace) -> Any:
         options.svg.write_text(svg(timelines, heading), encoding="utf-8")
     if options.json:
         return records
-    drawn = f"A drawing of {steps} steps has no room as text: take fewer --steps, or --svg FILE."
+    drawn = f"A drawing of {steps} steps is too wide for text: take fewer --steps, or --svg FILE."
     if max(timeline.end for timeline in timelines) <= WIDTH:
         drawn = draw(timelines)
     return f"{heading}\n{_table(records, timelines)}\n\n{drawn}"

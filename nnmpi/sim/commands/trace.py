@@ -76,7 +76,7 @@ class TraceFile(NamedTuple):
                 span.rank for spans in (*steps.values(), *background.values()) for span in spans
             }
             if numbers - {*range(len(events))}:
-                raise ValueError("its rank numbers do not start at 0")
+                raise ValueError("a rank number is below 0, or too large for this number of events")
         if not steps:
             raise ValueError(f"{name} has no complete step; trace a longer run")
         return cls(path, dict(steps), dict(background), 1 + max(numbers), simulated)

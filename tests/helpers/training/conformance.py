@@ -359,11 +359,11 @@ def _transformers() -> Iterator[Row]:
     ]
     for layout in layouts:
         m = 3 if "pp" in layout else 1
-        for model in ("gpt", "encoder", "mixture", "rotary"):
+        for model in ("gpt", "llama", "encoder", "mixture", "rotary"):
             if model == "encoder" and "sequence_parallel" in layout:
                 continue  # no layer of it treats positions alone between two that are divided
             row = _of_language(model, layout, m)
-            yield row if model in ("gpt", "mixture") else row._replace(options=None)
+            yield row if model in ("gpt", "llama", "mixture") else row._replace(options=None)
 
 
 def _of_language(model: str, layout: Options, micro_batches: int) -> Row:
@@ -406,11 +406,12 @@ def _sequences() -> Iterator[Row]:
     made: Options = {"given": partial(laws_language.tokens, positions), "batch_size": 9}
     for layout in layouts:
         micro_batches = 3 if "pp" in layout else 1
-        for model in ("gpt", "rotary"):
+        for model in ("gpt", "llama", "rotary"):
             law = partial(laws_language.trains_as_one_rank, layout, micro_batches, model)
             row = _of_layout(model, layout, law)
-            said = {"build": partial(laws_language.gpt, positions), "micro_batches": micro_batches}
-            yield row._replace(options=made | layout | said if model == "gpt" else None)
+            build = partial(laws_language.MODELS[model], positions)
+            said = {"build": build, "micro_batches": micro_batches}
+            yield row._replace(options=made | layout | said if model != "rotary" else None)
 
 
 def _sixteen_bits() -> Iterator[Row]:

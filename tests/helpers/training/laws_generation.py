@@ -1,18 +1,19 @@
-"""Text of a small gpt in any layout, beside full passes of the whole model over each window."""
+"""Text of a small gpt or llama in any layout, beside full passes of the whole model over each
+window."""
 
 import tempfile
 from collections.abc import Callable
 
 import numpy as np
 from helpers.once import by_first
-from helpers.training.laws_gpt2 import model
+from helpers.training.laws_gpt2 import llama, model, save
 from helpers.training.pipelined import Options, tell
 
 import nnmpi
-from nnmpi import Config, nn
+from nnmpi import Config
 from nnmpi.arrays.backend import CPU
 from nnmpi.comm import Comm
-from nnmpi.nn.gpt2 import save_gpt2, sizes_of
+from nnmpi.nn.language import LanguageModel, Sizes
 from nnmpi.run.text.decoder import loaded
 from nnmpi.run.text.generation import Sampling, generated
 
@@ -34,11 +35,11 @@ SAMPLINGS = (
 
 
 def by_full_passes(
-    made: nn.GPT, prompt: list[int], choose: Callable[[np.ndarray, int], int]
+    made: LanguageModel, prompt: list[int], choose: Callable[[np.ndarray, int], int]
 ) -> list[int]:
     """Each token by a pass through all that the window has, without anything kept."""
     made.to("float64").eval()
-    positions, tokens, begin = made.wpe.num_positions, list(prompt), 0
+    positions, tokens, begin = made.sizes.positions, list(prompt), 0
     for _ in range(COUNT):
         if len(tokens) - begin > positions:
             begin = len(tokens) - positions // 2
@@ -53,10 +54,11 @@ def ours(
     prompt: list[int],
     how: Sampling,
     dtype: str = "float64",
+    sizes: Sizes | None = None,
     **layout: int,
 ) -> list[int]:
     """What the command does, without the texts."""
-    sizes = sizes_of(model())
+    sizes = sizes or model().sizes
     config = Config(model=sizes.model, load=folder, dtype=dtype, **layout)
     decoder = loaded(config, sizes, comm, CPU)
     found = list(generated(decoder, prompt, COUNT, how, sizes.vocabulary))
@@ -66,19 +68,28 @@ def ours(
 
 def is_what_full_passes_give(comm: Comm) -> None:
     """On every rank, for each way to draw, and for prompts shorter and longer than the window."""
+    _is_what_full_passes_give(comm, model)
+
+
+def a_llama_writes_what_full_passes_give(comm: Comm) -> None:
+    _is_what_full_passes_give(comm, llama)
+
+
+def _is_what_full_passes_give(comm: Comm, make: Callable[[], LanguageModel]) -> None:
     cases = [*((PROMPT, how) for how in SAMPLINGS), (PROMPT * 5, SAMPLINGS[0])]
 
     def reference() -> list[list[int]]:
-        return [by_full_passes(model(), prompt, how.choose) for prompt, how in cases]
+        return [by_full_passes(make(), prompt, how.choose) for prompt, how in cases]
 
     wanted = by_first(comm, reference)
     assert len({*map(tuple, wanted)}) == len(cases)
     with tempfile.TemporaryDirectory() as own:
         folder = tell(comm, own)
         if comm.rank == 0:
-            save_gpt2(model(), folder)
+            save(make(), folder)
         comm.barrier()
         for layout in LAYOUTS[comm.size]:
             for (prompt, how), tokens in zip(cases, wanted, strict=True):
-                assert ours(comm, folder, prompt, how, **layout) == tokens, (layout, how)
+                found = ours(comm, folder, prompt, how, sizes=make().sizes, **layout)
+                assert found == tokens, (layout, how)
         comm.barrier()  # before the folder goes

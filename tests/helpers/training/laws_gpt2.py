@@ -1,7 +1,9 @@
-"""A folder of GPT-2 that ranks load (in shards, or one file), train on and write, in any layout."""
+"""A folder of GPT-2 or Llama that ranks load (in shards, or one file), train on and write, in any
+layout."""
 
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,6 +17,8 @@ from safetensors.numpy import load_file
 from nnmpi import nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.nn.gpt2 import save_gpt2
+from nnmpi.nn.llama import LlamaSizes
+from nnmpi.nn.llama_folder import save_llama
 
 TUNING: Options = {
     "optimizer": "adamw",
@@ -55,10 +59,30 @@ def model() -> nn.GPT:
     return made
 
 
+def llama() -> nn.Llama:
+    """As `model`, with five heads of keys, each for two heads."""
+    made = nn.Llama(LlamaSizes(2, 10, 20, 23, 8, 5, 9, rope_theta=300.0))
+    rng = np.random.default_rng(1)
+    for name, p in made.named_parameters():
+        p.data[...] = rng.standard_normal(p.shape) * 0.4
+        p.data += "norm" in name
+    return made
+
+
+def save(made: nn.Module, folder: str) -> None:
+    if isinstance(made, nn.Llama):
+        save_llama(made, folder)
+    else:
+        assert isinstance(made, nn.GPT)
+        save_gpt2(made, folder)
+
+
 def tuned(comm: Comm, folder: str, **layout: object) -> Tuned:
     """Ten steps from the folder `start`, saved beside it."""
     out = Path(folder, "-".join(map(str, layout.values())) or "alone")
     case = {**TUNING, "load": f"{folder}/start", "save": f"{out}/"}
+    if json.loads(Path(folder, "start", "config.json").read_text())["model_type"] == "llama":
+        case["dropout"] = 0.0
     ran = run(comm, None, tokens(), **case | layout)
     comm.barrier()  # until the first rank has written
     config = json.loads((out / "config.json").read_text())
@@ -66,18 +90,26 @@ def tuned(comm: Comm, folder: str, **layout: object) -> Tuned:
 
 
 @once
-def alone() -> Tuned:
+def alone(make: Callable[[], nn.Module]) -> Tuned:
     with tempfile.TemporaryDirectory() as folder:
-        save_gpt2(model(), f"{folder}/start")
+        save(make(), f"{folder}/start")
         return tuned(comm_self(), folder)
 
 
 def is_tuned_as_on_one_rank(comm: Comm) -> None:
-    wanted = by_first(comm, alone)
+    _is_tuned(comm, model)
+
+
+def a_llama_is_tuned_as_on_one_rank(comm: Comm) -> None:
+    _is_tuned(comm, llama)
+
+
+def _is_tuned(comm: Comm, make: Callable[[], nn.Module]) -> None:
+    wanted = by_first(comm, lambda: alone(make))
     with tempfile.TemporaryDirectory() as own:
         folder = tell(comm, own)
         if comm.rank == 0:
-            save_gpt2(model(), f"{folder}/start")
+            save(make(), f"{folder}/start")
             cut(Path(folder, "start"), 3)
         comm.barrier()
         for layout in LAYOUTS[comm.size]:

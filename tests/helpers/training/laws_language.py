@@ -12,6 +12,7 @@ from helpers.training.pipelined import Options, Ran, equals, run
 from nnmpi import nn
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data import Dataset, Split
+from nnmpi.nn.llama import LlamaSizes
 
 VOCABULARY, POSITIONS = 17, 6
 UNEVEN = 9
@@ -43,10 +44,16 @@ def gpt(positions: int = POSITIONS) -> nn.Module:
     return nn.GPT(2, 5, 20, VOCABULARY, positions, dropout=0.1)
 
 
+def llama(positions: int = POSITIONS) -> nn.Module:
+    """Five heads of keys, each for two heads."""
+    return nn.Llama(LlamaSizes(2, 10, 20, VOCABULARY, positions, 5, 9))
+
+
 MODELS: dict[str, Callable[[int], nn.Module]] = {
     "gpt": gpt,
     "encoder": partial(transformer_models.Encoder, VOCABULARY),
     "mixture": partial(transformer_models.mixture, VOCABULARY),
+    "llama": llama,
     "rotary": partial(transformer_models.rotary, VOCABULARY),
     "routed": partial(transformer_models.routed, VOCABULARY),
     "everywhere": partial(transformer_models.everywhere, VOCABULARY),

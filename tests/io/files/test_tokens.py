@@ -203,8 +203,8 @@ def test_files_that_cannot_be_used(out: Path, tmp_path: Path) -> None:
 
     for length, message in (
         (end - 1, "bad.npy is damaged: mmap length is greater than file size"),
-        (end, "the 0 bytes after its tokens do not describe them"),
-        (len(content) - 5, "bytes after its tokens do not describe them"),
+        (end, "the 0 bytes after its tokens are not a description by"),
+        (len(content) - 5, "bytes after its tokens are not a description by"),
         (header - 1, "bad.npy is damaged"),
         (0, "bad.npy is damaged"),
     ):

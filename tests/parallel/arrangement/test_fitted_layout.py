@@ -130,8 +130,8 @@ def test_the_nearest_layout_is_taken(
         (
             "ssp",
             2,
-            "one rank and 1 server on 2 ranks; servers 1 for 2; positions of workers in their data "
-            "count for as many workers only",
+            "one rank and 1 server on 2 ranks; servers 1 for 2; workers begin at new positions in "
+            "the data, since their number has changed",
         ),
     ],
 )
@@ -155,7 +155,7 @@ def test_a_layout_that_the_model_does_not_allow_is_passed_over_and_named() -> No
     options = {"model": "gpt:4x4x32", "data": "text", "context": 16, "tp": 8}
     found = fitted(Config(**options, sequence_parallel=True), 7, gpt)
     assert (found.config.tp, found.ranks, found.spare) == (4, 4, 3)
-    assert "; tp 7 cannot be: model gpt:4x4x32 with tp 7: sequence parallelism" in found.why
+    assert "; tp 7 is not possible: model gpt:4x4x32 with tp 7: sequence parallelism" in found.why
     assert fitted(Config(**options | {"tp": 4}), 3, gpt).config.tp == 3
 
 
@@ -172,7 +172,7 @@ def test_no_layout_at_all_is_refused_with_the_last_reason() -> None:
     def never(config: Config, ranks: int) -> None:
         raise ValueError("there is no room")
 
-    with refused("no layout fits 2 ranks: one rank cannot be: there is no room"):
+    with refused("no layout fits 2 ranks: one rank is not possible: there is no room"):
         fit_layout(Config(pp=3), 2, never)
 
 

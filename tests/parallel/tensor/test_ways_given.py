@@ -173,7 +173,7 @@ def test_names_of_axes_choose_among_ways() -> None:
 @pytest.mark.parametrize(
     ("cuts", "words"),
     [
-        ("heads:tp", "layout heads:tp: no layer of the model has an axis of heads"),
+        ("heads:tp", "layout heads:tp: no layer has an axis heads"),
         ("columns:tp", "columns cannot be cut along 'tp'"),
         ("batch:cp", "batch cannot be cut along 'cp', only along dp or tp"),
         ("bath:tp", "'bath:tp' is neither AXIS:dp"),

@@ -113,7 +113,10 @@ def test_text_comes_token_by_token(trained: Path) -> None:
 
 REFUSED = {
     "no file": ("--load none", "cannot load none: no such file; name another"),
-    "no gpt": ("--load iris.safetensors", "its model is not named, and only a gpt generates"),
+    "no gpt": (
+        "--load iris.safetensors",
+        "its model is not named, and only a complete gpt or llama generates",
+    ),
     "half a file": ("--load half.safetensors", "half.safetensors: not a complete safetensors"),
     "a file in a folder": (
         "--load small/model.safetensors",

@@ -126,6 +126,6 @@ def test_without_a_layout_that_fits_a_checkpoint_is_more_to_do(
     status = 75 if saves else 1
     assert statuses(dies, monkeypatch, **options) == [status, status, None]
     (line,) = capsys.readouterr().err.splitlines()
-    rest = f"--resume goes on from {tmp_path}/step-00000004" if saves else "start again"
-    why = "a rank was lost, and the others cannot go on: no layout fits 2 ranks"
+    rest = f"--resume continues from {tmp_path}/step-00000004" if saves else "start again"
+    why = "a rank was lost, and the others cannot continue: no layout fits 2 ranks"
     assert line == f"nnmpi.train: {why}; {rest}"

@@ -1,0 +1,99 @@
+"""Llama in the folders that transformers writes.
+
+in the files, behind "model."            in the model
+layers.0.self_attn.{q,k,v}_proj.weight   layers.0.qkv_proj.weight: for each key head the rows of its
+                                         queries, of its key and of its value
+layers.0.mlp.{gate,up}_proj.weight       layers.0.gate_up_proj.weight: in turn a row of each
+layers.0.self_attn.o_proj.weight         layers.0.o_proj.weight
+layers.0.mlp.down_proj.weight            layers.0.down_proj.weight
+lm_head.weight, without "model."         also there; if tied only embed_tokens.weight, in the files
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from nnmpi.nn import gpt2
+from nnmpi.nn.llama import Llama, LlamaSizes
+from nnmpi.nn.state import AS_IS, StorageOrder
+from nnmpi.options.quoting import shown
+
+
+@dataclass(frozen=True)
+class LlamaFormat(gpt2.FolderFormat):
+    """The format of a folder of a Llama."""
+
+    of_sizes, kind = LlamaSizes, ("llama", "LlamaForCausalLM", "a Llama of nnmpi")
+    prefix, blocks, head = "model.", "layers", "lm_head.weight"
+    tables: ClassVar[Mapping[str, str]] = {"embed_tokens.weight": "vocabulary", head: "vocabulary"}
+    layers: ClassVar[Mapping[str, Sequence[str]]] = {
+        "qkv_proj": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "o_proj": ("self_attn.o_proj",),
+        "gate_up_proj": ("mlp.gate_proj", "mlp.up_proj"),
+        "down_proj": ("mlp.down_proj",),
+    }
+    ignored = ("rotary_emb.inv_freq",)
+    keys = (
+        *("num_hidden_layers", "num_attention_heads", "hidden_size", "vocab_size"),
+        *("max_position_embeddings", "num_key_value_heads", "intermediate_size", "rope_theta"),
+        *("rms_norm_eps", "tie_word_embeddings"),
+    )
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "rope_theta": 10_000.0,
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": False,
+    }
+    expected: ClassVar[Mapping[str, Any]] = {
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "rope_parameters": {"rope_type": "default"},
+        "rope_scaling": None,
+        "quantization_config": None,
+    }
+    equal: ClassVar[Mapping[str, Sequence[Any]]] = {}
+
+    @classmethod
+    def of(cls, config: Any, path: Path) -> Self:
+        """Returns the format for the sizes in config.json; raises ValueError for settings that the
+        model does not have."""
+        given = dict(config) if isinstance(config, dict) else {}
+        rope = given.get("rope_parameters")
+        if isinstance(rope, dict):  # transformers 5 has rope_theta in it
+            rope = {"rope_theta": given.get("rope_theta"), "rope_type": "default", **rope}
+            given |= {"rope_theta": rope.pop("rope_theta"), "rope_parameters": rope}
+        given = {key: value for key, value in given.items() if value is not None}
+        given.setdefault("num_key_value_heads", given.get("num_attention_heads"))
+        form = super().of(given, path)
+        size = form.sizes.width // max(form.sizes.heads, 1)
+        if given.get("head_dim", size) != size:
+            other = shown(given["head_dim"], 60)
+            raise ValueError(f"{shown(path)} has head_dim {other}, not {size}")
+        return form
+
+    def order(self, path: str) -> StorageOrder:
+        """Returns how files store the rows of a tensor."""
+        heads, K = self.sizes.heads, self.sizes.kv_heads
+        if path.endswith("qkv_proj.weight"):
+            return StorageOrder(False, K, (heads // K, 1, 1))
+        is_packed = path.endswith("gate_up_proj.weight")
+        return StorageOrder(False, self.sizes.intermediate, (1, 1)) if is_packed else AS_IS
+
+    def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Llama:
+        """Returns a model of these sizes that was loaded from a folder with the published files."""
+        return Llama(self.sizes, published)
+
+
+def load_llama(folder: str | os.PathLike[str]) -> Llama:
+    """Returns the model of a folder with config.json and model.safetensors, or with the shards of
+    an index."""
+    model: Llama = gpt2.load_weights(gpt2.read_folder(LlamaFormat, folder), folder, 0.0)
+    return model
+
+
+def save_llama(model: Llama, folder: str | os.PathLike[str]) -> None:
+    """Writes a model into a folder, as `nnmpi.nn.gpt2.save_folder` does."""
+    gpt2.save_folder(model.state_dict(), LlamaFormat(model.sizes), model.published, folder)

@@ -1,0 +1,13 @@
+"""Machines that are described by their data sheets: `--machine a100-80g:8`, or a user's TOML.
+
+`description` reads one, and makes a Machine of it; `roofline` estimates the seconds of a model's
+units from what their kernels compute and move.
+"""
+
+from nnmpi.planning.described.description import Description as Description
+from nnmpi.planning.described.description import description_named as description_named
+from nnmpi.planning.described.description import machine_named as machine_named
+from nnmpi.planning.described.description import machines as machines
+from nnmpi.planning.described.description import network_named as network_named
+from nnmpi.planning.described.roofline import RooflineTimes as RooflineTimes
+from nnmpi.planning.described.roofline import model_times as model_times

@@ -1,0 +1,275 @@
+"""Description: what data sheets, and a few fitted shares, say of a machine; read from TOML.
+
+nnmpi/planning/described/NAME.toml ─┐
+a user's FILE.toml ─────────────────┴─► Description ─► Machine
+"""
+
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from nnmpi.collectives.price import Link, Network
+from nnmpi.collectives.step import Collective
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import content, parsed
+from nnmpi.planning.exchange_time import curve_name
+from nnmpi.planning.machine import TYPICAL, Curve, Machine, Sheet, read_machine
+
+FOLDER = Path(__file__).parent
+LONGEST = 1_000_000  # bytes of a file
+MOST_RANKS = 1 << 20  # of a node
+
+HALVES = "float16", "bfloat16"
+
+BYTES_UPDATED = {"sgd": 12, "adam": 28, "adamw": 28, "rmsprop": 20}
+"""Bytes that an update reads and writes for each float32 element: gradient, value and state."""
+
+HIDDEN = "tp", "dp"
+"""Axes whose exchanges a machine may hide behind computing."""
+
+DIVIDED = ("pp",)
+"""Axes along which ranks along tp may send a part each of what they all have."""
+
+
+class Description(NamedTuple):
+    """A machine as its TOML describes it: `products_share` is the field `share` of `[products]`.
+
+    title       the name in full
+    ranks       of a node
+    device      cpu or cuda: what ranks compute on
+    flash       whether attention keeps no scores in memory
+    hides       axes whose exchanges run behind computing, where there is enough of it
+    divides     axes along which ranks along tp send a part each
+    peak        floating-point operations a second by type; a product of n multiply-adds has 2 n
+    products    share of the peak that large products reach, and seconds that each takes besides
+    memory      bytes of a rank, bytes a second, and the share of these that kernels reach
+    kernel      least seconds of a kernel
+    near        link between ranks of a node: seconds a message, bytes a second, the share reached
+    far         likewise of each of the `nics` links of a node to others
+    sums        published seconds of all-reduces on a node by bytes, by number of ranks
+    """
+
+    title: str
+    ranks: int
+    device: str
+    flash: bool
+    hides: tuple[str, ...]
+    divides: tuple[str, ...]
+    peak: Mapping[str, float]
+    products_share: float
+    products_start: float
+    memory_size: float
+    memory_bandwidth: float
+    memory_share: float
+    kernel_least: float
+    near_alpha: float
+    near_bandwidth: float
+    near_share: float
+    far_alpha: float
+    far_bandwidth: float
+    far_nics: int
+    far_share: float
+    sums: Mapping[int, Curve] = {}
+
+    def rate(self, dtype: str) -> float:
+        """Floating-point operations a second that large products reach; raises ValueError for a
+        type without a peak."""
+        if dtype not in self.peak:
+            known = ", ".join(self.peak)
+            raise ValueError(f"{self.title} has no peak of {dtype}: use --dtype {known}")
+        return self.peak[dtype] * self.products_share
+
+    @property
+    def moved(self) -> float:
+        """The bytes a second that kernels read and write."""
+        return self.memory_bandwidth * self.memory_share
+
+    @property
+    def near(self) -> Link:
+        """The link between ranks of a node."""
+        return Link(self.near_alpha, 1 / (self.near_bandwidth * self.near_share))
+
+    @property
+    def far(self) -> Link:
+        """The link of a node to others, by all of its network interfaces."""
+        return Link(self.far_alpha, 1 / (self.far_bandwidth * self.far_nics * self.far_share))
+
+    def machine(self, dtype: str) -> Machine:
+        """The figures of the machine for models of a type."""
+        extra = 4 if dtype in HALVES else 0  # a 16-bit gradient is read, a copy written
+        names = (
+            (curve_name(Collective.ALL_REDUCE, algorithm, p), curve)
+            for p, curve in self.sums.items()
+            for algorithm in ("ring", "shared", "nccl")
+        )
+        return TYPICAL._replace(
+            cpu=self.title,
+            ranks=self.ranks,
+            near=self.near,
+            far=self.far,
+            adding=0.0,
+            sums=dict(names),
+            updates={name: (n + extra) / self.moved for name, n in BYTES_UPDATED.items()},
+            step=0.0,
+            micro_batch=0.0,
+            speed=self.rate(dtype) / 2,
+            sheet=Sheet(
+                rate=self.rate(dtype),
+                start=self.products_start,
+                bandwidth=self.moved,
+                least=self.kernel_least,
+                memory=self.memory_size,
+                device=self.device,
+                flash=self.flash,
+                hides=self.hides,
+                divides=self.divides,
+            ),
+        )
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> "Description":
+        """The description with the fields of a TOML file; raises ValueError with the name of a
+        field that is missing, unknown or wrong."""
+        flat = dict(_flat(fields))
+        if unknown := [path for path in flat if path.replace(".", "_", 1) not in CHECKS]:
+            known = ", ".join(map(_path, CHECKS))
+            raise ValueError(f"{shown(unknown[0])} is no field; {known} are")
+        values = dict[str, Any]()
+        for name, check in CHECKS.items():
+            values[name] = flat.get(_path(name), cls._field_defaults.get(name))
+            if values[name] is None:
+                raise ValueError(f"{_path(name)} is missing")
+            try:
+                holds = check.holds(values[name])
+            except (AttributeError, TypeError, ValueError):
+                holds = False
+            if not holds:
+                raise ValueError(f"{_path(name)} is {shown(str(values[name]))}: give {check.give}")
+        for name in ("hides", "divides"):
+            values[name] = tuple(values[name])
+        curves = values["sums"].items()
+        values["sums"] = {int(p): Curve(tuple((x, y) for x, y in rows)) for p, rows in curves}
+        return cls(**values)
+
+
+# ---- fields
+
+
+def _path(name: str) -> str:
+    """A field as it is written in TOML: near.alpha for near_alpha."""
+    return name.replace("_", ".", 1)
+
+
+def _flat(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the fields of tables by their paths; `peak` and `sums` are values."""
+    for name, value in fields.items():
+        if isinstance(value, dict) and name not in ("peak", "sums"):
+            yield from ((f"{name}.{inner}", item) for inner, item in value.items())
+        else:
+            yield name, value
+
+
+class Check(NamedTuple):
+    """The condition of a field's value, and what to give where it does not hold."""
+
+    holds: Callable[[Any], bool]
+    give: str
+
+
+def _is(value: Any, above: float = 0.0, most: float = inf) -> bool:
+    """True for a number in a range."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and above < value <= most and value < inf
+
+
+def _are_curves(value: Any) -> bool:
+    """True for lists of pairs of numbers, of ascending sizes, by number of ranks."""
+    sizes = [[x for x, y in rows if _is(x) and _is(y)] for rows in value.values()]
+    is_whole = [len(n) for n in sizes] == [*map(len, value.values())]
+    return (
+        is_whole
+        and all(p.isdecimal() for p in value)
+        and all(n and n == sorted({*n}) for n in sizes)
+    )
+
+
+POSITIVE = Check(_is, "a number above 0")
+SECONDS = Check(lambda v: _is(v) or (v == 0 and v is not False), "a number of 0 or more")
+SHARE = Check(lambda v: _is(v, most=1.0), "a number above 0 and at most 1")
+WHOLE = Check(lambda v: _is(v, most=MOST_RANKS) and isinstance(v, int), "a whole number above 0")
+
+CHECKS = {
+    "title": Check(lambda v: isinstance(v, str) and bool(v), "the name of the machine in full"),
+    "ranks": WHOLE,
+    "device": Check(lambda v: v in ("cpu", "cuda"), "cpu or cuda"),
+    "flash": Check(lambda v: isinstance(v, bool), "true or false"),
+    "hides": Check(lambda v: {*v} <= {*HIDDEN}, f"a list of some of {', '.join(HIDDEN)}"),
+    "divides": Check(lambda v: {*v} <= {*DIVIDED}, f"a list of some of {', '.join(DIVIDED)}"),
+    "peak": Check(lambda v: bool(v) and all(map(_is, v.values())), "operations a second by type"),
+    **dict.fromkeys(("products_share", "memory_share", "near_share", "far_share"), SHARE),
+    **dict.fromkeys(("products_start", "kernel_least", "near_alpha", "far_alpha"), SECONDS),
+    **dict.fromkeys(("memory_size", "memory_bandwidth", "near_bandwidth"), POSITIVE),
+    "far_bandwidth": POSITIVE,
+    "far_nics": WHOLE,
+    "sums": Check(_are_curves, "[bytes, seconds] for ascending sizes, by number of ranks"),
+}
+"""The check of each field of a Description."""
+
+
+# ---- by name
+
+
+def machines() -> dict[str, Description]:
+    """The machines that are described here, by the name that --machine takes."""
+    return {path.stem: read_description(path) for path in sorted(FOLDER.glob("*.toml"))}
+
+
+def read_description(path: str | Path) -> Description:
+    """Reads a described machine; raises ValueError, with the field's name, if it is none."""
+    file = f"machine {shown(path)}"
+    remedy = "see docs/machines.md for its fields"
+    try:
+        text = content(path, file, LONGEST, remedy).decode()
+        return Description.from_fields(parsed(tomllib.loads, text))
+    except ValueError as error:
+        if str(error).startswith("cannot read"):
+            raise
+        raise ValueError(f"{file}: {error}; {remedy}") from None
+
+
+def description_named(text: str) -> Description | None:
+    """The description of --machine: NAME[:RANKS_A_NODE], or a user's FILE.toml[:RANKS_A_NODE]; None
+    if it names another file, which nnmpi.measure wrote."""
+    name, colon, ranks = text.rpartition(":")
+    if not (colon and ranks.isdecimal()):
+        name, ranks = text, ""
+    known = [path.stem for path in sorted(FOLDER.glob("*.toml"))]
+    if name not in known and not name.endswith(".toml"):
+        if text.endswith(".json") or Path(text).exists():
+            return None
+        raise ValueError(
+            f"--machine {shown(text)} is not known: give one of {', '.join(known)}, with :RANKS "
+            "for those of a node, a FILE.toml that describes one, or a FILE.json of nnmpi.measure"
+        )
+    sheet = read_description(FOLDER / f"{name}.toml" if name in known else name)
+    if ranks and not 1 <= int(ranks) <= MOST_RANKS:
+        raise ValueError(f"--machine {shown(text)}: a node has from 1 to {MOST_RANKS:,} ranks")
+    return sheet._replace(ranks=int(ranks)) if ranks else sheet
+
+
+def machine_named(text: str, dtype: str) -> Machine:
+    """The machine of --machine for models of a type: described, or from a file of
+    nnmpi.measure."""
+    described = description_named(text)
+    return read_machine(text) if described is None else described.machine(dtype)
+
+
+def network_named(text: str) -> Network:
+    """The network of --machine, on two levels."""
+    d = description_named(text)
+    if d is None:
+        m = read_machine(text)
+        return Network(m.far, m.adding, m.near, m.ranks)
+    return Network(d.far, 0.0, d.near, d.ranks)

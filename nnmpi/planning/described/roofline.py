@@ -1,0 +1,203 @@
+"""Seconds of units by roofline, for machines that are described.
+
+    a kernel   max(operations / rate + start, bytes / bandwidth, least)     of each layer and pass
+
+Products have a `start`, so that small ones reach a smaller share of the peak. Attention reads and
+writes its scores, unless it is flash; layers between products are bound by memory.
+"""
+
+import re
+from collections.abc import Iterator
+from copy import copy
+from functools import cached_property
+from itertools import chain
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from nnmpi.nn.graph import Graph, Node
+from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.machine import Machine, Sheet
+from nnmpi.planning.unit_times import ModelTimes, parts_of_nodes
+
+F, I, W = range(3)
+"""Passes: forward, gradients of the input, gradients of parameters; the columns of UnitTimes."""
+
+
+class Kernel(NamedTuple):
+    """A kernel of a node in a pass: operations and bytes for each sample, and bytes of weights."""
+
+    column: int
+    operations: float
+    moved: float
+    fixed: float = 0.0
+
+
+class RooflineTimes(ModelTimes):
+    """The seconds of the units of a model on a described machine; see ModelTimes."""
+
+    def __init__(
+        self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet, again: str = ""
+    ) -> None:
+        super().__init__(graph, machine, dtype)
+        self.sheet, self.again, self._width = sheet, again, 2 if dtype.endswith("16") else 4
+        self._of_shardings = dict[tuple[object, int], np.ndarray]()
+
+    def by(self, sheet: Sheet) -> "RooflineTimes":
+        """The seconds of the same units by the figures of another machine."""
+        other = copy(self)
+        other.sheet, other._of_shardings = sheet, {}
+        return other
+
+    def whole(self, samples: int) -> np.ndarray:
+        """The times of all units on a rank that computes them undivided."""
+        return self.of(UNSHARDED, Config(), samples)
+
+    def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
+        """The times of units for a micro-batch of `samples` samples, on the slowest rank along tp
+        and cp."""
+        way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
+        if (way, samples) not in self._of_shardings:
+            of_nodes = self._of_nodes(sharding, samples)
+            branches, ranks = sharding.branches, range(sharding.ranks)
+            runs = [
+                [float(branches.runs(k, rank)) for k in range(len(of_nodes))]
+                for rank in (ranks if branches.nodes else ranks[:1])
+            ]
+            starts = [unit.nodes.start for unit in self.units]
+            of_ranks = [np.add.reduceat(np.array(row)[:, None] * of_nodes, starts) for row in runs]
+            self._of_shardings[way, samples] = np.max(of_ranks, axis=0)
+        return self._of_shardings[way, samples]
+
+    @cached_property
+    def _kernels(self) -> tuple[np.ndarray, np.ndarray]:
+        """The node of each kernel, and its row of numbers."""
+        rows = [
+            (k, kernel)
+            for k, node in enumerate(self.graph.nodes)
+            for kernel in self._kernels_of(node)
+        ]
+        return np.array([k for k, _ in rows]), np.array([kernel for _, kernel in rows])
+
+    def _of_nodes(self, sharding: Sharding, samples: int) -> np.ndarray:
+        """The seconds of nodes: shape (nodes, 3)."""
+        sheet, (nodes, rows) = self.sheet, self._kernels
+        parts = np.array(parts_of_nodes(sharding, self.graph.nodes))[nodes]
+        operations, moved = (
+            samples * parts * rows[:, 1],
+            parts * (samples * rows[:, 2] + rows[:, 3]),
+        )
+        products = np.where(operations > 0, operations / sheet.rate + sheet.start, 0.0)
+        seconds = np.maximum(np.maximum(products, moved / sheet.bandwidth), sheet.least)
+        of_nodes = np.zeros((len(self.graph.nodes), 3))
+        np.add.at(of_nodes, (nodes, rows[:, 0].astype(int)), seconds)
+        kinds = np.array([is_repeated(node, self.again) for node in self.graph.nodes])
+        of_nodes[:, I] += kinds * of_nodes[:, F]
+        return of_nodes
+
+    def _kernels_of(self, node: Node) -> Iterator[Kernel]:
+        """Yields the kernels of a node; a stage needs no gradient of the model's input."""
+        graph, w = self.graph, self._width
+        needs = any(graph.edges[e].requires_grad for e in node.inputs)
+        kernels = chain(KERNELS.get(node.kind, moving)(graph, node, w), sums(graph, node, w))
+        if self.sheet.flash and node.kind == "SelfAttention":
+            kernels = chain(flash_attention(graph, node, w))
+        yield from (k for k in kernels if needs or k.column != I)
+        if graph.outputs[0] in node.outputs:
+            yield from loss(graph, node, w)
+
+
+def model_times(graph: Graph, machine: Machine, dtype: str, again: str = "") -> ModelTimes:
+    """The seconds of the units of a model: by roofline on a described machine, otherwise as
+    measured or estimated."""
+    if machine.sheet is not None:
+        return RooflineTimes(graph, machine, dtype, machine.sheet, again)
+    return ModelTimes(graph, machine, dtype)
+
+
+def is_repeated(node: Node, again: str) -> bool:
+    """True if a node runs again in the backward pass: those of blocks, or attention alone."""
+    if again == "selective":
+        return node.kind == "SelfAttention"
+    return again == "block" and (node.layer is None or bool(re.search(r"\.\d+\.", node.name)))
+
+
+# ---- kernels of nodes; w: bytes of a number
+
+
+def _made(graph: Graph, node: Node) -> int:
+    return sum(graph.edges[e].numbers for e in node.outputs)
+
+
+def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
+    """Yields a product in each pass, which reads two factors and writes the result."""
+    weights = w * sum(graph.variables[v].size for v in node.variables)
+    moved = w * (_made(graph, node) + sum(graph.edges[e].numbers for e in node.inputs))
+    yield from (Kernel(column, 2.0 * work(graph, node), moved, weights) for column in (F, I, W))
+
+
+def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
+    """Yields scores, softmax and values as kernels of their own, each of all positions squared:
+    masks save no work."""
+    made, positions = _made(graph, node), graph.edges[node.outputs[0]].sample[0]
+    scores = positions**2 * node.settings["num_heads"]
+    product = 2.0 * made * positions, w * (scores + 2 * made)
+    # softmax with its mask reads and writes scores, and so does dropout with a mask of bytes
+    yield from (Kernel(F, *product), Kernel(F, *product), Kernel(F, 0, 2 * w * scores))
+    yield from (Kernel(I, *product) for _ in range(4))
+    yield Kernel(I, 0, 3 * w * scores)
+    if node.settings["dropout"]:
+        yield from (Kernel(column, 0, (2 * w + 1) * scores) for column in (F, I))
+
+
+def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
+    """Yields one kernel forward, and one back that computes scores again."""
+    made = _made(graph, node)
+    operations = 2.0 * work(graph, node)
+    yield Kernel(F, operations, 4 * w * made)
+    yield Kernel(I, 2.5 * operations, 8 * w * made)
+
+
+def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
+    """Yields a kernel for each pass that moves bytes, as MOVED says; others read their inputs and
+    write their outputs, and half as many bytes more in the backward pass."""
+    if any(len(graph.variables[v].shape) > 1 for v in node.variables) and node.kind not in MOVED:
+        yield from products(graph, node, w)
+        return
+    made = _made(graph, node)
+    ends = (made + sum(graph.edges[e].numbers for e in node.inputs)) / max(made, 1)
+    times = (0, 0, 0) if node.settings.get("p") == 0 else (ends, 1.5 * ends, 0)
+    for column, of_made in enumerate(MOVED.get(node.kind, times)):
+        if of_made:
+            yield Kernel(column, 0, of_made * made * w)
+
+
+def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
+    """Yields the loss of the model's scores: a softmax in float32, and its gradient."""
+    made = _made(graph, node)
+    yield from (Kernel(F, 0, (w + 8) * made), Kernel(W, 0, (w + 8) * made))
+
+
+def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
+    """Yields the addition of a gradient to those of earlier micro-batches."""
+    trained = sum(prod(v.shape) for v in map(graph.variables.__getitem__, node.variables)
+                  if v.is_trained)  # fmt: skip
+    if trained and node.kind != "Embedding":
+        yield Kernel(W, 0, 0, 3 * w * trained)
+
+
+KERNELS = {"Linear": products, "SelfAttention": attention}
+"""The kernels of nodes by kind; those of others move bytes."""
+
+MOVED = {
+    "LayerNorm": (2, 3, 2),
+    "add": (3, 3, 0),
+    "Embedding": (2, 0, 3),
+    "PositionalEmbedding": (2, 0, 3),
+    **dict.fromkeys(("ChannelsFirst", "Flatten"), (0, 0, 0)),
+}
+"""How often passes F, I and W read or write the output of a node, by its kind."""

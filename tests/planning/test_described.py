@@ -1,0 +1,217 @@
+"""Described machines: what is read of them, seconds by roofline, and exchanges that they hide."""
+
+import tomllib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Config
+from nnmpi.options.user_files import content
+from nnmpi.planning.described import (
+    description_named,
+    machine_named,
+    model_times,
+    network_named,
+)
+from nnmpi.planning.described.description import FOLDER, Description, read_description
+from nnmpi.planning.machine import Machine
+from nnmpi.planning.step_time import step_time
+from nnmpi.run.planning.explained import parts_of_step
+from nnmpi.run.planning.planning import (
+    MachineRequest,
+    PlanModels,
+    PlanRequest,
+    machine_on_paper,
+    on_paper,
+)
+from nnmpi.run.setup.cutting import uncut_of
+
+NAMES = {"a100-80g", "a100-40g", "v100-32g", "h100-sxm", "a64fx", "tpu-v5p", "epyc-zen4"}
+
+
+def fields(name: str = "a100-80g") -> dict:
+    return tomllib.loads(content(FOLDER / f"{name}.toml", name, 10**6, "").decode())
+
+
+def test_machines_are_listed_with_their_nodes():
+    described = nnmpi.machines()
+    assert {*described} == NAMES
+    assert described["a100-80g"].peak["bfloat16"] == 312e12
+    assert description_named("a100-80g:4").ranks == 4
+    assert description_named("a100-80g").ranks == 8
+    for d in described.values():  # every machine can be one of some type
+        assert d.machine(next(iter(d.peak))).sheet.memory == d.memory_size
+
+
+def test_a_file_of_a_user_is_read_like_those_of_the_package(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_bytes((FOLDER / "a64fx.toml").read_bytes())
+    assert description_named(f"{file}:2") == nnmpi.machines()["a64fx"]._replace(ranks=2)
+
+
+WRONG = {
+    "peak": ({}, "peak is {}: give operations a second by type"),
+    "ranks": (0, "ranks is 0: give a whole number above 0"),
+    "hides": (["pp"], r"hides is \['pp'\]: give a list of some of tp, dp"),
+    "flash": (1, "flash is 1: give true or false"),
+    "memory": (80e9, "memory is no field"),
+    "near": ({"alpha": 1e-6, "bandwidth": -3, "share": 0.5}, "near.bandwidth is -3: give a number"),
+    "far": ({"alpha": 1e-6, "bandwidth": 1e9, "share": 1.5, "nics": 1}, "far.share is 1.5.*most 1"),
+    "kernel": ({"least": True}, "kernel.least is True: give a number"),
+    "products": ({"share": 0.5}, "products.start is missing"),
+    "sums": ({"2": [[2, 1.0], [1, 1.0]]}, "sums is .*ascending sizes"),
+    "speed": (1, "speed is no field; title, ranks"),
+}
+
+
+@pytest.mark.parametrize("field", WRONG)
+def test_a_wrong_field_is_refused_by_its_name(field):
+    value, message = WRONG[field]
+    with pytest.raises(ValueError, match=message):
+        Description.from_fields({**fields(), field: value})
+
+
+def test_what_is_no_machine_is_refused(tmp_path):
+    (tmp_path / "bad.toml").write_text("ranks = ")
+    with pytest.raises(ValueError, match=r"bad\.toml"):
+        read_description(tmp_path / "bad.toml")
+    with pytest.raises(ValueError, match="give one of a100-40g, a100-80g, a64fx"):
+        description_named("a100")
+    with pytest.raises(ValueError, match="a node has from 1"):
+        description_named("a64fx:0")
+    with pytest.raises(ValueError, match=r"V100.* has no peak of bfloat16: use --dtype float16"):
+        machine_named("v100-32g", "bfloat16")
+
+
+def test_the_network_of_a_machine_has_two_levels():
+    d = description_named("a100-80g:4")
+    network = network_named("a100-80g:4")
+    assert (network.per_node, network.inner, network.link) == (4, d.near, d.far)
+    assert network.link.beta == pytest.approx(1 / (25e9 * 8 * d.far_share))
+
+
+# ---- seconds by roofline
+
+EXACT = {
+    "products_share": 1.0,
+    "products_start": 0.0,
+    "memory_share": 1.0,
+    "kernel_least": 0.0,
+    "peak": {"float32": 1e12},
+    "memory_bandwidth": 1e30,
+}
+"""Figures by which a unit takes only the seconds of its operations."""
+
+
+def machine(**more) -> Machine:
+    return nnmpi.machines()["a100-80g"]._replace(**{**EXACT, **more}).machine("float32")
+
+
+def seconds(of: Machine, model: str = "mlp:64-128-10", samples: int = 8, again: str = ""):
+    data = {"data": "synthetic:64:10:100"} if model.startswith("mlp") else {}
+    config = Config(model=model, context=32, batch_size=8, **data)
+    _, uncut = uncut_of(config, None if data else 100)
+    times = model_times(uncut.graph, of, "float32", again)
+    return times.units, times.whole(samples)
+
+
+def test_a_product_takes_its_operations_at_the_rate():
+    units, times = seconds(machine())
+    first = next(k for k, unit in enumerate(units) if "Linear" in unit.layers)
+    operations = 2 * 8 * 64 * 128 / 1e12  # of samples x inputs x outputs
+    np.testing.assert_allclose(times[first], [operations, 0.0, operations], atol=1e-20)
+    last = [k for k, unit in enumerate(units) if "Linear" in unit.layers][-1]
+    np.testing.assert_allclose(times[last], [2 * 8 * 128 * 10 / 1e12] * 3, atol=1e-20)
+
+
+def test_a_kernel_takes_the_longest_of_operations_bytes_and_the_least():
+    units, slow = seconds(machine(memory_bandwidth=1e6))
+    first = next(k for k, unit in enumerate(units) if "Linear" in unit.layers)
+    elements = 8 * (64 + 128) + 64 * 128 + 128  # input, output, weights
+    relu = 4 * 2 * 8 * 128 if "ReLU" in units[first].layers else 0
+    np.testing.assert_allclose(slow[first, 0], (4 * elements + relu) / 1e6, rtol=1e-9)
+    _, small = seconds(machine(kernel_least=1.0))
+    assert (small == small.round()).all()
+    assert small[first, 0] == len(units[first].nodes)  # a kernel each
+    _, started = seconds(machine(products_start=2.0, kernel_least=1.0))
+    assert started[first, 0] == pytest.approx(small[first, 0] + 1.0)
+
+
+def test_scores_of_attention_are_traffic_unless_it_is_flash():
+    def attention(flash: bool):
+        slow = machine(memory_bandwidth=1e6)
+        of = slow._replace(sheet=slow.sheet._replace(flash=flash))
+        units, times = seconds(of, "gpt:1x4x16")
+        return next(times[k, 0] for k, u in enumerate(units) if "SelfAttention" in u.layers)
+
+    made, scores = 8 * 32 * 16, 8 * 32 * 32 * 4
+    assert attention(True) == pytest.approx(4 * 4 * made / 1e6)
+    assert attention(False) == pytest.approx((2 * (4 * scores + 8 * made) + 8 * scores) / 1e6)
+
+
+def test_blocks_that_are_computed_again_add_their_forward_passes():
+    units, plain = seconds(machine(), "gpt:2x4x16")
+    _, block = seconds(machine(), "gpt:2x4x16", again="block")
+    _, selective = seconds(machine(), "gpt:2x4x16", again="selective")
+    is_block = np.array([".1." in u.path or ".0." in u.path for u in units])
+    is_attention = np.array(["SelfAttention" in u.layers for u in units])
+    np.testing.assert_allclose((block - plain)[:, 1], is_block * plain[:, 0])
+    np.testing.assert_allclose((selective - plain)[:, 1], is_attention * plain[:, 0])
+
+
+# ---- steps
+
+CONFIG = Config(model="gpt:2x4x64", context=32, batch_size=32)
+
+
+def models(**more) -> PlanModels:
+    of = nnmpi.machines()["a100-80g"]._replace(ranks=2, **more).machine("float32")
+    request = PlanRequest(8, 4, None, "a100-80g:2")
+    return on_paper(CONFIG, request, MachineRequest(of, 4, "cuda"), vocabulary=100)
+
+
+def step(found: PlanModels, **layout):
+    a = found.arranger.arranged_by(replace(found.arranger.plain, **layout))
+    return a, step_time(a, found.costs)
+
+
+def test_hidden_exchanges_take_no_time_where_computing_is_longer():
+    layout = {"dp": 4, "tp": 2}
+    _, plain = step(models(), **layout)
+    a, hidden = step(models(hides=("tp",), near_bandwidth=1e15), **layout)
+    assert plain.tensor > 0
+    assert hidden.tensor < plain.tensor
+    assert hidden.compute == plain.compute
+    _, parts = parts_of_step(a, (found := models(hides=("tp",))).costs)
+    a, time = step(found, **layout)
+    assert any(part.what == "hidden behind passes" and part.term == "tensor" for part in parts)
+    assert sum(part.seconds for part in parts) == pytest.approx(time.seconds)
+    _, dp = step(models(hides=("dp",)), dp=2, tp=1, pp=4, order="dp,tp,pp")
+    _, shown = step(models(), dp=2, tp=1, pp=4, order="dp,tp,pp")  # sums on a node
+    assert dp.sums < shown.sums
+
+
+def test_ranks_along_tp_send_a_part_each_to_the_next_stage():
+    layout = {"dp": 1, "tp": 2, "pp": 4, "micro_batches": 4}
+    slow = {"far_bandwidth": 1e7, "far_nics": 1}
+    _, whole = step(models(divides=(), **slow), **layout)
+    _, parts = step(models(divides=("pp",), **slow), **layout)
+    assert parts.bubble == pytest.approx(whole.bubble / 2, rel=0.05)
+
+
+def test_recomputed_blocks_exchange_again_what_their_forward_passes_did():
+    found = models()
+    times = model_times(found.arranger.graph, found.costs.machine, "float32", "block")
+    a, plain = step(found, dp=4, tp=2)
+    again = step_time(a, found.costs._replace(model=times))
+    assert 1.3 < again.tensor / plain.tensor < 1.6
+
+
+def test_a_described_machine_says_how_many_nodes_and_which_device():
+    assert machine_on_paper("a100-80g:8", 12, None, Config(dtype="float32"))[1:] == (2, "cuda")
+    assert machine_on_paper("a100-80g:8", 12, 3, Config(dtype="float32"))[1:] == (3, "cuda")
+    assert machine_on_paper(None, 12, None, Config())[1:] == (1, "cpu")
+    notes = models(hides=("dp",)).notes
+    assert any("along dp are hidden" in note for note in notes)

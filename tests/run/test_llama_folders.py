@@ -1,0 +1,112 @@
+"""llama as a model by name, and --load, --save and checkpoints of its folders; laws_gpt2.py has the
+layouts."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.datafiles import refused
+from helpers.training import laws_gpt2 as laws
+from helpers.training.laws_language import POSITIONS, VOCABULARY, tokens
+from safetensors.numpy import load_file
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.checkpoint import main
+from nnmpi.comm import comm_self
+from nnmpi.nn.llama import LlamaSizes
+from nnmpi.nn.llama_folder import load_llama, save_llama
+from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
+from nnmpi.run.text.decoder import NO_LIMIT
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_llama(laws.llama(), tmp_path / "start")
+    return tmp_path / "start"
+
+
+def trainer(**options: object) -> Trainer:
+    return Trainer(Config(**options), data=tokens(), comm=comm_self())
+
+
+def test_a_model_by_name_has_the_tokens_and_windows_of_the_data() -> None:
+    sizes = LlamaSizes(2, 4, 16, VOCABULARY, POSITIONS, 2, 64)
+    assert trainer(model="llama:2x4x16:2").model.sizes == sizes
+    alone = trainer(model="llama:2x4x16").model
+    assert alone.sizes == sizes._replace(kv_heads=4)
+    assert alone.layers[0].qkv_proj.weight.shape == (48, 16)
+
+
+FORM = "give a llama as llama:LAYERSxHEADSxWIDTH[:KV], such as llama:4x4x128"
+REFUSED = {
+    **dict.fromkeys(("llama:2x4", "llama:2x4x16:", "llama:2x4x16:0", "llama:2x4x16:2:2"), FORM),
+    "llama:2x4x18": "a llama of 2 layers, 4 heads and width 18: all must be at least 1, and the",
+    "llama:2x4x16:3": "num_heads=4 must be a multiple of num_kv_heads=3",
+    "llama:2x4x12": "rotary positions turn pairs of channels, but a head has 3",
+    "gpt:2x4x16:2": "give a gpt as gpt:LAYERSxHEADSxWIDTH, such as gpt:4x4x128, numbers",
+}
+
+
+@pytest.mark.parametrize("model", REFUSED)
+def test_sizes_that_no_model_has_are_refused(model: str) -> None:
+    with refused(REFUSED[model]):
+        trainer(model=model)
+
+
+def test_a_llama_has_no_dropout(folder: Path) -> None:
+    for options in ({"model": "llama:1x2x8"}, {"load": str(folder)}):
+        with refused("dropout 0.1 with model llama:", "an option of gpt models"):
+            trainer(dropout=0.1, **options)
+
+
+def test_a_folder_is_saved_as_it_was_loaded(folder: Path) -> None:
+    made = trainer(load=str(folder), dtype="float32")
+    assert made.config.model == "llama:2x10x20:5"
+    assert trainer(load=str(folder), model="llama:2x10x20:5").model.sizes == laws.llama().sizes
+    with refused("model gpt:2x10x20 with --load", "give --model llama:2x10x20:5"):
+        trainer(load=str(folder), model="gpt:2x10x20")
+    made.save(f"{folder.parent}/new/")
+    before, after = (load_file(p / "model.safetensors") for p in (folder, folder.parent / "new"))
+    assert before.keys() == after.keys()
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name], value, err_msg=name)
+    configs = [
+        json.loads((path / "config.json").read_text()) for path in (folder, folder.parent / "new")
+    ]
+    assert configs[0] == configs[1]
+
+
+def test_files_and_checkpoints_have_all_sizes_and_special_tokens(folder: Path) -> None:
+    """That are not in the name of the model; also where the model is from no folder."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": [20, 22]}))
+    file, saves = f"{folder.parent}/m.safetensors", f"{folder.parent}/saves"
+    made = trainer(load=str(folder), epochs=1, steps=1, batch_size=9, checkpoint_dir=saves)
+    made.fit()
+    made.save(file)
+    assert saved_sizes(file) == laws.llama().sizes
+    assert saved_special_tokens(file, saved_sizes(file)) == ([], [20, 22])
+    assert main(["export", saves, f"{folder.parent}/exported/"]) == 0
+    exported = load_llama(folder.parent / "exported")
+    assert exported.sizes == laws.llama().sizes
+    assert exported.published["config.json"]["eos_token_id"] == [20, 22]
+    for name, value in made.model.state_dict().items():
+        np.testing.assert_array_equal(exported.state_dict()[name], value, err_msg=name)
+    trainer(model="llama:2x4x16:2").save(file)
+    assert saved_sizes(file) == LlamaSizes(2, 4, 16, VOCABULARY, POSITIONS, 2, 64)
+
+
+def test_a_text_is_not_longer_than_the_positions() -> None:
+    """Past them, the last half is taken again, as for a GPT."""
+    made = trainer(model="llama:1x2x8")
+    assert made.model.sizes.positions == POSITIONS < NO_LIMIT
+    assert len(made.generate([1, 2], 2 * POSITIONS)) == 2 * POSITIONS
+
+
+def test_windows_longer_than_the_positions_are_refused() -> None:
+    def build() -> nn.Module:
+        return nn.Llama(LlamaSizes(1, 2, 8, VOCABULARY, POSITIONS - 1))
+
+    with refused(f"has {POSITIONS - 1} positions, and data", f"windows of {POSITIONS} tokens"):
+        Trainer(Config(), build=build, data=tokens(), comm=comm_self())
