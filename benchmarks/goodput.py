@@ -200,6 +200,8 @@ def measure(a: argparse.Namespace) -> None:
     without, runs = [measured(a, None).seconds], list[Measured]()
     for _ in range(a.runs):
         runs.append(measured(a, draws))
+        if not runs[-1].losses:
+            raise JobError(f"the run of {a.steps} steps ended before a kill: take more --steps")
         without.append(measured(a, None).seconds)
     rows = []
     for i, run in enumerate(runs):

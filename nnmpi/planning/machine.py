@@ -187,9 +187,12 @@ class Machine(NamedTuple):
                 if isinstance(x, bool) or not isinstance(x, int | float) or not least <= x < inf:
                     text = shown(str(x))
                     raise ValueError(f"{name} has {text}, which is not a number of {least} or more")
-        sizes = [[x for x, _ in curve.points] for curve in self.sums.values()]
-        if not self.updates or not all(row and row == sorted({*row}) for row in sizes):
-            raise ValueError("updates is empty, or the sizes of a sum are missing or not ascending")
+        if not self.updates:
+            raise ValueError("updates has no time of an optimizer")
+        for name, curve in self.sums.items():
+            sizes = [x for x, _ in curve.points]
+            if not sizes or sizes != sorted({*sizes}):
+                raise ValueError(f"the sizes of {name} in sums are missing or not ascending")
 
     def _numbers(self) -> Iterator[tuple[str, int, Iterable[Any]]]:
         """Yields the name of each field, its least allowed value, and its figures."""

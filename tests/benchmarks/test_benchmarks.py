@@ -49,6 +49,8 @@ LONG = [
         *("section", {"memory", "bytes", "time", "weak", "halo"}),
     ),
     Case("language", 0, f"--small {JOBS} --only weak", "layout", {"1 rank", "tp 2", "pp 2"}),
+    Case("goodput", 0, "--runs 1 --steps 60 --spares 1 --mttf 0.5", "case", {"pp 4"}),
+    Case("start", 0, "--ranks 2 4 --repeats 1", "case", {"process", "MPI_Init", "Comms"}),
 ]
 
 
@@ -64,7 +66,7 @@ def test_a_script_measures_all_that_it_compares(case: Case, tmp_path: Path) -> N
         pytest.skip("PyTorch is not installed")
     script, out = str(BENCHMARKS / f"{case.script}.py"), tmp_path / "rows.json"
     flags = [*case.flags.split(), "--json", str(out)]
-    if HAS_MATPLOTLIB and case.script != "language":
+    if HAS_MATPLOTLIB and case.script not in ("language", "goodput"):
         flags += ["--plot", str(tmp_path / "rows.png")]
     if case.ranks:
         done = run(case.ranks, script, *flags, timeout=250)
@@ -85,5 +87,5 @@ def test_a_script_measures_all_that_it_compares(case: Case, tmp_path: Path) -> N
     for row in rows:  # what is counted is what was predicted
         if row.get("section") == "bytes":
             assert row["bytes"] == row["predicted_bytes"]
-    if HAS_MATPLOTLIB and case.script != "language" and "--hidden" not in flags:
+    if "--plot" in flags and "--hidden" not in flags:
         assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")

@@ -253,7 +253,7 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
         "--ranks 4 --bytes 1 --svg x.svg",
         ("p2p-whole can be priced but not drawn", "name others with --algorithm"),
     ),
-    "a picture of a sweep": (f"{RING} --svg x.svg --sweep bytes", ("leave out --sweep",)),
+    "a picture of a sweep": (f"{RING} --svg x.svg --sweep bytes", ("leave it or --sweep out",)),
     "a drawing in JSON": (f"{RING} --draw --json", ("--draw", "--json", "leave out one")),
     "a drawing of what does not work": (
         "--ranks 4 --bytes 1 --algorithm p2p-whole --draw",

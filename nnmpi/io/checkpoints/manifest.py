@@ -120,7 +120,9 @@ def parsed_by(read: Callable[[Any], T], content: bytes) -> T:
     except DamagedError:
         raise
     except (LookupError, TypeError, ValueError) as error:
-        raise DamagedError(f"{NAME} cannot be read here: {shown(error)}") from None
+        raise DamagedError(
+            f"{NAME} is undamaged, but not as this nnmpi writes it: {shown(error)}"
+        ) from None
     return result
 
 

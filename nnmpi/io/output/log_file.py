@@ -36,7 +36,9 @@ def events_of(file: File) -> list[Event]:
         if not isinstance(event, dict) or not isinstance(event.get("event"), str):
             raise ValueError(f"{path} is not a log: line {number} is not a JSON event; {REMEDY}")
         events.append(event)
-    if not events or events[0]["event"] not in BEGINS:
+    if not events:
+        raise ValueError(f"{path} is not a log: it has no complete line; {REMEDY}")
+    if events[0]["event"] not in BEGINS:
         raise ValueError(f"{path} is not a log: line 1 is not the start of a run; {REMEDY}")
     return events
 

@@ -151,8 +151,8 @@ def refuse_rows(graph: Graph, k: int, ranks: int) -> None:
         if cut_of_rows(edge, ranks) is None:
             size = "x".join(map(str, edge.sample[1:]))
             raise ValueError(
-                f"{layer} {does} images of {size}, which cannot be cut along rows among {ranks} "
-                f"ranks: use at most {edge.sample[1]} ranks, or another way"
+                f"{layer} {does} images of {size}, whose rows cannot be divided among {ranks} "
+                f"ranks along tp: use --tp {edge.sample[1]} or less, or cut this layer differently"
             )
     if is_fused_pooling(graph, k):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Description: what data sheets, and a few fitted shares, say of a machine; read from TOML.
+"""Description: the figures of data sheets, and a few assumed shares of them, read from TOML.
 
 nnmpi/planning/described/NAME.toml ─┐
 a user's FILE.toml ─────────────────┴─► Description ─► Machine

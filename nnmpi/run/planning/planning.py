@@ -215,7 +215,7 @@ def _notes(
 
 def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
     """Remarks on a machine that is described, with what it hides."""
-    yield f"{machine.cpu} is described by data sheets and fitted shares, not measured"
+    yield f"{machine.cpu} is described by data sheets and assumed shares of them, not measured"
     for axis in sheet.hides:
         yield f"exchanges along {axis} are hidden behind computing, as its description says"
     if "pp" in sheet.divides:

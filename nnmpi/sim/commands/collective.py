@@ -83,7 +83,7 @@ def run(options: argparse.Namespace) -> Any:
         raise ValueError("--plot shows a sweep; add --sweep bytes or --sweep ranks")
     if options.sweep:
         if shows:
-            raise ValueError(f"{shows} draws one number of ranks; leave out --sweep")
+            raise ValueError(f"{shows} draws the rounds of one case: leave it or --sweep out")
         return _swept(options, names, network)
     several = len(names) > 1 or options.algorithm == "all"
     drawn = _drawn(options, names, network, shows) if shows else {}

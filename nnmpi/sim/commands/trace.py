@@ -97,8 +97,9 @@ class TraceFile(NamedTuple):
         wanted = range(first, first + count)
         missing = next((step for step in wanted if step not in self.steps), None)
         if missing is not None:
+            steps = f"the {count} steps from {first}" if count > 1 else f"step {first}"
             raise ValueError(
-                f"{shown(self.path)} has no step {missing}: choose one of {min(self.steps)} to "
+                f"{shown(self.path)} does not have {steps}: choose among {min(self.steps)} to "
                 f"{max(self.steps)}"
             )
         events_by_rank: list[list[Span]] = [[] for _ in range(self.ranks)]

@@ -115,7 +115,7 @@ def test_images_of_fewer_rows_than_ranks_are_whole() -> None:
     ("layer", "ranks", "words"),
     [
         (nn.Conv2d(2, 2, 3), 5, r"layer 0 \(Conv2d\) makes images of 4x8, .* among 5 ranks"),
-        (nn.Conv2d(2, 2, 3), 7, r"layer 0 \(Conv2d\) takes images of 6x10, .* use at most 6"),
+        (nn.Conv2d(2, 2, 3), 7, r"layer 0 \(Conv2d\) takes images of 6x10, .* use --tp 6 or less"),
         (
             nn.Conv2d(2, 2, 3, padding=1, padding_mode="reflect"),
             2,
