@@ -14,6 +14,7 @@ from nnmpi.options.config import TRAINED, Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import size
 from nnmpi.planning.drawing import as_svg
+from nnmpi.run.dry_run import BOTH
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
 from nnmpi.run.planning.planning import (
@@ -84,12 +85,14 @@ def command(options: argparse.Namespace) -> int:
         raise ValueError("--explain is about one layout: omit --svg, --layout-out and --memory")
     if file and file.suffix != ".toml":
         raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
+    if vocabulary is not None and "data" in given:
+        raise ValueError(BOTH)
     config = Config(**given)
     machine = machine_on_paper(name, ranks, nodes, config)
     sheet = machine.machine.sheet
     limit = size(memory) if memory else sheet.memory if sheet is not None else None
-    request = PlanRequest(ranks, machine.nodes, limit, name)
-    models = on_paper(config, request, machine, vocabulary)
+    request = PlanRequest(ranks, machine.nodes, limit, name, vocabulary)
+    models = on_paper(config, request, machine)
     if layout is not None:
         event = explained(models, layout, trace)
         print(json.dumps(event, indent=2) if is_json else explanation(event), flush=True)

@@ -45,9 +45,18 @@ def parser() -> cli.Parser:
     return p
 
 
+NETWORK = "network", "alpha", "beta", "gamma", "per_node", "inner_alpha", "inner_beta"
+"""The options of a network, which a machine takes the place of."""
+
+
 def command(options: argparse.Namespace) -> int:
     """Prints the output of a subcommand."""
     if options.run is collective.run and options.machine is not None:
+        plain = parser().parse_args(["collective", "--ranks=2", "--bytes=1"])
+        for name in NETWORK:
+            if getattr(options, name) != getattr(plain, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise ValueError(f"--machine says what {flag} would: give one of them")
         network = network_named(options.machine)
         assert network.inner is not None
         options.alpha, options.beta = network.link

@@ -128,7 +128,8 @@ class Arranger:
     def arranged_by(self, config: Config) -> Arrangement:
         """The arrangement of any config."""
         self._check(config, self.cluster.size)
-        return self._arrange(config, self._sharding_of(config, None), self._divided(config))
+        filled = replace(config, dp=mesh_of(config, self.cluster.size).axes["dp"])
+        return self._arrange(config, self._sharding_of(filled, None), self._divided(filled))
 
     def _arrange(self, config: Config, sharding: Sharding, division: Division) -> Arrangement:
         return arrange(config, self.cluster, self.graph, sharding, division, UNMEASURED)

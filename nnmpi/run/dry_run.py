@@ -23,11 +23,14 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.tensor.constraints import WayPrice
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.described import description_named, machine_named, model_times
-from nnmpi.planning.exchange_time import ExchangeTimes
+from nnmpi.planning.exchange_time import ExchangeTimes, with_fastest_sum
 from nnmpi.planning.residences import within_memory
 from nnmpi.planning.step_time import CostModel, step_time
-from nnmpi.run.setup.cutting import on_paper, uncut, uncut_of
+from nnmpi.run.setup.cutting import UncutModel, on_paper, sharding_of, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.start_events import layout_event, moves_event
 from nnmpi.sim.drawing.tables import amount, duration, plural
@@ -35,6 +38,8 @@ from nnmpi.sim.drawing.tables import amount, duration, plural
 HELP = "what each rank of a run holds and sends"
 
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
+
+BOTH = "--vocabulary takes the place of --data: give one of them"
 
 MOST_RANKS = 1 << 20
 MOST_MOVED = 256  # ranks; the time to find moves grows with their square
@@ -121,18 +126,21 @@ def _add_cluster(p: Any) -> None:
 
 def run(given: argparse.Namespace) -> Any:
     """The output of `simulate layout`, as text or as an event."""
+    if given.vocabulary is not None and hasattr(given, "data"):
+        raise ValueError(BOTH)
     config, cluster = _requested(given)
     strategies.check(config, cluster.size)
     model, known = uncut_of(config, given.vocabulary)
-    new = on_paper(known, cluster)
+    costs = given.machine and _costs(known, cluster, given.machine)
+    new = _arranged(known, cluster, costs)
     event, layouts = (
-        {**layout_event(new), **_on_machine(new, given.machine)},
+        {**layout_event(new), **(_on_machine(new, costs) if costs else {})},
         {f"{config.model} on {plural(new.ranks, 'rank')}": new},
     )
     if given.before is not None:
         other, old_cluster = _requested(_old_options(given))
         strategies.check(other, old_cluster.size)
-        old = on_paper(known._replace(config=other), old_cluster)
+        old = _arranged(known._replace(config=other), old_cluster, costs)
         event["moves"] = moves_event(old, new, model)
         layouts = {f"{config.model} on {plural(old.ranks, 'rank')}, before": old, **layouts}
     if given.svg:
@@ -140,17 +148,34 @@ def run(given: argparse.Namespace) -> Any:
     return event if given.json else as_text(event)
 
 
-def _on_machine(a: Arrangement, name: str | None) -> Event:
-    """The predicted seconds of a step on the machine of --machine, with a note of them; empty
-    without one."""
-    if name is None:
-        return {}
-    machine = machine_named(name, a.config.dtype)
-    if a.config.optimizer not in machine.updates:
+def _costs(uncut: UncutModel, cluster: Cluster, name: str) -> CostModel:
+    """The times of a model on the machine of --machine."""
+    config = uncut.config
+    machine = machine_named(name, config.dtype, config.momentum)
+    if config.optimizer not in machine.updates:
         most = max(machine.updates.values())
-        machine = machine._replace(updates={**machine.updates, a.config.optimizer: most})
-    times = model_times(a.graph, machine, a.config.dtype)
-    time = step_time(a, CostModel(machine, times, ExchangeTimes(machine, a.cluster)))
+        machine = machine._replace(updates={**machine.updates, config.optimizer: most})
+    times = model_times(uncut.graph, machine, config.dtype)
+    return CostModel(machine, times, ExchangeTimes(machine, cluster))
+
+
+def _arranged(uncut: UncutModel, cluster: Cluster, costs: CostModel | None) -> Arrangement:
+    """The arrangement of a layout; on a machine, with the cut and the all-reduce that a plan for it
+    would have."""
+    if costs is None:
+        return on_paper(uncut, cluster)
+
+    def cut(config: Config, price: WayPrice | None = None) -> Sharding:
+        return sharding_of(uncut._replace(config=config, price=price))
+
+    arranger = Arranger(uncut.config, cluster, uncut.graph, costs.model, strategies.check, cut)
+    exchanges = ExchangeTimes(costs.machine, cluster)
+    return with_fastest_sum(arranger.arranged_by(uncut.config), exchanges)
+
+
+def _on_machine(a: Arrangement, costs: CostModel) -> Event:
+    """The predicted seconds of a step on a machine, with a note of them."""
+    machine, time = costs.machine, step_time(a, costs)
     terms = ", ".join(f"{term} {duration(t)}" for term, t in time._asdict().items() if t)
     memory = "" if machine.sheet is None else f"; a rank has {amount(machine.sheet.memory)}"
     note = f"a step takes {duration(time.seconds)} on {machine.cpu}: {terms}{memory}"

@@ -9,6 +9,7 @@ import pytest
 import nnmpi
 from nnmpi import Config
 from nnmpi.options.user_files import content
+from nnmpi.parallel.tensor.sharding import UNSHARDED
 from nnmpi.planning.described import (
     description_named,
     machine_named,
@@ -16,6 +17,7 @@ from nnmpi.planning.described import (
     network_named,
 )
 from nnmpi.planning.described.description import FOLDER, Description, read_description
+from nnmpi.planning.described.roofline import RooflineTimes
 from nnmpi.planning.machine import Machine
 from nnmpi.planning.step_time import step_time
 from nnmpi.run.planning.explained import parts_of_step
@@ -53,10 +55,15 @@ def test_a_file_of_a_user_is_read_like_those_of_the_package(tmp_path):
 
 WRONG = {
     "peak": ({}, "peak is {}: give operations a second by type"),
+    "peak of a typo": ({"bfloat17": 1e12}, "peak is {'bfloat17'.*of float16, bfloat16"),
     "ranks": (0, "ranks is 0: give a whole number above 0"),
+    "ranks in quotes": ("8", "ranks is '8': give a whole number above 0"),
+    "title": (5, "title is 5"),
+    "device": ("gpu", "device is 'gpu': give cpu or cuda"),
     "hides": (["pp"], r"hides is \['pp'\]: give a list of some of tp, dp"),
     "flash": (1, "flash is 1: give true or false"),
-    "memory": (80e9, "memory is no field"),
+    "memory": (80e9, r"the table \[memory\] is missing"),
+    "fabric": ({"alpha": 1}, "fabric.alpha is no field"),
     "near": ({"alpha": 1e-6, "bandwidth": -3, "share": 0.5}, "near.bandwidth is -3: give a number"),
     "far": ({"alpha": 1e-6, "bandwidth": 1e9, "share": 1.5, "nics": 1}, "far.share is 1.5.*most 1"),
     "kernel": ({"least": True}, "kernel.least is True: give a number"),
@@ -70,7 +77,7 @@ WRONG = {
 def test_a_wrong_field_is_refused_by_its_name(field):
     value, message = WRONG[field]
     with pytest.raises(ValueError, match=message):
-        Description.from_fields({**fields(), field: value})
+        Description.from_fields({**fields(), field.split()[0]: value})
 
 
 def test_what_is_no_machine_is_refused(tmp_path):
@@ -81,6 +88,12 @@ def test_what_is_no_machine_is_refused(tmp_path):
         description_named("a100")
     with pytest.raises(ValueError, match="a node has from 1"):
         description_named("a64fx:0")
+    with pytest.raises(ValueError, match="a node has from 1"):
+        description_named("a64fx:" + "9" * 5000)
+    with pytest.raises(ValueError, match="is not known"):
+        description_named("a" * 5000)
+    with pytest.raises(ValueError, match=":RANKS is for described machines"):
+        description_named("machine.json:4")
     with pytest.raises(ValueError, match=r"V100.* has no peak of bfloat16: use --dtype float16"):
         machine_named("v100-32g", "bfloat16")
 
@@ -151,6 +164,51 @@ def test_scores_of_attention_are_traffic_unless_it_is_flash():
     assert attention(False) == pytest.approx((2 * (4 * scores + 8 * made) + 8 * scores) / 1e6)
 
 
+def kernels(layer: str, column: int, model: str, dtype: str = "float32", flash: bool = True):
+    """Bytes that the first node of a kind moves in a pass, for 8 samples of 32 positions."""
+    d = nnmpi.machines()["a100-80g"]._replace(**{**EXACT, "memory_bandwidth": 1.0, "flash": flash})
+    of = d._replace(peak={dtype: 1e30}).machine(dtype)
+    _, uncut = uncut_of(Config(model=model, context=32, batch_size=8), 100)
+    times = RooflineTimes(uncut.graph, of, dtype, of.sheet)._of_nodes(UNSHARDED, 8)
+    node = next(k for k, node in enumerate(uncut.graph.nodes) if node.kind == layer)
+    return times[node, column]
+
+
+MADE = 8 * 32 * 64  # numbers of an output of width 64
+
+TRAFFIC = {
+    "queries 4, keys and values of 2": ("SelfAttention", 0, 4 * MADE * (2 + 2 + 2) / 2),
+    "and back": ("SelfAttention", 1, 2 * 4 * MADE * (2 + 2 + 2) / 2),
+    "RMSNorm": ("RMSNorm", 0, 4 * 2 * MADE),
+    "RMSNorm back": ("RMSNorm", 1, 4 * 3 * MADE),
+    "of its weights": ("RMSNorm", 2, 4 * (2 * MADE + 3 * 64)),
+}
+
+
+@pytest.mark.parametrize("case", TRAFFIC)
+def test_a_layer_moves_its_bytes(case):
+    layer, column, nbytes = TRAFFIC[case]
+    assert kernels(layer, column, "llama:1x4x64:2") == pytest.approx(nbytes)
+    double = kernels(layer, column, "llama:1x4x64:2", "float64")
+    assert double == pytest.approx(2 * nbytes)
+
+
+def test_the_gradient_of_the_loss_belongs_to_the_input():
+    _, times = seconds(machine(memory_bandwidth=1.0), "mlp:64-128-10")
+    row = times[-1] if times[-1].any() else times[-2]
+    product, scores = 4 * (8 * (128 + 10) + 1290), 8 * 10 * (4 + 8)
+    np.testing.assert_allclose(row, [product + scores, product + scores, product + 3 * 4 * 1290])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "momentum", "nbytes"),
+    [("float32", 0.9, 20), ("float32", 0.0, 12), ("float64", 0.9, 40), ("bfloat16", 0.9, 24)],
+)
+def test_an_update_of_sgd_reads_and_writes_its_momentum(dtype, momentum, nbytes):
+    d = nnmpi.machines()["a100-80g"]
+    assert d.machine(dtype, momentum).updates["sgd"] == pytest.approx(nbytes / d.moved)
+
+
 def test_blocks_that_are_computed_again_add_their_forward_passes():
     units, plain = seconds(machine(), "gpt:2x4x16")
     _, block = seconds(machine(), "gpt:2x4x16", again="block")
@@ -168,8 +226,8 @@ CONFIG = Config(model="gpt:2x4x64", context=32, batch_size=32)
 
 def models(**more) -> PlanModels:
     of = nnmpi.machines()["a100-80g"]._replace(ranks=2, **more).machine("float32")
-    request = PlanRequest(8, 4, None, "a100-80g:2")
-    return on_paper(CONFIG, request, MachineRequest(of, 4, "cuda"), vocabulary=100)
+    request = PlanRequest(8, 4, None, "a100-80g:2", 100)
+    return on_paper(CONFIG, request, MachineRequest(of, 4, "cuda"))
 
 
 def step(found: PlanModels, **layout):

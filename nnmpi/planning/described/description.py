@@ -4,6 +4,7 @@ nnmpi/planning/described/NAME.toml ─┐
 a user's FILE.toml ─────────────────┴─► Description ─► Machine
 """
 
+import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
@@ -22,9 +23,13 @@ LONGEST = 1_000_000  # bytes of a file
 MOST_RANKS = 1 << 20  # of a node
 
 HALVES = "float16", "bfloat16"
+TYPES = *HALVES, "float32", "float64"
 
-BYTES_UPDATED = {"sgd": 12, "adam": 28, "adamw": 28, "rmsprop": 20}
+BYTES_UPDATED = {"sgd": 20, "adam": 28, "adamw": 28, "rmsprop": 20}
 """Bytes that an update reads and writes for each float32 element: gradient, value and state."""
+
+NO_MOMENTUM = {"sgd": 12}
+"""Likewise of optimizers whose state is momentum, where it is 0."""
 
 HIDDEN = "tp", "dp"
 """Axes whose exchanges a machine may hide behind computing."""
@@ -96,8 +101,10 @@ class Description(NamedTuple):
         """The link of a node to others, by all of its network interfaces."""
         return Link(self.far_alpha, 1 / (self.far_bandwidth * self.far_nics * self.far_share))
 
-    def machine(self, dtype: str) -> Machine:
-        """The figures of the machine for models of a type."""
+    def machine(self, dtype: str, momentum: float = 0.9) -> Machine:
+        """The figures of the machine for models of a type, and for updates with a momentum."""
+        numbers = BYTES_UPDATED if momentum else BYTES_UPDATED | NO_MOMENTUM
+        wide = 2 if dtype == "float64" else 1
         extra = 4 if dtype in HALVES else 0  # a 16-bit gradient is read, a copy written
         names = (
             (curve_name(Collective.ALL_REDUCE, algorithm, p), curve)
@@ -111,7 +118,7 @@ class Description(NamedTuple):
             far=self.far,
             adding=0.0,
             sums=dict(names),
-            updates={name: (n + extra) / self.moved for name, n in BYTES_UPDATED.items()},
+            updates={name: (wide * n + extra) / self.moved for name, n in numbers.items()},
             step=0.0,
             micro_batch=0.0,
             speed=self.rate(dtype) / 2,
@@ -132,6 +139,9 @@ class Description(NamedTuple):
     def from_fields(cls, fields: Mapping[str, Any]) -> "Description":
         """The description with the fields of a TOML file; raises ValueError with the name of a
         field that is missing, unknown or wrong."""
+        for table in TABLES:
+            if not isinstance(fields.get(table), dict):
+                raise ValueError(f"the table [{table}] is missing")
         flat = dict(_flat(fields))
         if unknown := [path for path in flat if path.replace(".", "_", 1) not in CHECKS]:
             known = ", ".join(map(_path, CHECKS))
@@ -146,7 +156,7 @@ class Description(NamedTuple):
             except (AttributeError, TypeError, ValueError):
                 holds = False
             if not holds:
-                raise ValueError(f"{_path(name)} is {shown(str(values[name]))}: give {check.give}")
+                raise ValueError(f"{_path(name)} is {shown(repr(values[name]))}: give {check.give}")
         for name in ("hides", "divides"):
             values[name] = tuple(values[name])
         curves = values["sums"].items()
@@ -207,7 +217,10 @@ CHECKS = {
     "flash": Check(lambda v: isinstance(v, bool), "true or false"),
     "hides": Check(lambda v: {*v} <= {*HIDDEN}, f"a list of some of {', '.join(HIDDEN)}"),
     "divides": Check(lambda v: {*v} <= {*DIVIDED}, f"a list of some of {', '.join(DIVIDED)}"),
-    "peak": Check(lambda v: bool(v) and all(map(_is, v.values())), "operations a second by type"),
+    "peak": Check(
+        lambda v: bool(v) and {*v} <= {*TYPES} and all(map(_is, v.values())),
+        f"operations a second by type, of {', '.join(TYPES)}",
+    ),
     **dict.fromkeys(("products_share", "memory_share", "near_share", "far_share"), SHARE),
     **dict.fromkeys(("products_start", "kernel_least", "near_alpha", "far_alpha"), SECONDS),
     **dict.fromkeys(("memory_size", "memory_bandwidth", "near_bandwidth"), POSITIVE),
@@ -216,6 +229,9 @@ CHECKS = {
     "sums": Check(_are_curves, "[bytes, seconds] for ascending sizes, by number of ranks"),
 }
 """The check of each field of a Description."""
+
+TABLES = dict.fromkeys(_path(name).split(".")[0] for name in CHECKS if "_" in name)
+"""The tables of a description that hold fields by name."""
 
 
 # ---- by name
@@ -247,23 +263,28 @@ def description_named(text: str) -> Description | None:
         name, ranks = text, ""
     known = [path.stem for path in sorted(FOLDER.glob("*.toml"))]
     if name not in known and not name.endswith(".toml"):
-        if text.endswith(".json") or Path(text).exists():
-            return None
+        if text.endswith(".json") or os.path.exists(text):
+            return None  # a Path of a very long name would raise OSError
+        if name.endswith(".json"):
+            raise ValueError(
+                f"--machine {shown(text)}: :RANKS is for described machines; a file of "
+                f"nnmpi.measure has its ranks: give {shown(name)}"
+            )
         raise ValueError(
             f"--machine {shown(text)} is not known: give one of {', '.join(known)}, with :RANKS "
             "for those of a node, a FILE.toml that describes one, or a FILE.json of nnmpi.measure"
         )
     sheet = read_description(FOLDER / f"{name}.toml" if name in known else name)
-    if ranks and not 1 <= int(ranks) <= MOST_RANKS:
+    if ranks and not (len(ranks) < 10 and 1 <= int(ranks) <= MOST_RANKS):
         raise ValueError(f"--machine {shown(text)}: a node has from 1 to {MOST_RANKS:,} ranks")
     return sheet._replace(ranks=int(ranks)) if ranks else sheet
 
 
-def machine_named(text: str, dtype: str) -> Machine:
-    """The machine of --machine for models of a type: described, or from a file of
+def machine_named(text: str, dtype: str, momentum: float = 0.9) -> Machine:
+    """The machine of --machine for models of a type and a momentum: described, or from a file of
     nnmpi.measure."""
     described = description_named(text)
-    return read_machine(text) if described is None else described.machine(dtype)
+    return read_machine(text) if described is None else described.machine(dtype, momentum)
 
 
 def network_named(text: str) -> Network:

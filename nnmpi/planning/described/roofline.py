@@ -28,6 +28,10 @@ F, I, W = range(3)
 """Passes: forward, gradients of the input, gradients of parameters; the columns of UnitTimes."""
 
 
+WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+"""Bytes of a number, by type."""
+
+
 class Kernel(NamedTuple):
     """A kernel of a node in a pass: operations and bytes for each sample, and bytes of weights."""
 
@@ -44,7 +48,7 @@ class RooflineTimes(ModelTimes):
         self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet, again: str = ""
     ) -> None:
         super().__init__(graph, machine, dtype)
-        self.sheet, self.again, self._width = sheet, again, 2 if dtype.endswith("16") else 4
+        self.sheet, self.again, self._width = sheet, again, WIDTHS.get(dtype, 4)
         self._of_shardings = dict[tuple[object, int], np.ndarray]()
 
     def by(self, sheet: Sheet) -> "RooflineTimes":
@@ -156,10 +160,10 @@ def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     """Yields one kernel forward, and one back that computes scores again."""
-    made = _made(graph, node)
+    ends = _made(graph, node) + sum(graph.edges[e].numbers for e in node.inputs)
     operations = 2.0 * work(graph, node)
-    yield Kernel(F, operations, 4 * w * made)
-    yield Kernel(I, 2.5 * operations, 8 * w * made)
+    yield Kernel(F, operations, w * ends)
+    yield Kernel(I, 2.5 * operations, 2 * w * ends)
 
 
 def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
@@ -179,7 +183,7 @@ def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     """Yields the loss of the model's scores: a softmax in float32, and its gradient."""
     made = _made(graph, node)
-    yield from (Kernel(F, 0, (w + 8) * made), Kernel(W, 0, (w + 8) * made))
+    yield from (Kernel(F, 0, (w + 8) * made), Kernel(I, 0, (w + 8) * made))
 
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
@@ -194,7 +198,7 @@ KERNELS = {"Linear": products, "SelfAttention": attention}
 """The kernels of nodes by kind; those of others move bytes."""
 
 MOVED = {
-    "LayerNorm": (2, 3, 2),
+    **dict.fromkeys(("LayerNorm", "RMSNorm"), (2, 3, 2)),
     "add": (3, 3, 0),
     "Embedding": (2, 0, 3),
     "PositionalEmbedding": (2, 0, 3),

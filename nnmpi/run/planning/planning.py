@@ -33,17 +33,23 @@ SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
 """The options of sums that a plan takes as given, because they change results."""
 
 
+DATA = "DATA"
+"""The word that a command has in the place of data, of which a plan was given the vocabulary."""
+
+
 class NoLayoutFitsError(ValueError):
     """No layout fits into the memory of a rank."""
 
 
 class PlanRequest(NamedTuple):
-    """The request for a plan, besides the options of a run; `memory` is in bytes per rank."""
+    """The request for a plan, besides the options of a run; `memory` is in bytes per rank, and a
+    `vocabulary` takes the place of data."""
 
     ranks: int
     nodes: int
     memory: float | None
     machine: str | None
+    vocabulary: int | None = None
 
 
 class FoundLayouts(NamedTuple):
@@ -87,20 +93,18 @@ def machine_on_paper(
 ) -> MachineRequest:
     """The machine that --machine names; a described one says how many nodes the ranks take, and
     which device they have."""
-    machine = TYPICAL if name is None else machine_named(name, config.dtype)
-    is_described = machine.sheet is not None
-    count = nodes or (-(-ranks // machine.ranks) if is_described else 1)
+    machine = TYPICAL if name is None else machine_named(name, config.dtype, config.momentum)
+    if nodes is None:
+        nodes = 1 if machine.sheet is None else -(-ranks // machine.ranks)
     device = machine.sheet.device if machine.sheet is not None else config.device
-    return MachineRequest(machine, count, device)
+    return MachineRequest(machine, nodes, device)
 
 
-def on_paper(
-    config: Config, request: PlanRequest, machine: MachineRequest, vocabulary: int | None = None
-) -> PlanModels:
+def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
     """The models of memory and time for a config on a cluster that exists on paper only."""
     check_cluster(request.ranks, request.nodes)
     strategies.check(config, request.ranks)
-    _, uncut = uncut_of(config, vocabulary)
+    _, uncut = uncut_of(config, request.vocabulary)
     cluster = Cluster.on_paper(request.ranks, request.nodes, machine.device)
     return plan_models(request, uncut, cluster, machine.machine)
 
@@ -128,6 +132,11 @@ def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
     result = Searcher(models.arranger, models.costs, request.memory or float("inf")).search()
     _check_found(models.arranger.plain, request, result)
     result, notes = _prefer_dp(result, request.memory or float("inf"), models.costs.machine.spread)
+    if request.vocabulary is not None:
+        notes.append(
+            f"no data were given: in the command, put data of {request.vocabulary:,} tokens in the "
+            f"place of {DATA}"
+        )
     notes = [*models.notes, *notes]
     return FoundLayouts(
         models.arranger.plain, request, result, notes, models.costs.model.is_measured
@@ -179,7 +188,8 @@ def _notes(
 ) -> Iterator[str]:
     """Remarks on how far the predicted figures can be trusted."""
     a_node = -(-request.ranks // request.nodes)
-    how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {config.data}"
+    data = config.data if request.vocabulary is None else DATA
+    how = f"mpirun -n {a_node} python -m nnmpi.measure --model {config.model} --data {data}"
     if request.machine is None:
         yield (
             "figures of a typical machine, not of this one: compare layouts, and take seconds as "
@@ -196,7 +206,7 @@ def _notes(
         yield f"{file} was measured on {machine.cpu}, and this is {processor()}: times may differ"
     if not times.is_measured:
         yield (
-            f"{file} does not have {config.model} with {config.data} in {config.dtype}: its units "
+            f"{file} does not have {config.model} with {data} in {config.dtype}: its units "
             f"are estimated from {machine.speed / 1e9:.3g} billion multiplications a second; "
             f"measure by {how} --out FILE.json"
         )

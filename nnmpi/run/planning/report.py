@@ -11,7 +11,7 @@ from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
-from nnmpi.run.planning.planning import SUMS, FoundLayouts
+from nnmpi.run.planning.planning import DATA, SUMS, FoundLayouts
 from nnmpi.sim.drawing.tables import amount, columns, plural
 
 TERMS = StepTime._fields
@@ -74,6 +74,8 @@ def command(layouts: FoundLayouts, planned: PricedLayout, file: str | None = Non
     config, plain = layouts.config, Config()
     for option in GIVEN:
         value = getattr(config, option.name)
+        if option.name == "data" and layouts.request.vocabulary is not None:
+            value = DATA
         if value != getattr(plain, option.name) or option.name in ("model", "data"):
             flag = option.name.replace("_", "-")
             if isinstance(value, bool):

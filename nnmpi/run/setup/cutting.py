@@ -188,6 +188,8 @@ def cut_model(
 def uncut_of(config: Config, vocabulary: int | None = None) -> tuple[Module, UncutModel]:
     """The model and the data set (without samples) that a config names, not cut yet; with a
     vocabulary, the data are windows of so many tokens."""
+    if vocabulary is not None and vocabulary < 1:
+        raise ValueError(f"--vocabulary {vocabulary} must be 1 or more: give the number of tokens")
     if vocabulary is None:
         dataset = blank(config.data, config.data_dir, config.seed, config.context, config.tokenizer)
     else:

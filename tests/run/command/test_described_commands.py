@@ -1,0 +1,44 @@
+"""Commands with --machine and --vocabulary: what they refuse, and that their figures agree."""
+
+import json
+import shlex
+
+import pytest
+
+from nnmpi import plan, simulate
+
+GPT = "--machine a100-80g --ranks 4 --model gpt:2x4x64 --context 64 --batch-size 16"
+LAYOUT = "--pp 2 --dp 2 --micro-batches 4"
+REFUSED = {
+    "plan --vocabulary 100 --data text": (plan, f"{GPT} --vocabulary 100 --data text", "--data"),
+    "plan --vocabulary 0": (plan, f"{GPT} --vocabulary 0", "--vocabulary 0 must be 1 or more"),
+    "plan --nodes 0": (plan, f"{GPT} --vocabulary 100 --nodes 0", "nodes 0 must be from 1 to 4"),
+    "layout --data": (simulate, f"layout {GPT} --vocabulary 9 --data text", "place of --data"),
+    "layout --nodes 0": (simulate, f"layout {GPT} --vocabulary 9 --nodes 0", "nodes 0 must be"),
+    "--alpha": (simulate, "collective --machine a64fx --ranks 4 --bytes 1MB --alpha 3", "--alpha"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_options_that_contradict_a_machine_are_refused(case, capsys):
+    command, options, message = REFUSED[case]
+    assert command.main(shlex.split(options)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_command_of_a_plan_names_no_data_that_were_not_given(capsys):
+    assert plan.main(shlex.split(f"{GPT} --vocabulary 512 --json")) == 0
+    event = json.loads(capsys.readouterr().out)
+    assert "--data=DATA" in event["command"]
+    assert any("data of 512 tokens in the place of DATA" in note for note in event["notes"])
+
+
+def test_simulate_layout_and_explain_predict_one_time(capsys):
+    llama = GPT.replace("gpt:2x4x64", "llama:6x4x256:2") + " --vocabulary 32000 --dtype bfloat16"
+    assert plan.main([*shlex.split(llama), f"--explain={LAYOUT}", "--json"]) == 0
+    explained = json.loads(capsys.readouterr().out)
+    assert simulate.main(shlex.split(f"layout {llama} {LAYOUT} --json")) == 0
+    simulated = json.loads(capsys.readouterr().out)
+    assert simulated["seconds"] == pytest.approx(explained["seconds"], rel=1e-12)
