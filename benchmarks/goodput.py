@@ -190,7 +190,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     p.add_argument("--runs", type=int, default=4, help="with kills")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("--timeout", type=float, default=150.0, help="seconds of a run")
-    return p.parse_args(arguments)
+    a = p.parse_args(arguments)
+    if min(a.runs, a.spares, a.steps, a.backup) < 1 or a.mttf <= 0:
+        p.error("--runs, --spares, --steps and --backup must be at least 1, and --mttf above 0")
+    return a
 
 
 def measure(a: argparse.Namespace) -> None:

@@ -101,6 +101,8 @@ def main() -> None:
     p.add_argument("--repeats", type=int, default=3)
     p.add_argument("--timeout", type=float, default=300.0, help="seconds of a start")
     a = p.parse_args()
+    if any(ranks < 2 or ranks % 2 for ranks in a.ranks) or a.repeats < 1:
+        p.error("--ranks must be even numbers from 2 on, and --repeats at least 1")
     p.check_outputs(a)
     jobs.run("start.py", lambda: measure(a.ranks, a.repeats, a.timeout, a.json, a.plot))
 

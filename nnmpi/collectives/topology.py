@@ -41,7 +41,7 @@ class Topology(NamedTuple):
 
 def crowd(links: Ranks, width: Callable[[Ranks], Ranks] | None = None) -> Ranks:
     """The number of messages, of those of a round, that share the most loaded link of each."""
-    count = np.bincount(1 + links.ravel())  # 0: NOBODY
+    count = np.bincount(1 + links.ravel(), minlength=1)  # 0: NOBODY
     count[0] = 0
     sharing = count[1 + links] if width is None else count[1 + links] / width(links)
     return sharing.max(axis=0, initial=1)
@@ -65,12 +65,12 @@ def fat_tree(k: int, oversubscription: float = 1) -> Topology:
     Messages spread evenly over the links that lead up. `oversubscription` is how many times as many
     links lead from a switch down as up.
     """
-    if k < 2 or k % 2 or oversubscription < 1:
+    half, n = k // 2, k**3 // 4
+    if k < 2 or k % 2 or not 1 <= oversubscription <= half:
         raise ValueError(
             f"a fat tree of {k} ports, oversubscribed {oversubscription:g}-fold, does not exist: "
-            "take an even number of ports from 2, and a factor from 1"
+            f"take an even number of ports from 2, and a factor from 1 to {max(half, 1)}"
         )
-    half, n = k // 2, k**3 // 4
     switches = n // half
     per_pod = half * half
 
@@ -105,14 +105,17 @@ def torus(shape: tuple[int, ...]) -> Topology:
             ahead = (to // stride - at // stride) % side
             down = 2 * ahead > side
             step = np.where(down, -1, 1)
-            for hop in range(side // 2):
-                crosses = hop < np.minimum(ahead, side - ahead)
+            hops = np.minimum(ahead, side - ahead)
+            for hop in range(int(hops.max(initial=0))):
+                crosses = hop < hops
                 columns.append(np.where(crosses, (at * sides + i) * 2 + down, NOBODY))
                 x = at // stride % side
                 at = np.where(crosses, at + ((x + step) % side - x) * stride, at)
         return np.stack(columns) if columns else np.full((1, len(source)), NOBODY)
 
-    return Topology(f"torus:{'x'.join(map(str, shape))}", prod(shape), links, shape=shape)
+    text = f"torus:{'x'.join(map(str, shape))}"
+    # sides of one rank have no links, so algorithms use no port for them
+    return Topology(text, prod(shape), links, shape=tuple(side for side in shape if side > 1))
 
 
 def dragonfly(a: int, g: int, h: int) -> Topology:

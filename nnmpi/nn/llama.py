@@ -48,9 +48,19 @@ class LlamaSizes(NamedTuple):
     def checked(self) -> Self:
         """Returns the sizes without zeros; raises ValueError unless a Llama can have them."""
         check_blocks("llama", *self[:3])
+        kv_heads, channels = self.kv_heads or self.heads, self.width // self.heads
+        if kv_heads < 1 or self.heads % kv_heads:
+            raise ValueError(
+                f"{self.model}: {kv_heads} key/value heads do not divide {self.heads} heads"
+            )
+        if channels % 2:
+            raise ValueError(
+                f"{self.model}: a head has {channels} channels, but rotary positions turn pairs; "
+                f"give a width that is a multiple of {2 * self.heads}"
+            )
         unit = 256 if self.width >= 1024 else 32
         intermediate = self.intermediate or -(-(8 * self.width // 3) // unit) * unit
-        return self._replace(kv_heads=self.kv_heads or self.heads, intermediate=intermediate)
+        return self._replace(kv_heads=kv_heads, intermediate=intermediate)
 
 
 class Llama(Module):

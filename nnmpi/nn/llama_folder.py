@@ -9,6 +9,7 @@ layers.0.mlp.down_proj.weight            layers.0.down_proj.weight
 lm_head.weight, without "model."         also there; if tied only embed_tokens.weight, in the files
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,13 @@ from nnmpi.nn import gpt2
 from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.state import AS_IS, StorageOrder
 from nnmpi.options.quoting import shown
+
+PARTIAL = "partial_rotary_factor"
+POSITIVE = (
+    *("num_attention_heads", "num_key_value_heads", "intermediate_size"),
+    *("max_position_embeddings", "rope_theta", "rms_norm_eps"),
+)
+"""Keys of config.json for numbers above 0; the model itself checks the others."""
 
 
 @dataclass(frozen=True)
@@ -62,16 +70,14 @@ class LlamaFormat(gpt2.FolderFormat):
         model does not have."""
         given = dict(config) if isinstance(config, dict) else {}
         rope = given.get("rope_parameters")
-        if isinstance(rope, dict):  # transformers 5 has rope_theta in it
-            rope = {"rope_theta": given.get("rope_theta"), "rope_type": "default", **rope}
-            given |= {"rope_theta": rope.pop("rope_theta"), "rope_parameters": rope}
+        if isinstance(rope, dict):  # transformers 5 has the other settings of angles in it
+            rope = {"rope_type": "default", **rope}
+            given |= {key: rope.pop(key) for key in ("rope_theta", PARTIAL) if key in rope}
+            given["rope_parameters"] = rope
         given = {key: value for key, value in given.items() if value is not None}
         given.setdefault("num_key_value_heads", given.get("num_attention_heads"))
         form = super().of(given, path)
-        size = form.sizes.width // max(form.sizes.heads, 1)
-        if given.get("head_dim", size) != size:
-            other = shown(given["head_dim"], 60)
-            raise ValueError(f"{shown(path)} has head_dim {other}, not {size}")
+        check_ranges({**given, **dict(zip(cls.keys, form.sizes, strict=True))}, path)
         return form
 
     def order(self, path: str) -> StorageOrder:
@@ -85,6 +91,24 @@ class LlamaFormat(gpt2.FolderFormat):
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Llama:
         """Returns a model of these sizes that was loaded from a folder with the published files."""
         return Llama(self.sizes, published)
+
+
+def check_ranges(given: Mapping[str, Any], path: Path) -> None:
+    """Raises ValueError, with the name of the setting, for numbers in config.json that no Llama
+    has."""
+    for key in POSITIVE:
+        if not 0 < given[key] < math.inf:
+            raise ValueError(f"{shown(path)} has {key} {shown(given[key], 60)}: it must be above 0")
+    heads, kv_heads = given["num_attention_heads"], given["num_key_value_heads"]
+    if heads % kv_heads:
+        raise ValueError(
+            f"{shown(path)} has num_key_value_heads {kv_heads}, which does not divide "
+            f"num_attention_heads {heads}"
+        )
+    for key, value in (("head_dim", given["hidden_size"] // heads), (PARTIAL, 1.0)):
+        if given.get(key, value) != value:
+            other = shown(repr(given[key]), 60)
+            raise ValueError(f"{shown(path)} has {key} {other}, not {value}")
 
 
 def load_llama(folder: str | os.PathLike[str]) -> Llama:

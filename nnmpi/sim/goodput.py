@@ -91,7 +91,7 @@ def expected(job: Job) -> float:
     goodput = daly(job.every, job.write, job.restart, job.mttf_checkpoint)
     if job.backup is not None:
         goodput *= daly(job.backup.every, 0, job.backup.recover, job.mttf)
-    return goodput * (1 - _missing(job) / job.nodes)
+    return goodput * max(0.0, 1 - _missing(job) / job.nodes)
 
 
 def _missing(job: Job) -> float:

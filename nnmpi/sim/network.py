@@ -70,7 +70,8 @@ def network(options: argparse.Namespace) -> Network:
     shape = named_topology(options.network) if options.network is not None else None
     if shape is not None:
         if per_node is not None:
-            raise ValueError(f"{shape.text} says which ranks form a node; leave out --per-node")
+            reason = "says which ranks form a node" if shape.node else "has no nodes"
+            raise ValueError(f"{shape.text} {reason}; leave out --per-node")
         if not shape.node:
             if inner != [None, None]:
                 raise ValueError(

@@ -11,7 +11,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS, bucket, swinging
 from nnmpi.collectives.combine import factors, swing_partners
 from nnmpi.collectives.double_tree import CHUNKS, double_tree
 from nnmpi.collectives.price import Link, Network, price
-from nnmpi.collectives.step import Algorithm, PlanError, Step, per_rank
+from nnmpi.collectives.step import Algorithm, PlanError, Step, only, per_rank, then
 from nnmpi.collectives.topology import Topology, crowd, dragonfly, fat_tree, rails, torus
 from nnmpi.collectives.verify import verify
 from nnmpi.sim.collective import simulate
@@ -284,6 +284,7 @@ def test_a_topology_has_its_text_and_ranks(text: str, ranks: int) -> None:
         ("torus:", "is none of"),
         ("fat-tree:3", "of 3 ports, oversubscribed 1-fold"),
         ("fat-tree:4:0.5", "oversubscribed 0.5-fold"),
+        ("fat-tree:4:8", "a factor from 1 to 2"),
         ("torus:4x0", "no side of 0 ranks"),
         ("dragonfly:1,5,2", "a group needs a link to each of the 4 others"),
         ("dragonfly:0,1,1", "1 groups of 0 routers"),
@@ -311,6 +312,26 @@ def test_swing_and_bucket_follow_the_torus_of_the_network() -> None:
     fewer = simulate("all-reduce", "bucket", 60, 1e6, on)
     assert fewer["rounds"] == 2 * 59
     assert (fewer["network"], fewer["plan"]) == ("torus:8x8", None)
+
+
+@pytest.mark.parametrize("text", ["torus:2x2", "rails:2"])
+def test_a_round_in_which_nobody_sends_takes_no_time(text: str) -> None:
+    def nothing(t: int, r: Any, p: int) -> Step:
+        return Step(only(r < 0, 0), (0, 0), only(r < 0, 0), (0, 0), False)
+
+    ring, on = ALGORITHMS["ring"], Network(Link(1e-6, 1e-10), topology=named_topology(text))
+    idle = then(ring, Algorithm(lambda p: 1, lambda p: p, nothing))
+    assert price(idle, 4, 1e6, on).seconds == price(ring, 4, 1e6, on).seconds
+
+
+def test_sides_of_one_rank_change_nothing() -> None:
+    def seconds(text: str) -> float:
+        shape = named_topology(text)
+        return price(
+            bucket(shape.shape), 64, 1e8, Network(Link(1e-6, 1e-10), topology=shape)
+        ).seconds
+
+    assert seconds("torus:8x8x1") == seconds("torus:8x8")
 
 
 def test_forms_are_those_of_the_help() -> None:

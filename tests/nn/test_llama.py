@@ -66,6 +66,10 @@ def test_a_folder_is_written_as_transformers_writes_it(folder: Path) -> None:
 SAME: dict[str, dict[str, Any]] = {
     "of transformers 4": {"rope_parameters": None, "rope_theta": 500, "head_dim": None},
     "with both": {"rope_theta": 7.0},
+    "with all of a head": {
+        "partial_rotary_factor": 1,
+        "rope_parameters": {"rope_theta": 500, "partial_rotary_factor": 1.0},
+    },
     "without defaults": {"hidden_act": None, "mlp_bias": None, "tie_word_embeddings": None},
 }
 
@@ -95,6 +99,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an activation": ({"hidden_act": "gelu"}, "has hidden_act gelu, which"),
     "dropout": ({"attention_dropout": 0.1}, "has attention_dropout 0.1, which"),
     "heads of a size": ({"head_dim": 8}, "has head_dim 8, not 4"),
+    "heads of a text": ({"head_dim": "4"}, "has head_dim '4', not 4"),
+    "a part of a head": ({"partial_rotary_factor": 0.5}, "has partial_rotary_factor 0.5, not 1.0"),
+    "a part in transformers 5": (
+        {"rope_parameters": {"rope_theta": 5e5, "partial_rotary_factor": 0.25}},
+        "has partial_rotary_factor 0.25, not 1.0",
+    ),
+    **{
+        f"{key} {value}": (
+            {"rope_parameters": None, "rope_theta": 1.0, key: value},
+            f"{key} {value}: it",
+        )
+        for key, value in (
+            *(("num_key_value_heads", 0), ("num_key_value_heads", -2), ("num_attention_heads", 0)),
+            *(("rms_norm_eps", 0.0), ("rms_norm_eps", float("nan")), ("intermediate_size", 0)),
+            *(("max_position_embeddings", 0), ("rope_theta", 0), ("rope_theta", -1.0)),
+        )
+    },
     "quantised": ({"quantization_config": {"bits": 4}}, "has quantization_config {'bits': 4},"),
     "no sizes": ({"hidden_size": None}, "has hidden_size None, which"),
     "a text": ({"num_hidden_layers": "2"}, "has num_hidden_layers 2, which"),
@@ -102,7 +123,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "layers": ({"num_hidden_layers": 10**9}, "it says 1,000,000,000 layers, the"),
     "no layers": ({"num_hidden_layers": 0}, "a llama of 0 layers, 4 heads and width 16: all must"),
     "key heads": ({"num_key_value_heads": 1}, "has shape (16, 16, 8, 16, 8, 16), the model"),
-    "no divisor": ({"num_key_value_heads": 3}, "num_heads=4 must be a multiple of num_kv_heads=3"),
+    "no divisor": (
+        {"num_key_value_heads": 3},
+        "heads 3, which does not divide num_attention_heads 4",
+    ),
     "hidden layer": ({"intermediate_size": 13}, "has shape (24, 16), the model needs (26, 16)"),
     "tied": ({"tie_word_embeddings": True}, "lm_head.weight differs from model.embed_tokens"),
 }
@@ -157,6 +181,13 @@ def test_swiglu_takes_pairs_of_gate_and_value() -> None:
     found = nn.SwiGLU()(nnmpi.tensor(x)).numpy()
     np.testing.assert_allclose(found, gate / (1 + np.exp(-gate)) * up, rtol=1e-14)
     assert directional_error(nn.SwiGLU(), x) < 1e-8
+
+
+def test_repr_says_which_channels_are_pairs() -> None:
+    made = nn.SelfAttention(4, rotary=50.0, num_kv_heads=2, interleaved=False)
+    words = "4, is_causal=False, rotary=50.0, num_kv_heads=2"
+    assert repr(made) == f"SelfAttention({words}, interleaved=False)"
+    assert repr(nn.SelfAttention(4, rotary=50.0, num_kv_heads=2)) == f"SelfAttention({words})"
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])

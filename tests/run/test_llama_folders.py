@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from nnmpi import Config, Trainer, nn
 from nnmpi.checkpoint import main
 from nnmpi.comm import comm_self
+from nnmpi.nn.gpt2 import save_gpt2
 from nnmpi.nn.llama import LlamaSizes
 from nnmpi.nn.llama_folder import load_llama, save_llama
 from nnmpi.run.setup.models import saved_sizes, saved_special_tokens
@@ -42,8 +43,9 @@ FORM = "give a llama as llama:LAYERSxHEADSxWIDTH[:KV], such as llama:4x4x128"
 REFUSED = {
     **dict.fromkeys(("llama:2x4", "llama:2x4x16:", "llama:2x4x16:0", "llama:2x4x16:2:2"), FORM),
     "llama:2x4x18": "a llama of 2 layers, 4 heads and width 18: all must be at least 1, and the",
-    "llama:2x4x16:3": "num_heads=4 must be a multiple of num_kv_heads=3",
-    "llama:2x4x12": "rotary positions turn pairs of channels, but a head has 3",
+    "llama:2x4x64:3": "llama:2x4x64:3: 3 key/value heads do not divide 4 heads",
+    "llama:2x4x16:8": "llama:2x4x16:8: 8 key/value heads do not divide 4 heads",
+    "llama:2x4x12": "llama:2x4x12: a head has 3 channels, but rotary positions turn pairs; give a",
     "gpt:2x4x16:2": "give a gpt as gpt:LAYERSxHEADSxWIDTH, such as gpt:4x4x128, numbers",
 }
 
@@ -52,6 +54,29 @@ REFUSED = {
 def test_sizes_that_no_model_has_are_refused(model: str) -> None:
     with refused(REFUSED[model]):
         trainer(model=model)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"model_type": "mistral"}, "has model_type mistral: give gpt2 or llama"),
+        ({"model_type": ["llama"]}, "has model_type ['llama']: give gpt2 or llama"),
+        ([], "is no JSON object: give one with model_type gpt2 or llama"),
+    ],
+)
+def test_folders_of_other_models_are_refused(config: object, words: str, folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps(config))
+    with refused(words):
+        trainer(load=str(folder))
+
+
+def test_a_folder_without_model_type_is_of_gpt2(tmp_path: Path) -> None:
+    save_gpt2(nn.GPT(1, 2, 8, VOCABULARY, POSITIONS), tmp_path)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    assert config.pop("model_type") == "gpt2"
+    path.write_text(json.dumps(config))
+    assert trainer(load=str(tmp_path)).config.model == "gpt:1x2x8"
 
 
 def test_a_llama_has_no_dropout(folder: Path) -> None:

@@ -104,6 +104,12 @@ def test_nodes_without_a_spare_are_missing_until_they_are_repaired() -> None:
     assert run.done == 80
 
 
+def test_a_job_whose_nodes_are_all_in_repair_does_nothing() -> None:
+    job = Job(8, HOUR, write=10, restart=10, every=100, spares=Spares(0, 2 * HOUR))
+    assert goodput.expected(job) == 0
+    assert goodput.simulate(job, FAILURES)[0] < 0.01
+
+
 PLAIN = Job(2048, 22_800 * 1000, 60, 300, 900)
 JOBS = {
     "checkpoints": PLAIN,
@@ -180,7 +186,17 @@ def test_the_picture_has_a_line_for_each_case(simulator: Any, tmp_path: Any) -> 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "no ranks": ("--mttf-node 1h --checkpoint 1s --restart 1s", ("required", "--ranks")),
     "0 ranks": (f"{EXAMPLE} --ranks 0", ("ranks 0", "from 1")),
-    "nodes larger than the job": (f"{EXAMPLE} --ranks 4", ("ranks-per-node 8", "to 4")),
+    "nodes larger than the job": (
+        f"{EXAMPLE} --ranks 4 --ranks-per-node 8",
+        ("ranks-per-node 8", "to 4"),
+    ),
+    "copies on one node": (f"{EXAMPLE} --ranks 8 --backup", ("second node", "8 ranks")),
+    "copies older than checkpoints": (
+        f"{EXAMPLE} --every 10m --backup 2h",
+        ("--backup 7200 s", "--every 600 s"),
+    ),
+    "no copies to recover from": (f"{EXAMPLE} --recover 30s", ("--recover", "--backup")),
+    "no spares to wait for": (f"{EXAMPLE} --repair 1h", ("--repair", "--spares")),
     "no time": (f"{EXAMPLE} --checkpoint 0", ("--checkpoint", "duration above 0", "1.5h")),
     "spares": (f"{EXAMPLE} --spares -1", ("--spares -1", "0 to 10000")),
 }

@@ -54,7 +54,7 @@ def test_a_picture_of_a_sweep(simulator: Any, tmp_path: Path) -> None:
         ("--ranks 1 --bytes 1 --sweep ranks", "needs --ranks from 2 to 4096, got 1"),
         ("--ranks 9999 --bytes 1 --sweep ranks", "needs --ranks from 2 to 4096, got 9999"),
         ("--ranks 4 --bytes 1MB --plot x.png", "add --sweep bytes or --sweep ranks"),
-        ("--ranks 4 --bytes 1MB --sweep bytes --draw --algorithm ring", "leave out --sweep"),
+        ("--ranks 4 --bytes 1MB --sweep bytes --draw --algorithm ring", "leave it or --sweep out"),
         ("--ranks 4 --bytes 1MB --algorithm ring,rong", "algorithm 'rong' of all-reduce"),
     ],
 )

@@ -145,7 +145,8 @@ class SelfAttention(Module):
         shared = f", num_kv_heads={self.num_kv_heads}" * (self.groups > 1)
         dropout = f", dropout={self.dropout}" * bool(self.dropout)
         turns = f", rotary={self.rotary}" * (self.rotary is not None)
-        return f"{self.num_heads}, is_causal={self.is_causal}{dropout}{turns}{shared}"
+        pairs = f", interleaved={self.interleaved}" * (not self.interleaved)
+        return f"{self.num_heads}, is_causal={self.is_causal}{dropout}{turns}{shared}{pairs}"
 
 
 class MultiheadAttention(Module):

@@ -108,16 +108,16 @@ def _refuse_positions(graph: Graph, ranks: int) -> None:
     ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
     samples = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
     longest = max((sample[0] for sample in samples if len(sample) == 2), default=0)
-    few = [node for node, _ in ways if node.settings.get("num_heads", ranks) < ranks]
+    few = [node for node, _ in ways if min(_heads(node, ranks))[0] < ranks]
     why = "the model has none between layers that are divided"
     remedy = "leave --sequence-parallel out"
     if 0 < longest < ranks:
         why = f"a sample has {longest}, fewer than the {ranks} ranks"
         remedy = "use a smaller --tp"
     elif few:
-        heads = few[0].settings["num_heads"]
+        heads, kind = min(_heads(few[0], ranks))
         why = (
-            f"layer {few[0].name} ({few[0].kind}) between them has {plural(heads, 'head')}, which "
+            f"layer {few[0].name} ({few[0].kind}) between them has {plural(heads, kind)}, which "
             f"cannot be divided among {ranks} ranks"
         )
         remedy = f"use a --tp of at most {heads}, or {remedy}"
@@ -125,6 +125,13 @@ def _refuse_positions(graph: Graph, ranks: int) -> None:
         "sequence parallelism divides positions between layers that treat each position alone, but "
         + "; ".join([f"{why}: {remedy}", *graph.notes])
     )
+
+
+def _heads(node: Node, ranks: int) -> list[tuple[int, str]]:
+    """Returns the numbers of heads of a layer with their names; enough for all ranks if it has
+    none."""
+    names = {"num_heads": "head", "num_kv_heads": "key/value head"}
+    return [(node.settings.get(key, ranks), name) for key, name in names.items()]
 
 
 class _Search:

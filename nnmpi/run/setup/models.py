@@ -180,7 +180,8 @@ def saved_sizes(path: str) -> Sizes:
     if isinstance(sizes, LlamaSizes):
         form = LlamaFormat.of(_published(path).get(gpt2.CONFIG), Path(path))
         form.check_sources(path, sources)
-        return LlamaSizes(*form.sizes)
+        stated: LlamaSizes = form.sizes
+        return stated
     tables = gpt2.FolderFormat.tables
     if sizes is None or not tables.keys() <= sources.keys():
         raise ValueError(

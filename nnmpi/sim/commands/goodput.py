@@ -36,7 +36,8 @@ def add_options(p: argparse.ArgumentParser) -> None:
     """Adds the options of the subcommand `goodput`."""
     job = p.add_argument_group("job")
     job.add_argument("--ranks", type=int, required=True, metavar="P")
-    net.add_number(job, "--ranks-per-node", "8", "ranks that are lost together", int, "Q")
+    about = "ranks that are lost together (default 8, or all)"
+    job.add_argument("--ranks-per-node", type=int, metavar="Q", help=about)
     for flag, needed, about in (
         ("--mttf-node", True, "mean time to failure of a node, such as 30000h"),
         ("--checkpoint", True, "time of a checkpoint, in which nothing is computed"),
@@ -66,7 +67,11 @@ def run(options: argparse.Namespace) -> Any:
     kinds |= {f"and --spares {options.spares}": job} if job.spares else {}
     sizes = [n for k in range(-5, 3) if (n := round(job.nodes * 4.0**k))]
     curve = {
-        kind: [_record(kind, _at(each, n, options.every), options) for n in sizes]
+        kind: [
+            _record(kind, _at(each, n, options.every), options)
+            for n in sizes
+            if n > 1 or not each.backup  # a single node has no partner
+        ]
         for kind, each in kinds.items()
     }
     by_ranks = [record for records in curve.values() for record in records]
@@ -85,10 +90,25 @@ def run(options: argparse.Namespace) -> Any:
 def _job(options: argparse.Namespace) -> Job:
     """The job of the options; raises ValueError for numbers out of range."""
     net.check_count("ranks", options.ranks)
+    if options.ranks_per_node is None:
+        options.ranks_per_node = min(8, options.ranks)
     net.check_count("ranks-per-node", options.ranks_per_node, options.ranks)
+    for flag, needed in (("recover", "backup"), ("repair", "spares")):
+        if getattr(options, flag) is not None and getattr(options, needed) is None:
+            raise ValueError(f"--{flag} has no meaning without --{needed}: add it, or leave it out")
     nodes = -(-options.ranks // options.ranks_per_node)
     job = Job(nodes, options.mttf_node, options.checkpoint, options.restart, 1.0)
     if options.backup:
+        if options.every and options.every < options.backup:
+            raise ValueError(
+                f"--backup {options.backup:g} s is longer than --every {options.every:g} s, so "
+                "copies would be older than checkpoints: copy more often"
+            )
+        if nodes == 1:
+            raise ValueError(
+                f"--backup needs a second node for the copies, and {options.ranks} ranks are one "
+                f"node of {options.ranks_per_node}: leave it out, or lower --ranks-per-node"
+            )
         job = job._replace(backup=Backup(options.backup, options.recover or options.restart))
     if options.spares is not None:
         if not 0 <= options.spares <= MOST_SPARES:
@@ -121,8 +141,10 @@ def _point(r: Record) -> Point:
 
 
 def _time(seconds: float) -> str:
-    """Formats seconds with three digits, in hours from two hours on."""
-    return f"{seconds / 3600:,.4g} h" if seconds >= 7200 else f"{seconds:.4g} s"
+    """Formats seconds with four digits or more, in hours from two hours on."""
+    if seconds < 7200:
+        return f"{seconds:.4g} s"
+    return f"{seconds / 3600:,.0f} h" if seconds >= 3.6e6 else f"{seconds / 3600:.4g} h"
 
 
 def _table(title: str, records: list[Record]) -> str:

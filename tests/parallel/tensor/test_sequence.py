@@ -1,5 +1,6 @@
 """Sequence parallelism: what is whole between sharded layers is cut along positions."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import nnmpi
 from nnmpi import Config, nn
 from nnmpi.comm import Comm, thread_ranks
 from nnmpi.nn.graph import Graph
+from nnmpi.nn.llama import LlamaSizes
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -109,11 +111,23 @@ def test_positions_that_do_not_suffice_are_refused() -> None:
         shard(graph, 4, sequence=True)
 
 
-def test_fewer_heads_than_ranks_are_refused() -> None:
-    graph = traced(nn.GPT(1, 2, 12, 9, 6), 6)
-    heads = "layer h.0.attn.attend (SelfAttention) between them has 2 heads"
+FEW_HEADS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "heads": (
+        lambda: nn.GPT(1, 2, 12, 9, 6),
+        "layer h.0.attn.attend (SelfAttention) between them has 2 heads, which",
+    ),
+    "keys and values": (
+        lambda: nn.Llama(LlamaSizes(1, 6, 12, 9, 6, 2)),
+        "layer layers.0.attend (SelfAttention) between them has 2 key/value heads, which",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FEW_HEADS)
+def test_fewer_heads_than_ranks_are_refused(case: str) -> None:
+    build, heads = FEW_HEADS[case]
     with refused("sequence parallelism", heads, "among 3 ranks: use a --tp of at most 2, or"):
-        shard(graph, 3, sequence=True)
+        shard(traced(build(), 6), 3, sequence=True)
 
 
 def test_a_model_without_positions_is_refused() -> None:
