@@ -47,7 +47,7 @@ def test_a_rank_that_is_stopped_is_killed_by_one_of_its_host() -> None:
     ended = job("stops", 3)
     assert (ended.status, ended.out) == (0, "left: 0 2\n")
     assert ended.err.count("\n") == 1
-    assert "rank 0 waits in all_reduce of 5,000 float32 by ring (call " in ended.err
+    assert "rank 0 has waited in all_reduce of 5,000 float32 by ring (call " in ended.err
     assert "for longer than NNMPI_TIMEOUT=1 s; rank 1 is silent and will be killed\n" in ended.err
 
 

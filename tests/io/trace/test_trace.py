@@ -123,7 +123,7 @@ def test_the_reader_refuses_other_files_and_steps(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"cannot read .*absent"):
         TraceFile.read(tmp_path / "absent")
     trace(1, path)
-    with pytest.raises(ValueError, match=r"no step 8: choose one of 0 to 7"):
+    with pytest.raises(ValueError, match=r"does not have step 8: choose among 0 to 7"):
         TraceFile.read(path).timeline(8)
     assert len(TraceFile.read(path).timeline(2, 3).spans) >= 3 * 3
 
