@@ -14,7 +14,7 @@ from nnmpi.options.config import TRAINED, Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import size
 from nnmpi.planning.drawing import as_svg
-from nnmpi.run.dry_run import BOTH
+from nnmpi.run.dry_run import BOTH, add_vocabulary
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
 from nnmpi.run.planning.planning import (
@@ -46,10 +46,7 @@ def parser() -> cli.Parser:
         help="a described machine, such as a100-80g:8 with 8 ranks a node; a FILE.toml that "
         "describes one; or a FILE.json written by nnmpi.measure",
     )  # fmt: skip
-    cluster.add_argument(
-        "--vocabulary", type=int, default=None, metavar="N",
-        help="instead of --data: windows of --context tokens, of a vocabulary of N",
-    )  # fmt: skip
+    add_vocabulary(cluster)
     group = p.add_argument_group("one layout")
     group.add_argument(
         "--explain", default=None, metavar="OPTIONS",

@@ -136,7 +136,7 @@ class FolderFormat(FileFormat):
     def names_by_path(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Returns the names in a file by the path of their tensor in the model."""
         paths: dict[str, tuple[str, ...]] = {}
-        parts = [(part, layer) for layer, found in self.layers.items() for part in found]
+        parts = [(part, layer) for layer, stored in self.layers.items() for part in stored]
         known = dict.fromkeys(names)
         for name in known:
             path = name.removeprefix(self.prefix)

@@ -52,9 +52,9 @@ class StorageOrder(NamedTuple):
         """Returns the shape in the model of the tensors with these shapes in a file."""
         if len(shapes) == 1:
             return shapes[0][::-1] if self.is_transposed else shapes[0]
-        whole = sum(shape[0] for shape in shapes if shape), *shapes[0][1:]
+        joined = sum(shape[0] for shape in shapes if shape), *shapes[0][1:]
         # shapes that do not belong together make one that no tensor has
-        return whole if [*shapes] == self.shapes(whole, len(shapes)) else sum(shapes, ())
+        return joined if [*shapes] == self.shapes(joined, len(shapes)) else sum(shapes, ())
 
     def shapes(self, shape: tuple[int, ...], files: int) -> list[tuple[int, ...]]:
         """Returns the shapes in a file of the tensors for a tensor of the model."""

@@ -81,6 +81,14 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
     }
 
 
+def add_vocabulary(group: Any) -> None:
+    """Adds --vocabulary, which plans take too."""
+    group.add_argument(
+        "--vocabulary", type=int, default=None, metavar="N",
+        help="instead of --data: windows of --context tokens, of a vocabulary of N",
+    )  # fmt: skip
+
+
 def add_options(p: argparse.ArgumentParser) -> None:
     """Adds the options of `simulate layout`: those of nnmpi.train that determine what ranks hold
     and send."""
@@ -92,10 +100,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
         help="also predict the time of a step on a described machine, such as a100-80g:8, or on "
         "that of a file; see nnmpi.plan",
     )  # fmt: skip
-    cluster.add_argument(
-        "--vocabulary", type=int, default=None, metavar="N",
-        help="instead of --data: windows of --context tokens, of a vocabulary of N",
-    )  # fmt: skip
+    add_vocabulary(cluster)
     cluster.add_argument(
         "--from", dest="before", metavar="OPTIONS", default=None,
         help="the old layout, with --ranks, in quotes: shows what ranks move to get to the new one",
