@@ -61,10 +61,8 @@ class Module(Hooked, Registries):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        current, forward = (
-            current_pass.get(),
-            self.forward_with_hooks if self._hooks else self.forward,
-        )
+        current = current_pass.get()
+        forward = self.forward_with_hooks if self._hooks else self.forward
         if current is not None:
             if current.around is not None:
                 forward = partial(current.around, self, forward)

@@ -129,10 +129,8 @@ class _HolderPicker:
     ) -> Iterator[_Overlap]:
         """Cuts `elements`, a range that a rank needs, into ranges with one holder each, and yields
         these."""
-        local, (*_, lo, hi) = (
-            [piece for piece in inside if piece.holder == rank],
-            elements,
-        )
+        local = [piece for piece in inside if piece.holder == rank]
+        *_, lo, hi = elements
         while lo < hi:
             givers = [piece for piece in local if piece.elements.lo <= lo < piece.elements.hi]
             givers = givers or [
