@@ -24,13 +24,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.autograd import on_host
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
-from nnmpi.nn.passes import (
-    LOCAL,
-    UNTRACKED,
-    Pass,
-    combined_buffers,
-    current_pass,
-)
+from nnmpi.nn.passes import LOCAL, UNTRACKED, Pass, combined_buffers, current_pass
 from nnmpi.nn.place import Place
 from nnmpi.nn.registries import Registries
 from nnmpi.nn.seeding import SeedState, refuse_late_seed

@@ -121,11 +121,7 @@ def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) ->
 
 
 def _choices(
-    units: Sequence[Unit],
-    loads: tuple[UnitLoad, ...],
-    memory: float,
-    disk: Disk,
-    state: float,
+    units: Sequence[Unit], loads: tuple[UnitLoad, ...], memory: float, disk: Disk, state: float
 ) -> Iterator[Residences]:
     """Yields the best placements of activations: with the optimizer state in memory, and with it on
     disk between updates."""
@@ -138,11 +134,7 @@ def _choices(
 
 
 def _with_model(
-    units: Sequence[Unit],
-    loads: Sequence[UnitLoad],
-    memory: float,
-    disk: Disk,
-    needs: StepBytes,
+    units: Sequence[Unit], loads: Sequence[UnitLoad], memory: float, disk: Disk, needs: StepBytes
 ) -> Iterator[Residences]:
     """Yields the best placement of activations with the whole model on disk, if it can be there."""
     if (model := needs.model) is None:

@@ -154,9 +154,7 @@ class _HolderPicker:
             # and, if several have these elements, after GRAIN of them, so that shares are equal
             if distance:
                 end = min(
-                    end,
-                    *(piece.elements.lo for piece in inside if piece.elements.lo > lo),
-                    hi,
+                    end, *(piece.elements.lo for piece in inside if piece.elements.lo > lo), hi
                 )
                 end = min(end, lo + GRAIN) if len(givers) > 1 else end
                 self._sent[giver.holder] += (end - lo) * tensor.itemsize

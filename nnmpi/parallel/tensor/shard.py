@@ -112,12 +112,7 @@ class _Search:
     """The search for the best plan of one graph."""
 
     def __init__(
-        self,
-        graph: Graph,
-        ranks: int,
-        whole_output: bool,
-        sequence: bool,
-        constraints: Constraints,
+        self, graph: Graph, ranks: int, whole_output: bool, sequence: bool, constraints: Constraints
     ) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
         self.constraints = constraints

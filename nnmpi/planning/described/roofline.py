@@ -91,8 +91,10 @@ class RooflineTimes(ModelTimes):
         """The seconds of nodes: shape (nodes, 3)."""
         sheet, (nodes, rows) = self.sheet, self._kernels
         parts = np.array(parts_of_nodes(sharding, self.graph.nodes))[nodes]
-        operations = samples * parts * rows[:, 1]
-        moved = parts * (samples * rows[:, 2] + rows[:, 3])
+        operations, moved = (
+            samples * parts * rows[:, 1],
+            parts * (samples * rows[:, 2] + rows[:, 3]),
+        )
         products = np.where(operations > 0, operations / sheet.rate + sheet.start, 0.0)
         seconds = np.maximum(np.maximum(products, moved / sheet.bandwidth), sheet.least)
         of_nodes = np.zeros((len(self.graph.nodes), 3))

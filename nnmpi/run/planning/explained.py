@@ -17,13 +17,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import ExchangeTimes, with_fastest_sum
-from nnmpi.planning.step_time import (
-    CostModel,
-    RankStep,
-    StepModel,
-    stage_passes,
-    step_model,
-)
+from nnmpi.planning.step_time import CostModel, RankStep, StepModel, stage_passes, step_model
 from nnmpi.run.planning.planning import PlanModels
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import amount, columns, plural
