@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,6 +88,7 @@ def outcome_of(command: list[str], env: Mapping[str, str], timeout: float) -> En
             raise
 
 
+@cache
 def launcher(python: str) -> list[str]:
     """The mpirun or mpiexec that belongs to this Python, or else the first on PATH."""
     if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
