@@ -119,6 +119,7 @@ def environment(added: Mapping[str, str]) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",  # MPICH's, which sleeps
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path),
     }
