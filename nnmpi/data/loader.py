@@ -88,10 +88,8 @@ class BatchSplit:
     rank: int
 
     def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
-        parts, micro_batches = min(self.micro_batches, len(rows)), []  # no empty micro-batches
-        for m in range(parts):
-            micro_batches.append(part_of(part_of(rows, parts, m), self.ranks, self.rank))
-        return micro_batches
+        parts = min(self.micro_batches, len(rows))  # no empty micro-batches
+        return [part_of(part_of(rows, parts, m), self.ranks, self.rank) for m in range(parts)]
 
 
 def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:
@@ -142,14 +140,6 @@ class Loader:
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
         self.standardised: Inputs | None = self.standardiser.apply(x, self.dtype) if small else None
-        self._ready: Callable[[np.ndarray], Inputs] | None = None  # gathers rows of the copy
-        if self.standardised is not None:
-            rows = (
-                partial(self.standardised.take, axis=0)
-                if isinstance(self.standardised, np.ndarray)
-                else None
-            )
-            self._ready = rows or partial(take, self.standardised)
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:
@@ -169,8 +159,8 @@ class Loader:
     def gather(self, rows: np.ndarray, want: Fields = X_AND_Y, epoch: int | None = None) -> Batch:
         """The batch of the given rows, in new arrays; augmented if an epoch is given."""
         wanted = rows if want.x else rows[:0]
-        if self._ready is not None:
-            x = self._ready(wanted)
+        if self.standardised is not None:
+            x = take(self.standardised, wanted)
         else:
             x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
         if self.augment and epoch is not None and isinstance(x, np.ndarray):

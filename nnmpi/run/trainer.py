@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from traceback import clear_frames
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -281,8 +282,7 @@ class Trainer:
         self.comm.meet("restore")
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
-        known = snapshot.known(config, ranks)
-        consistency.check_snapshot(self.comm, config, snapshot.state, known)
+        consistency.check_snapshot(self.comm, config, snapshot.state, snapshot.known(config, ranks))
         # kept before the session ends: if a rank is lost from here on, recovery goes on from it
         self._recovery.keep_snapshot(self.run, snapshot)
         self.session.end()
@@ -302,8 +302,10 @@ class Trainer:
         snapshot = self.snapshot()
         try:
             self.restore(snapshot, **changes)
-        except (ValueError, OtherRankError):
+        except (ValueError, OtherRankError) as error:
             if self.session.is_closed:
+                clear_frames(error.__traceback__)  # they keep what of the new session was made
+                replace_session(self)
                 self._recovery.arrange(self, self.config, snapshot)
                 self._recovery.arranged(self.comm)
             raise
