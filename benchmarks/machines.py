@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from time import process_time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,6 +134,22 @@ def price(row: Row, sheet: Description) -> StepTime:
     return step_time(row.arrangement, CostModel(machine, row.times.by(machine.sheet), exchanges))
 
 
+def priced(
+    published: Sequence[Published], sheet: Description
+) -> tuple[list[Row], dict[str, float]]:
+    """The published steps, arranged, and what it costs to arrange and price one: seconds of a
+    processor, and the peak memory of this process. The first row of a model also traces it."""
+    rows, seconds = list[Row](), list[float]()
+    for row in published:
+        begin = process_time()
+        rows.append(on_a_machine(row, sheet))
+        price(rows[-1], sheet)
+        seconds.append(process_time() - begin)
+    peak = getrusage(RUSAGE_SELF).ru_maxrss / 1e3
+    costs = {"price_seconds": float(np.median(seconds)), "longest_price": max(seconds)}
+    return rows, {**costs, "peak_megabytes": peak}
+
+
 # ---- the fit
 
 
@@ -233,7 +251,8 @@ def main() -> None:
     published, sheet = read(options.rows), machines()[options.machine]
     if options.limit and options.limit < len(published):
         published = random.Random(1).sample(published, options.limit)
-    rows = [on_a_machine(row, sheet) for row in published]
+    rows, costs = priced(published, sheet)
+    print(*(f"{name} {value:.3g}" for name, value in costs.items()), sep=", ")
     records = list[dict[str, Any]]()
     for seed in range(options.draws):
         drawn = drawn_rows(len(rows), seed)
@@ -242,7 +261,7 @@ def main() -> None:
         figures = quality(rows, seconds, drawn)
         numbers = {name: float(f"{getattr(by, name):.3g}") for name in FITTED}
         records.append({"benchmark": "machines", "case": options.rows.stem, "seed": seed,
-                        **figures, **numbers})  # fmt: skip
+                        **figures, **numbers, **costs})  # fmt: skip
         shown = (f"{k} {v:.1%}" if isinstance(v, float) else f"{k} {v}" for k, v in figures.items())
         print(f"draw {seed}:", ", ".join(shown), numbers, flush=True)
         if options.plot and not seed:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cached import gc_paused
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.planning.exchange_time import ExchangeTimes
@@ -116,6 +117,7 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
     return step_model(a, costs).time
 
 
+@gc_paused()
 def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     """The predicted time of a step over one batch of the config, with what it was computed from."""
     times, on_paper = costs.exchanges, a.mesh.group(a.mesh.size - 1, "pp")
