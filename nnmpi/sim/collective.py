@@ -40,6 +40,7 @@ OPERATIONS = {
         verify.REDUCE_SCATTER, algorithms.REDUCE_SCATTERS, textbook.REDUCE_SCATTER
     ),
     "all-gather": Operation(verify.ALL_GATHER, algorithms.ALL_GATHERS, textbook.ALL_GATHER),
+    "all-to-all": Operation(verify.ALL_TO_ALL, algorithms.ALL_TO_ALLS, textbook.ALL_TO_ALL),
     "broadcast": Operation(verify.BROADCAST, algorithms.BROADCASTS, textbook.BROADCAST),
     "reduce": Operation(verify.REDUCE, algorithms.REDUCES, textbook.REDUCE),
 }
