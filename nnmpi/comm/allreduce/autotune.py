@@ -1,4 +1,7 @@
-"""Measures the fastest all-reduce for each message size on this machine; each is timed once."""
+"""Measures the fastest all-reduce for each message size on this machine; each is timed once.
+
+Algorithms that a price rules out on any machine are not timed.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,7 +10,9 @@ from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 
-from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.price import Link, Network, price
+from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP
 from nnmpi.comm.arguments import Array
 from nnmpi.comm.transport.base import NoRoomError
 
@@ -44,9 +49,36 @@ class AlgorithmChoice(NamedTuple):
         return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
+class Cost(NamedTuple):
+    """The cost of an algorithm on any network of one level, for a rank with one link."""
+
+    rounds: int
+    messages: int  # at most, of a rank
+    bytes: float  # after each other, of a buffer of one byte
+
+    def rules_out(self, other: Self) -> bool:
+        """True if the other algorithm costs no less in any way, and moves more bytes or takes more
+        messages for the same rounds."""
+        is_worse = self.bytes < other.bytes * (1 - 1e-9) or (
+            self.rounds == other.rounds and self.messages < other.messages
+        )
+        return is_worse and all(a <= b * (1 + 1e-9) for a, b in zip(self, other, strict=True))
+
+
+def candidates(p: int) -> list[str]:
+    """The names of the all-reduces that no other one rules out; many ranks are priced as fewer."""
+    p >>= max(p.bit_length() - 8, 0)
+    costs = {}
+    for name in ALGORITHMS.keys() - NEED_SETUP:
+        paid = price(ALGORITHMS[name], p, 1.0, Network(Link(0.0, 1.0)))
+        costs[name] = Cost(paid.rounds, int(paid.messages.max()), paid.seconds)
+    ruled_out = {x for x in costs if any(cost.rules_out(costs[x]) for cost in costs.values())}
+    return [name for name in NAMES if name not in ruled_out]
+
+
 def measure_choice(trial: TimedComm) -> AlgorithmChoice:
-    """Times all algorithms on a trial Comm; collective, with the same result on all ranks."""
-    names, fastest = list(NAMES), []
+    """Times candidates on a trial Comm; collective, with the same result on all ranks."""
+    names, fastest = candidates(trial.size), []
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
         names = [name for name in names if fits(partial(trial.all_reduce, array, name))]

@@ -118,8 +118,9 @@ def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) ->
         parts += _held("start", start, numbers, y)
         for number, (steps, have) in zip(_numbers(plan), plan, strict=True):
             parts += _messages(steps, chunks, y + HEIGHT)
-            y += HEIGHT + FLIGHT
-            parts += _held(f"round {number}", have, numbers, y)
+            if steps[0].port == steps[0].ports - 1:  # messages of all ports are in flight at once
+                y += HEIGHT + FLIGHT
+                parts += _held(f"round {number.partition('.')[0]}", have, numbers, y)
         y += HEIGHT + 16
     return page(MARGIN + p * COLUMN + 8, y, parts)
 
@@ -187,4 +188,5 @@ def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
         side = 1 if dx > 0 else -1  # the side of the text; the arrow comes from the other side
         at = "start" if side > 0 else "end"
         label = span(s.sends(chunks), chunks)
-        yield text(end + 6 * side, bottom - 9, label, 12, colour, at, "bold")
+        above = 9 + 12 * s.port
+        yield text(end + 6 * side, bottom - above, label, 12, colour, at, "bold")
