@@ -109,7 +109,7 @@ def test_pat_is_proved_for_any_number_of_chunks_in_a_message(most: int) -> None:
         verify(transpose(pat(most)), p, REDUCE_SCATTER)
 
 
-@pytest.mark.parametrize("p", [2, 7, 16, 17, 40, 100])
+@pytest.mark.parametrize("p", [2, 7, 16, 17, 100, 1000])
 @pytest.mark.parametrize("most", [1, 2, 8])
 def test_messages_of_pat_and_what_a_rank_keeps_for_others_are_bounded(p: int, most: int) -> None:
     """Rank 0 sends own chunks and chunks that it has received; Bruck's keeps half of all."""
