@@ -24,13 +24,8 @@ MOST = 1 << 12
 
 Held: TypeAlias = list[list[int | None]]
 """The expression of each chunk of each rank, None where it has none."""
-
-
-class Busy(NamedTuple):
-    """The chunks of a rank that are in flight on the ports of a round."""
-
-    sent: set[int]
-    received: set[int]
+Busy: TypeAlias = tuple[set[int], set[int]]
+"""The chunks that a rank sends, and that it receives, on earlier ports of a round."""
 
 
 class Claim(NamedTuple):
@@ -117,7 +112,7 @@ def rounds(
         rows = _rows(t, step, p)
         _check_bounds(t, rows, chunks)
         _check_matching(t, rows, chunks)
-        busy = busy if ports_left else [Busy(set(), set()) for _ in rows]
+        busy = busy if ports_left else [(set(), set()) for _ in rows]
         ports_left = _check_ports(t, rows, ports_left, busy, chunks)
         old, have = have, [list(row) for row in have]
         for r, s in enumerate(rows):
@@ -218,16 +213,16 @@ def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: 
     port, ports = rows[0].port, rows[0].ports
     if not 0 <= port < ports or (left != ports - port if left else port):
         raise PlanError(f"round {t}: port {port} of {ports} comes when {left} steps are left")
-    for r, (s, others) in enumerate(zip(rows, busy, strict=True)):
+    for r, (s, (out, into)) in enumerate(zip(rows, busy, strict=True)):
         sent, received = _each(s.sends(chunks)), _each(s.receives(chunks))
-        if not others.received.isdisjoint(sent):
+        if not into.isdisjoint(sent):
             sends = f"rank {r} sends chunks {_span(s.send)}"
             raise PlanError(f"round {t}: {sends}, which arrive on another port at the same time")
-        if not s.reduce and not (others.sent | others.received).isdisjoint(received):
+        if not s.reduce and not (out | into).isdisjoint(received):
             replaces = f"rank {r} replaces chunks {_span(s.recv)}"
             raise PlanError(f"round {t}: {replaces}, which another port uses at the same time")
-        others.sent.update(sent)
-        others.received.update(received)
+        out.update(sent)
+        into.update(received)
     return ports - port - 1
 
 

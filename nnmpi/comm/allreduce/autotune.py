@@ -6,7 +6,7 @@ Algorithms that a price rules out on any machine are not timed.
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -49,30 +49,25 @@ class AlgorithmChoice(NamedTuple):
         return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
-class Cost(NamedTuple):
-    """The cost of an algorithm on any network of one level, for a rank with one link."""
+Cost: TypeAlias = tuple[float, int, int]
+"""Bytes that follow each other, of a buffer of one byte; rounds; messages of a rank, at most."""
 
-    rounds: int
-    messages: int  # at most, of a rank
-    bytes: float  # after each other, of a buffer of one byte
 
-    def rules_out(self, other: Self) -> bool:
-        """True if the other algorithm costs no less in any way, and moves more bytes or takes more
-        messages for the same rounds."""
-        is_worse = self.bytes < other.bytes * (1 - 1e-9) or (
-            self.rounds == other.rounds and self.messages < other.messages
-        )
-        return is_worse and all(a <= b * (1 + 1e-9) for a, b in zip(self, other, strict=True))
+def rules_out(x: Cost, y: Cost) -> bool:
+    """True if cost x is no larger than y in any way, and has fewer bytes, or fewer messages in as
+    many rounds: on one level, no network makes y faster."""
+    is_no_larger = all(a <= b for a, b in zip(x, y, strict=True))
+    return x != y and is_no_larger and (x[0] < y[0] or x[1] == y[1])
 
 
 def candidates(p: int) -> list[str]:
     """The names of the all-reduces that no other one rules out; many ranks are priced as fewer."""
     p >>= max(p.bit_length() - 8, 0)
-    costs = {}
+    costs = dict[str, Cost]()
     for name in ALGORITHMS.keys() - NEED_SETUP:
         paid = price(ALGORITHMS[name], p, 1.0, Network(Link(0.0, 1.0)))
-        costs[name] = Cost(paid.rounds, int(paid.messages.max()), paid.seconds)
-    ruled_out = {x for x in costs if any(cost.rules_out(costs[x]) for cost in costs.values())}
+        costs[name] = round(paid.seconds, 9), paid.rounds, int(paid.messages.max())
+    ruled_out = {name for name, y in costs.items() for x in costs.values() if rules_out(x, y)}
     return [name for name in NAMES if name not in ruled_out]
 
 

@@ -53,10 +53,10 @@ class Message(NamedTuple):
 
     def data(self, buffers: tuple[Array, ...]) -> Array:
         """The memory of the message."""
-        whole = buffers[self.buffer]
-        return (np.concatenate([whole[part] for part in self.packed]) if self.packed else whole)[
-            self.bytes
-        ]
+        memory = buffers[self.buffer]
+        if self.packed:
+            memory = np.concatenate([memory[part] for part in self.packed])
+        return memory[self.bytes]
 
 
 class Move(NamedTuple):
@@ -64,8 +64,8 @@ class Move(NamedTuple):
 
     out: tuple[Message, ...]
     into: tuple[Message, ...]
-    add: tuple[tuple[slice, slice], ...]  # elements of the sums, and of the scratch memory
-    put: tuple[tuple[slice, slice], ...]  # bytes of the buffer, and of the scratch memory
+    add: tuple[Slices, ...]  # elements of the sums, and of the scratch memory
+    put: tuple[Slices, ...]  # bytes of the buffer, and of the scratch memory
     round: tuple[slice, ...]  # complete sums to be rounded before they are sent
 
 
@@ -111,22 +111,19 @@ def make_plan(
                 _refuse_rounded(rounded, s)
             for message in s.sends(chunks):
                 due += [] if s.reduce else _round(rounded, message, bounds)
-                parts = _parts(message, bounds, itemsize)
-                packed = parts if len(message) > 1 else ()
-                start = 0 if packed else parts[0].start
-                size = sum(part.stop - part.start for part in parts)
-                cuts = _cut(start, size, most)
-                out += [Message(int(s.to), buffer, cut, packed) for cut in cuts]
+                parts, start, size = _bytes(message, bounds, itemsize)
+                at = (0, size, most) if len(parts) > 1 else (start, size, most)
+                packed = parts if len(parts) > 1 else ()
+                out += [Message(int(s.to), buffer, part, packed) for part in _cut(*at)]
             for message in s.receives(chunks):
-                parts = _parts(message, bounds, itemsize)
-                size = sum(part.stop - part.start for part in parts)
-                start, buffer = parts[0].start, ROW
+                parts, start, size = _bytes(message, bounds, itemsize)
+                target = ROW
                 if s.is_aside(message):
-                    start, buffer = used * width, SCRATCH
+                    target, start = SCRATCH, used * width
                     used += size // itemsize
-                    unit = itemsize if s.reduce else 1
-                    (add if s.reduce else put).extend(_end_to_end(parts, start, unit))
-                into += [Message(int(s.source), buffer, cut) for cut in _cut(start, size, most)]
+                    into_place = _end_to_end(parts, start, itemsize if s.reduce else 1)
+                    (add if s.reduce else put).extend(into_place)
+                into += [Message(int(s.source), target, part) for part in _cut(start, size, most)]
                 if not s.reduce:  # complete sums arrive rounded by their sender
                     for lo, hi in message:
                         rounded[lo:hi] = True
@@ -149,9 +146,10 @@ def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
                 )
 
 
-def _parts(message: Pieces, bounds: Bounds, itemsize: int) -> tuple[slice, ...]:
-    """The bytes of each piece of a message."""
-    return tuple(slice(bounds[lo] * itemsize, bounds[hi] * itemsize) for lo, hi in message)
+def _bytes(message: Pieces, bounds: Bounds, itemsize: int) -> tuple[tuple[slice, ...], int, int]:
+    """The bytes of each piece of a message, the first one of all, and their number."""
+    parts = tuple(slice(bounds[lo] * itemsize, bounds[hi] * itemsize) for lo, hi in message)
+    return parts, parts[0].start, sum(part.stop - part.start for part in parts)
 
 
 def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Slices]:
