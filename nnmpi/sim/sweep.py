@@ -94,8 +94,8 @@ def plot(by: str, rows: list[list[Record]], path: Path) -> None:
         times = [c["seconds"] for c in lines[k]]
         style = STYLES[k // len(COLOURS) % len(STYLES)]
         width = WIDEST - (WIDEST - NARROWEST) * k / len(lines)
-        line = {"color": COLOURS[k % len(COLOURS)], "linewidth": width}
-        axes.plot(values, times, style, **line, label=lines[k][0]["algorithm"])
+        colour, name = COLOURS[k % len(COLOURS)], lines[k][0]["algorithm"]
+        axes.plot(values, times, style, color=colour, linewidth=width, label=name)
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(values[::2], [_text(by, row[0]) for row in rows[::2]])
     axes.set_ylabel("seconds, simulated", size=13)
