@@ -66,9 +66,7 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
         "D": added + after,
         "E": added,
         "U": (1 << levels(p) - 3) + 2 if p > 8 else levels(p),
-        "C": sum(
-            (p >> i + 1 << i) + max(p % (2 << i) - (1 << i), 0) for i in range(p.bit_length())
-        ),
+        "C": sum((p >> i + 1 << i) + max(p % (2 << i) - (1 << i), 0) for i in range(k + 1)),
         "n": -(-p // per_node),
         "h": levels(min(p, per_node)),
         "a_in": inner.alpha,
