@@ -61,7 +61,7 @@ class no_grad(ContextDecorator):
 tick = count(2, 2).__next__
 """Returns the next number of a counter that orders operations and in-place writes in time.
 
-It is even; a node that is made again gets the number of the dropped node and 1.
+It is even; a node that is made again gets a number between those of the first time.
 """
 
 
@@ -102,6 +102,7 @@ class TapeNode:
 
     __slots__ = ("dtype", "made", "needs", "parents", "prepare", "shape", "storage", "vjps")
     is_refreshed = runs_again = False
+    size = 0
 
     def __init__(
         self,
@@ -136,9 +137,14 @@ class RepeatedNode(TapeNode):
     """A record of a function whose own nodes were dropped: it runs again in the backward pass.
 
     parents  the tensors and leaves that the function used, each leaf as often as it used it
-    vjps     one function, which is called with `made`, runs it again and returns the node of its
-             result
+    vjps     one function, which takes this node, runs it again and returns the node of its result
+    size     the number of nodes that were dropped
     """
 
-    __slots__ = ()
+    __slots__ = ("size",)
     runs_again = True
+
+    def taken(self) -> "TapeNode":
+        other = super().taken()
+        other.size = self.size
+        return other

@@ -21,7 +21,7 @@ Rules:
 - A visited node is cleared, which frees the arrays of its vjps during the pass. Code that keeps a
   closure of a node keeps activations alive.
 - Instead of a visit to a RepeatedNode, its function runs again, and the nodes that this makes are
-  visited. They take the numbers of the dropped nodes, so gradients are added in the same order.
+  visited. They are numbered as if they had been kept, so gradients are added in the same order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -232,7 +232,7 @@ def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode
         _refuse_used()
     if any(parent.storage.written > node.made for parent in node.parents):
         _refuse_written(node)
-    again: TapeNode = node.vjps[0](node.made)
+    again: TapeNode = node.vjps[0](node)
     grads[again] = g
     heappush(visits, (-again.made, again, again.needs))
     return again

@@ -8,6 +8,7 @@ often; then they are dropped. Both passes get the same random numbers and batch 
 """
 
 import re
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -88,16 +89,16 @@ class _Repeat:
     ) -> RepeatedNode:
         """Returns the node that stands for those of the first run: `last`, and all before it that
         were made after `began`."""
-        _, parents, needs = _made_after(began, last)
+        nodes, parents, needs = _made_after(began, last)
         self._is_checked &= not is_meta(y.operand)
         self._digest = digest(y) if self._is_checked else 0
         node = RepeatedNode(y, parents, needs, (partial(self.again, call),))
-        self._span, self._uses = node.made - began, len(parents)
+        node.size = sum(1 + dropped.size for dropped in nodes)
         return node
 
-    def again(self, call: Callable[[], Any], made: int) -> TapeNode:
-        """Runs the function again, and returns the node of its result. Nodes get the numbers of
-        those for which node number `made` stands, and 1."""
+    def again(self, call: Callable[[], Any], node: RepeatedNode) -> TapeNode:
+        """Runs the function again, and returns the node of its result; nodes are numbered as if
+        they had been made just before `node`, which stands for them."""
         tokens = current_pass.set(self._pass._replace(counted=True)), recording.set(self._record)
         self._stats.replay()
         began = tick()
@@ -106,17 +107,14 @@ class _Repeat:
         finally:
             current_pass.reset(tokens[0])
             recording.reset(tokens[1])
-        last, is_same = y.node, not self._is_checked or digest(y) == self._digest
-        nodes, parents, _ = _made_after(began, last) if last is not None else ((), (), ())
-        if last is None or not is_same or len(parents) != self._uses:
+        is_same = y.node is not None and (not self._is_checked or digest(y) == self._digest)
+        nodes, parents, _ = _made_after(began, y.node) if y.node and is_same else ((), (), ())
+        uses = sum(1 + made.size for made in nodes), len(parents)
+        if uses != (node.size, len(node.parents)):
             module = getattr(getattr(call, "func", None), "__self__", None)
             raise ValueError(f"{getattr(module, 'path', 'checkpoint')}: {DIFFERS}")
-        earlier = began - (made - self._span) - 1
-        for node in nodes:
-            node.made -= earlier
-        for storage in {part.storage for part in (*nodes, *parents)}:
-            storage.written -= earlier if storage.written > began else 0
-        return last
+        _renumber(nodes, node.made - 2 * node.size, parents, began)
+        return nodes[-1]
 
 
 def digest(t: Tensor) -> int:
@@ -127,8 +125,9 @@ def digest(t: Tensor) -> int:
 def _made_after(
     began: int, last: TapeNode
 ) -> tuple[Sequence[TapeNode], Sequence[Any], Sequence[bool]]:
-    """Returns the nodes under `last` that were made after `began`, and what they have used of
-    earlier nodes and of leaves, each as often as it was used, and whether it gets a gradient."""
+    """Returns the nodes down from `last` that were made after `began`, in order, and what they have
+    used of earlier nodes and of leaves, each as often as it was used, and whether it gets a
+    gradient."""
     parents, needs = list[Any](), list[bool]()
     nodes, seen = [last], {last}
     for node in nodes:  # which grow
@@ -139,7 +138,20 @@ def _made_after(
             elif parent not in seen:
                 seen.add(parent)
                 nodes.append(parent)
-    return nodes, parents, needs
+    return sorted(nodes, key=lambda node: node.made), parents, needs
+
+
+def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
+    """Gives nodes the numbers from `number` + 1 on, by twos, with gaps for what they stand for;
+    writes after `began` to their memory, or to that of others, stay between the same nodes."""
+    made = [number, *(node.made for node in nodes)]
+    for node in nodes:
+        node.made = number + 1 + 2 * node.size
+        number = node.made + 1
+    for storage in {part.storage for part in (*nodes, *others)}:
+        if storage.written > began:
+            k = bisect(made, storage.written) - 1
+            storage.written = nodes[k - 1].made + 1 if k else made[0]
 
 
 # ---- which modules run again
@@ -180,13 +192,11 @@ def recomputed_paths(graph: Graph, how: str) -> list[str]:
     none although `how` asks for some, or if one of them does not return one tensor."""
     paths = [*dict.fromkeys(filter(None, (recomputed_with(node, how) for node in graph.nodes)))]
     if not paths and how in ("block", "selective"):
-        lacks = {
-            "block": "numbered modules with layers of their own, such as h.0 of a GPT",
-            "selective": "SelfAttention layers",
-        }
+        block = "in a numbered module with layers of its own, such as h.0 of a GPT"
+        lacks = {"block": block, "selective": "a SelfAttention layer"}[how]
         raise ValueError(
-            f"recompute {how}: the model's {len(graph.nodes)} nodes are in no {lacks[how]}: use "
-            "--recompute stage with --pp and --micro-batches, or leave it out"
+            f"recompute {how}: none of the {len(graph.nodes)} layers and ops of the model is "
+            f"{lacks}: use --recompute stage with several --micro-batches, or leave it out"
         )
     for call in graph.calls:
         if call.path in paths and type(call.result) is not TensorRef:
