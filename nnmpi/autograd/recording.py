@@ -146,5 +146,6 @@ class RepeatedNode(TapeNode):
 
     def taken(self) -> "TapeNode":
         other = super().taken()
+        assert isinstance(other, RepeatedNode)
         other.size = self.size
         return other
