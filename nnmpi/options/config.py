@@ -28,9 +28,9 @@ ALLREDUCES = (
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
-RECOMPUTED = ("none", "stage", "block", "selective")
 SYNCS = ("bsp", "ssp", "asp")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
+RECOMPUTED = ("none", "stage", "block", "selective")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
