@@ -8,6 +8,7 @@ one rank (to run the algorithm) or `arange(p)` (to prove, price or draw it).
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import lru_cache
 from math import lcm
 from typing import Any, NamedTuple, TypeAlias
 
@@ -123,6 +124,7 @@ def chunk_start(n: int, chunks: int, i: int) -> int:
     return n * i // chunks
 
 
+@lru_cache(1024)
 def bounds(n: int, chunks: int) -> tuple[int, ...]:
     """The first element of each chunk of n elements, and n itself at the end."""
     return tuple(chunk_start(n, chunks, i) for i in range(chunks + 1))

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -79,11 +80,11 @@ class RankStep(NamedTuple):
         self, seconds: Callable[[Exchange], float]
     ) -> Mapping[tuple[int, Kind], float]:
         """The seconds of exchanges within a pass of a micro-batch, by stage and kind of pass."""
-        counts = Counter((op.stage, op.kind) for op in self.program if op.micro >= 0)
+        counts = Counter(map(itemgetter(0, 2), self.program))  # by kind and stage
         by_pass = defaultdict[tuple[int, Kind], float](float)
         for exchange in self.exchanges["tensor"]:
-            at = exchange.stage, exchange.during
-            by_pass[at] += seconds(exchange) / counts[at]
+            passes = counts[exchange.during, exchange.stage]
+            by_pass[exchange.stage, exchange.during] += seconds(exchange) / passes
         return by_pass
 
     def update(self, a: Arrangement, costs: CostModel) -> float:

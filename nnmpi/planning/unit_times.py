@@ -71,7 +71,8 @@ class ModelTimes:
     @cached_property
     def crossing(self) -> list[int]:
         """For each unit, how many elements per sample stages would exchange if one began there."""
-        firsts = (self.graph.crossing(unit.nodes.start) for unit in self.units)
+        crossings = self.graph.crossings()
+        firsts = (crossings[unit.nodes.start] for unit in self.units)
         return [sum(self.graph.edges[e].numbers for e in edges) for edges in firsts]
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:

@@ -47,6 +47,7 @@ class RooflineTimes(ModelTimes):
         super().__init__(graph, machine, dtype)
         self.sheet, self._width = sheet, WIDTHS.get(dtype, 4)
         self._of_shardings = dict[tuple[object, int], np.ndarray]()
+        self._parts = dict[tuple[int, ...], tuple[Sharding, np.ndarray]]()
 
     def by(self, sheet: Sheet) -> "RooflineTimes":
         """The seconds of the same units by the figures of another machine."""
@@ -85,7 +86,10 @@ class RooflineTimes(ModelTimes):
     def _of_nodes(self, sharding: Sharding, samples: int) -> np.ndarray:
         """The seconds of nodes: shape (nodes, 3)."""
         sheet, (nodes, rows) = self.sheet, self._kernels
-        parts = np.array(parts_of_nodes(sharding, self.graph.nodes))[nodes]
+        key = id(sharding.layers), id(sharding.edges), id(sharding.sequences)
+        if key not in self._parts:  # with the sharding, so that no other one gets these ids
+            self._parts[key] = sharding, np.array(parts_of_nodes(sharding, self.graph.nodes))
+        parts = self._parts[key][1][nodes]
         operations, moved = (
             samples * parts * rows[:, 1],
             parts * (samples * rows[:, 2] + rows[:, 3]),

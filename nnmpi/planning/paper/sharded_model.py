@@ -53,7 +53,7 @@ def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
     """The cache key of a rank's sharded layers."""
     parts, at = (a.sharding.layers, a.sharding.sequences), a.mesh.coordinates(rank)
     # the objects must outlive the keys, else another object could get the same id
-    a.graph.source.cache[*map(id, parts)] = parts
+    a.graph.cache[*map(id, parts)] = parts
     sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp"))
     how = a.dtype, a.config.recompute
     return *map(id, parts), *how, *sums, *(at[axis] for axis in LOCAL_SHAPES)
@@ -62,7 +62,7 @@ def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
 def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
     """The layers of a rank in all stages, cached for all arrangements that shard them in the same
     way."""
-    cache, key = a.graph.source.cache, (*shard_key(a, rank), on)
+    cache, key = a.graph.cache, (*shard_key(a, rank), on)
     if on is not META:  # its arrays have data: do not keep them
         return _make(a, rank, on)
     if key not in cache:
