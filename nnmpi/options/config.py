@@ -23,8 +23,8 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
-    *("p2p", "doubling", "halving", "double-tree", "bruck", "multiplying", "bucket"),
-    *("swing", "hierarchical", "nccl"),
+    *("p2p", "doubling", "halving", "double-tree", "dual-root", "bruck", "pat"),
+    *("multiplying", "bucket", "swing", "hierarchical", "nccl"),
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")

@@ -157,7 +157,7 @@ def test_flags_are_those_of_the_command() -> None:
     assert names == ["", "dp", "zero 3", "cp"]
 
 
-NOT_CHOSEN = ("double-tree", "bruck", "multiplying", "bucket", "swing")  # by plans, so far
+NOT_CHOSEN = ("double-tree", "dual-root", "bruck", "pat", "multiplying", "bucket", "swing")
 
 
 def test_no_other_all_reduce_by_messages_is_faster() -> None:
