@@ -18,9 +18,10 @@ OURS = re.compile(r"nnmpi\d+")
 NETNS = Path("/var/run/netns")  # of `ip netns`
 UNITS = {"": 1, "k": 10**3, "ki": 2**10, "m": 10**6, "mi": 2**20, "g": 10**9, "gi": 2**30}
 UNITS |= {"t": 10**12, "ti": 2**40}
-# The bucket of tbf holds 8 ms. The kernel may refill it only every 4 ms, so a smaller one
-# throttles; a larger one would let short messages exceed the rate.
-BURST = 0.008  # seconds
+# Seconds of traffic that the bucket of tbf holds. A larger bucket lets short messages exceed the
+# rate after a pause; a smaller one throttles, since a packet waits for a timer. Without timers of
+# high resolution, the kernel refills it at its ticks only.
+BURST = max(0.0005, 2 * time.clock_getres(time.CLOCK_MONOTONIC))
 LEAST_BURST = 4000  # bytes: two full frames and a bit
 PATIENCE = 3.0  # seconds for processes to end by themselves
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

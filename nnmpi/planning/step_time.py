@@ -241,7 +241,11 @@ def _exposed(
     on_link = step.within_passes(times.between_nodes)
     if gathers and (hides or times.is_between_nodes(step.exchanges["gathers"][0])):
         inside = sum(map(times.between_nodes, step.exchanges["tensor"]))
-        gathers = max(gathers - (busy - inside), 0.0)
+        # the last of each operation is bucket 0: no pass runs while it is gathered for the first
+        # layers, or while its gradients are scattered at the end
+        ends = {e.operation: times.seconds(e) / e.times for e in step.exchanges["gathers"]}
+        bucket_0 = sum(ends.values())
+        gathers = bucket_0 + max(gathers - bucket_0 - (busy - inside), 0.0)
     numbers, done = sum(sum_.numbers for sum_ in sums), 0
     last = sum(
         max(passes[Kind.B] + within[s, Kind.B] - on_link[s, Kind.B], 0.0)

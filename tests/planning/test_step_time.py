@@ -118,8 +118,9 @@ def test_zero_scatters_gradients_and_gathers_parameters(zero: int) -> None:
     own = sum(stop - start for start, stop in a.owned_ranges(3))
     if zero == 1:
         assert found.sums == pytest.approx(scattered)
-    else:  # they are hidden behind passes, which take 100 times as long
-        assert found.sums == 0
+    else:  # hidden behind passes, which take 100 times as long, except for bucket 0
+        first = 3 * (0.5 + n[0] / 4 * 1e-4)
+        assert found.sums == pytest.approx(first * (zero - 1) + 3 * n[0] / 4 * 1e-5)
     assert found.update >= 1e-3 * own + (gathered if zero < 3 else 0)
     assert found.update <= 1e-3 * own + gathered + 4 * 4  # and short rows of numbers
 

@@ -93,6 +93,10 @@ def stages_of(config: Config) -> int:
     return config.pp * (config.virtual_stages if proof.find(config.schedule).virtual else 1)
 
 
+LOOKUPS = ("Embedding", "PositionalEmbedding")
+"""The kinds of nodes that read rows of a matrix, without a product."""
+
+
 def work(graph: Graph, node: Node) -> int:
     """Returns the multiply-adds of a node's forward pass for one sample.
 
@@ -105,6 +109,6 @@ def work(graph: Graph, node: Node) -> int:
         return numbers * positions * (1 if node.settings["is_causal"] else 2)
     matrices = [graph.variables[v].shape for v in node.variables]
     wide = [shape for shape in matrices if len(shape) > 1]
-    if node.kind == "Embedding" or not wide:
+    if node.kind in LOOKUPS or not wide:
         return numbers
     return sum(prod(shape) * numbers // shape[0] for shape in wide)
