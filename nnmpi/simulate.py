@@ -54,7 +54,8 @@ NETWORK = "network", "alpha", "beta", "gamma", "per_node", "inner_alpha", "inner
 
 def _take_machine(options: argparse.Namespace) -> None:
     """Sets the options that --machine takes the place of; raises ValueError if one is given too."""
-    names, plain = ("ranks_per_node",), argparse.Namespace(ranks_per_node=None)
+    names: Sequence[str] = ["ranks_per_node"]
+    plain = argparse.Namespace(ranks_per_node=None)
     if options.run is collective.run:
         names, plain = NETWORK, parser().parse_args(["collective", "--ranks=2", "--bytes=1"])
     for name in names:

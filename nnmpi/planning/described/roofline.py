@@ -61,8 +61,8 @@ class RooflineTimes(ModelTimes):
 
     def by(self, sheet: Sheet) -> "RooflineTimes":
         """The seconds of the same units by the figures of another machine."""
-        self._kernels, self._blocks  # noqa: B018  (computed once, and copied)
         other = copy(self)
+        other._kernels, other._blocks = self._kernels, self._blocks
         other.sheet, other._of_shardings = sheet, {}
         return other
 
