@@ -19,6 +19,7 @@ from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.checks.slow_ranks import slowed
@@ -150,8 +151,7 @@ class ServerClient(ServerStrategy):
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         dp = self.layout.axis["dp"]
-        loads = loader.loads(0, BatchSplit(1, dp.size, dp.rank))
-        self._executor.evaluate(loads, step, outputs)
+        self._executor.evaluate(loader.loads(0, BatchSplit(1, dp.size, dp.rank)), step, outputs)
         self._sum(outputs)
 
     def finish(self) -> dict[str, Any]:
@@ -185,12 +185,7 @@ def average_buffers(comm: Comm, model: Module) -> None:
     Integer buffers, such as num_batches_tracked, stay as they are.
     """
     buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
-    if not buffers:
-        return
-    row = np.concatenate([backend.to_host(b).ravel() for b in buffers])
-    rows = np.empty((comm.size, row.size))
-    rows[comm.rank] = row
-    comm.all_gather(rows, "halving")
-    ends = np.cumsum([b.size for b in buffers])[:-1]
-    for buffer, mean in zip(buffers, np.split(rows.mean(0), ends), strict=True):
-        buffer[...] = backend.of(buffer).asarray(mean.reshape(buffer.shape), buffer.dtype)
+    of_ranks = gather_objects(comm, [*map(backend.to_host, buffers)]) if buffers else []
+    for buffer, *values in zip(buffers, *of_ranks, strict=True):
+        mean = np.mean(values, axis=0, dtype=float)
+        buffer[...] = backend.of(buffer).asarray(mean, buffer.dtype)
