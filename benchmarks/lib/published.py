@@ -3,8 +3,8 @@
     a file of vTrain (CSV) ─┐
     published/NAME.json ────┴─► Table ─► Rows (arranged on paper) ─► price by a Description
 
-A JSON file says what all of its rows have in common: the machine, the config, the vocabulary, what
-is recomputed. Its rows have seconds, or teraflops a GPU by the formula of their paper.
+A JSON file says what all of its rows have in common: the machine, the config and the vocabulary.
+Its rows have seconds, or teraflops a GPU by the formula of their paper.
 """
 
 import csv
@@ -46,9 +46,14 @@ VTRAIN = {
     "title": "vTrain",
     # "inter_node_bandwidth": 800 Gbit/s in its config/validation/multi, so 4 interfaces of a node
     "machine": {"name": "a100-80g:8", "far_nics": 4},
-    "config": {"dtype": "float16", "reduce_dtype": "float16", "dropout": 0.1, "bucket_mb": 1e6},
+    "config": {
+        "dtype": "float16",
+        "reduce_dtype": "float16",
+        "dropout": 0.1,
+        "bucket_mb": 1e6,
+        "recompute": "block",
+    },
     "vocabulary": 50257,  # of GPT-2
-    "again": "block",
     "fitted": ["products_share", "products_start", "memory_share", "kernel_launch", "far_share"],
     "drawn": 20,
 }
@@ -100,7 +105,8 @@ def read_table(name: str) -> Table:
         o |= {"context": common["config"]["context"], "dp": o["ranks"] // o["tp"] // o["pp"]}
         teraflops, seconds = o.pop("teraflops", None), o.pop("seconds", None)
         if teraflops is not None:
-            operations = operations_of(o, common["vocabulary"], common["again"])
+            is_again = "recompute" in common["config"]
+            operations = operations_of(o, common["vocabulary"], is_again)
             seconds = operations / o["ranks"] / (teraflops * 1e12)
         steps.append(Published(o, seconds))
     return _table(name, common, steps)
@@ -113,10 +119,10 @@ def _table(name: str, common: Mapping[str, Any], steps: list[Published]) -> Tabl
     return Table(name, common["title"], sheet._replace(**machine), common, steps)
 
 
-def operations_of(o: Mapping[str, int], vocabulary: int, again: str) -> float:
+def operations_of(o: Mapping[str, int], vocabulary: int, is_again: bool) -> float:
     """The operations of a step by the formula of Narayanan et al. (2021): 96 B s l h^2 (1 + s/6h +
     V/16lh), or 72 B s l h^2 (1 + s/6h + V/12lh) if nothing is recomputed."""
-    of_layers = (96 if again else 72) * o["layers"] * o["width"] ** 2
+    of_layers = (96 if is_again else 72) * o["layers"] * o["width"] ** 2
     of_layers *= 1 + o["context"] / (6 * o["width"])
     return float(o["batch"] * o["context"] * (of_layers + 6 * o["width"] * vocabulary))
 
@@ -134,7 +140,7 @@ class Row(NamedTuple):
 
 @cache
 def _on_paper(
-    model: str, config: tuple[tuple[str, Any], ...], vocabulary: int, again: str, machine: str
+    model: str, config: tuple[tuple[str, Any], ...], vocabulary: int, machine: str
 ) -> tuple[UncutModel, RooflineTimes]:
     """A GPT on paper, and the seconds of its units; these are the same for all layouts."""
     _, uncut = uncut_of(Config(model=model, **dict(config)), vocabulary)
@@ -143,7 +149,7 @@ def _on_paper(
     dtype = uncut.config.dtype
     by = sheet.machine(dtype)
     assert by.sheet is not None
-    return uncut, RooflineTimes(uncut.graph, by, dtype, by.sheet, again)
+    return uncut, RooflineTimes(uncut.graph, by, dtype, by.sheet)
 
 
 def on_a_machine(step: Published, table: Table) -> Row:
@@ -156,7 +162,6 @@ def on_a_machine(step: Published, table: Table) -> Row:
         f"gpt:{o['layers']}x{o['heads']}x{o['width']}",
         tuple(sorted(config.items())),
         common["vocabulary"],
-        common["again"],
         common["machine"]["name"],
     )
     nodes = max(o["ranks"] // sheet.ranks, 1)
