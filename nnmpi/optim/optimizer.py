@@ -157,6 +157,23 @@ class Optimizer:
             for p in self.parameters[i:j]:
                 p.storage.written = written
 
+    def add_state(self, name: str) -> Array:
+        """Adds a state array of zeros, which is saved and loaded with the others; returns it."""
+        self.sums = (*self.sums, name)
+        array = self._flat_state.add(name)
+        self._ranges_of = []
+        return array
+
+    def values(self) -> Iterator[tuple[slice, Operands]]:
+        """Yields the operands of all elements that this rank updates, each with its slice of a
+        state array."""
+        for at, p in zip(self._flat_state.starts, self.parameters, strict=False):
+            assert isinstance(p.store, FlatStore)
+            start, end = p.store.spans[p.index]
+            for x in p.store.updates(start, end, {}, at, 0):
+                yield slice(at, at + len(x.values)), x
+                at += len(x.values)
+
     # ---- state
 
     def state_dict(self) -> dict[str, np.ndarray]:

@@ -104,6 +104,20 @@ REFUSALS = (
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
     Refusal("overlap", "servers", OWN_SUM, NO_SERVERS),
     Refusal("progress", "servers", OWN_SUM, NO_SERVERS),
+    # local steps
+    *(
+        Refusal(option, "local steps", reason)
+        for option, reason in (
+            ("zero", "a replica along dp has all of its optimizer state"),
+            ("servers", "replicas average their parameters themselves"),
+            ("reproducible", "each replica makes steps of its own, so their number matters"),
+            ("pipedream", "its batches overlap, and replicas meet between two steps"),
+            ("verify", "replicas make steps of their own, unlike one rank"),
+            ("memory", "replicas are averaged in memory"),
+            ("plan", "a plan is for ranks that make their steps together"),
+            ("backup", "replicas differ until they are averaged"),
+        )
+    ),
     # axes other than dp
     *(Refusal(axis, "servers", WHOLE_MODEL, NO_SERVERS) for axis in AXES_BESIDE_DP),
     *(Refusal(axis, "slow_rank", SLOWING) for axis in AXES_BESIDE_DP),
@@ -165,6 +179,11 @@ NEEDS = (
     Requires("cut", "pp", "the model is cut between the ranks along pp"),
     Requires("vertical_sync", "schedule pipedream", "other schedules keep one version of weights"),
     Requires("staleness", "sync ssp", "bsp allows no staleness, asp any"),
+    Requires("every", "sync local", "in other modes ranks meet in every step"),
+    Requires("outer", "sync local", "only local steps have an outer optimizer"),
+    Requires("outer_lr", "sync local", "only local steps have an outer optimizer"),
+    Requires("outer_momentum", "outer nesterov", "sgd has no momentum there"),
+    Requires("outer_momentum", "sync local", "only local steps have an outer optimizer"),
     Requires("weight_decay_of", "weight_decay", "without it no parameter decays"),
     Requires("load_partial", "load", "it says how much of that file must match"),
     Requires("append", "log", "it says what to do with that file"),
@@ -260,6 +279,7 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "pipedream": lambda config, ranks: (
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
+    "local steps": lambda config, ranks: "sync local" if config.sync == "local" else "",
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "a layout": _chosen,
     "allreduce without halves": _without_halves,

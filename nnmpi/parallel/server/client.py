@@ -14,12 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
-from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
+from nnmpi.parallel.averaging.means import average_buffers
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
@@ -177,20 +176,3 @@ def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
             for load in loads:
                 yield state, load
                 state = state.next(len(loader))
-
-
-def average_buffers(comm: Comm, model: Module) -> None:
-    """Replaces floating-point buffers by their means over the ranks, added in the order of ranks.
-
-    Integer buffers, such as num_batches_tracked, stay as they are.
-    """
-    buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
-    if not buffers:
-        return
-    row = np.concatenate([backend.to_host(b).ravel() for b in buffers])
-    rows = np.empty((comm.size, row.size))
-    rows[comm.rank] = row
-    comm.all_gather(rows, "halving")
-    ends = np.cumsum([b.size for b in buffers])[:-1]
-    for buffer, mean in zip(buffers, np.split(rows.mean(0), ends), strict=True):
-        buffer[...] = backend.of(buffer).asarray(mean.reshape(buffer.shape), buffer.dtype)
