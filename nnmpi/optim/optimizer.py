@@ -51,6 +51,13 @@ class FlatRange(NamedTuple):
         return end == (self.i, self.store, self.start, self.group)
 
 
+class ReplicaState(NamedTuple):
+    """The state arrays that differ between replicas, which make steps of their own."""
+
+    replica: int  # the number of this one
+    names: tuple[str, ...]
+
+
 _FACTS = attrgetter("has_grad", "store")
 
 
@@ -63,9 +70,11 @@ class Optimizer:
         param_groups    the parameters in groups with their options, which may be changed
         parameters      the parameters of all groups
         sums            the names of the state arrays of a parameter
+        of_replica      the state arrays that other replicas have with other values, if any
     """
 
     lr = Option()
+    of_replica: ReplicaState | None = None
     takes_mixed = False
     """True if `_update` takes 16-bit gradients and `mixed`, with masters on the host.
 

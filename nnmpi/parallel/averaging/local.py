@@ -19,6 +19,7 @@ import numpy as np
 from nnmpi.data import Load
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
+from nnmpi.optim.optimizer import ReplicaState
 from nnmpi.parallel.averaging.means import ReplicaMean, average_buffers
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
@@ -48,6 +49,7 @@ class OuterOptimizer:
         self._mean = ReplicaMean(layout.axis["dp"], spec.task.on, optimizer)
         self._optimizer, self._dp = optimizer, layout.axis["dp"]
         self._model, self._algorithm = spec.part.model, spec.arrangement.algorithm
+        optimizer.of_replica = ReplicaState(self._dp.rank, optimizer.sums)
         if self._has_momentum:
             optimizer.add_state(MOMENTUM)
 
