@@ -25,6 +25,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import pipelined, replicas
 from nnmpi.parallel.step.executor import Executor, StepResult, StepState
+from nnmpi.parallel.step.last_round import LastRound
 from nnmpi.parallel.strategy import (
     Evaluation,
     ExecutorStrategy,
@@ -63,6 +64,8 @@ class OuterOptimizer:
         g = start - self._mean.values()
         with waiting("sums"):
             self._mean.of(g, self._algorithm)
+            average_buffers(self._dp, self._model)
+        # no message from here on: a rank that is lost leaves the others with equal values
         if self._has_momentum:
             m = self._optimizer.state[MOMENTUM]
             m *= self._mu
@@ -70,17 +73,22 @@ class OuterOptimizer:
             g += self._mu * m
         start -= self._lr * g
         self._mean.assign(start)
-        average_buffers(self._dp, self._model)
 
 
 class LocalSteps:
     """The steps of a replica, yielded a round at a time: sums over all replicas."""
 
     def __init__(
-        self, executor: Executor, outer: OuterOptimizer, layout: Layout, spec: TrainSpec
+        self,
+        executor: Executor,
+        outer: OuterOptimizer,
+        layout: Layout,
+        spec: TrainSpec,
+        last: LastRound | None = None,
     ) -> None:
         self._executor, self._outer, self._dp = executor, outer, layout.axis["dp"]
         self._every, self._steps = spec.arrangement.config.every, spec.control.steps
+        self.last = last
 
     def steps(
         self, loads: Iterable[Load], start: StepState, batches: int
@@ -92,6 +100,8 @@ class LocalSteps:
         for number, load in enumerate(islice(loads, count), 1):
             if not made:
                 self._outer.begin()
+                if self.last is not None:
+                    self.last.begin()
             made.append(self.alone(load, state, batches))
             divisors.append(load.divisor)
             state = made[-1].state
@@ -112,6 +122,8 @@ class LocalSteps:
         with waiting("agree"):
             self._dp.all_reduce(row, "doubling")
         self._outer.step()
+        if self.last is not None:
+            self.last.end(last.state.step)
         loss, request, skipped = row.tolist()
         samples = sum(result.samples for result in made)
         return StepResult(last.state, samples, divisor, loss, request, not skipped)
@@ -121,7 +133,8 @@ def local(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
     """Returns the strategy of local steps, in which each rank along dp has a replica, or a part of
     one; every rank calls it."""
     parts, optimizer, rounds, executor = _rounds(layout, spec)
-    return ExecutorStrategy(parts, rounds.steps, executor.evaluate, optimizer, layout, spec)
+    run = rounds.steps, executor.evaluate
+    return ExecutorStrategy(parts, *run, optimizer, layout, spec, rounds.last)
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
@@ -150,4 +163,5 @@ def _rounds(
     apply = update_of(parts.store, optimizer, layout, spec).apply
     executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
     outer = OuterOptimizer(layout, spec, optimizer)
-    return parts, optimizer, LocalSteps(executor, outer, layout, spec), executor
+    last = LastRound(optimizer, spec.part.model) if layout.all.fault_tolerant else None
+    return parts, optimizer, LocalSteps(executor, outer, layout, spec, last), executor

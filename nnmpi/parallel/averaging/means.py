@@ -29,7 +29,7 @@ class ReplicaMean:
     def of(self, row: Array, algorithm: str) -> None:
         """Replaces a flat array by its mean over the replicas."""
         if self._comm.size > 1:
-            wire_of(self._comm, self._on).all_reduce(row, algorithm)
+            wire_of(self._comm, self._on).start(row, algorithm).wait()
             row /= self._comm.size
 
     def assign(self, row: Array) -> None:

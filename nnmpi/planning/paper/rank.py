@@ -1,6 +1,7 @@
 """A rank on paper: its store, optimizer, gradient sums and executor, built as a run builds them,
 and from them what it holds between steps and sends in a step."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
@@ -141,7 +142,14 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
         paper_rank.state.log.clear()
         paper_rank.run(load, StepState(number, 0, number), 1 << 30)
         paper_rank.store.wait()
-    return PaperStep(paper_rank.state.log.exchanges(), _held(a, paper_rank))
+    exchanges = paper_rank.state.log.exchanges()
+    if a.config.sync == "local":  # a round of one step was executed
+        others = a.mesh.group(rank, "dp")
+        exchanges["dp"] = [
+            each._replace(every=a.config.every if each.group == others else 1)
+            for each in exchanges.get("dp", ())
+        ]
+    return PaperStep(exchanges, _held(a, paper_rank))
 
 
 def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
@@ -153,6 +161,8 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
         windows -= values + gradients
     optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
     slots = store.slot_bytes() + paper_rank.state.wide_terms
+    if a.config.sync == "local":  # the values at the start of a round, and their changes
+        slots += 2 * (masters or values)
     return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)
 
 
@@ -185,5 +195,8 @@ def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
-    """The bytes and messages that a rank sends in these exchanges."""
-    return sum((sent(a, each, rank) for each in exchanges), Traffic())
+    """The bytes and messages that a rank sends in these exchanges, in a step on average."""
+    totals = defaultdict[int, Traffic](Traffic)
+    for each in exchanges:
+        totals[each.every] += sent(a, each, rank)
+    return sum((total.over(steps) for steps, total in totals.items()), Traffic())
