@@ -104,18 +104,19 @@ def verified(options: argparse.Namespace) -> CommandOutput:
 def exported(options: argparse.Namespace) -> CommandOutput:
     """The output of `export`: writes a checkpoint's model to a file or folder, and says what was
     written."""
-    newest, remedy = None, ""
+    newest = None
     if options.step is not None:
         folder = _chosen(options)
     elif newest := newest_of(Path(options.directory), {}):
-        folder, remedy = newest.folder, "; choose another step with --step"
+        folder = newest.folder
     else:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")
     try:
         checkpoint = newest or StoredCheckpoint(folder, read_manifest(folder))
         files = export(checkpoint, options.out, options.optimizer)
     except DamagedError as error:
-        raise ValueError(f"cannot export {shown(folder)}: {error}{remedy}") from None
+        remedy = "choose another step with --step"
+        raise ValueError(f"cannot export {shown(folder)}: {error}; {remedy}") from None
     text = f"step {checkpoint.step} to {' and '.join(map(shown, files))}"
     passed_over = [f"{line}\n" for line in checkpoint.passed_over]
     value = {"step": checkpoint.step, "files": files, "passed_over": [*checkpoint.passed_over]}

@@ -11,8 +11,8 @@ from nnmpi.run.text.generate_command import main
 
 if __name__ != "__main__":
     raise ImportError(
-        "nnmpi.generate is a function, by `from nnmpi import generate`; the command of that name "
-        "is started by python -m nnmpi.generate"
+        "nnmpi.generate is a function: write `from nnmpi import generate`, or start the command of "
+        "that name by python -m nnmpi.generate"
     )
 
 sys.exit(ended(main()))

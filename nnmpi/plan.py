@@ -14,16 +14,10 @@ from nnmpi.options.config import TRAINED, Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import size
 from nnmpi.planning.drawing import as_svg
-from nnmpi.run.dry_run import BOTH, add_vocabulary
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
-from nnmpi.run.planning.planning import (
-    SUMS,
-    PlanRequest,
-    machine_on_paper,
-    on_paper,
-    search,
-)
+from nnmpi.run.planning.paper import BOTH, add_vocabulary, machine_on_paper
+from nnmpi.run.planning.planning import SUMS, PlanRequest, on_paper, search
 from nnmpi.run.planning.report import as_event, as_text, as_toml
 
 CLUSTER = ("ranks", "nodes", "memory", "machine", "vocabulary")

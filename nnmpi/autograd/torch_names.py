@@ -175,16 +175,9 @@ class TorchNames(TensorBase):
 
     abs = method_of(elementwise.absolute)
     neg = method_of(elementwise.negative)
-    exp, log, sqrt = (
-        method_of(elementwise.exp),
-        method_of(elementwise.log),
-        method_of(elementwise.sqrt),
-    )
-    sin, cos, tanh = (
-        method_of(elementwise.sin),
-        method_of(elementwise.cos),
-        method_of(elementwise.tanh),
-    )
+    exp, log = method_of(elementwise.exp), method_of(elementwise.log)
+    sqrt, tanh = method_of(elementwise.sqrt), method_of(elementwise.tanh)
+    sin, cos = method_of(elementwise.sin), method_of(elementwise.cos)
     sigmoid, relu = method_of(elementwise.sigmoid), method_of(elementwise.relu)
     softmax, log_softmax = along(softmax.softmax), along(softmax.log_softmax)
     add, sub = method_of(elementwise.add), method_of(elementwise.subtract)
@@ -196,11 +189,8 @@ class TorchNames(TensorBase):
     eq, ne = method_of(logic.equal), method_of(logic.not_equal)
     lt, le = method_of(logic.less), method_of(logic.less_equal)
     gt, ge = method_of(logic.greater), method_of(logic.greater_equal)
-    isnan, isinf, isfinite = (
-        method_of(logic.isnan),
-        method_of(logic.isinf),
-        method_of(logic.isfinite),
-    )
+    isnan, isinf = method_of(logic.isnan), method_of(logic.isinf)
+    isfinite = method_of(logic.isfinite)
     argmin = reduction(logic.argmin)
     amax, amin = reduction(reduce.max), reduction(reduce.min)
     clone = method_of(shape.copy)

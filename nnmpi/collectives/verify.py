@@ -252,7 +252,8 @@ def _check_end(have: Held, claim: Claim, sums: Expressions) -> None:
             other, theirs = first.setdefault(c, (r, held))
             if theirs != held:
                 raise PlanError(
-                    f"at the end: ranks {other} and {r} sum chunk {c} in different orders"
+                    f"at the end: ranks {other} and {r} sum chunk {c} in different orders; let one "
+                    "rank add it up, and send the sum to the others"
                 )
 
 

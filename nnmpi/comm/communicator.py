@@ -4,7 +4,7 @@ import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 from numpy import ndarray
@@ -328,7 +328,7 @@ class Comm:
         with self._progress.log.during(self._calls.log("shrink")):
             return Comm(self._progress.shrink(), "world", self._progress)
 
-    def abort(self, message: str, status: int = 1) -> None:
+    def abort(self, message: str, status: int = 1) -> NoReturn:
         """Prints a message and ends all ranks of the job; MPI processes get the exit status."""
         self._transport.abort(message, status)
 

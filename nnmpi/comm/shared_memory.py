@@ -86,7 +86,7 @@ class NodeMemory:
         self._calls, self._window = calls, calls.transport.window(nbytes if first else 0)
         memory = self._window.segments[0][:nbytes]
         if first:
-            memory[...] = 0  # allocates the pages now: a later page fault without room is a SIGBUS
+            memory[...] = 0  # MPI promises no zeros; before Linux 5.14 this allocates the pages
         self.array: Array = memory.view(dtype)
 
     def barrier(self) -> None:

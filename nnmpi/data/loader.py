@@ -142,14 +142,6 @@ class Loader:
         copied = sum(array.size for array in arrays(x) if not is_index(array))
         small = copied * self.dtype.itemsize <= SMALL
         self.standardised: Inputs | None = self.standardiser.apply(x, self.dtype) if small else None
-        self._ready: Callable[[np.ndarray], Inputs] | None = None  # gathers rows of the copy
-        if self.standardised is not None:
-            rows = (
-                partial(self.standardised.take, axis=0)
-                if isinstance(self.standardised, np.ndarray)
-                else None
-            )
-            self._ready = rows or partial(take, self.standardised)
         self.prefetch = 0 if small else prefetch
 
     def __len__(self) -> int:
@@ -169,8 +161,8 @@ class Loader:
     def gather(self, rows: np.ndarray, want: Fields = X_AND_Y, epoch: int | None = None) -> Batch:
         """The batch of the given rows, in new arrays; augmented if an epoch is given."""
         wanted = rows if want.x else rows[:0]
-        if self._ready is not None:
-            x = self._ready(wanted)
+        if self.standardised is not None:
+            x = take(self.standardised, wanted)
         else:
             x = self.standardiser.apply(take(self.split.x, wanted), self.dtype)
         if self.augment and epoch is not None and isinstance(x, np.ndarray):

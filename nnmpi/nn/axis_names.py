@@ -20,11 +20,7 @@ from nnmpi.nn.module import Module
 IMAGES = ("batch", "channels", "rows", "columns")
 SEQUENCES = ("batch", "length", "channels")
 BY_AXES = {2: ("batch", "channels"), 3: SEQUENCES, 4: IMAGES}
-LAST: Mapping[type[Module], str] = {
-    Linear: "channels",
-    SelfAttention: "heads",
-    Router: "experts",
-}
+LAST: Mapping[type[Module], str] = {Linear: "channels", SelfAttention: "heads", Router: "experts"}
 """The name of the last axis of the output, by layer; the other names are those of the input."""
 
 

@@ -18,9 +18,7 @@ from nnmpi.arrays.kernels import Result
 from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, as_tensor, functional, method_functions
 from nnmpi.autograd.functional import as_tensors
-from nnmpi.autograd.functional import (
-    scaled_dot_product_attention as scaled_dot_product_attention,
-)
+from nnmpi.autograd.functional import scaled_dot_product_attention as scaled_dot_product_attention
 from nnmpi.autograd.ops import activations, conv, lookup, norm
 from nnmpi.autograd.ops import linear as linear_op
 from nnmpi.autograd.recording import recording

@@ -24,13 +24,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.autograd import on_host
 from nnmpi.nn.hooks import Hooked
 from nnmpi.nn.parameter import Parameter, clear_gradients
-from nnmpi.nn.passes import (
-    LOCAL,
-    UNTRACKED,
-    Pass,
-    combined_buffers,
-    current_pass,
-)
+from nnmpi.nn.passes import LOCAL, UNTRACKED, Pass, combined_buffers, current_pass
 from nnmpi.nn.place import Place
 from nnmpi.nn.registries import Registries
 from nnmpi.nn.seeding import SeedState, refuse_late_seed
@@ -61,10 +55,8 @@ class Module(Hooked, Registries):
         raise TypeError(f"{type(self).__name__} does not define forward")
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        current, forward = (
-            current_pass.get(),
-            self.forward_with_hooks if self._hooks else self.forward,
-        )
+        current = current_pass.get()
+        forward = self.forward_with_hooks if self._hooks else self.forward
         if current is not None:
             if current.around is not None:
                 forward = partial(current.around, self, forward)

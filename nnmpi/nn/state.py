@@ -156,10 +156,7 @@ def load_into(
 
 
 def check_state(
-    names: Iterable[str],
-    values: Mapping[str, Any],
-    places: Sequence[Place],
-    owner: str = "model",
+    names: Iterable[str], values: Mapping[str, Any], places: Sequence[Place], owner: str = "model"
 ) -> None:
     """Raises ValueError unless `names` are those of the places, and the values have their shapes.
 

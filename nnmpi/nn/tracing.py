@@ -25,17 +25,7 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.axis_names import with_names
-from nnmpi.nn.graph import (
-    Arguments,
-    Axis,
-    Call,
-    Edge,
-    Graph,
-    Node,
-    SampleCount,
-    edges_of,
-    mapped,
-)
+from nnmpi.nn.graph import Arguments, Axis, Call, Edge, Graph, Node, SampleCount, edges_of, mapped
 from nnmpi.nn.graph_recorder import STEPS, WRITES, ConflictError, GraphRecorder, note_untraceable
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter, inverse

@@ -145,8 +145,8 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(spec: str) -> float:
-    """Parses `90`, `90s`, `30m`, `1.5h` or `2d`; returns seconds."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", spec)
+    """Parses `90`, `90s`, `30m`, `1.5h`, `1e4h` or `2d`; returns seconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)([smhd]?)", spec)
     seconds = float(match[1]) * SECONDS[match[2] or "s"] if match else 0.0
     if not 0 < seconds < math.inf:
         raise ValueError(

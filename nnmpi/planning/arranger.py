@@ -137,11 +137,9 @@ class Arranger:
     def without_parameters(self, candidate: Candidate) -> Arrangement:
         """The arrangement of a layout in which only the last rank is described, without parameters:
         enough for the exchanges within its passes."""
-        config, sharding, division = (
-            self.config(candidate),
-            self.sharding(candidate),
-            self.division(candidate),
-        )
+        config = self.config(candidate)
+        sharding = self.sharding(candidate)
+        division = self.division(candidate)
         mesh, stages = mesh_of(config, self.cluster.size), range(len(division.stages))
         rank_models = {(candidate.pp - 1, candidate.tp - 1): RankModel(tuple(stages), (), ())}
         return Arrangement(

@@ -143,10 +143,8 @@ class LowerBounds:
     def _fixed_seconds(self, candidate: Candidate) -> float:
         """The seconds of the optimizer, and of what belongs to no unit and no exchange. Replicas
         share the update if ZeRO divides parameters, or if they share the memory of one node."""
-        machine, parts = (
-            self._costs.machine,
-            candidate.replicas if candidate.zero or self._is_near(candidate) else 1,
-        )
+        machine = self._costs.machine
+        parts = candidate.replicas if candidate.zero or self._is_near(candidate) else 1
         numbers = self._most_elements(candidate) / parts
         update = numbers * machine.updates[self._arranger.plain.optimizer]
         return update + machine.step + self._count(candidate) * machine.micro_batch / candidate.pp

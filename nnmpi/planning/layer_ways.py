@@ -65,10 +65,8 @@ class LayerWays:
         if self._of_positions:
             return ""
         prices = _Prices(self._arranger.without_parameters(plain), self._costs, plain)
-        sharding, usual = (
-            self._arranger.fastest_ways(plain, prices.seconds),
-            self._arranger.sharding(plain),
-        )
+        sharding = self._arranger.fastest_ways(plain, prices.seconds)
+        usual = self._arranger.sharding(plain)
         is_dp, nodes = {*sharding.ways.values()} <= {"samples"}, self._arranger.graph.nodes
         if is_dp or sharding.ways == usual.ways:
             return ""

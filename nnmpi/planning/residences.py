@@ -47,18 +47,16 @@ PART = 4
 class StepBytes(NamedTuple):
     """The bytes that a rank needs in a step.
 
-    fixed    held between steps
+    fixed    held between steps, and the input
     state    of these, optimizer state that may be on disk
-    samples  of the input
     units    for each unit, what it keeps and of it its input
     model    what can be on disk if the model is, or None
     values   trained parameters that each unit uses
     """
 
-    fixed: int
+    fixed: float
     state: int
-    samples: float
-    units: tuple[tuple[float, float], ...]
+    units: Sequence[tuple[float, float]]
     model: ModelOnDisk | None
     values: tuple[float, ...]  # of each unit
 
@@ -80,39 +78,22 @@ def within_memory(
         return a
     # every rank has to choose the same placement, so it is made for the rank that needs most
     units = joined(a.graph, partition.units(a.graph))
-    needs = all_or_none(comm, lambda: _needs(a, rank, units))
-    of_all = gather_objects(comm, needs)
-    fixed = max(need.fixed + need.samples for need in of_all)
-    nbytes = np.max([need.units for need in of_all], axis=0).tolist()
-    state = min(need.state for need in of_all)
-    longest, model_on_disk = max(kept_bytes for kept_bytes, _ in nbytes), of_all[0].model
-    least = min(
-        max(fixed - state + longest, fixed),
-        fixed - model_on_disk.saved + longest if model_on_disk else math.inf,
+    of_all = gather_objects(comm, all_or_none(comm, lambda: _needs(a, rank, units)))
+    needs = of_all[0]._replace(
+        fixed=max(need.fixed for need in of_all),
+        state=min(need.state for need in of_all),
+        units=np.max([need.units for need in of_all], axis=0).tolist(),
     )
-
-    def check() -> None:
-        if least > limit:
-            raise ValueError(
-                f"memory {a.config.memory} is not enough: a step needs {amount(needed)} per rank, "
-                f"or {amount(least)} with as much as possible on disk: use --memory "
-                f"{_rounded(least)} or more, or more --micro-batches"
-            )
-        arena.check()
-
-    all_or_none(comm, check)
+    all_or_none(comm, lambda: _check(a.config.memory, limit, needed, needs))
     longest_file = min(gather_objects(comm, _longest_file(a)))
-    _check_disk(
-        a,
-        longest_file,
-        max(file_bytes(sum(kept_bytes for kept_bytes, _ in nbytes), 0), arena.MEASURED),
-    )
-    loads, disk = _measured(a, comm, model, gather, on, units, nbytes)
+    kept_bytes = sum(nbytes for nbytes, _ in needs.units)
+    _check_disk(a, longest_file, max(file_bytes(kept_bytes, 0), arena.MEASURED))
+    loads, disk = _measured(a, comm, model, gather, on, units, needs.units)
 
     def cut() -> Arrangement:
-        room = limit - fixed
-        kept = _choices(units, loads, room, disk, state)
-        streamed = _with_model(units, loads, room, disk, of_all[0])
+        room = limit - needs.fixed
+        kept = _choices(units, loads, room, disk, needs.state)
+        streamed = _with_model(units, loads, room, disk, needs)
         by_file = {r: file_bytes(r.activations, r.in_file) for r in (*kept, *streamed)}
         _check_disk(a, longest_file, min(by_file.values()))
         fitting = (r for r, nbytes in by_file.items() if nbytes <= longest_file)
@@ -124,12 +105,23 @@ def within_memory(
     return all_or_none(comm, cut)
 
 
+def _check(memory: str | None, limit: float, needed: float, needs: StepBytes) -> None:
+    """Raises ValueError if a step does not fit into `limit` even with as much as possible on disk,
+    or if this machine cannot swap."""
+    fixed, longest = needs.fixed, max(nbytes for nbytes, _ in needs.units)
+    streamed = fixed - needs.model.saved + longest if needs.model else math.inf
+    least = min(max(fixed - needs.state + longest, fixed), streamed)
+    if least > limit:
+        raise ValueError(
+            f"memory {memory} is not enough: a step needs {amount(needed)} per rank, or "
+            f"{amount(least)} with as much as possible on disk: use --memory "
+            f"{-(-least // 10**6):.0f}MB or more, or more --micro-batches"
+        )
+    arena.check()
+
+
 def _choices(
-    units: Sequence[Unit],
-    loads: tuple[UnitLoad, ...],
-    memory: float,
-    disk: Disk,
-    state: float,
+    units: Sequence[Unit], loads: tuple[UnitLoad, ...], memory: float, disk: Disk, state: float
 ) -> Iterator[Residences]:
     """Yields the best placements of activations: with the optimizer state in memory, and with it on
     disk between updates."""
@@ -142,11 +134,7 @@ def _choices(
 
 
 def _with_model(
-    units: Sequence[Unit],
-    loads: Sequence[UnitLoad],
-    memory: float,
-    disk: Disk,
-    needs: StepBytes,
+    units: Sequence[Unit], loads: Sequence[UnitLoad], memory: float, disk: Disk, needs: StepBytes
 ) -> Iterator[Residences]:
     """Yields the best placement of activations with the whole model on disk, if it can be there."""
     if (model := needs.model) is None:
@@ -167,9 +155,8 @@ def _needs(a: Arrangement, rank: int, units: Sequence[Unit]) -> StepBytes:
     may_move = not (a.is_mixed or a.cluster.survives)
     values = _values(a, rank, units)
     return StepBytes(
-        held.total,
+        held.total + pass_bytes(a, rank, 0, samples).enters,
         held.optimizer * may_move,
-        pass_bytes(a, rank, 0, samples).enters,
         tuple(kept),
         _model(a, rank, held, values) if may_move and a.store.has_pages else None,
         values,
@@ -221,13 +208,11 @@ def _measured(
 
     comm.barrier()
     disks, times = zip(*gather_objects(comm, all_or_none(comm, measure)), strict=True)
-    write, read = (min(getattr(disk, name) for disk in disks) for name in ("write", "read"))
+    write, read, paging, touch = zip(*disks, strict=True)
     slowest = np.max(times, axis=0).tolist()
-    loads = (
-        UnitLoad(f, b, kept, enters) for (f, b), (kept, enters) in zip(slowest, nbytes, strict=True)
-    )
-    paging, touch = (max(getattr(disk, name) for disk in disks) for name in ("paging", "touch"))
-    return tuple(loads), Disk(write, read, paging, touch)
+    rows = zip(slowest, nbytes, strict=True)
+    loads = tuple(UnitLoad(f, b, kept, enters) for (f, b), (kept, enters) in rows)
+    return loads, Disk(min(write), min(read), max(paging), max(touch))
 
 
 def _longest_file(a: Arrangement) -> float:
@@ -249,8 +234,3 @@ def _check_disk(a: Arrangement, longest: float, nbytes: int) -> None:
             f"{amount(nbytes)} each, and the folder of TMPDIR has {amount(longest * ranks)} free: "
             "make room, or set TMPDIR to a folder on a larger disk"
         )
-
-
-def _rounded(nbytes: float) -> str:
-    """A number of bytes as --memory takes it, rounded up to MB."""
-    return f"{-(-nbytes // 10**6):.0f}MB"

@@ -217,11 +217,9 @@ class Searcher:
     def _planned(self, candidate: Candidate) -> PricedLayout:
         """A layout that is known to be possible, with its time and memory."""
         if candidate not in self._found:
-            time, nbytes, a = (
-                self._time(candidate),
-                self._sized(candidate),
-                self._arranged(candidate),
-            )
+            time = self._time(candidate)
+            nbytes = self._sized(candidate)
+            a = self._arranged(candidate)
             assert time is not None
             assert nbytes is not None
             assert a is not None

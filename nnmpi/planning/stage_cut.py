@@ -129,10 +129,8 @@ def measured_stages(
     model_units, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
     if count == 1:
         return MeasuredStages(divide(graph, model_units, (), 1))
-    samples, begins = (
-        measured_samples(config, layout.batch.size),
-        tuple(u.first for u in model_units),
-    )
+    samples = measured_samples(config, layout.batch.size)
+    begins = tuple(u.first for u in model_units)
 
     def measure() -> UnitCosts:  # on rank 0, and on the ranks that divide layers with it
         if layout.batch.rank or layout.axis["pp"].rank:

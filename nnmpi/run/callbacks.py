@@ -174,21 +174,15 @@ class Settings:
                 values[f"{name} of group {i} of the optimizer"] = repr(value)
         values[SCHEDULE] = repr(factors)
         values["parameters that add_param_group has added"] = str(added)
-        ranks: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        first = defaultdict[str, dict[str, str]](dict)  # by setting and value, the first rank
         for rank, of_rank in enumerate(gather_objects(comm, values)):
             for setting, value in of_rank.items():
-                ranks[setting][value].append(rank)
-        for setting, sides in ranks.items():
-            if len(sides) > 1:
-                differing = " and ".join(map(_as_text, sides.values()))
+                first[setting].setdefault(value, str(rank))
+        for setting, of_values in first.items():
+            if len(of_values) > 1:
+                differing = " and ".join(of_values.values())
                 remedy = "return the same" if setting == SCHEDULE else "set the same value"
                 where = "" if setting == SCHEDULE else when
                 raise AgreedError(
                     f"ranks {differing} differ in {setting}: {remedy} on all ranks{where}"
                 )
-
-
-def _as_text(ranks: Iterable[int]) -> str:
-    """The rank numbers as text; of more than two, the first two."""
-    first, *rest = ranks
-    return f"{first}" if not rest else f"{first}, {rest[0]}{', ...' if rest[1:] else ''}"

@@ -23,14 +23,12 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.model.parts import ModelPart
-from nnmpi.parallel.tensor.constraints import WayPrice
-from nnmpi.parallel.tensor.sharding import Sharding
-from nnmpi.planning.arranger import Arranger
-from nnmpi.planning.described import description_named, machine_named, model_times
-from nnmpi.planning.exchange_time import ExchangeTimes, with_fastest_sum
+from nnmpi.planning.exchange_time import with_fastest_sum
+from nnmpi.planning.machine import Machine
 from nnmpi.planning.residences import within_memory
-from nnmpi.planning.step_time import CostModel, step_time
-from nnmpi.run.setup.cutting import UncutModel, on_paper, sharding_of, uncut, uncut_of
+from nnmpi.planning.step_time import step_time
+from nnmpi.run.planning.paper import BOTH, add_vocabulary, cost_models, machine_on_paper
+from nnmpi.run.setup.cutting import UncutModel, on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.start_events import layout_event, moves_event
 from nnmpi.sim.drawing.tables import amount, duration, plural
@@ -39,9 +37,6 @@ HELP = "what each rank of a run holds and sends"
 
 GROUPS = ("model", "data", "training", "layout", "pipeline", "reduce", "sync", "equality")
 
-BOTH = "--vocabulary takes the place of --data: give one of them"
-
-MOST_RANKS = 1 << 20
 MOST_MOVED = 256  # ranks; the time to find moves grows with their square
 
 
@@ -79,14 +74,6 @@ def dry_run(setup: Setup, comm: Comm) -> Event:
         "epochs": -(-setup.steps // steps),
         "steps_per_epoch": steps,
     }
-
-
-def add_vocabulary(group: Any) -> None:
-    """Adds --vocabulary, which plans take too."""
-    group.add_argument(
-        "--vocabulary", type=int, default=None, metavar="N",
-        help="instead of --data: windows of --context tokens, of a vocabulary of N",
-    )  # fmt: skip
 
 
 def add_options(p: argparse.ArgumentParser) -> None:
@@ -133,19 +120,14 @@ def run(given: argparse.Namespace) -> Any:
     """The output of `simulate layout`, as text or as an event."""
     if given.vocabulary is not None and hasattr(given, "data"):
         raise ValueError(BOTH)
-    config, cluster = _requested(given)
-    strategies.check(config, cluster.size)
+    config, cluster, machine = _requested(given)
     model, known = uncut_of(config, given.vocabulary)
-    costs = given.machine and _costs(known, cluster, given.machine)
-    new = _arranged(known, cluster, costs)
-    event, layouts = (
-        {**layout_event(new), **(_on_machine(new, costs) if costs else {})},
-        {f"{config.model} on {plural(new.ranks, 'rank')}": new},
-    )
+    new, seconds = _arranged(known, cluster, machine)
+    event = {**layout_event(new), **seconds}
+    layouts = {f"{config.model} on {plural(new.ranks, 'rank')}": new}
     if given.before is not None:
-        other, old_cluster = _requested(_old_options(given))
-        strategies.check(other, old_cluster.size)
-        old = _arranged(known._replace(config=other), old_cluster, costs)
+        other, old_cluster, machine = _requested(_old_options(given))
+        old, _ = _arranged(known._replace(config=other), old_cluster, machine)
         event["moves"] = moves_event(old, new, model)
         layouts = {f"{config.model} on {plural(old.ranks, 'rank')}, before": old, **layouts}
     if given.svg:
@@ -153,38 +135,20 @@ def run(given: argparse.Namespace) -> Any:
     return event if given.json else as_text(event)
 
 
-def _costs(uncut: UncutModel, cluster: Cluster, name: str) -> CostModel:
-    """The times of a model on the machine of --machine."""
-    config = uncut.config
-    machine = machine_named(name, config.dtype, config.momentum)
-    if config.optimizer not in machine.updates:
-        most = max(machine.updates.values())
-        machine = machine._replace(updates={**machine.updates, config.optimizer: most})
-    times = model_times(uncut.graph, machine, config.dtype)
-    return CostModel(machine, times, ExchangeTimes(machine, cluster))
-
-
-def _arranged(uncut: UncutModel, cluster: Cluster, costs: CostModel | None) -> Arrangement:
+def _arranged(
+    uncut: UncutModel, cluster: Cluster, machine: Machine | None
+) -> tuple[Arrangement, Event]:
     """The arrangement of a layout; on a machine, with the cut and the all-reduce that a plan for it
-    would have."""
-    if costs is None:
-        return on_paper(uncut, cluster)
-
-    def cut(config: Config, price: WayPrice | None = None) -> Sharding:
-        return sharding_of(uncut._replace(config=config, price=price))
-
-    arranger = Arranger(uncut.config, cluster, uncut.graph, costs.model, strategies.check, cut)
-    exchanges = ExchangeTimes(costs.machine, cluster)
-    return with_fastest_sum(arranger.arranged_by(uncut.config), exchanges)
-
-
-def _on_machine(a: Arrangement, costs: CostModel) -> Event:
-    """The predicted seconds of a step on a machine, with a note of them."""
-    machine, time = costs.machine, step_time(a, costs)
+    would have, and with the predicted seconds of a step."""
+    if machine is None:
+        return on_paper(uncut, cluster), {}
+    arranger, costs = cost_models(uncut, cluster, machine)
+    a = with_fastest_sum(arranger.arranged_by(uncut.config), costs.exchanges)
+    time = step_time(a, costs)
     terms = ", ".join(f"{term} {duration(t)}" for term, t in time._asdict().items() if t)
     memory = "" if machine.sheet is None else f"; a rank has {amount(machine.sheet.memory)}"
     note = f"a step takes {duration(time.seconds)} on {machine.cpu}: {terms}{memory}"
-    return {"seconds": time.seconds, **time._asdict(), "notes": [*a.graph.notes, note]}
+    return a, {"seconds": time.seconds, **time._asdict(), "notes": [*a.graph.notes, note]}
 
 
 def _old_options(given: argparse.Namespace) -> argparse.Namespace:
@@ -204,28 +168,17 @@ def _old_options(given: argparse.Namespace) -> argparse.Namespace:
     return argparse.Namespace(**{**kept, **vars(old)})
 
 
-def _requested(given: argparse.Namespace) -> tuple[Config, Cluster]:
-    """The config and the cluster that these options describe."""
+def _requested(given: argparse.Namespace) -> tuple[Config, Cluster, Machine | None]:
+    """The config, the cluster and the machine, if one is named, that these options describe."""
     known = {"backup", *(option.name for option in options(GROUPS))}
     requested = {name: value for name, value in vars(given).items() if name in known}
     config = Config(**cli.with_layout(requested))
-    described = given.machine and description_named(given.machine)
-    nodes = given.nodes
-    if nodes is None:
-        nodes = -(-given.ranks // described.ranks) if described else 1
-    check_cluster(given.ranks, nodes)
-    device = described.device if described else config.device
-    return config, _surviving(config, Cluster.on_paper(given.ranks, nodes, device))
+    machine, nodes, device = machine_on_paper(given.machine, given.ranks, given.nodes, config)
+    cluster = _surviving(config, Cluster.on_paper(given.ranks, nodes, device))
+    strategies.check(config, cluster.size)
+    return config, cluster, None if given.machine is None else machine
 
 
 def _surviving(config: Config, cluster: Cluster) -> Cluster:
     """The cluster, as one whose job survives the loss of ranks if backups are asked for."""
     return cluster._replace(survives=cluster.survives or config.backup is not None)
-
-
-def check_cluster(ranks: int, nodes: int) -> None:
-    """Raises ValueError unless so many ranks on so many nodes can be arranged on paper."""
-    if not 1 <= ranks <= MOST_RANKS:
-        raise ValueError(f"ranks {ranks} must be from 1 to {MOST_RANKS:,}")
-    if not 1 <= nodes <= ranks:
-        raise ValueError(f"nodes {nodes} must be from 1 to {ranks}, the number of ranks")

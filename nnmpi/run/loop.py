@@ -5,6 +5,7 @@
 It reads `trainer.session` each time, because a callback may end the session and open another.
 """
 
+from collections.abc import Iterable
 from contextlib import closing
 
 import numpy as np
@@ -14,6 +15,7 @@ from nnmpi.io.output import Event
 from nnmpi.io.output.pace import measured
 from nnmpi.metrics import Sums, mean
 from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import ends
 from nnmpi.run.following import StepHook, after_step, call, compare_settings
@@ -59,12 +61,8 @@ def _epoch(trainer: Training) -> None:
     else:
         run.pace.start()
     try:
-        if (result := run.last) is not None:  # a loss interrupted the work after this step
-            loss = mean(result.loss, result.divisor)
-            ends.check_finite(trainer.session, "loss", loss, run.state.step)
-            for follow in after_step(trainer):
-                follow(result, loss)
-            run.pace.resume()
+        if run.last is not None:  # a loss interrupted the work after this step
+            _follow(trainer, after_step(trainer), run.last)
         while sessions != run.sessions and not run.epoch_is_over:
             sessions = run.sessions
             _steps(trainer, [*after_step(trainer)])
@@ -84,16 +82,22 @@ def _steps(trainer: Training, following: list[StepHook]) -> None:
         run.phase = StepPhase.COMPUTING
         for result in steps:
             run.phase = StepPhase.BETWEEN_STEPS
-            loss = mean(result.loss, result.divisor)
-            ends.check_finite(trainer.session, "loss", loss, result.state.step)
-            run.count_step(result)
-            for follow in following:
-                follow(result, loss)
-            run.pace.resume()
+            _follow(trainer, following, result)
             if run.is_over and not result.is_followed:
                 break
             run.phase = StepPhase.COMPUTING
     run.phase = StepPhase.BETWEEN_STEPS
+
+
+def _follow(trainer: Training, following: Iterable[StepHook], result: StepResult) -> None:
+    """Counts a step that was made, and does the work that follows it."""
+    run, loss = trainer.run, mean(result.loss, result.divisor)
+    ends.check_finite(trainer.session, "loss", loss, result.state.step)
+    if result is not run.last:  # otherwise it is counted already
+        run.count_step(result)
+    for follow in following:
+        follow(result, loss)
+    run.pace.resume()
 
 
 def _evaluate(trainer: Training, train: Sums) -> None:

@@ -26,7 +26,6 @@ from nnmpi.collectives.price import Link
 from nnmpi.collectives.step import Collective
 from nnmpi.comm import Comm, NoRoomError, OtherRankError, comm_self
 from nnmpi.comm.allreduce.autotune import fits
-from nnmpi.comm.shared_memory import SharedBuffer
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.division import work
@@ -178,7 +177,9 @@ def _sums(comm: Comm, p: int, quantile: float) -> Iterator[tuple[str, Curve]]:
     window = None
     with suppress(NoRoomError):  # on all ranks
         window = group.shared(SIZES[-1] // 4, np.float32)
-        calls[Collective.ALL_REDUCE, IN_PLACE] = partial(_sum_in_window, window)
+        # it sums elements that already lie in the window, as many as the array has
+        in_place = window.all_reduce
+        calls[Collective.ALL_REDUCE, IN_PLACE] = lambda array: in_place(0, array.size)
     for (collective, algorithm), call in calls.items():
         points = list[tuple[float, float]]()
         for nbytes in SIZES:
@@ -195,11 +196,6 @@ def _sums(comm: Comm, p: int, quantile: float) -> Iterator[tuple[str, Curve]]:
     group.free()
 
 
-def _sum_in_window(window: SharedBuffer, array: np.ndarray) -> None:
-    """Sums elements that already lie in the shared window, as many as `array` has."""
-    window.all_reduce(0, array.size)
-
-
 def _cold_seconds(comm: Comm, call: Callable[[], object], quantile: float) -> float:
     """A quantile of the seconds of a call with cold caches, as after other work in a step; the mean
     over ranks."""
@@ -210,7 +206,7 @@ def _cold_seconds(comm: Comm, call: Callable[[], object], quantile: float) -> fl
         began = time.perf_counter()
         call()
         times.append(time.perf_counter() - began)
-    return _mean(comm, float(np.quantile(times, quantile)))
+    return float(np.mean(gather_objects(comm, np.quantile(times, quantile))))
 
 
 # ---- units
@@ -323,8 +319,3 @@ def _step(comm: Comm, session: Session) -> float:
                 comm.barrier()
                 began = time.perf_counter()
     return float(np.quantile(np.max(gather_objects(comm, times), axis=0), QUANTILE))
-
-
-def _mean(comm: Comm, seconds: float) -> float:
-    """The mean of `seconds` over the ranks."""
-    return float(np.mean(gather_objects(comm, seconds)))

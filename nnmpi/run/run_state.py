@@ -201,11 +201,9 @@ class RunState:
             self.reported.go_back(counters.state.step)
         self.set_span(counters.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = counters
-        self.stopping, self.metrics, self.changed = (
-            counters.stopping,
-            counters.metrics,
-            {**counters.changed},
-        )
+        self.stopping = counters.stopping
+        self.metrics = counters.metrics
+        self.changed = {**counters.changed}
         self.pace, self.last = self.pace.again(counters.pace), counters.last
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
 

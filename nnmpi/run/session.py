@@ -255,7 +255,7 @@ class Session:
         return {
             **models.metadata_of(self.model, self.config),
             "data": dataset.name,
-            **models.language_of(dataset),
+            **({folders.TOKENIZER: dataset.language.tokenizer} if dataset.language else {}),
             **standardiser.metadata(),
         }
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from traceback import clear_frames
 from typing import Any, Self, TypeVar, cast
 
 import numpy as np
@@ -302,8 +303,10 @@ class Trainer:
         snapshot = self.snapshot()
         try:
             self.restore(snapshot, **changes)
-        except (ValueError, OtherRankError):
+        except (ValueError, OtherRankError) as error:
             if self.session.is_closed:
+                clear_frames(error.__traceback__)  # they keep what of the new session was made
+                replace_session(self)
                 self._recovery.arrange(self, self.config, snapshot)
                 self._recovery.arranged(self.comm)
             raise

@@ -211,10 +211,8 @@ def _open(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | No
         options: dict[str, Any] = {"plan": None}
         if trainer.run.plan is not None:
             options |= {"memory": None, **trainer.run.plan.layout.options}
-        config, trainer.requested = (
-            replace(config, **options),
-            replace(trainer.requested, **options),
-        )
+        config = replace(config, **options)
+        trainer.requested = replace(trainer.requested, **options)
     trainer.session = Session(
         trainer.setup, config, comm, trainer.run, trainer.tracer.recorder, snapshot, trainer.graph
     )

@@ -54,9 +54,9 @@ class Subset(Dataset[Any]):
 def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:
     """Splits a data set at random into parts of the given lengths, or of the given shares if they
     add up to 1."""
-    n, factor = len(dataset), len(dataset) if math.isclose(sum(lengths), 1) else 1
-    sizes = [int(factor * length) for length in lengths]
-    for i in range(n - sum(sizes) if factor > 1 else 0):
+    n, are_shares = len(dataset), math.isclose(sum(lengths), 1)
+    sizes = [int(n * length if are_shares else length) for length in lengths]
+    for i in range(n - sum(sizes) if are_shares else 0):
         sizes[i % len(sizes)] += 1
     if sum(sizes) != n or min(sizes) < 0:
         raise ValueError(

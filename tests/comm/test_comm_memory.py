@@ -3,7 +3,8 @@
 import pytest
 from helpers.comm import laws_memory
 
-from nnmpi.comm import Comm, MismatchError, comm_self, thread_ranks
+from nnmpi.comm import Comm, MismatchError, NoRoomError, comm_self, thread_ranks
+from nnmpi.comm.transport.threads import ThreadTransport
 
 
 @pytest.mark.parametrize(("p", "per_node"), [(4, 2), (5, 2), (6, 3), (3, 1), (7, 4)])
@@ -19,6 +20,20 @@ def test_memory_on_several_nodes(p: int, per_node: int) -> None:
         assert back.node() == tuple(sorted(p - 1 - r for r in comm.node()))
 
     thread_ranks.run(p, law, per_node=per_node)
+
+
+def test_all_ranks_name_the_node_that_lacks_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    def free(transport: ThreadTransport) -> int:
+        return 50 if transport.family.job_rank >= 2 else 10**9
+
+    monkeypatch.setattr(ThreadTransport, "free_memory", free)
+
+    def law(comm: Comm) -> None:
+        words = "takes 80 bytes, and 50 are free in /dev/shm on the node of rank 2"
+        with pytest.raises(NoRoomError, match=words):
+            comm.node_memory(10, "float64")
+
+    thread_ranks.run(4, law, per_node=2)
 
 
 def test_sums_of_parts_on_several_nodes_leave_the_rest_alone() -> None:

@@ -21,13 +21,8 @@ from nnmpi.planning.described.roofline import RooflineTimes
 from nnmpi.planning.machine import Machine
 from nnmpi.planning.step_time import step_time
 from nnmpi.run.planning.explained import parts_of_step
-from nnmpi.run.planning.planning import (
-    MachineRequest,
-    PlanModels,
-    PlanRequest,
-    machine_on_paper,
-    on_paper,
-)
+from nnmpi.run.planning.paper import MachineRequest, machine_on_paper
+from nnmpi.run.planning.planning import PlanModels, PlanRequest, on_paper
 from nnmpi.run.setup.cutting import uncut_of
 
 NAMES = {"a100-80g", "a100-40g", "v100-32g", "h100-sxm", "a64fx", "tpu-v5p", "epyc-zen4"}

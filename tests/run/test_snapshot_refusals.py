@@ -1,7 +1,10 @@
 """Snapshots that do not fit, layouts that cannot be opened, and runs that are over."""
 
+import gc
 import re
 from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
 
 import pytest
 from helpers.comm.counted import Counted
@@ -14,6 +17,7 @@ from nnmpi.comm import Comm, OtherRankError, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
 from nnmpi.metrics import Sums
+from nnmpi.run.session import Session
 
 ADAM = OPTIMIZERS[1]
 
@@ -38,6 +42,29 @@ def test_what_cannot_be_is_refused_and_the_run_goes_on() -> None:
         same(run(comm, ADAM, act), run(comm, ADAM))
 
     threads.run(2, rank)
+
+
+def test_a_layout_that_cannot_be_opened_leaves_no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, init = WeakSet[Session](), Session.__init__
+
+    def noted(session: Session, *args: Any) -> None:
+        made.add(session)
+        init(session, *args)
+
+    monkeypatch.setattr(Session, "__init__", noted)
+
+    def rank(comm: Comm) -> None:
+        with trainer_of(comm, **ADAM) as trainer:
+            fails(comm, "there is no layer 99", lambda: trainer.rearrange(pp=2, cut="99"))
+            comm.barrier()
+            assert len(made) == comm.size
+            comm.barrier()
+
+    gc.disable()
+    try:
+        threads.run(2, rank)
+    finally:
+        gc.enable()
 
 
 def test_snapshots_that_do_not_fit_are_refused_on_all_ranks(

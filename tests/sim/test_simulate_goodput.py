@@ -158,6 +158,10 @@ def test_the_tables(simulator: Any) -> None:
     assert ranks.splitlines()[6].split()[:2] == ["checkpoints", "16,384"]
 
 
+def test_times_may_have_exponents(simulator: Any) -> None:
+    assert simulator(EXAMPLE.replace("30000h", "3e4h")).out == simulator(EXAMPLE).out
+
+
 def test_json_has_each_case(simulator: Any) -> None:
     out = simulator(f"{EXAMPLE} --every 1h --backup --recover 30s --spares 2 --json").out
     records = json.loads(out)
@@ -189,6 +193,10 @@ WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "nodes larger than the job": (
         f"{EXAMPLE} --ranks 4 --ranks-per-node 8",
         ("ranks-per-node 8", "to 4"),
+    ),
+    "a node of 2 ranks beside one of 8": (
+        f"{EXAMPLE} --ranks 10",
+        ("--ranks 10", "nodes of 8", "--ranks-per-node"),
     ),
     "copies on one node": (f"{EXAMPLE} --ranks 8 --backup", ("second node", "8 ranks")),
     "copies older than checkpoints": (

@@ -73,6 +73,7 @@ def test_parts_of_parts() -> None:
     assert numbers(DataLoader(part, 2)) == [[both[0][1], both[0][0]]]
     assert int(part[0][1]) == both[0][1]
     assert [len(p) for p in random_split(Records(), [3, 2])] == [3, 2]
+    assert [len(p) for p in random_split(Y[:1], [0.5, 0.5])] == [1, 0]
 
 
 class Hundreds(TensorDataset):

@@ -74,9 +74,9 @@ def _columns(
     first = numbers[0]
     N, P, C = first.shape if first.ndim == 3 else (1, *first.shape)
     wanted = [out for out in outs if out is not None]
-    plain = are_dense(first.dtype, *numbers) and are_dense(np.float32, *statistics)
+    dense = are_dense(first.dtype, *numbers) and are_dense(np.float32, *statistics)
     outs_fit = all(fits(out) and are_dense(out.dtype, out) and out.size == N * C for out in wanted)
-    if not (fits(first) and plain and outs_fit and all(a.shape == first.shape for a in numbers)):
+    if not (fits(first) and dense and outs_fit and all(a.shape == first.shape for a in numbers)):
         return NotImplemented
     R, T, groups = parts_of(P), type_of(first.dtype), -(-C // COLUMNS)
     # if there is one part, it is the result, and needs no second stage

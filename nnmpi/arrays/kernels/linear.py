@@ -105,13 +105,7 @@ def linear_outputs(x: Array, w: Array, b: Array | None, y: Out, relu: bool, larg
 
 @partial(kernel, narrow=True)
 def linear_gradients(
-    g: Array,
-    w: Array,
-    x: Array | None,
-    dx: Out | None,
-    dw: Out | None,
-    db: Out | None,
-    large: bool,
+    g: Array, w: Array, x: Array | None, dx: Out | None, dw: Out | None, db: Out | None, large: bool
 ) -> None:
     """Writes the gradients dx, dw and db of a linear layer; each may be None.
 

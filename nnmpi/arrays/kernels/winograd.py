@@ -191,11 +191,7 @@ def winograd_images(V: np.ndarray, x: Out, p: int) -> None:
 
 @kernel
 def winograd_outputs(
-    M: np.ndarray,
-    y: Out,
-    largest: Out | None,
-    bias: np.ndarray | None,
-    zero: np.ndarray | None,
+    M: np.ndarray, y: Out, largest: Out | None, bias: np.ndarray | None, zero: np.ndarray | None
 ) -> None:
     """Writes y (n, h, w, O) from M (t*t, n, th, tw, O): kron(A', A') M, then the epilogue."""
     m = isqrt(len(M)) - 2
@@ -208,11 +204,7 @@ def winograd_outputs(
 
 @kernel
 def winograd_gradients(
-    g: np.ndarray,
-    y: np.ndarray | None,
-    largest: np.ndarray | None,
-    db: InOut | None,
-    M: Out,
+    g: np.ndarray, y: np.ndarray | None, largest: np.ndarray | None, db: InOut | None, M: Out
 ) -> None:
     """Writes the gradient of M from the gradient g of y, and adds the bias's to db.
 

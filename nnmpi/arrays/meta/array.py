@@ -197,8 +197,8 @@ def new_array(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = No
         memory = reserve_addresses(max(nbytes, 1).bit_length())
     except (OSError, OverflowError):
         raise MemoryError(
-            f"an array of shape {tuple(shape)} and type {dtype} has {nbytes / 1e12:,.1f} TB, more "
-            "address space than this process may have; use a smaller model or batch"
+            f"an array of shape {tuple(shape)} and type {dtype} has {nbytes:,} bytes, more address "
+            "space than this process may have; use a smaller model or batch, or raise ulimit -v"
         ) from None
     array = MetaArray(shape, dtype, memory, 0, byte_strides)
     if (live := counting.get()) is not None:

@@ -151,7 +151,10 @@ def einsum(*arrays: Array, equation: str) -> Result:
             size = sizes.get(c, 1)
             if n != size and 1 not in (n, size):
                 shapes = ", ".join(str(a.shape) for a in arrays)
-                raise ValueError(f"einsum: {equation!r} does not fit shapes {shapes}")
+                raise ValueError(
+                    f"einsum: {equation!r} does not fit shapes {shapes}: give the axes {c!r} one "
+                    f"length, not {size} and {n}"
+                )
             sizes[c] = n if size == 1 else size
 
     def summed(terms: Sequence[str], to: str, *factors: Array) -> Array:
@@ -191,17 +194,19 @@ def _letters(equation: str, axes: Sequence[int]) -> tuple[list[str], str]:
     named = [term.replace(dots, "", 1) for term in terms]
     output = right.replace(dots, "", 1)
     letters = "".join(named)
-    if not {*letters, *output} <= {*ascii_letters} or not {*output} <= {*letters}:
+    known = {*letters} & {*ascii_letters}
+    wrong = [c for c in letters + output if c not in known or output.count(c) > 1]
+    if wrong:
         raise ValueError(
-            f"einsum: {equation!r} must be letters and '...', as in 'bij,bjk->bik', and letters "
-            "after the arrow must also occur before it"
+            f"einsum: {wrong[0]!r} in {equation!r} does not fit: write letters and '...', as in "
+            "'bij,bjk->bik', and after the arrow each letter only once that is before it"
         )
     unnamed = [n - len(names) for n, names in zip(axes, named, strict=False)]
     fits = [n >= 0 and (n == 0 or dots in term) for n, term in zip(unnamed, terms, strict=False)]
-    if len(terms) != len(axes) or not all(fits) or len({*output}) < len(output):
+    if len(terms) != len(axes) or not all(fits):
         raise ValueError(
             f"einsum: {equation!r} for tensors with {', '.join(map(str, axes))} axes: it needs a "
-            "term for each tensor, a letter for each axis, and each letter of the output only once"
+            "term for each tensor, and a letter for each axis"
         )
     # axes under "..." get unused letters, matched from the last axis as in broadcasting
     longest = max(unnamed)

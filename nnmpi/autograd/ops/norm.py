@@ -136,11 +136,7 @@ def batch_norm(
         fits = out is not None and out.dtype == r.dtype  # parameters may have 16 bits, r has more
         return xp.multiply(s.dot, r, out=out if fits else None)
 
-    return Result(
-        _unrows(y[0], shape),
-        (vjp_x, vjp_w, lambda s, out: s.total),
-        prepare,
-    )
+    return Result(_unrows(y[0], shape), (vjp_x, vjp_w, lambda s, out: s.total), prepare)
 
 
 def _rows_of(name: str, x: Array, shape: Sequence[int]) -> Array:
@@ -240,10 +236,6 @@ def group_norm(x: Array, w: Array | None, b: Array | None, *, groups: int, eps: 
 
     return Result(
         _unrows(y.reshape(-1, C), shape),
-        (
-            vjp_x,
-            lambda s, out: (s[2] * r).sum(axis=0),
-            lambda s, out: s[1].sum(axis=0),
-        ),
+        (vjp_x, lambda s, out: (s[2] * r).sum(axis=0), lambda s, out: s[1].sum(axis=0)),
         prepare,
     )

@@ -45,8 +45,7 @@ def sum(a: Array, *, axis: Dims = None, keepdims: bool = False) -> Result:
     xp, axis = xp_of(a), existing(axis, a)
     kept, a_shape = _kept(a, axis), a.shape
     return Result(
-        summed(a, axis, keepdims),
-        (lambda g, out: xp.broadcast_to(g.reshape(kept), a_shape),),
+        summed(a, axis, keepdims), (lambda g, out: xp.broadcast_to(g.reshape(kept), a_shape),)
     )
 
 

@@ -32,37 +32,38 @@ class NodeTopology(NamedTuple):
     """The ranks that share memory with this one, and the algorithm that sums over nodes."""
 
     node: Transport
-    ranks: tuple[int, ...]  # of the node, numbered as in the transport that was split
+    size: int  # of the transport that was split
+    ranks: tuple[int, ...]  # of the node, numbered as in that transport
     leader_ring: Algorithm | None  # over the first rank of each node; None on a single node
     control: Interpreter  # for agreements of the ranks; its ledger is not the run's
 
     @classmethod
     def of(cls, transport: Transport) -> Self:
         """Splits a transport into nodes; collective."""
-        node = transport.split_node()
-        control = Interpreter(transport.duplicate(Ledger(transport.size)))
+        node, size = transport.split_node(), transport.size
+        control = Interpreter(transport.duplicate(Ledger(size)))
         numbers = {member: r for r, member in enumerate(transport.members)}
         ranks = tuple(numbers[member] for member in node.members)
-        if node.size == transport.size:
-            return cls(node, ranks, None, control)
-        first = np.zeros(transport.size, np.uint8)
+        if node.size == size:
+            return cls(node, size, ranks, None, control)
+        first = np.zeros(size, np.uint8)
         first[transport.rank] = node.rank == 0
         control.finish(ALL_GATHERS["ring"], first)
         leaders = tuple(np.flatnonzero(first).tolist())
-        return cls(node, ranks, among(ALGORITHMS["ring"], lambda p: leaders), control)
+        return cls(node, size, ranks, among(ALGORITHMS["ring"], lambda p: leaders), control)
 
     def check_memory(self, needed: int, label: str, remedy: str) -> None:
         """Raises NoRoomError on all ranks if a node has too little shared memory; collective.
 
         Without this check, the first write to a page without memory would kill the process.
         """
-        free = self.node.free_memory()
-        lacking = np.array([needed > USABLE * free], np.int64)
-        self.control.finish(ALGORITHMS["doubling"], lacking)
-        if lacking[0]:
+        free = np.zeros(self.size, np.int64)
+        free[self.ranks[self.node.rank]] = self.node.free_memory()
+        self.control.finish(ALL_GATHERS["ring"], free)
+        if needed > USABLE * (least := int(free.min())):
             raise NoRoomError(
-                f"{label} takes {needed:,} bytes, and {free:,} are free in /dev/shm on this "
-                f"node: {remedy}, or enlarge it (docker run --shm-size)"
+                f"{label} takes {needed:,} bytes, and {least:,} are free in /dev/shm on the node "
+                f"of rank {free.argmin()}: {remedy}, or enlarge it (docker run --shm-size)"
             )
 
     def free(self) -> None:

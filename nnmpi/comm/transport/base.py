@@ -1,7 +1,7 @@
 """The transport protocol below a communicator: moves bytes between ranks, and counts them."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,7 +197,7 @@ class Transport(Receiver, Protocol):
     def window(self, nbytes: int) -> SharedWindow:
         """Allocates `nbytes` of shared memory on this rank; collective within one node."""
 
-    def abort(self, message: str, status: int = 1) -> None:
+    def abort(self, message: str, status: int = 1) -> NoReturn:
         """Prints a message and ends all ranks; processes get the exit status."""
 
 

@@ -18,12 +18,7 @@ from itertools import starmap
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
-from nnmpi.comm.transport.base import (
-    AbortedError,
-    Bytes,
-    MessageLengthError,
-    RankLost,
-)
+from nnmpi.comm.transport.base import AbortedError, Bytes, MessageLengthError, RankLost
 
 MatchKey: TypeAlias = tuple[Hashable, int, int, int]  # channel, source, to, tag
 Callback: TypeAlias = Callable[[list[Any]], object]  # gets the values of all ranks, in rank order

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 from numpy.typing import NDArray
 
@@ -148,7 +148,6 @@ class MPITransport:
                 "are free in /dev/shm, which has filled up since the start; free some, or enlarge "
                 "it (docker run --shm-size)"
             )
-            raise
 
     def _allocate(self, nbytes: int) -> Segments:
         """Allocates a segment of `nbytes` of shared memory on this rank; collective."""
@@ -166,7 +165,7 @@ class MPITransport:
     def _barrier(self, counts: Sequence[Counts], rank: int, sync: Callable[[], Any]) -> Barrier:
         return Barrier(counts, rank, sync, self._comm.Iprobe)
 
-    def abort(self, message: str, status: int = 1) -> None:
+    def abort(self, message: str, status: int = 1) -> NoReturn:
         flush_output()
         print_error(f"rank {MPI.COMM_WORLD.Get_rank()}: {message}")
         abort_job(status)

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Self
+from typing import NoReturn, Self
 
 import mpi4py
 
@@ -55,7 +55,7 @@ def rank_and_size() -> tuple[int, int]:
     return MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
 
 
-def abort_job(status: int) -> None:
+def abort_job(status: int) -> NoReturn:
     """Ends all ranks with an exit status; exits even if MPI_Abort returns."""
     time.sleep(0.2)  # otherwise the launcher may kill this rank before it has read its output
     if status == 1:

@@ -147,7 +147,7 @@ class ThreadTransport:
             is_viewed=lambda: False,
         )
 
-    def abort(self, message: str, status: int = 1) -> None:
+    def abort(self, message: str, status: int = 1) -> NoReturn:
         self._hub.abort(message)
         raise AbortedError(message)
 

@@ -52,11 +52,7 @@ class UlfmTransport(MPITransport):
     family: UlfmFamily
 
     def __init__(
-        self,
-        family: UlfmFamily,
-        ranks: Sequence[int],
-        number: int,
-        ledger: Ledger | None = None,
+        self, family: UlfmFamily, ranks: Sequence[int], number: int, ledger: Ledger | None = None
     ) -> None:
         super().__init__(family.comm, ledger or Ledger(len(ranks)), family)
         self.rank, self.size = ranks.index(self.rank), len(ranks)

@@ -39,12 +39,6 @@ class ResumeRule(NamedTuple):
     batch_norm: bool = False
 
 
-FACTS = (
-    *("the data set", "standardisation", "functions for options", "the loss", "the ranks"),
-    "software",
-)
-"""Facts of a run that are compared besides its options."""
-
 RESUME_RULES = (
     ResumeRule(
         ("model", "dropout", "context", "tokenizer"),

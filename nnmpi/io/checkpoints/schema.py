@@ -155,9 +155,10 @@ def checked(value: Any, kind: Any, field: str) -> Any:
     if isinstance(value, dict) and origin in (Mapping, dict):
         return {key: checked(item, inner[1], f"{field}.{key}") for key, item in value.items()}
     if isinstance(value, dict) and is_dataclass(origin):
-        if wrong := (value.keys() - types.keys()) | (needed - value.keys()):
-            fault = "unknown" if wrong <= value.keys() else "missing or unknown"
-            raise refused(field, f"an object with {fault} keys, such as {shown(min(wrong))}")
+        lacks, unknown = needed - value.keys(), value.keys() - types.keys()
+        if lacks or unknown:
+            fault = "without the key" if lacks else "with the unknown key"
+            raise refused(field, f"an object {fault} {shown(min(lacks or unknown))}")
         return kind(**{k: checked(item, types[k], f"{field}.{k}") for k, item in value.items()})
     is_other = isinstance(value, bool) is not (kind is bool)
     if is_other or types or not isinstance(value, NUMBERS.get(kind, origin)):

@@ -103,10 +103,8 @@ def load_into(
     `partial`, names and shapes need not fit. Of a tensor that is divided among ranks, only this
     rank's part is read.
     """
-    tensors, sources = (
-        list(model.tensors()),
-        tensor_files.sources_in(source_of(path), form_of(path)),
-    )
+    tensors = list(model.tensors())
+    sources = tensor_files.sources_in(source_of(path), form_of(path))
     loaded = _checked(path, sources, [place for place, _ in tensors], partial)
     both, fits = zip(tensors, which_held(tensors, held), strict=True), {*loaded.loaded}
     held_targets = [

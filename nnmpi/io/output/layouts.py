@@ -83,12 +83,7 @@ def beyond_memory(e: Event) -> str:
 def _units(e: Event) -> Iterator[tuple[str, ...]]:
     yield "unit", "bytes", "time", "activations"
     for unit in e["units"]:
-        yield (
-            unit["unit"],
-            size(unit["bytes"]),
-            duration(unit["seconds"]),
-            unit["residence"],
-        )
+        yield (unit["unit"], size(unit["bytes"]), duration(unit["seconds"]), unit["residence"])
 
 
 def _moves(e: Event) -> str:

@@ -282,10 +282,12 @@ def parse_cut(text: str, graph: Graph, stages: int) -> SplitPoints:
         )
     numbers = tuple(map(int, words))
     if len(numbers) != stages - 1:
+        given = f"{len(numbers)} number{'s' * (len(numbers) != 1)}"
+        if stages == 1:
+            raise ValueError(f"{option}: {given}, and one stage has no cut: leave it out")
         raise ValueError(
-            f"{option}: {len(numbers)} number{'s' * (len(numbers) != 1)} for {stages} "
-            f"stage{'s' * (stages != 1)}; give {stages - 1}, the layers where stages 1, 2, ... "
-            "begin"
+            f"{option}: {given} for {stages} stages; give {stages - 1}, the layers where stages "
+            "1, 2, ... begin"
         )
     for a, b in pairwise((0, *numbers)):
         if b <= a:

@@ -298,7 +298,8 @@ def choose(units: Sequence[UnitLoad], memory: float, disk: Disk, state: float = 
     The search starts with the last units kept, and those before them swapped or recomputed.
     """
     if least_memory(units) > memory * (1 + 1e-9):
-        raise ValueError(f"one unit needs {least_memory(units):,.0f} bytes; {memory:,.0f} are free")
+        needed, free = math.ceil(least_memory(units)), math.floor(memory)
+        raise ValueError(f"one unit needs {needed:,} bytes; {free:,} are free")
 
     def cost(choice: Choice) -> tuple[float, int]:
         return seconds(units, choice, memory, disk, state), sum(how is not KEEP for how in choice)

@@ -60,7 +60,6 @@ In 16 bits this is two roundings of a loss, and more for a gradient, which sums 
 Parameters are compared by their masters.
 """
 
-
 MAX_LONE_SKIPS = 3
 """The number of steps in a row that only one of the two may skip in float16."""
 
@@ -138,11 +137,9 @@ class VerifiedStrategy:
         comparison = self._gather(self._compare(done, expected), done, expected)
         for subject, worst in comparison.largest.items():
             self._largest[subject] = largest([self._largest[subject], worst])
-        step, facts = (
-            done.state.step,
-            {**_flat(comparison.largest), "replicas_equal": comparison.equal},
-        )
-        self._on_event({"event": "verify", "step": step, **facts})
+        step, facts = done.state.step, _flat(comparison.largest)
+        equal = {"replicas_equal": comparison.equal}
+        self._on_event({"event": "verify", "step": step, **facts, **equal})
         reason = comparison.reason(BOUNDS[self._dtype.name])
         if reason is not None:
             raise VerifyError(f"step {step}: {reason}")
@@ -166,8 +163,7 @@ class VerifiedStrategy:
         groups = self._update.optimizer.param_groups, self.optimizer.param_groups
         for group, ours in zip(*groups, strict=True):
             group |= {**ours, "params": group["params"]}
-        pairs = zip(*(model.parameters() for model in self._models), strict=True)
-        for ours, single in pairs:
+        for ours, single in zip(*(m.parameters() for m in self._models), strict=True):
             single.requires_grad = ours.requires_grad
 
     def _compare(self, done: StepResult, expected: StepResult) -> dict[str, Difference]:

@@ -129,10 +129,8 @@ class _HolderPicker:
     ) -> Iterator[_Overlap]:
         """Cuts `elements`, a range that a rank needs, into ranges with one holder each, and yields
         these."""
-        local, (*_, lo, hi) = (
-            [piece for piece in inside if piece.holder == rank],
-            elements,
-        )
+        local = [piece for piece in inside if piece.holder == rank]
+        *_, lo, hi = elements
         while lo < hi:
             givers = [piece for piece in local if piece.elements.lo <= lo < piece.elements.hi]
             givers = givers or [
@@ -156,9 +154,7 @@ class _HolderPicker:
             # and, if several have these elements, after GRAIN of them, so that shares are equal
             if distance:
                 end = min(
-                    end,
-                    *(piece.elements.lo for piece in inside if piece.elements.lo > lo),
-                    hi,
+                    end, *(piece.elements.lo for piece in inside if piece.elements.lo > lo), hi
                 )
                 end = min(end, lo + GRAIN) if len(givers) > 1 else end
                 self._sent[giver.holder] += (end - lo) * tensor.itemsize

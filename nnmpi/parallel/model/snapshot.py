@@ -282,10 +282,7 @@ class Restored:
         return self._owned[holder, have].array(name)[lo - have.lo : hi - have.lo]
 
     def _plan(
-        self,
-        arrays: Sequence[Arrays],
-        have: Sequence[Held],
-        own_need: Sequence[Range],
+        self, arrays: Sequence[Arrays], have: Sequence[Held], own_need: Sequence[Range]
     ) -> MovePlan:
         """Plans the moves of the given arrays of each tensor. Every rank calls it."""
         tensors = [

@@ -167,11 +167,7 @@ def _root(enters: Tensors, leaves: Any) -> tuple[Tensor, Array]:
 
 
 def _fastest(
-    unit: Unit,
-    module: Module,
-    x: Tensors,
-    on: Backend,
-    timing: Timing,
+    unit: Unit, module: Module, x: Tensors, on: Backend, timing: Timing
 ) -> tuple[Tensors, list[float]]:
     """Returns the input of the next unit, and the least of each time over the repeats.
 

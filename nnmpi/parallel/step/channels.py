@@ -147,13 +147,7 @@ class BoundaryEnd(Port):
     has_memory = True
 
     def __init__(
-        self,
-        stage: int,
-        away: int,
-        boundary: Boundary,
-        comm: Wire,
-        sends: Sends,
-        on: Backend,
+        self, stage: int, away: int, boundary: Boundary, comm: Wire, sends: Sends, on: Backend
     ) -> None:
         forward = 2 * min(stage, stage + away)  # the tag of activations
         tags = (forward, forward + 1)
@@ -272,11 +266,7 @@ class Channels:
     stages."""
 
     def __init__(
-        self,
-        boundaries: Sequence[Boundary],
-        stages: Iterable[int],
-        comm: Comm,
-        on: Backend = CPU,
+        self, boundaries: Sequence[Boundary], stages: Iterable[int], comm: Comm, on: Backend = CPU
     ) -> None:
         self.sends, self._next_poll = Sends(), 0.0
         end = wire_of(comm, on), self.sends, on

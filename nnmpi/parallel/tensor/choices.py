@@ -10,13 +10,7 @@ from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Edge, Graph, Node
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by, rows_moved
 from nnmpi.parallel.tensor.ops import Bounds, even_bounds
-from nnmpi.parallel.tensor.possible import (
-    follows,
-    keeps_cut,
-    possible,
-    takes_samples,
-    variables_of,
-)
+from nnmpi.parallel.tensor.possible import follows, keeps_cut, possible, takes_samples, variables_of
 from nnmpi.parallel.tensor.specs import BySamples
 from nnmpi.parallel.tensor.ways import (
     GATHER_OUTPUT,

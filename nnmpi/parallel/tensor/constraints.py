@@ -10,7 +10,8 @@ from nnmpi.nn.layers.experts import Experts
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_rows
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
-from nnmpi.parallel.tensor.ways import IMAGE_ROWS, SAMPLES, WHOLE, Marker
+from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, SAMPLES, WHOLE, Marker
+from nnmpi.sim.drawing.tables import plural
 
 BATCH, ROWS = "batch", "rows"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})
@@ -159,3 +160,34 @@ def refuse_rows(graph: Graph, k: int, ranks: int) -> None:
             f"{layer} is fused with the layer before it, and is always cut like that one: leave "
             "this layer out, and name the one before it"
         )
+
+
+def refuse_positions(graph: Graph, ranks: int) -> None:
+    """Raises ValueError for a model in which nothing can be cut along positions."""
+    ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
+    samples = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
+    longest = max((sample[0] for sample in samples if len(sample) == 2), default=0)
+    few = [node for node, _ in ways if min(_heads(node, ranks))[0] < ranks]
+    why = "the model has none between layers that are divided"
+    remedy = "leave --sequence-parallel out"
+    if 0 < longest < ranks:
+        why = f"a sample has {longest}, fewer than the {ranks} ranks"
+        remedy = "use a smaller --tp"
+    elif few:
+        heads, kind = min(_heads(few[0], ranks))
+        why = (
+            f"layer {few[0].name} ({few[0].kind}) between them has {plural(heads, kind)}, which "
+            f"cannot be divided among {ranks} ranks"
+        )
+        remedy = f"use a --tp of at most {heads}, or {remedy}"
+    raise ValueError(
+        "sequence parallelism divides positions between layers that treat each position alone, but "
+        + "; ".join([f"{why}: {remedy}", *graph.notes])
+    )
+
+
+def _heads(node: Node, ranks: int) -> list[tuple[int, str]]:
+    """Returns the numbers of heads of a layer with their names; enough for all ranks if it has
+    none."""
+    names = {"num_heads": "head", "num_kv_heads": "key/value head"}
+    return [(node.settings.get(key, ranks), name) for key, name in names.items()]

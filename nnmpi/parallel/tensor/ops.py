@@ -144,10 +144,7 @@ def reduce_scatter(array: Array, comm: Comm, bounds: Bounds, axis: int) -> Array
 
 
 def all_to_all(
-    parts: Sequence[Array],
-    shapes: Sequence[tuple[int, ...]],
-    comm: Comm,
-    skips: bool = True,
+    parts: Sequence[Array], shapes: Sequence[tuple[int, ...]], comm: Comm, skips: bool = True
 ) -> list[Array]:
     """Sends parts[r] to rank r, and returns the arrays, with shapes[r], that each rank r has sent
     to this one.

@@ -22,9 +22,15 @@ from typing import Any, NamedTuple
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.parallel.tensor.branches import divide_branches
 from nnmpi.parallel.tensor.choices import NodeChoice, NodeChoices, PlanCost, channels
-from nnmpi.parallel.tensor.constraints import UNCONSTRAINED, Constraints, refuse_rows, wanted_ways
+from nnmpi.parallel.tensor.constraints import (
+    UNCONSTRAINED,
+    Constraints,
+    refuse_positions,
+    refuse_rows,
+    wanted_ways,
+)
 from nnmpi.parallel.tensor.ops import even_bounds
-from nnmpi.parallel.tensor.possible import keeps_cut, possible, takes_samples
+from nnmpi.parallel.tensor.possible import keeps_cut, takes_samples
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding, describe, is_listed, join_layers
 from nnmpi.parallel.tensor.ways import (
     IMAGE_ROWS,
@@ -35,7 +41,6 @@ from nnmpi.parallel.tensor.ways import (
     WHOLE,
     AxisCut,
 )
-from nnmpi.sim.drawing.tables import plural
 
 # ---- the search
 
@@ -94,7 +99,7 @@ def shard(
             why = search.why(k, of_node, taken)
             layers.append(describe(graph, k, choice, ranks, why))
     if sequence and not any(layer.position_bounds for layer in layers):
-        _refuse_positions(graph, ranks)
+        refuse_positions(graph, ranks)
     constraints.check(graph, ranks, any(layer.way is not WHOLE for layer in layers))
     cut = edges.get(graph.outputs[0])
     output = cut.bounds if cut else None
@@ -103,47 +108,11 @@ def shard(
     )
 
 
-def _refuse_positions(graph: Graph, ranks: int) -> None:
-    """Raises ValueError for a model in which nothing can be cut along positions."""
-    ways = [(node, way) for node in graph.nodes for way in possible(graph, node, (POSITIONS,))]
-    samples = (graph.edges[node.outputs[0]].sample for node, way in ways if way.output is POSITIONS)
-    longest = max((sample[0] for sample in samples if len(sample) == 2), default=0)
-    few = [node for node, _ in ways if min(_heads(node, ranks))[0] < ranks]
-    why = "the model has none between layers that are divided"
-    remedy = "leave --sequence-parallel out"
-    if 0 < longest < ranks:
-        why = f"a sample has {longest}, fewer than the {ranks} ranks"
-        remedy = "use a smaller --tp"
-    elif few:
-        heads, kind = min(_heads(few[0], ranks))
-        why = (
-            f"layer {few[0].name} ({few[0].kind}) between them has {plural(heads, kind)}, which "
-            f"cannot be divided among {ranks} ranks"
-        )
-        remedy = f"use a --tp of at most {heads}, or {remedy}"
-    raise ValueError(
-        "sequence parallelism divides positions between layers that treat each position alone, but "
-        + "; ".join([f"{why}: {remedy}", *graph.notes])
-    )
-
-
-def _heads(node: Node, ranks: int) -> list[tuple[int, str]]:
-    """Returns the numbers of heads of a layer with their names; enough for all ranks if it has
-    none."""
-    names = {"num_heads": "head", "num_kv_heads": "key/value head"}
-    return [(node.settings.get(key, ranks), name) for key, name in names.items()]
-
-
 class _Search:
     """The search for the best plan of one graph."""
 
     def __init__(
-        self,
-        graph: Graph,
-        ranks: int,
-        whole_output: bool,
-        sequence: bool,
-        constraints: Constraints,
+        self, graph: Graph, ranks: int, whole_output: bool, sequence: bool, constraints: Constraints
     ) -> None:
         self.graph, self.ranks, self.sequence, n = graph, ranks, sequence, len(graph.nodes)
         self.constraints = constraints

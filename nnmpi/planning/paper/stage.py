@@ -268,10 +268,7 @@ class PaperStage(Module):
         return PaperRoot(self, events, outputs, leaves)
 
     def replay(
-        self,
-        events: Events,
-        stats: BatchStats,
-        on_leaf: Callable[[Any], None] | None = None,
+        self, events: Events, stats: BatchStats, on_leaf: Callable[[Any], None] | None = None
     ) -> None:
         """Repeats the events of a pass; `on_leaf` is called with each parameter whose gradient is
         final."""

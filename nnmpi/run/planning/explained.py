@@ -17,13 +17,7 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import ExchangeTimes, with_fastest_sum
-from nnmpi.planning.step_time import (
-    CostModel,
-    RankStep,
-    StepModel,
-    stage_passes,
-    step_model,
-)
+from nnmpi.planning.step_time import CostModel, RankStep, StepModel, stage_passes, step_model
 from nnmpi.run.planning.planning import PlanModels
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import amount, columns, plural
@@ -90,7 +84,8 @@ SHOWN = 12
 
 def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
     """The time of a step, and its parts, the longest of each term first."""
-    step = step_model(a, costs)
+    step, sheet = step_model(a, costs), costs.machine.sheet
+    hides_tensor = sheet is not None and "tp" in sheet.hides
     summed = (*step.last.exchanges["gathers"], *step.last.exchanges["sums"])
     parts = [
         *_unit_parts(a, costs, step),
@@ -103,16 +98,11 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     for term, exposed in (("tensor", step.time.tensor), ("sums", step.time.sums)):
         seconds = sum(part.seconds for part in parts if part.term == term)
         # what runs behind passes: a negative part makes the term add up
-        if seconds > exposed and (term == "sums" or _hides_tensor(costs)):
+        if seconds > exposed and (term == "sums" or hides_tensor):
             parts.append(StepPart(term, HIDDEN, 1, exposed - seconds))
     order = {term: k for k, term in enumerate(step.time._fields)}
     shown = [part for part in parts if round(part.seconds, SHOWN)]
     return step, sorted(shown, key=lambda part: (order[part.term], -part.seconds))
-
-
-def _hides_tensor(costs: CostModel) -> bool:
-    """True if the machine is described to hide exchanges along tp."""
-    return costs.machine.sheet is not None and "tp" in costs.machine.sheet.hides
 
 
 def _added_up(term: str, rows: Iterable[tuple[str, int, float]]) -> Iterator[StepPart]:

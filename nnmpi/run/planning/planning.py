@@ -12,20 +12,16 @@ from nnmpi.options.terms import size
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
-from nnmpi.parallel.tensor.constraints import WayPrice
-from nnmpi.parallel.tensor.sharding import Sharding
 from nnmpi.planning.arranger import Arranger
-from nnmpi.planning.described import machine_named, model_times
-from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import TYPICAL, Machine, Sheet, read_machine
 from nnmpi.planning.search import Searcher, SearchResult
 from nnmpi.planning.step_time import CostModel
 from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.run.dry_run import check_cluster
 from nnmpi.run.measuring import measure, processor
+from nnmpi.run.planning.paper import MachineRequest, cost_models
 from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives
-from nnmpi.run.setup.cutting import UncutModel, sharding_of, uncut_of
+from nnmpi.run.setup.cutting import UncutModel, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model
 from nnmpi.sim.drawing.tables import amount, plural
 
@@ -80,29 +76,8 @@ class PlanModels(NamedTuple):
     notes: list[str]
 
 
-class MachineRequest(NamedTuple):
-    """The machine of a plan on paper, its nodes, and the device that its ranks compute on."""
-
-    machine: Machine
-    nodes: int
-    device: str
-
-
-def machine_on_paper(
-    name: str | None, ranks: int, nodes: int | None, config: Config
-) -> MachineRequest:
-    """The machine that --machine names; a described one says how many nodes the ranks take, and
-    which device they have."""
-    machine = TYPICAL if name is None else machine_named(name, config.dtype, config.momentum)
-    if nodes is None:
-        nodes = 1 if machine.sheet is None else -(-ranks // machine.ranks)
-    device = machine.sheet.device if machine.sheet is not None else config.device
-    return MachineRequest(machine, nodes, device)
-
-
 def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
     """The models of memory and time for a config on a cluster that exists on paper only."""
-    check_cluster(request.ranks, request.nodes)
     strategies.check(config, request.ranks)
     _, uncut = uncut_of(config, request.vocabulary)
     cluster = Cluster.on_paper(request.ranks, request.nodes, machine.device)
@@ -113,18 +88,8 @@ def plan_models(
     request: PlanRequest, uncut: UncutModel, cluster: Cluster, machine: Machine
 ) -> PlanModels:
     """The models of memory and time for an uncut model on a cluster of such machines."""
-    config, graph = uncut.config, uncut.graph
-    times = model_times(graph, machine, config.dtype)
-    notes = [*_notes(config, request, machine, times)]
-    if config.optimizer not in machine.updates:
-        most = max(machine.updates.values())
-        machine = machine._replace(updates={**machine.updates, config.optimizer: most})
-
-    def cut(config_of_layout: Config, price: WayPrice | None = None) -> Sharding:
-        return sharding_of(uncut._replace(config=config_of_layout, price=price))
-
-    arranger = Arranger(config, cluster, graph, times, strategies.check, cut)
-    return PlanModels(arranger, CostModel(machine, times, ExchangeTimes(machine, cluster)), notes)
+    arranger, costs = cost_models(uncut, cluster, machine)
+    return PlanModels(arranger, costs, [*_notes(uncut.config, request, machine, costs.model)])
 
 
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:

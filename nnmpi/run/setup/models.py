@@ -11,7 +11,7 @@ from typing import Any
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import is_index
 from nnmpi.io.files import loading
-from nnmpi.io.files.folders import PUBLISHED, TOKENIZER, is_folder, sizes_in
+from nnmpi.io.files.folders import PUBLISHED, is_folder, sizes_in
 from nnmpi.nn import Module, gpt2
 from nnmpi.nn.gpt import GPT, GPTSizes
 from nnmpi.nn.language import LanguageModel, Sizes, format_of
@@ -141,11 +141,6 @@ def metadata_of(model: Module, config: Config) -> dict[str, str]:
     if isinstance(model, Llama):  # its tensors do not tell all of its sizes
         files.setdefault(gpt2.CONFIG, format_of(model.sizes).config({}))
     return {"model": model.sizes.model} | ({PUBLISHED: json.dumps(files)} if files else {})
-
-
-def language_of(dataset: Dataset) -> dict[str, str]:
-    """The metadata of the tokenizer, for a data set of text; otherwise empty."""
-    return {} if dataset.language is None else {TOKENIZER: dataset.language.tokenizer}
 
 
 def saved_special_tokens(path: str, sizes: Sizes) -> tuple[list[int], list[int]]:

@@ -95,10 +95,7 @@ def check_labels(loss: Criterion, data: Dataset) -> None:
 
 
 def objective(
-    loss: Criterion,
-    metrics: Mapping[str, Metric],
-    sharding: Sharding,
-    axis: Mapping[str, Comm],
+    loss: Criterion, metrics: Mapping[str, Metric], sharding: Sharding, axis: Mapping[str, Comm]
 ) -> Objective:
     """The loss and the metrics as functions of the scores on this rank, which may be a part of the
     classes or positions."""

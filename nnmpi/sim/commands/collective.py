@@ -64,9 +64,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
     output.add_argument("--draw", action="store_true", help="draw the rounds as text")
     output.add_argument("--svg", type=Path, metavar="FILE", help="draw the rounds to an SVG file")
     output.add_argument(
-        "--sweep",
-        choices=sweep.BY,
-        help="sizes up to --bytes, or numbers of ranks up to --ranks",
+        "--sweep", choices=sweep.BY, help="sizes up to --bytes, or numbers of ranks up to --ranks"
     )
     output.add_argument("--plot", type=Path, metavar="FILE", help="plot the sweep")
     output.add_argument("--json", action="store_true", help="print JSON")

@@ -124,7 +124,4 @@ def _verdict(family: PlanFamily, records: list[Record]) -> list[str]:
     where = f"nowhere up to {gemm.MOST_RANKS:,} ranks"
     if least_ranks:
         where = f"from {least_ranks:,} ranks on (powers of two)"
-    return [
-        "; ".join(best),
-        f"where a 2-D grid receives less than {others}: {where}",
-    ]
+    return ["; ".join(best), f"where a 2-D grid receives less than {others}: {where}"]

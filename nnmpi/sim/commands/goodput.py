@@ -96,7 +96,12 @@ def _job(options: argparse.Namespace) -> Job:
     for flag, needed in (("recover", "backup"), ("repair", "spares")):
         if getattr(options, flag) is not None and getattr(options, needed) is None:
             raise ValueError(f"--{flag} has no meaning without --{needed}: add it, or leave it out")
-    nodes = -(-options.ranks // options.ranks_per_node)
+    nodes, rest = divmod(options.ranks, options.ranks_per_node)
+    if rest:
+        raise ValueError(
+            f"--ranks {options.ranks} do not fill nodes of {options.ranks_per_node}: give a "
+            "multiple of it, or another --ranks-per-node"
+        )
     job = Job(nodes, options.mttf_node, options.checkpoint, options.restart, 1.0)
     if options.backup:
         if options.every and options.every < options.backup:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import reduce
 from operator import getitem
 from pathlib import Path
@@ -18,7 +19,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints.export import export
 from nnmpi.io.checkpoints.manifest import HEAD, MIDDLE, TAIL, from_bytes, read_manifest
 from nnmpi.io.checkpoints.read import StoredCheckpoint
-from nnmpi.io.checkpoints.schema import NAME
+from nnmpi.io.checkpoints.schema import NAME, DamagedError, checked
 from nnmpi.io.output import NullReport
 
 FREE = ("versions", "callbacks", "facts", "metadata")
@@ -121,6 +122,22 @@ def fault(folder: Path, content: bytes, wanted: object) -> str:
         return "" if any(name in str(error) for name in names) else str(error)
     except Exception as error:
         return repr(error)
+
+
+@dataclass
+class Fields:
+    b: int
+    c: int
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [({"a": 1, "b": 1}, "without the key c"), ({"a": 1, "b": 1, "c": 1}, "unknown key a")],
+    ids=("missing", "unknown"),
+)
+def test_wrong_keys_are_named(value: dict[str, int], fault: str) -> None:
+    with pytest.raises(DamagedError, match=f"options is an object .*{fault}"):
+        checked(value, Fields, "options")
 
 
 def test_each_field_is_checked(folder: Path) -> None:

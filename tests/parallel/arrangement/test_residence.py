@@ -94,7 +94,7 @@ def test_more_memory_is_never_slower_and_enough_of_it_keeps_all() -> None:
 
 
 def test_too_little_memory_for_one_unit_is_refused() -> None:
-    with pytest.raises(ValueError, match="one unit needs 1 bytes"):
+    with pytest.raises(ValueError, match="one unit needs 1 bytes; 0 are free"):
         choose(alike(3), 0.9, FAST)
 
 

@@ -192,7 +192,7 @@ def test_a_cut_by_hand_counts_layers() -> None:
 REFUSED: dict[str, tuple[int, tuple[str, ...]]] = {
     "": (2, ("0 numbers for 2 stages; give 1",)),
     "3,7": (2, ("2 numbers for 2 stages; give 1",)),
-    "3": (1, ("1 number for 1 stage; give 0",)),
+    "3": (1, ("1 number, and one stage has no cut: leave it out",)),
     "3,x": (3, ("--cut 3,x", "as in 3,7")),
     "3;7": (3, ("--cut 3;7", "as in 3,7")),
     "-3": (2, ("--cut -3", "as in 3,7")),

@@ -1,5 +1,6 @@
 """`python -m nnmpi.generate`: text behind a prompt, from files of the train command."""
 
+import importlib
 import json
 import re
 import shutil
@@ -160,3 +161,9 @@ def test_tokens_that_the_tokenizer_lacks_are_never_drawn(tmp_path: Path, capsys)
     nnmpi.save(model.state_dict(), tmp_path / "m", about)
     found = text(capsys, "--load", tmp_path / "m", "--prompt", "ab", "--tokens", "20")
     assert {*found.strip()} <= {*"abc"}
+
+
+def test_an_import_of_the_command_says_what_to_write() -> None:
+    with pytest.raises(ImportError, match="write `from nnmpi import generate`, or start"):
+        importlib.import_module("nnmpi.generate")
+    assert callable(nnmpi.generate)

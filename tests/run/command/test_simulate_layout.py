@@ -14,7 +14,8 @@ from nnmpi.io.output import Event
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.planning.paper.rank import traffic
 from nnmpi.planning.paper.rank_kinds import rank_kinds
-from nnmpi.run.dry_run import MOST_RANKS, dry_run
+from nnmpi.run.dry_run import dry_run
+from nnmpi.run.planning.paper import MOST_RANKS
 from nnmpi.run.setup.cutting import on_paper, uncut_of
 from nnmpi.run.setup.setup import set_up
 

@@ -79,7 +79,7 @@ def test_a_model_too_large_for_memory_is_drawn_on_paper_alone(command: Command) 
     assert completed.err.endswith("; take a smaller model or less data\n")
     larger = command("--model", "mlp:64-10000000-10000000", "--data", "digits", "--dry-run")
     assert (larger.status, larger.out) == (2, "")
-    assert "(10000000, 10000000) and type float32 has 400.0 TB, more address space" in larger.err
+    assert "(10000000, 10000000) and type float32 has 400,000,000,000,000 bytes, more" in larger.err
 
 
 NO_LOG = "it exists, and is not a log of nnmpi; name another file"

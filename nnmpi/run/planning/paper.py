@@ -1,0 +1,69 @@
+"""Clusters that exist on paper only, and the models of memory and time of layouts on them."""
+
+from typing import Any, NamedTuple
+
+from nnmpi.options.config import Config
+from nnmpi.parallel import strategies
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.tensor.constraints import WayPrice
+from nnmpi.parallel.tensor.sharding import Sharding
+from nnmpi.planning.arranger import Arranger
+from nnmpi.planning.described import machine_named, model_times
+from nnmpi.planning.exchange_time import ExchangeTimes
+from nnmpi.planning.machine import TYPICAL, Machine
+from nnmpi.planning.step_time import CostModel
+from nnmpi.run.setup.cutting import UncutModel, sharding_of
+
+BOTH = "--vocabulary takes the place of --data: give one of them"
+
+MOST_RANKS = 1 << 20
+
+
+def add_vocabulary(group: Any) -> None:
+    """Adds --vocabulary to the options of a cluster."""
+    group.add_argument(
+        "--vocabulary", type=int, default=None, metavar="N",
+        help="instead of --data: windows of --context tokens, of a vocabulary of N",
+    )  # fmt: skip
+
+
+class MachineRequest(NamedTuple):
+    """The machine of a cluster on paper, its nodes, and the device that its ranks compute on."""
+
+    machine: Machine
+    nodes: int
+    device: str
+
+
+def machine_on_paper(
+    name: str | None, ranks: int, nodes: int | None, config: Config
+) -> MachineRequest:
+    """The machine that --machine names; a described one says how many nodes the ranks take, and
+    which device they have. Raises ValueError unless so many nodes can have so many ranks."""
+    machine = TYPICAL if name is None else machine_named(name, config.dtype, config.momentum)
+    if nodes is None:
+        nodes = 1 if machine.sheet is None else -(-ranks // machine.ranks)
+    if not 1 <= ranks <= MOST_RANKS:
+        raise ValueError(f"ranks {ranks} must be from 1 to {MOST_RANKS:,}")
+    if not 1 <= nodes <= ranks:
+        raise ValueError(f"nodes {nodes} must be from 1 to {ranks}, the number of ranks")
+    device = machine.sheet.device if machine.sheet is not None else config.device
+    return MachineRequest(machine, nodes, device)
+
+
+def cost_models(
+    uncut: UncutModel, cluster: Cluster, machine: Machine
+) -> tuple[Arranger, CostModel]:
+    """The models of memory and of time for a model on a cluster of such machines. An optimizer that
+    a machine does not have counts as its slowest one."""
+    config = uncut.config
+    times = model_times(uncut.graph, machine, config.dtype)
+    if config.optimizer not in machine.updates:
+        most = max(machine.updates.values())
+        machine = machine._replace(updates={**machine.updates, config.optimizer: most})
+
+    def cut(config_of_layout: Config, price: WayPrice | None = None) -> Sharding:
+        return sharding_of(uncut._replace(config=config_of_layout, price=price))
+
+    arranger = Arranger(config, cluster, uncut.graph, times, strategies.check, cut)
+    return arranger, CostModel(machine, times, ExchangeTimes(machine, cluster))
