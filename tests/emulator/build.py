@@ -55,17 +55,22 @@ def cuda_headers() -> Path | None:
     return header.parent if header else None
 
 
+UNITS = (("memory", "nccl", "grid"), ("cub", "cublas", "driver", "orders", "streams"))
+"""Files of the driver that are compiled together: what takes longest are the headers of each."""
+
+
 def emulator_library() -> Path:
     """The library that stands for the driver, cuBLAS and NCCL."""
-    headers = (*sorted(SOURCES.glob("*.h")), SOURCES / "crt" / "host_defines.h")
-    known = "".join(path.read_text(encoding="utf-8") for path in headers)
+    files = (*SOURCES.glob("*.h"), *SOURCES.glob("*.cpp"), SOURCES / "crt" / "host_defines.h")
+    known = "".join(path.read_text(encoding="utf-8") for path in sorted(files))
     include = (f"-I{SOURCES}", f"-I{cuda_headers()}", "-O2", "-fvisibility=hidden", "-c")
 
-    def compiled_object(path: Path) -> str:
-        return str(compiled(known + path.read_text(encoding="utf-8"), (*include, str(path)), ".o"))
+    def compiled_object(names: Sequence[str]) -> str:
+        text = "".join(f'#include "{name}.cpp"\n' for name in names)
+        return str(compiled(known, include, ".o", text))
 
     with ThreadPoolExecutor() as pool:
-        objects = [*pool.map(compiled_object, sorted(SOURCES.glob("*.cpp")))]
+        objects = [*pool.map(compiled_object, UNITS)]
     return compiled("", ("-shared", *objects, "-Wl,-soname,libcuda.so.1", "-ldl", "-lpthread"))
 
 

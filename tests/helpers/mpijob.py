@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,6 +88,7 @@ def outcome_of(command: list[str], env: Mapping[str, str], timeout: float) -> En
             raise
 
 
+@cache
 def launcher(python: str) -> list[str]:
     """The mpirun or mpiexec that belongs to this Python, or else the first on PATH."""
     if "OMPI_COMM_WORLD_SIZE" in os.environ or "PMI_SIZE" in os.environ:
@@ -117,6 +119,7 @@ def environment(added: Mapping[str, str]) -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",  # MPICH's, which sleeps
         "OPENBLAS_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(path),
     }

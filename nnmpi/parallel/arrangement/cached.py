@@ -48,7 +48,8 @@ def gc_paused() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()
-        gc.unfreeze()  # all objects are in the oldest generation now, which is scanned last
+        if not gc.get_freeze_count():  # else a user has frozen objects, which are to stay so
+            gc.freeze()
+            gc.unfreeze()  # all objects are in the oldest generation now, which is scanned last
         if was_enabled:
             gc.enable()

@@ -1,4 +1,5 @@
-"""The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers.
+"""The subcommand `sync` of `python -m nnmpi.simulate`: BSP, SSP and ASP with slow workers; what
+replicas send that exchange less (`replicas.py`).
 
 Simulates workers and a parameter server: who computes when, and how stale gradients are. Only steps
 take time; messages and the server take none. A worker pulls parameters, computes a gradient, pushes
@@ -15,12 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from nnmpi.schedules.delay import Delay
+from nnmpi.sim.commands import replicas
 from nnmpi.sim.drawing.svg import svg
 from nnmpi.sim.drawing.tables import plural, table
 from nnmpi.sim.drawing.timeline import WIDTH, Span, Timeline, draw
 from nnmpi.sim.network import Record
 
-HELP = "bsp, ssp and asp with slow workers"
+HELP = "bsp, ssp and asp with slow workers; local steps and gossip on slow networks"
 
 STALENESS = 3  # default of ssp
 MOST = 100_000  # gradients, simulated in a few seconds
@@ -116,14 +118,19 @@ MODES = {
     "asp": Mode(lambda s: math.inf, asp_time, "nobody waits"),
 }
 
+BOTH = {"sync", "svg", "json"}
+"""Options of workers and of replicas alike."""
+
 
 def add_options(p: argparse.ArgumentParser) -> None:
     """Adds the options of the subcommand `sync`."""
-    run = p.add_argument_group("run")
-    run.add_argument("--workers", type=int, required=True, metavar="P")
+    about = "default: all of --workers, or all of --parameters"
+    p.add_argument("--sync", choices=[*MODES, *replicas.SYNCS], help=about)
+    run = p.add_argument_group("waiting for slow workers (--sync bsp, ssp, asp)")
+    run.add_argument("--workers", type=int, metavar="P")
     run.add_argument("--steps", type=int, default=12, help="steps a worker, on average")
-    run.add_argument("--sync", choices=MODES, help="default: all modes, side by side")
     run.add_argument("--staleness", type=int, metavar="S", help=f"for ssp (default {STALENESS})")
+    replicas.add_options(p)
     slow = p.add_argument_group("slow workers")
     slow.add_argument("--slow-rank", metavar="R:FACTOR[,...]", help="workers that are always slow")
     slow.add_argument("--jitter", metavar="P:FACTOR", help="each is slow in a share P of steps")
@@ -134,7 +141,33 @@ def add_options(p: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> Any:
-    """The output of the subcommand `sync`."""
+    """The output of the subcommand `sync`, for workers or for a model on replicas."""
+    of_replicas, of_all = _defaults(replicas.add_options), _defaults(add_options)
+    given = {name for name, value in of_all.items() if getattr(options, name) != value}
+    if (options.workers is None) == (options.parameters is None):
+        raise ValueError(
+            "give --workers P to see how long workers wait, or --parameters N to see what replicas "
+            "send: one of them"
+        )
+    named = "parameters" if options.parameters is not None else "workers"
+    wrong = {name for name in given - BOTH if (name in of_replicas) == (named == "workers")}
+    if wrong:
+        raise ValueError(
+            f"--{min(wrong).replace('_', '-')} says nothing about --{named}: leave it out"
+        )
+    if options.sync is not None and (options.sync in MODES) != (named == "workers"):
+        fitting = MODES if named == "workers" else replicas.SYNCS
+        raise ValueError(f"--sync {options.sync} with --{named}: take {' or '.join(fitting)}")
+    return replicas.run(options) if named == "parameters" else _waiting(options)
+
+
+def _defaults(add: Callable[[argparse.ArgumentParser], None]) -> dict[str, Any]:
+    p = argparse.ArgumentParser()
+    add(p)
+    return vars(p.parse_args([]))
+
+
+def _waiting(options: argparse.Namespace) -> Any:
     p, steps = options.workers, options.steps
     if p < 1 or steps < 1 or p * steps > MOST:
         raise ValueError(

@@ -19,6 +19,7 @@ from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cached import gc_paused
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.planning.candidate import Candidate
@@ -171,3 +172,11 @@ def test_zero_receives_for_as_many_sums_as_it_has_slots() -> None:
     (bucket,) = one.model_on(0).buckets
     more = receive_buffers(several, 0, 32) - receive_buffers(one, 0, 32)
     assert more == (bucket.stop - bucket.start) // 2 * 4
+
+
+def test_objects_that_a_user_has_frozen_stay_frozen() -> None:
+    gc.freeze()
+    with gc_paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count()

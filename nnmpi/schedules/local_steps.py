@@ -1,0 +1,45 @@
+"""Local steps as values: after which steps replicas exchange which layers, and when they use them.
+
+every 6 steps, 2 fragments, applied 1 step later; layers 0 to 3
+
+step        0   1   2   3   4   5   6   7
+sent after          0,2         1,3         0,2
+applied before              0,2         1,3         ...
+"""
+
+from typing import NamedTuple
+
+
+class LocalSteps(NamedTuple):
+    """A period of local steps, in which each layer is exchanged once.
+
+    every         steps of a period: 1 is data parallelism
+    fragments     parts of the model that are exchanged in turn; part i has layers i, i +
+                  fragments, ... (strided: the next forward pass needs few of them at once)
+    apply_after   steps that replicas compute before they use what they receive
+    """
+
+    every: int = 1
+    fragments: int = 1
+    apply_after: int = 0
+
+    def check(self, layers: int) -> None:
+        """Raises ValueError unless the numbers describe a schedule of this many layers."""
+        if self.every < 1:
+            raise ValueError(f"--every {self.every} must be at least 1")
+        if not 1 <= self.fragments <= layers:
+            raise ValueError(f"--fragments {self.fragments} must be from 1 to {layers}, the layers")
+        if not 0 <= self.apply_after <= self.every:
+            raise ValueError(
+                f"--apply-after {self.apply_after} must be from 0 to --every {self.every}, the "
+                "steps from one exchange of a layer to the next"
+            )
+
+    def sent(self, layers: int) -> list[list[int]]:
+        """The layers that are sent after each step of a period, in order of their gradients: the
+        last layer first."""
+        steps: list[list[int]] = [[] for _ in range(self.every)]
+        for i in range(self.fragments):
+            last = -(-(i + 1) * self.every // self.fragments) - 1
+            steps[last] += range(i, layers, self.fragments)
+        return [sorted(step, reverse=True) for step in steps]

@@ -1,0 +1,157 @@
+"""Local steps, fragments and gossip beside data parallelism: the part of the subcommand `sync` that
+prices what replicas send."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+from nnmpi.collectives.gossip import GRAPHS
+from nnmpi.schedules.local_steps import LocalSteps
+from nnmpi.sim.drawing.neighbours import neighbours
+from nnmpi.sim.drawing.svg import svg
+from nnmpi.sim.drawing.tables import amount, duration, plural, table
+from nnmpi.sim.drawing.timeline import Timeline
+from nnmpi.sim.network import Record, add_number, check_count, check_number
+from nnmpi.sim.replicas import Model, Sent, all_reduce, rate_needed, seconds_a_step, steps
+
+BITS = {"float32": 32, "bfloat16": 16, "int8": 8, "float4": 4}
+"""Bits of a number that is sent; scales of int8 and float4 are left out."""
+
+SYNCS = "local", "gossip"
+
+SHARES = 0.5, 0.8, 0.9, 0.95, 0.99
+"""Shares of time that are computing, for which the table has a bandwidth."""
+
+GBIT = 1e9 / 8  # bytes
+MOST_REPLICAS, MOST_STEPS = 4096, 2000  # simulated in seconds
+DRAWN = 4  # steps that a timeline shows after the first period, and what it delays
+
+
+class Row(NamedTuple):
+    """A way to exchange: what is sent of all layers, when, and how fast replicas agree."""
+
+    name: str
+    sent: Sent
+    schedule: LocalSteps = LocalSteps()
+    gap: float | None = None
+
+
+def add_options(p: argparse.ArgumentParser) -> None:
+    """Adds the options of replicas that exchange less."""
+    sent = p.add_argument_group("what replicas send (--sync local, gossip)")
+    sent.add_argument("--parameters", type=float, metavar="N", help="of the model, such as 1e9")
+    add_number(sent, "--layers", "24", "equal layers of the model", int)
+    add_number(sent, "--step-seconds", "0.1", "computing of a step")
+    add_number(sent, "--replicas", "2", "replicas of the model", int)
+    add_number(sent, "--every", "100", "steps between exchanges", int, "H")
+    add_number(sent, "--fragments", "1", "streaming: one every H/P steps", int, "P")
+    add_number(sent, "--apply-after", "0", "steps until a fragment is used", int, "TAU")
+    about = "of gradients, and of parameters in gossip (default bfloat16)"
+    sent.add_argument("--dtype", choices=BITS, default="bfloat16", help=about)
+    sent.add_argument("--outer-dtype", choices=BITS, help="of local steps (default: --dtype)")
+    sent.add_argument("--graph", choices=GRAPHS, help="of gossip (default: all)")
+    add_number(sent, "--gbit", "10", "Gbit/s of the link of a replica")
+    add_number(sent, "--alpha", "0", "seconds per message")
+
+
+def run(options: argparse.Namespace) -> Any:
+    """The table of all ways, or of those of --sync; with --svg a picture of it."""
+    _check(options)
+    model = Model(options.layers, options.step_seconds)
+    rows = [row for sync, row in _rows(options) if not sync or options.sync in (None, sync)]
+    heading = (
+        f"{plural(options.replicas, 'replica')} of {options.parameters:,.0f} parameters in "
+        f"{plural(options.layers, 'layer')}; a step computes for {duration(model.seconds)}"
+    )
+    if options.svg:
+        options.svg.write_text(_picture(options, model, rows, heading), encoding="utf-8")
+    records = [_record(row, model, options) for row in rows]
+    return records if options.json else f"{heading}\n{_table(records, options)}"
+
+
+def _check(options: argparse.Namespace) -> None:
+    check_number("parameters", options.parameters, 1)
+    check_number("step-seconds", options.step_seconds, 1e-9)
+    check_number("gbit", options.gbit, 1e-9)
+    check_number("alpha", options.alpha)
+    for name in ("layers", "every"):
+        check_count(name, getattr(options, name), MOST_STEPS)
+    check_count("replicas", options.replicas, MOST_REPLICAS)
+    LocalSteps(options.every, options.fragments, options.apply_after).check(options.layers)
+
+
+def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
+    """Yields the value of --sync and the row of each way; data parallelism has none: it is shown
+    beside all."""
+    n, layers = options.replicas, options.layers
+
+    def nbytes(dtype: str) -> float:
+        return float(options.parameters) * BITS[dtype] / 8
+
+    outer = all_reduce(n, nbytes(options.outer_dtype or options.dtype), layers)
+    once = f"local, every {options.every}"
+    yield "", Row("data parallelism", all_reduce(n, nbytes(options.dtype), layers), gap=1)
+    yield "local", Row(once, outer, LocalSteps(options.every))
+    streaming = LocalSteps(options.every, options.fragments, options.apply_after)
+    if streaming != LocalSteps(options.every):
+        name = f"{once}, {plural(options.fragments, 'fragment')}"
+        name += f", {options.apply_after} later" * bool(options.apply_after)
+        yield "local", Row(name, outer, streaming)
+    for name in [options.graph] if options.graph else GRAPHS:
+        graph = GRAPHS[name](n)
+        degree = len(graph.offsets)
+        sent = Sent(degree * layers, degree * nbytes(options.dtype))
+        yield "gossip", Row(f"gossip, {name}", sent, gap=graph.gap())
+
+
+def _record(row: Row, model: Model, options: argparse.Namespace) -> Record:
+    def seconds(rate: float) -> float:
+        piece = row.sent.seconds(options.alpha, rate) / model.layers
+        return seconds_a_step(model, row.schedule, piece)
+
+    needed = {share: rate_needed(share, model, seconds) for share in SHARES}
+    return {
+        "name": row.name,
+        "bytes": row.sent.nbytes / row.schedule.every,
+        "messages": row.sent.messages / row.schedule.every,
+        "seconds": seconds(options.gbit * GBIT),
+        "gbit": {f"{share:.0%}": rate and rate / GBIT for share, rate in needed.items()},
+        "gap": row.gap,
+    }
+
+
+def _table(records: list[Record], options: argparse.Namespace) -> str:
+    def gbit(share: str) -> Callable[[Record], str]:
+        return lambda r: _three(r["gbit"][share])
+
+    cells: dict[str, Callable[[Record], str]] = {
+        "a step": lambda r: r["name"],
+        "bytes": lambda r: amount(r["bytes"]),
+        "messages": lambda r: _three(r["messages"]),
+        f"at {options.gbit:g} Gbit/s": lambda r: duration(r["seconds"]),
+        "computing": lambda r: f"{options.step_seconds / r['seconds']:.0%}",
+        **{f"{'Gbit/s for ' * (i == 0)}{x:.0%}": gbit(f"{x:.0%}") for i, x in enumerate(SHARES)},
+        "gap": lambda r: _three(r["gap"]),
+    }
+    return table(cells, records)
+
+
+def _three(x: float | None) -> str:
+    """Formats a number with three digits."""
+    return "-" if x is None else f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
+
+
+def _picture(options: argparse.Namespace, model: Model, rows: list[Row], heading: str) -> str:
+    """Graphs of neighbours with --sync gossip, otherwise timelines of a replica and its link."""
+    if options.sync == "gossip":
+        names = [options.graph] if options.graph else GRAPHS
+        return neighbours({name: GRAPHS[name](options.replicas) for name in names})
+    length = options.every + options.apply_after + DRAWN
+    timelines = []
+    for row in rows:
+        piece = row.sent.seconds(options.alpha, options.gbit * GBIT) / model.layers
+        run = islice(steps(model, row.schedule, piece), length)
+        spans = tuple(span for _, step in run for span in step)
+        timelines.append(Timeline(spans, 1, row.name, "s"))
+    return svg(timelines, heading, min(timeline.end for timeline in timelines))

@@ -1,0 +1,65 @@
+"""Graphs of neighbours as an SVG picture: a circle for each replica, an arrow for each message."""
+
+from collections.abc import Iterator, Mapping
+from math import cos, hypot, pi, sin
+
+from nnmpi.collectives.gossip import Gossip
+from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, page, text
+from nnmpi.sim.drawing.tables import plural
+
+MOST = 32  # replicas that a drawing has room for
+CELL, RADIUS, NODE, TOP = 250, 100.0, 12.0, 56  # in pixels
+ARROW, BEND, HEAD = "#2f6fd0", 0.14, 8.0
+
+
+def neighbours(graphs: Mapping[str, Gossip]) -> str:
+    """The graphs beside each other, each on a circle, or on its grid if that has several rows."""
+    if (most := max(graph.replicas for graph in graphs.values())) > MOST:
+        raise ValueError(f"a drawing of neighbours has room for {MOST} replicas, got {most}")
+    parts = list[str]()
+    for k, (name, graph) in enumerate(graphs.items()):
+        x, sent = k * CELL, plural(len(graph.offsets), "message")
+        parts.append(text(x + 16, 24, name, 18, weight="bold"))
+        parts.append(text(x + 16, 46, f"{sent} a replica, gap {graph.gap():.2g}", 13, QUIET))
+        parts += _graph(graph, x + CELL / 2, TOP + CELL / 2)
+    return page(len(graphs) * CELL, CELL + TOP, parts)
+
+
+def _graph(graph: Gossip, x: float, y: float) -> Iterator[str]:
+    """Yields the arrows and circles of a graph around a point."""
+    at = [_place(graph, r, x, y) for r in range(graph.replicas)]
+    for r, start in enumerate(at):
+        for to, _ in graph.exchanges(r):
+            yield _arrow(start, at[to])
+    for r, (a, b) in enumerate(at):
+        yield f'<circle cx="{a:.1f}" cy="{b:.1f}" r="{NODE}" fill="{PAPER}" stroke="{INK}"/>'
+        yield text(a, b, f"{r}", 12, anchor="middle")
+
+
+def _place(graph: Gossip, r: int, x: float, y: float) -> tuple[float, float]:
+    if graph.rows == 1:
+        angle = 2 * pi * r / graph.replicas - pi / 2
+        return x + RADIUS * cos(angle), y + RADIUS * sin(angle)
+    row, column = divmod(r, graph.columns)
+    step = 2 * RADIUS / (max(graph.rows, graph.columns) - 1 or 1)
+    return x + (column - (graph.columns - 1) / 2) * step, y + (row - (graph.rows - 1) / 2) * step
+
+
+def _arrow(start: tuple[float, float], end: tuple[float, float]) -> str:
+    """A curved arrow between two circles, so that the two directions do not cover each other."""
+    (x, y), (u, v) = start, end
+    bx, by = (x + u) / 2 + BEND * (v - y), (y + v) / 2 - BEND * (u - x)  # the point of control
+    reach = hypot(bx - u, by - v)
+    dx, dy = (u - bx) / reach, (v - by) / reach
+    tip, tail = (u - NODE * dx, v - NODE * dy), (u - (NODE + HEAD) * dx, v - (NODE + HEAD) * dy)
+    sx, sy = x + NODE * (bx - x) / reach, y + NODE * (by - y) / reach
+    wide = HEAD / 2.4
+    curve = f"M{sx:.1f} {sy:.1f}Q{bx:.1f} {by:.1f} {tail[0]:.1f} {tail[1]:.1f}"
+    head = (
+        f"M{tip[0]:.1f} {tip[1]:.1f}L{tail[0] - wide * dy:.1f} {tail[1] + wide * dx:.1f}"
+        f"L{tail[0] + wide * dy:.1f} {tail[1] - wide * dx:.1f}z"
+    )
+    return (
+        f'<path d="{curve}" stroke="{ARROW}" fill="none" opacity="0.7"/>'
+        f'<path d="{head}" fill="{ARROW}"/>'
+    )

@@ -1,0 +1,101 @@
+"""The seconds of a step of replicas that exchange gradients or parameters over slow links.
+
+A model of layers: forward passes take a third of a step, backward passes two thirds, layers are
+alike. What is sent of a layer goes when its backward pass ends, first in, first out, on the one
+link of the replica; the forward pass of the layer waits until it has arrived, in the step in which
+the schedule applies it. All replicas are equally fast. (The model of Streaming DiLoCo, arXiv
+2501.18512, section 3.1.)
+
+    compute  F0 F1 F2 B2  B1  B0  F0...F1 F2
+    link              2   1   0
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from nnmpi.schedules.local_steps import LocalSteps
+from nnmpi.sim.drawing.timeline import BACKGROUND, Span
+
+LEAST, MOST = 1.0, 1e18  # bytes per second, between which a bandwidth is searched
+HALVINGS = 30  # of that range on a logarithmic scale: to 1 in 10^7
+
+
+class Model(NamedTuple):
+    """A model on a replica: its equal layers, and the seconds that it computes in a step."""
+
+    layers: int
+    seconds: float
+
+
+class Sent(NamedTuple):
+    """Messages and bytes that a replica sends in an exchange."""
+
+    messages: float
+    nbytes: float
+
+    def seconds(self, alpha: float, rate: float) -> float:
+        """The time on a link with `alpha` seconds for each message and `rate` bytes a second."""
+        return self.messages * alpha + self.nbytes / rate
+
+
+def all_reduce(n: int, nbytes: float, layers: int) -> Sent:
+    """The messages of each of n replicas in ring all-reduces of all layers, which have `nbytes`."""
+    return Sent(2 * (n - 1) * layers, 2 * (n - 1) * nbytes / n)
+
+
+def steps(model: Model, schedule: LocalSteps, piece: float) -> Iterator[tuple[float, list[Span]]]:
+    """Yields for each step the time at which it ends, and what the replica and its link do.
+
+    `piece` is the seconds of an exchange of a layer.
+    """
+    layers, sent = model.layers, schedule.sent(model.layers)
+    forward, backward = model.seconds / 3 / layers, 2 * model.seconds / 3 / layers
+    arrives: dict[int, dict[int, float]] = defaultdict(dict)  # step that applies -> layer -> time
+    clock = link = 0.0
+    step = 0
+    while True:
+        spans, layer = list[Span](), 0
+        for waiting, arrival in sorted(arrives.pop(step, {}).items()):
+            ready = clock + (waiting - layer) * forward
+            if arrival > ready:
+                spans += [Span(0, "F", step, 0, clock, ready)] * (ready > clock)
+                spans.append(Span(0, "wait", -1, 0, ready, arrival))
+                clock, layer = arrival, waiting
+        start, clock = clock, clock + (layers - layer) * forward
+        spans.append(Span(0, "F", step, 0, start, clock))
+        spans.append(Span(0, "B", step, 0, clock, clock + layers * backward))
+        for layer in sent[step % schedule.every]:
+            start = max(link, clock + (layers - layer) * backward)
+            link = start + piece
+            arrives[step + 1 + schedule.apply_after][layer] = link
+            spans.append(Span(0, BACKGROUND, -1, 0, start, link))
+        clock += layers * backward
+        yield clock, spans
+        step += 1
+
+
+def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
+    """The mean time of a step in a long run: that of two periods, after those that differ.
+
+    A link that has more to send than it can falls behind, perhaps slowly: in the long run its own
+    time counts.
+    """
+    every = schedule.every
+    ends = [end for end, _ in islice(steps(model, schedule, piece), 5 * every)]
+    return max(ends[-1] - ends[3 * every - 1], 2 * model.layers * piece) / (2 * every)
+
+
+def rate_needed(share: float, model: Model, seconds: Callable[[float], float]) -> float | None:
+    """The bytes a second at which this share of the time is computing; None if no rate suffices.
+
+    `seconds` is the time of a step at a rate.
+    """
+    low, high = LEAST, MOST
+    if seconds(high) * share > model.seconds:
+        return None
+    for _ in range(HALVINGS):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if seconds(middle) * share > model.seconds else (low, middle)
+    return high

@@ -1,0 +1,168 @@
+"""`simulate sync --parameters`: what replicas send that exchange less, and when they wait."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nnmpi.collectives import ALGORITHMS
+from nnmpi.collectives.price import Link, Network, price
+from nnmpi.schedules.local_steps import LocalSteps
+from nnmpi.sim.drawing.timeline import BACKGROUND
+from nnmpi.sim.replicas import Model, Sent, all_reduce, rate_needed, seconds_a_step, steps
+
+KIND = "sync"
+
+SHARES = 0.5, 0.8, 0.9, 0.95, 0.99
+PUBLISHED = [  # parameters, layers, seconds of a step, schedule, bits, Gbit/s of each share
+    (1e9, 24, 0.1, (1, 1, 0), 16, (86.8, 152.6, 184.2, 222.3, 569.0)),
+    (1e9, 24, 0.1, (100, 1, 0), 16, (1.4, 6.2, 13.3, 23.3, 86.8)),
+    (1e9, 24, 0.1, (100, 8, 0), 16, (1.4, 5.2, 9.1, 16.0, 28.1)),
+    (1e9, 24, 0.1, (100, 8, 1), 16, (1.4, 4.3, 6.2, 9.1, 11.0)),
+    (1e9, 24, 0.1, (100, 8, 1), 4, (0.4, 0.9, 1.7, 2.0, 3.0)),
+    (1e10, 48, 0.8, (1, 1, 0), 16, (104.8, 222.3, 222.3, 268.3, 471.5)),
+    (1e10, 48, 0.8, (100, 1, 0), 16, (1.7, 7.5, 16.0, 33.9, 104.8)),
+    (1e10, 48, 0.8, (100, 16, 0), 16, (1.7, 5.2, 9.1, 13.3, 19.3)),
+    (1e10, 48, 0.8, (100, 16, 1), 16, (1.7, 3.6, 5.2, 6.2, 7.5)),
+    (1e10, 48, 0.8, (100, 16, 1), 4, (0.4, 0.9, 1.4, 1.4, 1.7)),
+    (1e11, 108, 4.9, (1, 1, 0), 16, (184.2, 323.8, 390.7, 390.7, 471.5)),
+    (1e11, 108, 4.9, (100, 1, 0), 16, (3.0, 11.0, 23.3, 49.4, 184.2)),
+    (1e11, 108, 4.9, (100, 36, 0), 16, (2.4, 6.2, 9.1, 11.0, 19.3)),
+    (1e11, 108, 4.9, (100, 36, 1), 16, (1.7, 3.6, 4.3, 5.2, 5.2)),
+    (1e11, 108, 4.9, (100, 36, 1), 4, (0.5, 0.9, 1.1, 1.1, 1.4)),
+]  # fmt: skip
+"""Table 4 of arXiv 2501.18512: two replicas, fragments of three layers."""
+
+
+@pytest.mark.parametrize(("n", "layers", "seconds", "schedule", "bits", "published"), PUBLISHED)
+def test_published_bandwidths_are_reproduced(
+    n: float, layers: int, seconds: float, schedule: Any, bits: int, published: Any
+) -> None:
+    """Within 20%, data parallelism, or 25%: the published grid has steps of 21%."""
+    factor = 1.2 if schedule[0] == 1 else 1.25
+    model, sent = Model(layers, seconds), all_reduce(2, n * bits / 8, layers)
+
+    def computing(gbit: float) -> float:
+        piece = sent.seconds(0, gbit * 1e9 / 8) / layers
+        return seconds / seconds_a_step(model, LocalSteps(*schedule), piece)
+
+    for share, gbit in zip(SHARES, published, strict=True):
+        assert computing(gbit / factor) < share < computing(gbit * factor)
+
+
+# ---- schedules, and the times of their steps
+
+
+def test_each_layer_is_sent_once_a_period_and_the_last_layer_first() -> None:
+    assert LocalSteps(6, 2).sent(4) == [[], [], [2, 0], [], [], [3, 1]]
+    for every, fragments, layers in ((1, 1, 3), (7, 3, 5), (3, 5, 9), (100, 8, 24)):
+        sent = LocalSteps(every, fragments).sent(layers)
+        assert len(sent) == every
+        assert sorted(layer for step in sent for layer in step) == [*range(layers)]
+        assert all(step == sorted(step, reverse=True) for step in sent)
+
+
+def test_a_layer_goes_when_its_gradient_is_there_and_the_next_forward_pass_waits_for_it() -> None:
+    """Two layers, forward 1 and backward 2 each; an exchange takes 3."""
+    (end, spans), (_, later) = islice(steps(Model(2, 6), LocalSteps(), 3), 2)
+    link = [(span.start, span.end) for span in spans if span.kind == BACKGROUND]
+    assert (end, link) == (6, [(4, 7), (7, 10)])
+    compute = [(span.kind, span.start, span.end) for span in later if span.kind != BACKGROUND]
+    assert compute == [("wait", 6, 10), ("F", 10, 12), ("B", 12, 16)]
+
+
+def test_a_fragment_is_applied_later() -> None:
+    """Layer 0 alone is sent after each second step, and an exchange takes 7."""
+    model = Model(1, 3)
+    ends = [
+        [end for end, _ in islice(steps(model, LocalSteps(2, 1, after), 7), 8)]
+        for after in (0, 1, 2)
+    ]
+    assert ends[0] == [3, 6, 16, 19, 29, 32, 42, 45]
+    assert ends[1] == [3, 6, 9, 16, 19, 26, 29, 36]
+    assert ends[2] == [3, 6, 9, 12, 16, 19, 23, 26]  # the second waits for the link until 13
+
+
+@pytest.mark.parametrize("schedule", [(1, 1, 1), (10, 4, 1), (10, 4, 10), (7, 5, 3), (3, 9, 2)])
+@pytest.mark.parametrize("load", [0.3, 0.9, 0.99, 1.01, 2.0])
+def test_two_periods_tell_the_mean_of_a_long_run(schedule: Any, load: float) -> None:
+    model, local = Model(9, 1.0), LocalSteps(*schedule)
+    piece = load * local.every / 9
+    ends = [end for end, _ in islice(steps(model, local, piece), 600 * local.every)]
+    mean = (ends[-1] - ends[300 * local.every - 1]) / (300 * local.every)
+    assert seconds_a_step(model, local, piece) == pytest.approx(mean, rel=0.005)
+
+
+def test_what_is_sent_is_what_a_ring_sends() -> None:
+    for n in (1, 2, 5, 8):
+        cost = price(ALGORITHMS["ring"], n, 4000, Network(Link(3, 0.5)))
+        layer = all_reduce(n, 4000, 1)
+        np.testing.assert_allclose(cost.sent, layer.nbytes)
+        np.testing.assert_array_equal(cost.messages, layer.messages)
+        assert layer.seconds(3, 2) == pytest.approx(cost.seconds)
+
+
+def test_the_rate_is_where_the_share_is_reached() -> None:
+    model = Model(4, 1.0)
+
+    def seconds(rate: float) -> float:
+        return seconds_a_step(model, LocalSteps(5), Sent(1, 1e6).seconds(0.01, rate))
+
+    rate = rate_needed(0.9, model, seconds)
+    assert rate is not None
+    assert 1 / seconds(rate) == pytest.approx(0.9, rel=1e-6)
+    assert rate_needed(0.9999, model, seconds) is None  # messages alone take more
+
+
+# ---- the command
+
+
+def test_all_ways_side_by_side(simulator: Any) -> None:
+    words = "--parameters 1e9 --replicas 8 --every 10 --fragments 4 --outer-dtype int8"
+    rows = json.loads(simulator(f"{words} --json").out)
+    assert [(row["name"], row["bytes"] / 1e9, row["messages"]) for row in rows] == [
+        ("data parallelism", 3.5, 336),
+        ("local, every 10", 0.175, 33.6),
+        ("local, every 10, 4 fragments", 0.175, 33.6),
+        ("gossip, ring", 4, 48),
+        ("gossip, torus", 6, 72),
+        ("gossip, exponential", 6, 72),
+        ("gossip, complete", 14, 168),
+    ]
+    assert rows[3]["seconds"] == pytest.approx(0.1 / 3 + 0.2 / 3 / 24 + 3.2)
+    lines = simulator(words).out.splitlines()
+    assert [line.split("  ")[0] for line in lines[2:]] == [row["name"] for row in rows]
+    assert lines[5].split()[2:4] + lines[5].split()[-1:] == ["4", "GB", "0.195"]
+
+
+def test_pictures_of_timelines_and_of_neighbours(simulator: Any, tmp_path: Path) -> None:
+    words = f"--parameters 1e9 --replicas 12 --every 4 --fragments 2 --svg {tmp_path}/x.svg"
+    simulator(f"{words} --sync local")
+    text = (tmp_path / "x.svg").read_text()
+    assert "local, every 4, 2 fragments" in text
+    assert "communication in the background" in text
+    simulator(f"{words} --sync gossip")
+    text = (tmp_path / "x.svg").read_text()
+    assert text.count("<circle") == 4 * 12
+    assert text.count('z" fill') == 12 * (2 + 4 + 4 + 11)  # arrowheads
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "give --workers P to see how long workers wait, or --parameters N"),
+        ("--workers 4 --parameters 1e9", "one of them"),
+        ("--parameters 1e9 --jitter 0.1:5", "--jitter says nothing about --parameters: leave it"),
+        ("--workers 4 --every 3", "--every says nothing about --workers: leave it out"),
+        ("--workers 4 --sync local", "--sync local with --workers: take bsp or ssp or asp"),
+        ("--parameters 0", "parameters 0.0 must be a number from 1"),
+        ("--parameters 1e9 --fragments 25", "--fragments 25 must be from 1 to 24, the layers"),
+        ("--parameters 1e9 --every 3 --apply-after 4", "--apply-after 4 must be from 0 to --every"),
+        ("--parameters 1e9 --replicas 33 --sync gossip --svg x.svg", "room for 32 replicas, got"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(refused: Any, text: str, says: str) -> None:
+    refused(text, (says,))
