@@ -29,8 +29,8 @@ ALLREDUCES = (
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
 SYNCS = ("bsp", "ssp", "asp", "local")
-OUTERS = ("sgd", "nesterov")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
+OUTERS = ("sgd", "nesterov")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 

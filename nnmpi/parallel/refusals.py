@@ -109,7 +109,6 @@ REFUSALS = (
         Refusal(option, "local steps", reason)
         for option, reason in (
             ("zero", "a replica along dp has all of its optimizer state"),
-            ("servers", "replicas average their parameters themselves"),
             ("reproducible", "each replica makes steps of its own, so their number matters"),
             ("pipedream", "its batches overlap, and replicas meet between two steps"),
             ("verify", "replicas make steps of their own, unlike one rank"),
@@ -118,6 +117,7 @@ REFUSALS = (
             ("backup", "replicas differ until they are averaged"),
         )
     ),
+    Refusal("outer_momentum", "outer sgd", "only nesterov has a momentum there"),
     # axes other than dp
     *(Refusal(axis, "servers", WHOLE_MODEL, NO_SERVERS) for axis in AXES_BESIDE_DP),
     *(Refusal(axis, "slow_rank", SLOWING) for axis in AXES_BESIDE_DP),
@@ -182,7 +182,6 @@ NEEDS = (
     Requires("every", "sync local", "in other modes ranks meet in every step"),
     Requires("outer", "sync local", "only local steps have an outer optimizer"),
     Requires("outer_lr", "sync local", "only local steps have an outer optimizer"),
-    Requires("outer_momentum", "outer nesterov", "sgd has no momentum there"),
     Requires("outer_momentum", "sync local", "only local steps have an outer optimizer"),
     Requires("weight_decay_of", "weight_decay", "without it no parameter decays"),
     Requires("load_partial", "load", "it says how much of that file must match"),
@@ -280,6 +279,7 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
     "local steps": lambda config, ranks: "sync local" if config.sync == "local" else "",
+    "outer sgd": lambda config, ranks: "outer sgd" if config.outer == "sgd" else "",
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "a layout": _chosen,
     "allreduce without halves": _without_halves,

@@ -21,6 +21,7 @@ from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
 from nnmpi.optim.optimizer import ReplicaState
 from nnmpi.parallel.averaging.means import ReplicaMean, average_buffers
+from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import pipelined, replicas
@@ -161,7 +162,8 @@ def _rounds(
     parts = parts._replace(evaluation=evaluation, describe={**parts.describe, **facts})
     optimizer = spec.optimizer(parts.store.parameters)
     apply = update_of(parts.store, optimizer, layout, spec).apply
-    executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats)
+    sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
+    executor = executor_of(layout, spec, sync, apply, stats)
     outer = OuterOptimizer(layout, spec, optimizer)
     last = LastRound(optimizer, spec.part.model) if layout.all.fault_tolerant else None
     return parts, optimizer, LocalSteps(executor, outer, layout, spec, last), executor

@@ -40,6 +40,11 @@ def check(config: Config, ranks: int) -> None:
     """Raises ValueError if there are too few ranks for the servers, or if dp does not equal the
     number of workers."""
     servers = server_count(config)
+    if servers and config.sync == "local":
+        raise ValueError(
+            f"servers {servers} with sync local: replicas average their parameters themselves; "
+            "leave servers out"
+        )
     if ranks <= servers:
         raise ValueError(
             f"sync {config.sync} with {servers} server{'s' * (servers != 1)} needs at least "
