@@ -28,9 +28,9 @@ ALLREDUCES = (
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
-SYNCS = ("bsp", "ssp", "asp", "local")
+SYNCS = ("bsp", "ssp", "asp", "local", "gossip")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
-OUTERS = ("sgd", "nesterov")
+OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
@@ -203,7 +203,7 @@ class Config:
     sync: str = _sync(
         "bsp",
         "ranks that a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
-        "or none (asp); local: replicas meet every --every steps only",
+        "or none (asp); local: replicas meet every --every steps only; gossip: neighbours meet",
         choices=SYNCS,
     )
     staleness: int = _sync(0, "steps that a rank may be ahead of the slowest, with ssp", FROM_0)
@@ -212,7 +212,10 @@ class Config:
         "number of parameter servers, the last ranks; default: 1 for ssp and asp, 0 for bsp",
         FROM_0,
     )
-    every: int = _sync(30, "steps that replicas make alone, with --sync local", FROM_1)
+    every: int = _sync(
+        30, "steps that replicas make alone; with --sync gossip, before all are averaged", FROM_1
+    )
+    graph: str = _sync("ring", "neighbours of a replica, with --sync gossip", choices=GRAPHS)
     outer: str = _sync(
         "nesterov",
         "rule that applies the mean change of the replicas, with --sync local",

@@ -5,7 +5,7 @@
                      AXES
     batch            those that share a batch: along dp
     replicas         those that have the same parameters, and sum gradients in each step: along dp
-                     and cp; with local steps, along cp
+                     and cp; with --sync local or gossip, along cp
     model            the ranks that hold one copy of the model together: all other axes
     server_group     the servers: the last ranks of the job, which hold the parameters of a
                      parameter server
@@ -123,12 +123,16 @@ def server_count(config: Config) -> int:
     return config.servers or int(config.sync in ("ssp", "asp"))
 
 
+AVERAGED = ("local", "gossip")
+"""The values of --sync with which replicas along dp make steps of their own."""
+
+
 def summed_axes(config: Config) -> tuple[str, ...]:
     """Returns the axes along which ranks have equal parameters in each step, and sum gradients.
 
-    With local steps, replicas along dp differ until they are averaged.
+    With local steps and gossip, replicas along dp differ until they are averaged.
     """
-    return tuple(axis for axis in REPLICAS if axis != "dp" or config.sync != "local")
+    return tuple(axis for axis in REPLICAS if axis != "dp" or config.sync not in AVERAGED)
 
 
 def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Comm:

@@ -12,7 +12,7 @@ from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.options import terms
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.layout import server_count
+from nnmpi.parallel.layout import AVERAGED, server_count
 from nnmpi.parallel.mesh import AXES
 
 PLAIN = Config()
@@ -104,9 +104,9 @@ REFUSALS = (
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
     Refusal("overlap", "servers", OWN_SUM, NO_SERVERS),
     Refusal("progress", "servers", OWN_SUM, NO_SERVERS),
-    # local steps
+    # replicas that are averaged
     *(
-        Refusal(option, "local steps", reason)
+        Refusal(option, "averaging", reason)
         for option, reason in (
             ("zero", "a replica along dp has all of its optimizer state"),
             ("reproducible", "each replica makes steps of its own, so their number matters"),
@@ -179,7 +179,8 @@ NEEDS = (
     Requires("cut", "pp", "the model is cut between the ranks along pp"),
     Requires("vertical_sync", "schedule pipedream", "other schedules keep one version of weights"),
     Requires("staleness", "sync ssp", "bsp allows no staleness, asp any"),
-    Requires("every", "sync local", "in other modes ranks meet in every step"),
+    Requires("every", "sync local or gossip", "in other modes ranks meet in every step"),
+    Requires("graph", "sync gossip", "only gossip has neighbours"),
     Requires("outer", "sync local", "only local steps have an outer optimizer"),
     Requires("outer_lr", "sync local", "only local steps have an outer optimizer"),
     Requires("outer_momentum", "sync local", "only local steps have an outer optimizer"),
@@ -233,7 +234,9 @@ def _is_met(other: str, config: Config, ranks: int) -> bool:
     """Returns True if a config has what another option requires: an option, or one of its
     values."""
     name, _, value = other.partition(" ")
-    return str(getattr(config, name)) == value if value else bool(_asked(name, config, ranks))
+    if value:
+        return str(getattr(config, name)) in value.split(" or ")
+    return bool(_asked(name, config, ranks))
 
 
 def _asked(name: str, config: Config, ranks: int) -> str:
@@ -278,7 +281,7 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "pipedream": lambda config, ranks: (
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
-    "local steps": lambda config, ranks: "sync local" if config.sync == "local" else "",
+    "averaging": lambda config, ranks: f"sync {config.sync}" if config.sync in AVERAGED else "",
     "outer sgd": lambda config, ranks: "outer sgd" if config.outer == "sgd" else "",
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "a layout": _chosen,

@@ -49,7 +49,7 @@ def _rank_step(
 
 RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
     "server": server.rank_step,
-    "local": averaging.rank_step,
+    "averaging": averaging.rank_step,
     "pipedream": pipedream.rank_step,
     **{name: partial(_rank_step, make) for name, make in PARTS.items()},
 }
@@ -74,7 +74,7 @@ def _synchronous(
 
 STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,
-    "local": averaging.local,
+    "averaging": averaging.make,
     "pipedream": pipedream.pipedream,
     **{name: partial(_synchronous, make) for name, make in PARTS.items()},
 }

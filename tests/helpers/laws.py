@@ -32,6 +32,7 @@ from helpers.tensor import (
 )
 from helpers.training import (
     conformance,
+    laws_averaging,
     laws_backup,
     laws_checkpoint_files,
     laws_checkpoints,
@@ -39,7 +40,6 @@ from helpers.training import (
     laws_goals,
     laws_gpt2,
     laws_layers,
-    laws_local,
     laws_masters,
     laws_moves,
     laws_pipeline_cuts,
@@ -138,7 +138,9 @@ TABLE = {
     "training": Row(of(laws_training), (4,), threads_all=(1, 3), mpi_all=(2,)),
     "training of processes": Row(OF_PROCESSES, mpi=(2,)),
     "layers": Row(of(laws_layers), (3,), threads_all=(2,)),
-    "local steps": Row(of(laws_local), (4,), threads_all=(1, 2, 3, 8), mpi=(4,), mpi_all=(2, 3, 8)),
+    "averaging": Row(
+        of(laws_averaging), (4,), threads_all=(1, 2, 3, 8), mpi=(4,), mpi_all=(2, 3, 8)
+    ),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
     "zero": Row(of(laws_zero), (3,), threads_all=(1, 4), mpi=(2,), quick=(2,)),
     "resume": Row(of(laws_resume), (4,), threads_all=(1, 3), mpi_all=(2,)),

@@ -21,7 +21,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},
     "layout length:cp": {"layout": "length:cp"},
-    "local steps": {"sync": "local"},
+    "averaging": {"sync": "local"},
     "nccl": {"allreduce": "nccl"},
     "one rank": {},
     "outer sgd": {"outer": "sgd"},

@@ -116,7 +116,7 @@ def ranks_used(e: Event) -> Iterator[str]:
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
         yield f"{e['sync']}{bound}"
     if "every" in e:
-        rule = f"outer {e['outer']} of rate {e['outer_lr']:g}"
+        rule = f"gossip on a {e['graph']} graph" if "graph" in e else f"outer {e['outer']}"
         yield f"replicas averaged every {plural(e['every'], 'step')}, {rule}"
     if "schedule" in e:
         yield f"pipeline {e['schedule']}"

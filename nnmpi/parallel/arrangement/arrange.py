@@ -40,7 +40,7 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
-from nnmpi.parallel.layout import mesh_of, server_count, summed_axes
+from nnmpi.parallel.layout import AVERAGED, mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
@@ -108,7 +108,7 @@ def single_rank(arrangement: Arrangement) -> Arrangement:
 
 STRATEGY_KINDS = (
     StrategyKind("server", lambda c: server_count(c) > 0, steps_together=False),
-    StrategyKind("local", lambda c: c.sync == "local"),
+    StrategyKind("averaging", lambda c: c.sync in AVERAGED),
     StrategyKind("reproducible", lambda c: c.reproducible),
     StrategyKind(
         "pipedream",

@@ -1,8 +1,10 @@
 """Training that communicates less: replicas along dp make steps of their own, and are averaged.
 
-local.py    local steps (local SGD, DiLoCo): every H steps, an outer optimizer
-means.py    means over replicas: of flat values, and of buffers
+rounds.py   the strategy: rounds of steps, after which all replicas are equal
+outer.py    local steps (local SGD, DiLoCo): an outer optimizer applies the mean change
+gossip.py   means with neighbours after each step
+means.py    the values of a replica as one array, and means over replicas
 """
 
-from nnmpi.parallel.averaging.local import local as local
-from nnmpi.parallel.averaging.local import rank_step as rank_step
+from nnmpi.parallel.averaging.rounds import make as make
+from nnmpi.parallel.averaging.rounds import rank_step as rank_step

@@ -1,36 +1,41 @@
-"""Means over replicas: of the values that an optimizer updates, as one flat array, and of
-buffers."""
+"""The values of a replica as one flat array, and means over replicas: of values and of buffers."""
 
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import wire_of
 
 
-class ReplicaMean:
-    """The values that this rank updates as a flat array, laid out as the optimizer state, and their
+class ReplicaValues:
+    """The values that this rank updates as a flat array, laid out as the optimizer state; their
     means over the ranks of other replicas that have the same part.
 
     16-bit parameters take part with their masters.
     """
 
-    def __init__(self, comm: Comm, on: Backend, optimizer: Optimizer) -> None:
-        self._comm, self._on, self._optimizer = comm, on, optimizer
+    def __init__(self, layout: Layout, spec: TrainSpec, optimizer: Optimizer) -> None:
+        self._comm, self._on, self._optimizer = layout.axis["dp"], spec.task.on, optimizer
+        self._model, self._algorithm = spec.part.model, spec.arrangement.algorithm
 
     def values(self) -> Array:
         """Returns a copy of the values."""
-        rows = [x.values for _, x in self._optimizer.values()]
-        return self._on.xp.concatenate(rows)
+        return self._on.xp.concatenate([x.values for _, x in self._optimizer.values()])
 
-    def of(self, row: Array, algorithm: str) -> None:
+    def average(self, row: Array) -> None:
         """Replaces a flat array by its mean over the replicas."""
         if self._comm.size > 1:
-            wire_of(self._comm, self._on).start(row, algorithm).wait()
+            wire_of(self._comm, self._on).start(row, self._algorithm).wait()
             row /= self._comm.size
+
+    def average_buffers(self) -> None:
+        """Replaces the floating-point buffers of the model by their means over the replicas."""
+        average_buffers(self._comm, self._model)
 
     def assign(self, row: Array) -> None:
         """Copies a flat array to the values, and rounds it to the 16-bit ones beside them."""

@@ -6,13 +6,13 @@ from nnmpi.comm import Comm
 from nnmpi.data import Loader
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic
-from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.layout import AVERAGED, Layout
 from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
     """Counts the messages of a rank in the first step over a whole batch that follows another step;
-    with local steps, in a whole round, divided by its steps.
+    where replicas are averaged, in a whole round, divided by its steps.
 
     Messages that a step has started belong to it even if they go on during the next step: until a
     step has been counted, each step ends with `complete`, which waits for them. What is sent
@@ -26,7 +26,7 @@ class StepTraffic:
         self, layout: Layout, config: Config, complete: Callable[[], None] = lambda: None
     ) -> None:
         self._layout, self._complete = layout, complete
-        self._steps = config.every if config.sync == "local" else 1  # of a result
+        self._steps = config.every if config.sync in AVERAGED else 1  # of a result
         self._samples = config.batch_size * self._steps
 
     def counted(

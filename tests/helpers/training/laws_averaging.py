@@ -1,14 +1,17 @@
-"""Local steps: replicas that make steps alone train as a simulation of them in one process does."""
+"""Local steps and gossip: replicas with steps of their own train as their simulation in one process
+does."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import product
 from typing import Any
 
 import numpy as np
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
 from nnmpi import Config, Trainer, nn
+from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.comm import Comm, comm_self
 from nnmpi.data.loader import BatchSplit
 from nnmpi.io.output import NullReport
@@ -21,7 +24,8 @@ COMMON: Options = {
     "lr_schedule": "cosine", "optimizer": "sgd", "dtype": "float64", "allreduce": "ring",
 }  # fmt: skip
 LOCAL: Options = {**COMMON, "sync": "local", "every": 3}
-OUTER = ("outer", "outer_lr", "outer_momentum")
+AVERAGING = ("sync", "every", "graph", "outer", "outer_lr", "outer_momentum")
+GOSSIP: Options = {**COMMON, "sync": "gossip", "every": 3, "momentum": 0.8}
 RULES: tuple[Options, ...] = (
     {"outer": "sgd", "outer_lr": 1.0},
     {"outer": "sgd", "outer_lr": 0.5, "optimizer": "adam", "lr": 0.01},
@@ -53,9 +57,8 @@ def trained(comm: Comm, options: Options) -> dict[str, np.ndarray]:
 def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]:
     """The parameters after a run of n replicas, one after the other in this process."""
     config = Config(**options)
-    loss, plain = nn.CrossEntropyLoss(), {**options, "sync": "bsp"}
-    for name in ("every", "outer", "outer_lr", "outer_momentum"):
-        plain.pop(name, None)
+    loss = nn.CrossEntropyLoss()
+    plain = {name: value for name, value in options.items() if name not in AVERAGING}
     with ExitStack() as stack:
         runs = [
             stack.enter_context(Trainer(Config(**plain), data=digits(), comm=comm_self()))
@@ -73,6 +76,9 @@ def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]
                     (loss(run.model(batch.x), batch.y) * share).backward()
                     run.optimizer.step(run.lr_factor(step))
                 step += 1
+                if config.sync == "gossip":
+                    mixed(runs, config.graph)
+                    continue
                 if step % config.every and k < len(batches):
                     continue
                 models = [[*run.model.parameters()] for run in runs]
@@ -84,7 +90,18 @@ def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]
                     theta -= config.outer_lr * g
                     for model in models:
                         model[i].data[...] = theta
+        if config.sync == "gossip":
+            mixed(runs, "complete")
         return contents(runs[0])
+
+
+def mixed(runs: Sequence[Trainer], graph: str) -> None:
+    """Multiplies the parameters of all replicas by the mixing matrix of a graph."""
+    matrix = np.array(GRAPHS[graph](len(runs)).mixing(), float)
+    for parameters in zip(*(run.model.parameters() for run in runs), strict=True):
+        rows = np.tensordot(matrix, np.stack([p.data for p in parameters]), 1)
+        for p, row in zip(parameters, rows, strict=True):
+            p.data[...] = row
 
 
 def one_step_and_the_plain_mean_equal_one_rank(comm: Comm) -> None:
@@ -106,21 +123,39 @@ def steps_alone_equal_a_simulation_in_one_process(comm: Comm) -> None:
             assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (rule, layout)
 
 
-def a_run_sends_what_is_said(comm: Comm) -> None:
+def gossip_equals_a_simulation_in_one_process(comm: Comm) -> None:
+    for graph in GRAPHS:
+        for layout in layouts(comm.size)[:3]:
+            options = {**GOSSIP, "graph": graph}
+            micro = layout.get("micro_batches", 1)
+            whole = simulated(replicas(comm.size, layout), options, micro)
+            assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (graph, layout)
+
+
+def gossip_on_the_complete_graph_equals_one_rank(comm: Comm) -> None:
+    whole = trained(comm_self(), {**COMMON, "momentum": 0.8})
     for layout in layouts(comm.size):
-        config = Config(**{**LOCAL, **layout, "every": 2})
+        options = {**GOSSIP, "graph": "complete", **layout}
+        assert distance(trained(comm, options), whole) < BOUND, layout
+
+
+def a_run_sends_what_is_said(comm: Comm) -> None:
+    ways = [LOCAL, *({**GOSSIP, "graph": graph} for graph in GRAPHS)]
+    for way, layout in product(ways, layouts(comm.size)):
+        config = Config(**{**way, **layout, "every": 2})
         with Trainer(config, data=digits(), comm=comm) as trainer:
             trainer.fit(NullReport())
             said = traffic(trainer.arrangement, comm.rank, config.batch_size)
-            assert trainer.strategy.traffic.sent == said, layout
+            assert trainer.strategy.traffic.sent == said, (way, layout)
 
 
 def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
     """Each replica has the state of its own optimizer; replicas that are new take another's."""
     rule = {**RULES[2], "optimizer": "adam", "lr": 0.01, "dtype": "float32", "every": 2}
     rule |= {"lr_schedule": "constant"}
-    for layout in layouts(comm.size):
-        options = {**LOCAL, **rule, **layout}
+    ways = [{**LOCAL, **rule}, {**GOSSIP, "lr_schedule": "constant", "every": 2}]
+    for way, layout in product(ways, layouts(comm.size)):
+        options = {**way, **layout}
         whole = trained(comm, options)
         folder = gather_objects(comm, tempfile.mkdtemp() if comm.rank == 0 else "")[0]
         saving = {"checkpoint_dir": folder, "keep": 9}
@@ -142,6 +177,6 @@ def a_snapshot_goes_on_with_another_number_of_replicas(comm: Comm) -> None:
             assert all(state[name].any() for name in state), layout
             assert len(state) == 2 + (trainer.config.outer == "nesterov")
             trainer.fit(NullReport(), epochs=1)
-            plain = {name: getattr(Config(), name) for name in ("sync", "every", *OUTER)}
+            plain = {name: getattr(Config(), name) for name in AVERAGING}
             trainer.restore(snapshot, **{**plain, **layout})  # that of the first replica
             assert all(array.any() for array in trainer.optimizer.state.values())
