@@ -95,11 +95,12 @@ def on_paper(model: str, context: int, batch: int) -> tuple[UncutModel, Roofline
         reduce_dtype=DTYPE,
         dropout=0.1,
         bucket_mb=1e6,
+        recompute="block",
     )
     _, uncut = uncut_of(config, VOCABULARY)
     machine = machines()["a100-80g"].machine(DTYPE)
     assert machine.sheet is not None
-    return uncut, RooflineTimes(uncut.graph, machine, DTYPE, machine.sheet, "block")
+    return uncut, RooflineTimes(uncut.graph, machine, DTYPE, machine.sheet)
 
 
 def on_a_machine(published: Published, sheet: Description) -> Row:

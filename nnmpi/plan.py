@@ -16,7 +16,7 @@ from nnmpi.options.terms import size
 from nnmpi.planning.drawing import as_svg
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
-from nnmpi.run.planning.paper import BOTH, add_vocabulary, machine_on_paper
+from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, machine_on_paper
 from nnmpi.run.planning.planning import SUMS, PlanRequest, on_paper, search
 from nnmpi.run.planning.report import as_event, as_text, as_toml
 
@@ -29,11 +29,7 @@ def parser() -> cli.Parser:
     about = "Find the layout of ranks that trains a model fastest, without MPI."
     p = cli.Parser("nnmpi.plan", description=about, argument_default=argparse.SUPPRESS)
     cluster = p.add_argument_group("cluster")
-    cluster.add_argument("--ranks", type=int, required=True, metavar="N")
-    cluster.add_argument(
-        "--nodes", type=int, default=None, metavar="K",
-        help="nodes that the ranks are on; default: 1, or as a described machine says",
-    )  # fmt: skip
+    add_ranks(cluster)
     cluster.add_argument("--memory", default=None, metavar="SIZE", help="of each rank, such as 8GB")
     cluster.add_argument(
         "--machine", default=None, metavar="NAME[:RANKS]|FILE",

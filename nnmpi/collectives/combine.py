@@ -58,12 +58,6 @@ def rooted(a: Algorithm, root: int) -> Algorithm:
     return among(a, lambda p: [*range(root, p), *range(root)])
 
 
-def moved(s: Step, base: Ranks, size: int = 1) -> Step:
-    """A step whose chunks are blocks of `size` chunks, from chunk `base` on."""
-    send, recv = ((base + lo * size, base + hi * size) for lo, hi in (s.send, s.recv))
-    return s._replace(send=send, recv=recv)
-
-
 def beside(parts: Sequence[Algorithm]) -> Algorithm:
     """Runs algorithms of equally many rounds and chunks at once, each on a part of the buffer and
     on ports of its own.
@@ -74,7 +68,7 @@ def beside(parts: Sequence[Algorithm]) -> Algorithm:
         i = t % n
         s = parts[i].at(t // n, r, p)
         s = s._replace(port=s.port * n + i, ports=s.ports * n)
-        return moved(s, i * parts[0].chunks(p))
+        return s.moved(i * parts[0].chunks(p))
 
     return Algorithm(lambda p: n * parts[0].rounds(p), lambda p: n * parts[0].chunks(p), at)
 
@@ -86,7 +80,7 @@ def at_once(a: Algorithm, ports: int) -> Algorithm:
         port = t % ports
         return a.at(t, r, p)._replace(port=port, ports=min(ports, a.rounds(p) - t + port))
 
-    return a._replace(at=at)
+    return Algorithm(a.rounds, a.chunks, at)
 
 
 # Ranks are the cells of a box with sides of s ranks. A reduce-scatter along the first side leaves
@@ -112,7 +106,7 @@ def along(a: Algorithm, sides: Callable[[int], Shape], first: int = 0) -> Algori
             base, t = base + x * size, t - a.rounds(shape[i])
         s, start = a.at(t, x, shape[i]), r - x * stride
         to, source = start + s.to * stride, start + s.source * stride
-        return moved(s, base, size)._replace(to=to, source=source)
+        return s.moved(base, size)._replace(to=to, source=source)
 
     return Algorithm(lambda p: sum(map(a.rounds, sides(p))), lambda p: p, at)
 

@@ -244,8 +244,7 @@ def _inputs(x: Any, label: str) -> Inputs:
                 f"{label} has an input named {quoted(name)}; the model is called as model(**x), "
                 "so give the name of an argument"
             )
-    inputs = [_samples(_array(part, label + name), label + name) for name, part in parts(x)]
-    return like(x, inputs)
+    return like(x, [_samples(_array(part, label + name), label + name) for name, part in parts(x)])
 
 
 def _samples(x: np.ndarray, label: str) -> np.ndarray:

@@ -88,10 +88,8 @@ class BatchSplit:
     rank: int
 
     def __call__(self, rows: np.ndarray) -> list[np.ndarray]:
-        parts, micro_batches = min(self.micro_batches, len(rows)), []  # no empty micro-batches
-        for m in range(parts):
-            micro_batches.append(part_of(part_of(rows, parts, m), self.ranks, self.rank))
-        return micro_batches
+        parts = min(self.micro_batches, len(rows))  # no empty micro-batches
+        return [part_of(part_of(rows, parts, m), self.ranks, self.rank) for m in range(parts)]
 
 
 def part_of(rows: np.ndarray, parts: int, i: int) -> np.ndarray:

@@ -117,8 +117,7 @@ def _statistics(x: np.ndarray) -> Pair:
         x = x[:1]
     rows = max(BLOCK // max(x[0].size, 1), 1)
     for start in range(0, len(x), rows):
-        block = x[start : start + rows].astype("float64")
-        n, mean, m2 = _merge((n, mean, m2), _moments(block))
+        n, mean, m2 = _merge((n, mean, m2), _moments(x[start : start + rows].astype("float64")))
     std = np.sqrt(m2 / n)
     least = np.maximum(1e-12 * np.abs(mean), np.finfo("float32").tiny)
     std = np.where(std > least, std, 1.0)

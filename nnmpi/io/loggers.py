@@ -206,8 +206,7 @@ class Trackio(Logger):
 
     def layout(self, a: Arrangement, step: int) -> None:
         """Writes the layout as an HTML page."""
-        svg = drawing.as_svg({a.config.model: a})
-        self._to.log({"layout": self._module.Html(svg)}, step=step)
+        self._to.log({"layout": self._module.Html(drawing.as_svg({a.config.model: a}))}, step=step)
 
     def figure(self, name: str, figure: "Figure", step: int) -> None:
         """Writes a picture as an image."""

@@ -229,9 +229,21 @@ class Graph(NamedTuple):
 
     def crossing(self, k: int) -> tuple[int, ...]:
         """Returns the edges that nodes k and later need from earlier nodes or from the inputs."""
-        made = {*self.inputs, *(e for node in self.nodes[:k] for e in node.outputs)}
-        needed = [e for node in self.nodes[k:] for e in node.inputs]
-        return tuple(e for e in dict.fromkeys([*needed, *self.outputs]) if e in made)
+        return self.crossings()[k]
+
+    def crossings(self) -> list[tuple[int, ...]]:
+        """Returns `crossing` of each node, and of the end of the model."""
+        needed = [tuple(dict.fromkeys(self.outputs))]
+        for node in reversed(self.nodes):
+            later = (e for e in needed[-1] if e not in node.outputs)
+            needed.append(tuple(dict.fromkeys((*node.inputs, *later))))
+        return needed[::-1]
+
+    @property
+    def cache(self) -> dict[Any, Any]:
+        """Results of functions of the graph, by function and arguments."""
+        cache: dict[Any, Any] = self.source.cache
+        return cache
 
 
 def mapped(leaf: Callable[..., Any], tree: Any, *others: Any) -> Any:

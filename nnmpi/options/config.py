@@ -23,14 +23,15 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
-    *("p2p", "doubling", "halving", "double-tree", "bruck", "multiplying", "bucket"),
-    *("swing", "hierarchical", "nccl"),
+    *("p2p", "doubling", "halving", "double-tree", "dual-root", "bruck", "pat"),
+    *("multiplying", "bucket", "swing", "hierarchical", "nccl"),
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
 SYNCS = ("bsp", "ssp", "asp", "local", "gossip")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete")
+RECOMPUTED = ("none", "stage", "block", "selective")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
@@ -170,9 +171,13 @@ class Config:
     cut: str | None = _pipeline(
         None, "layers where stages 1, 2, ... begin, such as 3,7; default: balanced by measurements"
     )
-    recompute: bool = _pipeline(
-        False,
-        "keep only the input of each stage, and repeat its forward pass before its backward pass",
+    recompute: str = _pipeline(
+        "none",
+        "what keeps only its input and runs forward again for its backward pass: stage (of a "
+        "pipeline; without a value), block (each numbered block of a model) or selective "
+        "(attention)",
+        choices=RECOMPUTED,
+        bare="stage",
     )
     vertical_sync: bool = _pipeline(
         False,

@@ -42,17 +42,17 @@ def gather_objects(comm: Comm, item: T) -> list[T]:
     return [pickle.loads(row.tobytes()) for row in np.split(rows, ends[:-1])]
 
 
-def send_object(comm: Comm, item: object, to: int) -> None:
-    """Sends an object to rank `to`, which gets it with `receive_object`."""
+def send_object(comm: Comm, item: object, to: int, tag: int = 0) -> None:
+    """Sends an object to rank `to`, which gets it with `receive_object` and the same tag."""
     data = np.frombuffer(pickle.dumps(item), np.uint8)
-    comm.isend(np.array([data.size]), to).wait()
-    comm.isend(data, to).wait()
+    comm.isend(np.array([data.size]), to, tag).wait()
+    comm.isend(data, to, tag).wait()
 
 
-def receive_object(comm: Comm, source: int) -> Any:
-    """Returns the object that rank `source` sends with `send_object`."""
+def receive_object(comm: Comm, source: int, tag: int = 0) -> Any:
+    """Returns the object that rank `source` sends with `send_object` and the same tag."""
     size = np.zeros(1, int)
-    comm.irecv(size, source).wait()
+    comm.irecv(size, source, tag).wait()
     data = np.empty(size[0], np.uint8)
-    comm.irecv(data, source).wait()
+    comm.irecv(data, source, tag).wait()
     return pickle.loads(data.tobytes())

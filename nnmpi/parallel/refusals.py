@@ -69,12 +69,12 @@ REFUSALS = (
     Refusal("verify", "servers", "it compares copies that ranks update themselves", NO_SERVERS),
     Refusal("reproducible", "pp", WHOLE_SLICE),
     Refusal("reproducible", "schedule", WHOLE_SLICE),
-    Refusal("reproducible", "recompute", WHOLE_SLICE),
+    Refusal("reproducible", "recompute stage", WHOLE_SLICE),
     Refusal("reproducible", "tp", "the tree adds up slices, not parts of a matrix product"),
     Refusal("reproducible", "zero", "every rank updates its own copy of the parameters"),
     # pipelines
     Refusal("pipedream", "micro_batches", "a batch is one micro-batch and one step"),
-    Refusal("pipedream", "recompute", "activations of at most --pp batches are kept"),
+    Refusal("pipedream", "recompute stage", "activations of at most --pp batches are kept"),
     Refusal("pipedream", "clip_norm", "stages update before the norm of all gradients is known"),
     Refusal("pipedream", "verify", "it computes with older weights, unlike one rank"),
     Refusal("pipedream", "slow_rank", SLOWING),
@@ -82,7 +82,7 @@ REFUSALS = (
     Refusal("pipedream", "tp", "ranks of a stage could take messages in different orders"),
     Refusal("pipedream", "zero", "each stage is on one rank, which has all of its state"),
     Refusal("schedule", "servers", WHOLE_MODEL, NO_SERVERS),
-    Refusal("recompute", "servers", WHOLE_MODEL, NO_SERVERS),
+    Refusal("recompute stage", "servers", WHOLE_MODEL, NO_SERVERS),
     # 16 bits
     Refusal("16 bits", "servers", "servers keep and send parameters of one type", NO_SERVERS),
     Refusal("16 bits", "pipedream", "a stage keeps versions of its parameters in one type"),
@@ -287,6 +287,7 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "a layout": _chosen,
     "allreduce without halves": _without_halves,
     "allreduce in memory": _in_memory,
+    "recompute stage": lambda config, ranks: "recompute stage" * (config.recompute == "stage"),
     "layout": lambda config, ranks: _layout(config, "tp"),
     "layout length:cp": lambda config, ranks: _layout(config, "cp"),
     "positions along tp": lambda config, ranks: (

@@ -27,6 +27,7 @@ from nnmpi.data.loader import BatchCut, BatchSplit
 from nnmpi.nn.layers.norm import row_norm_names
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
+from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.optim import Optimizer
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
@@ -51,7 +52,7 @@ from nnmpi.parallel.step.executor import (
 from nnmpi.parallel.step.last_round import LastRound
 from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.step.ports import CHECKED_STEPS, Task
+from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore

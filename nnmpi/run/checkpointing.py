@@ -126,8 +126,7 @@ class Checkpoints:
         name, best = self._config.keep_best, self._best
         if name is None:
             return False
-        values = [metrics[name]] if best is None else [best, metrics[name]]
-        self._best = BETTER[name](values)
+        self._best = BETTER[name]([metrics[name]] if best is None else [best, metrics[name]])
         return self._best != best
 
     # ---- writing

@@ -27,7 +27,7 @@ from nnmpi.planning.exchange_time import with_fastest_sum
 from nnmpi.planning.machine import Machine
 from nnmpi.planning.residences import within_memory
 from nnmpi.planning.step_time import step_time
-from nnmpi.run.planning.paper import BOTH, add_vocabulary, cost_models, machine_on_paper
+from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, cost_models, machine_on_paper
 from nnmpi.run.setup.cutting import UncutModel, on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.start_events import layout_event, moves_event
@@ -81,7 +81,7 @@ def add_options(p: argparse.ArgumentParser) -> None:
     and send."""
     p.argument_default = argparse.SUPPRESS  # Config knows the defaults
     cluster = p.add_argument_group("cluster")
-    _add_cluster(cluster)
+    add_ranks(cluster)
     cluster.add_argument(
         "--machine", default=None, metavar="NAME[:RANKS]|FILE",
         help="also predict the time of a step on a described machine, such as a100-80g:8, or on "
@@ -106,14 +106,6 @@ def add_options(p: argparse.ArgumentParser) -> None:
         help="write a picture, with --from of both layouts",
     )
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
-
-
-def _add_cluster(p: Any) -> None:
-    p.add_argument("--ranks", type=int, required=True, metavar="N")
-    p.add_argument(
-        "--nodes", type=int, default=None,
-        help="nodes that the ranks are on; default: 1, or as a described machine says",
-    )  # fmt: skip
 
 
 def run(given: argparse.Namespace) -> Any:
@@ -155,7 +147,7 @@ def _old_options(given: argparse.Namespace) -> argparse.Namespace:
     """The options of the old layout: those of --from, and all options that do not concern a
     layout."""
     p = cli.Parser("nnmpi.simulate layout", argument_default=argparse.SUPPRESS)
-    _add_cluster(p)
+    add_ranks(p)
     cli.add_flags(p, LAYOUT_GROUPS)
     of_layouts = {"ranks", "nodes", *(option.name for option in options(LAYOUT_GROUPS))}
     kept = {name: value for name, value in vars(given).items() if name not in of_layouts}

@@ -270,8 +270,7 @@ class Session:
         ranks."""
         together = self.arrangement.steps_together
         if self.config.check_copies and self.comm.size > 1 and together:
-            parts = self.strategy.full_state.table
-            consistency.check_copies(parts, self.run.state.step, buffers)
+            consistency.check_copies(self.strategy.full_state.table, self.run.state.step, buffers)
 
     def snapshot(self, copies: bool = True) -> Snapshot:
         """All that this rank needs to go on from this step; no message is sent. With `copies=False`

@@ -282,8 +282,7 @@ class Trainer:
         self.comm.meet("restore")
         ranks = self.comm.size
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
-        known = snapshot.known(config, ranks)
-        consistency.check_snapshot(self.comm, config, snapshot.state, known)
+        consistency.check_snapshot(self.comm, config, snapshot.state, snapshot.known(config, ranks))
         # kept before the session ends: if a rank is lost from here on, recovery goes on from it
         self._recovery.keep_snapshot(self.run, snapshot)
         self.session.end()

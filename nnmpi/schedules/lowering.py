@@ -10,6 +10,7 @@ and direction, so sends and receives must be in the same order there, which `pro
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import Schedule, interleaved
@@ -55,14 +56,12 @@ def lower(compute: Sequence[Sequence[Op]]) -> list[list[Op]]:
 
 def _with_messages(ops: Sequence[Op], ranks: int, stages: int) -> Iterator[Op]:
     """Yields each op after the receive of the next op and before its own send."""
-    for k, op in enumerate(ops):
-        # no op comes before the first one, so that posts its own receive as well
-        for posted in ops[k + 1 : k + 2] if k else ops[:2]:
-            if received := message(posted, RECEIVES, ranks, stages):
-                yield received
-        yield op
-        if sent := message(op, SENDS, ranks, stages):
-            yield sent
+    receives, sends = (
+        [message(op, table, ranks, stages) for op in ops] for table in (RECEIVES, SENDS)
+    )
+    # no op comes before the first one, so that posts its own receive as well
+    in_turn = chain(receives[:1], *zip([*receives[1:], None], ops, sends, strict=True))
+    return (op for op in in_turn if op)
 
 
 def message(op: Op, table: dict[Kind, tuple[Kind, int]], ranks: int, stages: int) -> Op | None:
@@ -93,8 +92,8 @@ def _with_recompute(ops: list[Op]) -> Iterator[Op]:
     """Inserts RECOMPUTE before each backward pass that does not directly follow its forward."""
     last = None
     for op in ops:
-        if op.kind in (Kind.B, Kind.I) and last != op._replace(kind=Kind.F):
-            yield op._replace(kind=Kind.RECOMPUTE)
+        if op.kind in (Kind.B, Kind.I) and last != (Kind.F, *op[1:]):
+            yield Op(Kind.RECOMPUTE, *op[1:])
         yield op
         if op.kind in COMPUTE:
             last = op

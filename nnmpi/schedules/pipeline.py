@@ -101,8 +101,8 @@ def _split(ops: list[Op], delay: int) -> list[Op]:
         if op.kind is not Kind.B:
             out.append(op)
             continue
-        out.append(op._replace(kind=Kind.I))
-        owed.append(op._replace(kind=Kind.W))
+        out.append(Op(Kind.I, *op[1:]))
+        owed.append(Op(Kind.W, *op[1:]))
         if len(owed) > delay:
             out.append(owed.pop(0))
     return out + owed

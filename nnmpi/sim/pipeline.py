@@ -6,11 +6,12 @@ neither rank; between two stages of one rank it takes no time. The unit of time 
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from nnmpi.schedules.lowering import RECEIVES, message
 from nnmpi.schedules.op import Kind, Op
-from nnmpi.schedules.proof import channel, in_order
+from nnmpi.schedules.proof import Channel, channel, in_order
 from nnmpi.sim.drawing.timeline import Span, Timeline
 
 
@@ -39,10 +40,6 @@ class Costs(NamedTuple):
         """The costs of equal stages; `forward` and `backward` are for a rank with v stages."""
         half = backward / 2 / v
         return cls([stage_times(forward / v, half, half)] * (p * v), send)
-
-    def of(self, op: Op) -> float:
-        """The time for which an op occupies its rank."""
-        return self.update if op.kind is Kind.UPDATE else self.stages[op.stage].get(op.kind, 0)
 
 
 class Simulation(NamedTuple):
@@ -90,26 +87,66 @@ def simulate(
     )
 
 
+class _Timing(NamedTuple):
+    """When the ops of a kind and stage can start, and how long they and their messages take.
+
+    seconds   for which an op occupies its rank
+    awaited   the arrivals of the messages that they wait for, by micro-batch; None: they need none
+    sent      the arrivals of the messages that they send
+    taken     the time of such a message
+    queues    True if it waits for the message before it
+    """
+
+    seconds: float
+    awaited: dict[int, float] | None
+    sent: dict[int, float] | None
+    taken: float
+    queues: bool
+
+
 def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
     """Yields the computations of all ranks; each op starts as early as messages allow."""
     ranks, stages = len(programs), len(costs.stages)
+    arrivals = defaultdict[Channel, dict[int, float]](dict)  # of each micro-batch
     clocks: list[float] = [0] * ranks
-    arrivals: dict[tuple[tuple[bool, int], int], float] = {}  # by channel and micro-batch
-    free = defaultdict[tuple[bool, int], float](float)  # when a channel is free again
-    for r, op in in_order(programs, stages):
-        awaited = message(op, RECEIVES, ranks, stages)
-        start = max(clocks[r], arrivals[channel(awaited), op.micro]) if awaited else clocks[r]
-        end = start + costs.of(op)
-        if end > start or op.kind is Kind.UPDATE:
-            yield Span(r, op.kind.value, op.micro, op.stage, start, end)
-        clocks[r] = end
-        if op.kind in (Kind.SEND_F, Kind.SEND_B):
-            at, taken = channel(op), costs.send if op.peer != r else 0
-            if op.peer != r and (op.kind, op.stage) in costs.links:
-                taken = costs.links[op.kind, op.stage]
-                end = max(end, free[at])
-                free[at] = end + taken
-            arrivals[at, op.micro] = end + taken
+    places, moved = [0] * ranks, True  # the place of each rank in its program
+
+    @cache
+    def timing(kind: Kind, stage: int) -> _Timing:
+        op, is_update = Op(kind, stage=stage), kind is Kind.UPDATE
+        receive, link = message(op, RECEIVES, ranks, stages), (kind, stage)
+        queues = ranks > 1 and link in costs.links
+        return _Timing(
+            costs.update if is_update else costs.stages[stage].get(kind, 0),
+            arrivals[channel(receive)] if receive else None,
+            arrivals[channel(op)] if kind in (Kind.SEND_F, Kind.SEND_B) else None,
+            costs.links[link] if queues else costs.send if ranks > 1 else 0,
+            queues,
+        )
+
+    while moved:
+        moved = False
+        for r, ops in enumerate(programs):
+            clock, place = clocks[r], places[r]
+            while place < len(ops):
+                kind, micro, stage, _ = ops[place]
+                seconds, awaited, sent, taken, queues = timing(kind, stage)
+                start = clock
+                if awaited is not None:
+                    if micro not in awaited:
+                        break
+                    start = max(clock, awaited[micro])
+                clock, place = start + seconds, place + 1
+                if clock > start or kind is Kind.UPDATE:
+                    yield Span(r, kind.value, micro, stage, start, clock)
+                if sent is not None:
+                    free = next(reversed(sent.values()), 0) if queues else 0
+                    sent[micro] = max(clock, free) + taken
+            moved |= place > places[r]
+            clocks[r], places[r] = clock, place
+    if places != [*map(len, programs)]:
+        for _ in in_order(programs, stages):  # raises an error that names the ops that wait
+            pass
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:

@@ -63,8 +63,7 @@ def random_split(dataset: Any, lengths: Sequence[float]) -> list[Subset]:
             f"random_split: parts {lengths} of {n} samples: give lengths that add up to {n}, or "
             "shares that add up to 1"
         )
-    parts = np.split(randperm(n).numpy(), np.cumsum(sizes)[:-1])
-    return [Subset(dataset, part) for part in parts]
+    return [Subset(dataset, part) for part in np.split(randperm(n).numpy(), np.cumsum(sizes)[:-1])]
 
 
 def default_collate(samples: Sequence[Any]) -> Any:

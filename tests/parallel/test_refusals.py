@@ -27,6 +27,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "outer sgd": {"outer": "sgd"},
     "positions along tp": {"sequence_parallel": True, "tp": 2},
     "pipedream": {"schedule": "pipedream", "pp": 2},
+    "recompute stage": {"recompute": "stage"},
     "zero 2 or 3": {"zero": 2},
 }
 """Options that ask for each name of the table."""

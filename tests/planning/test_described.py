@@ -117,12 +117,12 @@ def machine(**more) -> Machine:
     return nnmpi.machines()["a100-80g"]._replace(**{**EXACT, **more}).machine("float32")
 
 
-def seconds(of: Machine, model: str = "mlp:64-128-10", samples: int = 8, again: str = ""):
+def seconds(of: Machine, model: str = "mlp:64-128-10", samples: int = 8, recompute: str = "none"):
     data = {"data": "synthetic:64:10:100"} if model.startswith("mlp") else {}
-    config = Config(model=model, context=32, batch_size=8, **data)
+    config = Config(model=model, context=32, batch_size=8, recompute=recompute, **data)
     _, uncut = uncut_of(config, None if data else 100)
-    times = model_times(uncut.graph, of, "float32", again)
-    return times.units, times.whole(samples)
+    times = model_times(uncut.graph, of, "float32")
+    return times.units, times.of(UNSHARDED, config, samples)
 
 
 def test_a_product_takes_its_operations_at_the_rate():
@@ -206,8 +206,8 @@ def test_an_update_of_sgd_reads_and_writes_its_momentum(dtype, momentum, nbytes)
 
 def test_blocks_that_are_computed_again_add_their_forward_passes():
     units, plain = seconds(machine(), "gpt:2x4x16")
-    _, block = seconds(machine(), "gpt:2x4x16", again="block")
-    _, selective = seconds(machine(), "gpt:2x4x16", again="selective")
+    _, block = seconds(machine(), "gpt:2x4x16", recompute="block")
+    _, selective = seconds(machine(), "gpt:2x4x16", recompute="selective")
     is_block = np.array([".1." in u.path or ".0." in u.path for u in units])
     is_attention = np.array(["SelfAttention" in u.layers for u in units])
     np.testing.assert_allclose((block - plain)[:, 1], is_block * plain[:, 0])
@@ -252,14 +252,19 @@ def test_ranks_along_tp_send_a_part_each_to_the_next_stage():
     _, whole = step(models(divides=(), **slow), **layout)
     _, parts = step(models(divides=("pp",), **slow), **layout)
     assert parts.bubble == pytest.approx(whole.bubble / 2, rel=0.05)
+    # a run sends parts of positions, which are not divided again
+    layout["sequence_parallel"] = True
+    of_both = [step(models(divides=d, **slow), **layout)[1] for d in ((), ("pp",))]
+    assert of_both[0] == of_both[1]
 
 
 def test_recomputed_blocks_exchange_again_what_their_forward_passes_did():
     found = models()
-    times = model_times(found.arranger.graph, found.costs.machine, "float32", "block")
-    a, plain = step(found, dp=4, tp=2)
-    again = step_time(a, found.costs._replace(model=times))
+    _, plain = step(found, dp=4, tp=2)
+    _, again = step(found, dp=4, tp=2, recompute="block")
+    # two sums of each block forward and back, and those of the embedding and the head
     assert 1.3 < again.tensor / plain.tensor < 1.6
+    assert again.compute > plain.compute
 
 
 def test_a_described_machine_says_how_many_nodes_and_which_device():

@@ -216,8 +216,7 @@ def is_same(file: IO[Any], path: Path) -> bool:
 
 def check_shared(directory: Path, comm: Comm) -> None:
     """Raises ValueError on all ranks unless they see the same directory; every rank calls it."""
-    name = gather_objects(comm, f".shared-{uuid4().hex}.part")[0]
-    path = directory / name
+    path = directory / gather_objects(comm, f".shared-{uuid4().hex}.part")[0]
 
     def make() -> None:
         if comm.rank == 0:

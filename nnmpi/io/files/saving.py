@@ -156,8 +156,7 @@ def write(
         file.write(header)
         for start, array in zip(starts, arrays, strict=True):
             file.seek(start)
-            little = array.astype(array.dtype.newbyteorder("<"), copy=False)
-            file.write(little.tobytes())
+            file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
         for key, digest in digests.items():
             _fill_in(file, place_of(header, key), digest())
         place = place_of(header, FILE)  # last: the digest of the file covers the other digests

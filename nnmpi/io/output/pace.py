@@ -129,8 +129,7 @@ def measured(dataset: Dataset, loss: Criterion, train: Sums, test: Sums) -> Even
     """Losses and metrics of an epoch as an event: the accuracy beside the losses, other metrics
     under a key."""
     means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
-    is_number = isinstance(means.get(ACCURACY), float)
-    accuracy = {ACCURACY: means.pop(ACCURACY)} if is_number else {}
+    accuracy = {ACCURACY: means.pop(ACCURACY)} if isinstance(means.get(ACCURACY), float) else {}
     return {
         "loss": train.mean_loss,
         "test_loss": test.mean_loss,

@@ -117,8 +117,7 @@ def _events(
         for i in (first + np.flatnonzero(table["sent"][rows] >= 0)).tolist():
             j = int(table["sent"][i])
             arrow = {"name": "message", "cat": "message", "id": rank << 32 | i - first, "tid": 0}
-            sender = int(table["rank"][j])
-            yield {"ph": "s", **arrow, "pid": sender, "ts": int(began[j]) / 1000}
+            yield {"ph": "s", **arrow, "pid": int(table["rank"][j]), "ts": int(began[j]) / 1000}
             yield {"ph": "f", "bp": "e", **arrow, "pid": rank, "ts": int(ended[i]) / 1000}
         yield from slices(ranks[rank], rank, start)
         yield from counters(ranks[rank], rank, start)

@@ -17,7 +17,7 @@ from nnmpi.io.trace.chrome import write
 from nnmpi.io.trace.recording import RankEntries, Recording
 from nnmpi.io.trace.summary import bubble, facts, traced
 from nnmpi.options.config import Config
-from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.agreement import all_or_none, gather_objects, receive_object, send_object
 from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.strategy import AgreedError
@@ -105,17 +105,10 @@ def gather(comm: Comm, recording: Recording, offsets: np.ndarray) -> list[RankEn
     of rank 0; every rank calls it."""
     of_ranks = gather_objects(comm, (recording.limit, recording.operations))
     entries = recording.rows(min(limit for limit, _ in of_ranks))
-    counts = np.zeros((comm.size, 1), np.int64)
-    counts[comm.rank] = len(entries)
-    comm.all_gather(counts)
     if comm.rank:
-        comm.isend(entries.view(np.uint8), 0).wait()
+        send_object(comm, entries, 0)
         return []
-    gathered = [entries]
-    for rank in range(1, comm.size):
-        theirs = np.empty(int(counts[rank, 0]), entries.dtype)
-        comm.irecv(theirs.view(np.uint8), rank).wait()
-        gathered.append(theirs)
+    gathered = [entries, *(receive_object(comm, rank) for rank in range(1, comm.size))]
     for rows, offset in zip(gathered, offsets.tolist(), strict=True):
         rows["began"] -= offset
         rows["ended"] -= offset

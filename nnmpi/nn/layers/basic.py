@@ -2,12 +2,13 @@
 layers."""
 
 from collections.abc import Collection, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.arrays import backend, keyed
-from nnmpi.arrays.backend import Array
+from nnmpi.arrays.backend import META, Array
 from nnmpi.arrays.kernels.rows import dropout_mask_loop
 from nnmpi.arrays.kernels.window import Size
 from nnmpi.autograd import Tensor, apply, array_of, as_tensor
@@ -217,6 +218,8 @@ class Dropout(Module):
         Several consecutive elements may belong to one channel, as they do behind Flatten.
         """
         shape = shape or (1,)
+        if xp is META.xp:  # nothing is drawn, and the indices of a long sample take much memory
+            return np.broadcast_to(np.uint32(0), prod(shape))
         index, _ = self.along(0, shape, xp)
         for axis in range(1, len(shape)):
             local, total = self.along(axis, shape, xp)

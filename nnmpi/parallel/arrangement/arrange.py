@@ -25,6 +25,7 @@ from itertools import accumulate, chain, pairwise, product
 from typing import Any
 
 from nnmpi.nn.graph import Graph
+from nnmpi.nn.recompute import recomputed_paths
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import (
     MEASURED,
@@ -74,6 +75,7 @@ def arrange(
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), 1)
+    recomputed_paths(graph, config.recompute)  # refuses what the model lacks
     _check_branches(sharding, division)
     _check_samples(graph, sharding, division)
     kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()
@@ -118,7 +120,7 @@ STRATEGY_KINDS = (
     ),
     StrategyKind(
         "pipeline",
-        lambda c: c.pp > 1 or c.recompute or c.schedule != Config().schedule,
+        lambda c: c.pp > 1 or c.recompute == "stage" or c.schedule != Config().schedule,
         is_pipeline=True,
     ),
     StrategyKind("replicas", lambda c: True),

@@ -275,7 +275,7 @@ class Arrangement:
     def recomputes(self) -> bool:
         """True if some forward passes run again for backward passes."""
         by_memory = self.residences is not None and self.residences.recomputes
-        return self.config.recompute or by_memory
+        return self.config.recompute != "none" or by_memory
 
     @property
     def steps_together(self) -> bool:

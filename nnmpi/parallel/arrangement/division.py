@@ -70,11 +70,11 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> 
 
     Running statistics would then be updated in another order than on one rank, or in two copies.
     """
-    stages, buffers = list[StagePart](), dict[int, int]()
+    stages, buffers, crossings = list[StagePart](), dict[int, int](), graph.crossings()
     for s, (a, b) in enumerate(bounds(cut, len(units))):
         nodes = range(units[a].nodes.start, units[b - 1].nodes.stop)
         used = sorted({v for unit in units[a:b] for v in unit.variables})
-        takes = graph.crossing(nodes.start) if s else graph.inputs
+        takes = crossings[nodes.start] if s else graph.inputs
         layers = sum(len(unit.layers) for unit in units[a:b])
         stages.append(StagePart(s % pp, nodes, layers, takes, tuple(used)))
         for v in used:

@@ -22,6 +22,7 @@ from nnmpi.nn.fusion import fused
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.segment import chains
 from nnmpi.options.quoting import shown
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.tensor.branches import outermost
 
 SplitPoints: TypeAlias = tuple[int, ...]
@@ -62,6 +63,7 @@ class Unit(NamedTuple):
         )
 
 
+@cached
 def units(graph: Graph, begins: Sequence[int] = ()) -> list[Unit]:
     """Returns the units of a graph; a unit begins at each of the layers `begins`, even within a
     fused op."""
@@ -105,9 +107,10 @@ def joined(graph: Graph, units: Sequence[Unit]) -> list[Unit]:
     one tensor, and no buffer may belong to both."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
+    crossings = graph.crossings()
     groups, together = list[Unit](), 0  # the last unit that uses a buffer seen so far
     for i, unit in enumerate(units):
-        if groups and (i <= together or len(graph.crossing(unit.nodes.start)) != 1):
+        if groups and (i <= together or len(crossings[unit.nodes.start]) != 1):
             groups[-1] = groups[-1].with_following(unit)
         else:
             groups.append(unit)

@@ -7,6 +7,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import wire_of
@@ -51,12 +52,7 @@ def average_buffers(comm: Comm, model: Module) -> None:
     Integer buffers, such as num_batches_tracked, stay as they are.
     """
     buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
-    if not buffers:
-        return
-    row = np.concatenate([backend.to_host(b).ravel() for b in buffers])
-    rows = np.empty((comm.size, row.size))
-    rows[comm.rank] = row
-    comm.all_gather(rows, "halving")
-    ends = np.cumsum([b.size for b in buffers])[:-1]
-    for buffer, mean in zip(buffers, np.split(rows.mean(0), ends), strict=True):
-        buffer[...] = backend.of(buffer).asarray(mean.reshape(buffer.shape), buffer.dtype)
+    of_ranks = gather_objects(comm, [*map(backend.to_host, buffers)]) if buffers else []
+    for buffer, *values in zip(buffers, *of_ranks, strict=True):
+        mean = np.mean(values, axis=0, dtype=float)
+        buffer[...] = backend.of(buffer).asarray(mean, buffer.dtype)

@@ -149,8 +149,7 @@ class ServerClient(ServerStrategy):
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:
         dp = self.layout.axis["dp"]
-        loads = loader.loads(0, BatchSplit(1, dp.size, dp.rank))
-        self._executor.evaluate(loads, step, outputs)
+        self._executor.evaluate(loader.loads(0, BatchSplit(1, dp.size, dp.rank)), step, outputs)
         self._sum(outputs)
 
     def finish(self) -> dict[str, Any]:

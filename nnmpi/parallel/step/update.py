@@ -126,10 +126,7 @@ class Update:
         # one gradient that is not finite is enough to make the sum of squares so
         finite = math.isfinite(scalars[LOSS]) and math.isfinite(squares)
         loss = scalars[LOSS] if self._counts_loss else 0.0
-        sums = [loss, scalars[REQUEST], not finite, squares]
-        for p in self._tied:
-            sums.append(p.has_grad)
-        return sums
+        return [loss, scalars[REQUEST], not finite, squares, *(p.has_grad for p in self._tied)]
 
     def _agreed(self, sums: list[float]) -> list[float]:
         """The sums over all ranks that hold one model, by one all-reduce in float64 along the axes

@@ -99,8 +99,7 @@ class ZeroStore(LocalStore):
     def numbers(self, i: int, lo: int, hi: int) -> Array:
         if self._whole:
             return super().numbers(i, lo, hi)
-        shard = self.own_shard(i, lo, hi)
-        return self.updated(shard)
+        return self.updated(self.own_shard(i, lo, hi))
 
     def parameter_bytes(self) -> int:
         """The memory of the values; 0 if they are the masters, which are counted elsewhere."""
@@ -157,8 +156,7 @@ class ZeroStore(LocalStore):
 
     def totals(self, counted: Sequence[FlatSlice]) -> Array:
         order = float(self._values.order)
-        squares = self.squares(self._counted, counted)
-        row = np.array([*self.on_host([squares]), order, order**2])
+        row = np.array([*self.on_host([self.squares(self._counted, counted)]), order, order**2])
         self.dp.all_reduce(row, "doubling")
         *_, orders, squared = row.tolist()
         # equal if and only if all orders are (Cauchy-Schwarz): both products are rounded alike,

@@ -80,8 +80,7 @@ class Swapper:
     def take(self, store: LocalStore, stages: Iterable[Sequence[Parameter]]) -> None:
         """Takes the store, with the parameters of each stage."""
         if self._plan.model:
-            has_gradients = self._plan.model.gradients > 0
-            self._pages = ModelPages(self._arena, store, [*stages], has_gradients)
+            self._pages = ModelPages(self._arena, store, [*stages], self._plan.model.gradients > 0)
             store.in_pieces = self._pages.in_pieces
 
     @contextmanager

@@ -187,7 +187,9 @@ class NodeChoices:
             if state != cut_by(way.input, x, ranks) or size < ranks:
                 return
             for block in self._blocks(node, size):
-                bounds = tuple(b * block for b in even_bounds(size // block, ranks, node.name))
+                bounds = even_bounds(size // block, ranks, node.name)
+                if block > 1:
+                    bounds = tuple(b * block for b in bounds)
                 yield from self._with_bounds(node, way, state, bounds)
             return
         if state in (None, OF_SAMPLES) or way.input is None:
@@ -196,7 +198,7 @@ class NodeChoices:
         if _axis(way.input, x, state.axis) != state.axis:
             return
         block, behind = way.block(node.settings, x.sample), None
-        if not any(b % block for b in state.bounds):
+        if block == 1 or not any(b % block for b in state.bounds):
             behind = way.behind(node.settings, x.sample, state.bounds)
         if behind is None:
             return

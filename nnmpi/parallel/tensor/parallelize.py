@@ -134,10 +134,11 @@ def rebuild(model: Module, graph: Graph, sharding: Sharding, comm: Comm) -> None
 
 def refuse_parts(model: Module) -> None:
     """Raises ValueError if the model contains a layer that is sharded already."""
-    for path, layer in model.named_modules():
+    leaves = ((path, layer) for path, layer in model.named_modules() if not layer._modules)
+    for path, layer in leaves:
         is_part = isinstance(layer, Sharded | BySamples) or isinstance(vars(layer).get("_way"), Way)
         is_part |= any(place.part != whole(place.shape) for place, _ in layer.tensors())
-        if is_part and not layer._modules:
+        if is_part:
             raise ValueError(f"layer {path} ({layer!r}) is sharded already: shard a model once")
 
 

@@ -6,7 +6,6 @@ Products have a `start`, so that small ones reach a smaller share of the peak. A
 writes its scores, unless it is flash; layers between products are bound by memory.
 """
 
-import re
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
@@ -44,12 +43,11 @@ class Kernel(NamedTuple):
 class RooflineTimes(ModelTimes):
     """The seconds of the units of a model on a described machine; see ModelTimes."""
 
-    def __init__(
-        self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet, again: str = ""
-    ) -> None:
+    def __init__(self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet) -> None:
         super().__init__(graph, machine, dtype)
-        self.sheet, self.again, self._width = sheet, again, WIDTHS.get(dtype, 4)
+        self.sheet, self._width = sheet, WIDTHS.get(dtype, 4)
         self._of_shardings = dict[tuple[object, int], np.ndarray]()
+        self._parts = dict[tuple[int, ...], tuple[Sharding, np.ndarray]]()
 
     def by(self, sheet: Sheet) -> "RooflineTimes":
         """The seconds of the same units by the figures of another machine."""
@@ -61,9 +59,7 @@ class RooflineTimes(ModelTimes):
         """The times of all units on a rank that computes them undivided."""
         return self.of(UNSHARDED, Config(), samples)
 
-    def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """The times of units for a micro-batch of `samples` samples, on the slowest rank along tp
-        and cp."""
+    def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
         way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_shardings:
             of_nodes = self._of_nodes(sharding, samples)
@@ -90,7 +86,10 @@ class RooflineTimes(ModelTimes):
     def _of_nodes(self, sharding: Sharding, samples: int) -> np.ndarray:
         """The seconds of nodes: shape (nodes, 3)."""
         sheet, (nodes, rows) = self.sheet, self._kernels
-        parts = np.array(parts_of_nodes(sharding, self.graph.nodes))[nodes]
+        key = id(sharding.layers), id(sharding.edges), id(sharding.sequences)
+        if key not in self._parts:  # with the sharding, so that no other one gets these ids
+            self._parts[key] = sharding, np.array(parts_of_nodes(sharding, self.graph.nodes))
+        parts = self._parts[key][1][nodes]
         operations, moved = (
             samples * parts * rows[:, 1],
             parts * (samples * rows[:, 2] + rows[:, 3]),
@@ -99,8 +98,6 @@ class RooflineTimes(ModelTimes):
         seconds = np.maximum(np.maximum(products, moved / sheet.bandwidth), sheet.least)
         of_nodes = np.zeros((len(self.graph.nodes), 3))
         np.add.at(of_nodes, (nodes, rows[:, 0].astype(int)), seconds)
-        kinds = np.array([is_repeated(node, self.again) for node in self.graph.nodes])
-        of_nodes[:, I] += kinds * of_nodes[:, F]
         return of_nodes
 
     def _kernels_of(self, node: Node) -> Iterator[Kernel]:
@@ -115,19 +112,12 @@ class RooflineTimes(ModelTimes):
             yield from loss(graph, node, w)
 
 
-def model_times(graph: Graph, machine: Machine, dtype: str, again: str = "") -> ModelTimes:
+def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
     """The seconds of the units of a model: by roofline on a described machine, otherwise as
     measured or estimated."""
     if machine.sheet is not None:
-        return RooflineTimes(graph, machine, dtype, machine.sheet, again)
+        return RooflineTimes(graph, machine, dtype, machine.sheet)
     return ModelTimes(graph, machine, dtype)
-
-
-def is_repeated(node: Node, again: str) -> bool:
-    """True if a node runs again in the backward pass: those of blocks, or attention alone."""
-    if again == "selective":
-        return node.kind == "SelfAttention"
-    return again == "block" and (node.layer is None or bool(re.search(r"\.\d+\.", node.name)))
 
 
 # ---- kernels of nodes; w: bytes of a number

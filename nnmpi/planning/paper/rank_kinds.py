@@ -133,7 +133,7 @@ def _sent_by_place(
             rounds = range(algorithm.rounds(p))
             steps = [algorithm.at(t, np.arange(p), p) for t in {*rounds[:FEW], *rounds[-FEW:]}]
             yield np.sum([step.to >= 0 for step in steps], axis=0)[place]
-            chunks = (np.where(step.to >= 0, np.subtract(*step.send[::-1]), 0) for step in steps)
+            chunks = (np.where(step.to >= 0, step.count(step.send), 0) for step in steps)
             yield sum(chunks, np.zeros(p, int))[place]
 
 

@@ -6,6 +6,7 @@ arrays instead.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.memory_meter import Meter, memory_meter
+from nnmpi.planning.paper.repeated import Section
 from nnmpi.planning.paper.sharded_model import ShardedModel, recorded_rank, shard_key, sharded_model
 from nnmpi.planning.paper.stage import (
     PaperStage,
@@ -79,7 +81,8 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
             halves = has_gradient and _has_halves(a)
             record = partial(_cached_passes, cut, rank, samples, halves)
             return repeated.joined_sections(parts, record, has_gradient)
-        return _cached_passes(a, rank, samples, _has_halves(a), stage)
+        whole = Section(stage, repr(a.division.stages[stage].nodes), ())
+        return _cached_passes(a, rank, samples, _has_halves(a), whole)[0]
     finally:
         recording.reset(token)
 
@@ -90,22 +93,24 @@ def _has_halves(a: Arrangement) -> bool:
     do."""
     count, pp = min(a.config.micro_batches, a.config.batch_size), a.mesh.axes["pp"]
     ranks = a.mesh.group(0, "pp") if pp > 1 else ()
-    return any(op.kind is Kind.I for rank in ranks for op in ops(a, rank, count))
+    return any(Kind.I in map(itemgetter(0), ops(a, rank, count)) for rank in ranks)
 
 
-def _cached_passes(a: Arrangement, rank: int, samples: int, halves: bool, stage: int) -> PassEvents:
-    """The recorded passes of a stage, cached for all arrangements that cut its layers in the same
-    way."""
-    nodes, cache = a.division.stages[stage].nodes, a.graph.source.cache
-    rank = recorded_rank(a, rank, stage, samples)
+def _cached_passes(
+    a: Arrangement, rank: int, samples: int, halves: bool, part: Section
+) -> tuple[PassEvents, Sequence[int]]:
+    """The recorded passes of a stage or of a section, cached for all arrangements that cut its
+    layers in the same way, and the variables of the section that was recorded."""
     adds = a.config.micro_batches > 1  # gradients to those of the first micro-batch
-    key = *shard_key(a, rank), nodes.start, nodes.stop, samples, adds, halves
+    rank, cache = recorded_rank(a, rank, part.number, samples), a.graph.cache
+    key = *shard_key(a, rank), part.signature, samples, adds, halves
     if key not in cache:
         try:
-            cache[key] = recorded(a, rank, stage, samples, META, halves)
+            passes = recorded(a, rank, part.number, samples, META, halves)
         except NumbersReadError:
-            cache[key] = recorded(a, rank, stage, samples, CPU, halves)
-    known: PassEvents = cache[key]
+            passes = recorded(a, rank, part.number, samples, CPU, halves)
+        cache[key] = passes, part.variables
+    known: tuple[PassEvents, Sequence[int]] = cache[key]
     return known
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import TensorRef, VariableRef, mapped
+from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import Division, StagePart
@@ -37,18 +38,20 @@ class Section(NamedTuple):
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
     """The arrangement with each section as a stage of its own."""
-    graph, cache = a.graph, a.graph.source.cache
-    if "sections" not in cache:
-        cache["sections"] = {unit.nodes.start for unit in joined(graph, units(graph))}
-    begins = {stage.nodes.start for stage in a.division.stages} | cache["sections"]
+    graph, cache, how = a.graph, a.graph.cache, a.config.recompute
+    key = "sections", how
+    if key not in cache:
+        within = [recomputed_with(node, how) for node in graph.nodes]
+        starts = (unit.nodes.start for unit in joined(graph, units(graph)))
+        # what runs again is recorded as a whole
+        cache[key] = {k for k in starts if not (k and within[k] and within[k] == within[k - 1])}
+    begins = {stage.nodes.start for stage in a.division.stages} | cache[key]
     edges = [*sorted(begins), len(graph.nodes)]
     homes = {v: s for s, stage in enumerate(a.division.stages) for v in stage.variables}
-    stages = list[StagePart]()
+    stages, crossings = list[StagePart](), graph.crossings()
     for start, stop in pairwise(edges):
         used = {v for k in range(start, stop) for v in graph.nodes[k].variables}
-        if ("takes", start) not in cache:
-            cache["takes", start] = graph.crossing(start) if start else graph.inputs
-        takes = cache["takes", start]
+        takes = crossings[start] if start else graph.inputs
         stages.append(StagePart(0, range(start, stop), 0, takes, tuple(sorted(used & {*homes}))))
     return replace(a, division=Division(tuple(stages)))
 
@@ -75,7 +78,7 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
 def _cached_section(a: Arrangement, number: int) -> Section:
     """The section with this number, cached for all arrangements that shard its layers in the same
     way."""
-    part, cache, sharding = a.division.stages[number], a.graph.source.cache, a.sharding
+    part, cache, sharding = a.division.stages[number], a.graph.cache, a.sharding
     cuts = sharding.layers, sharding.edges, sharding.variables, sharding.sequences
     cache[*map(id, cuts)] = cuts  # kept alive, else another object could get the same id
     key = *map(id, cuts), part.nodes.start, part.nodes.stop, part.variables
@@ -127,23 +130,19 @@ def _variable(a: Arrangement, v: int) -> tuple[Any, ...]:
 
 
 def joined_sections(
-    parts: Sequence[Section], record: Callable[[int], PassEvents], has_gradient: bool
+    parts: Sequence[Section],
+    record: Callable[[Section], tuple[PassEvents, Sequence[int]]],
+    has_gradient: bool,
 ) -> PassEvents:
     """The passes of a stage, put together from those of its sections; `record` returns the passes
-    of a section by its number.
+    of an equal section, and its variables.
 
     has_gradient   whether the input of the first section requires a gradient
     """
-    first = dict[str, Section]()
-    made = [
-        (record(first.setdefault(section.signature, section).number), section) for section in parts
-    ]
-    events = [
-        _with_variables(
-            of, dict(zip(first[section.signature].variables, section.variables, strict=True)), i
-        )
-        for i, (of, section) in enumerate(made)
-    ]
+    events = list[PassEvents]()
+    for i, section in enumerate(parts):
+        of, variables = record(section)
+        events.append(_with_variables(of, dict(zip(variables, section.variables, strict=True)), i))
     forward = _joined(of.forward for of in events)
     backward = _joined(of.backward for of in reversed(events))
     nbytes = _bytes([of.nbytes for of in events], has_gradient)

@@ -63,10 +63,8 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
                 edges = [(e, a.graph.edges[e]) for e in stage.takes]
                 shapes = ((a.local_shape(e, n, at), x.dtype, x.requires_grad) for e, x in edges)
                 yield tuple(shapes)
-    program = [
-        (op.kind, stages.get(op.stage, -1), op.micro if a.store.zero > 1 else sizes[op.micro])
-        for op in ops(a, rank, len(sizes))
-    ]
+    numbers, pp = range(len(sizes)) if a.store.zero > 1 else sizes, a.mesh.axes["pp"]
+    program = [(k, numbers[m], s // pp) for k, m, s, _ in ops(a, rank, len(sizes))]
     yield tuple(program if a.store.zero > 1 else Counter(program).items())
     for path, ranks in a.tied.items():
         owned = [places.get(v) for v, x in enumerate(a.graph.variables) if x.path == path]
@@ -90,15 +88,24 @@ def _on_nodes(a: Arrangement, rank: int, group: tuple[int, ...]) -> Hashable:
 def moved(a: Arrangement, exchange: Exchange, source: int, rank: int) -> Exchange:
     """The exchange of `rank` that corresponds to an exchange of its twin `source`: the group and
     the stage are moved, the rest is the same."""
+    is_message = exchange.operation is Collective.MESSAGE
+    group = _moved_group(a, exchange.group, source, rank, is_message)
+    stages = dict(zip(a.model_on(source).stages, a.model_on(rank).stages, strict=True))
+    return exchange._replace(group=group, stage=stages.get(exchange.stage, exchange.stage))
+
+
+@cached
+def _moved_group(
+    a: Arrangement, group: tuple[int, ...], source: int, rank: int, is_message: bool
+) -> tuple[int, ...]:
+    """The ranks that are to `rank` what the ranks of a group are to `source`."""
     old, new = a.mesh.coordinates(source), a.mesh.coordinates(rank)
-    members = [a.mesh.coordinates(r) for r in exchange.group]
+    members = [a.mesh.coordinates(r) for r in group]
     for axis in (*MODEL, "dp"):
         if len({at[axis] for at in members}) == 1:
             for at in members:
                 at[axis] = new[axis]
-        elif axis == "pp" and exchange.operation is Collective.MESSAGE:
+        elif axis == "pp" and is_message:
             for at in members:
                 at[axis] = (at[axis] + new[axis] - old[axis]) % a.mesh.axes[axis]
-    stages = dict(zip(a.model_on(source).stages, a.model_on(rank).stages, strict=True))
-    group, stage = tuple(map(a.mesh.rank, members)), stages.get(exchange.stage, exchange.stage)
-    return exchange._replace(group=group, stage=stage)
+    return tuple(map(a.mesh.rank, members))

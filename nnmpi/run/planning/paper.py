@@ -19,6 +19,15 @@ BOTH = "--vocabulary takes the place of --data: give one of them"
 MOST_RANKS = 1 << 20
 
 
+def add_ranks(group: Any) -> None:
+    """Adds --ranks and --nodes to the options of a cluster."""
+    group.add_argument("--ranks", type=int, required=True, metavar="N")
+    group.add_argument(
+        "--nodes", type=int, default=None, metavar="K",
+        help="nodes that the ranks are on; default: 1, or as a described machine says",
+    )  # fmt: skip
+
+
 def add_vocabulary(group: Any) -> None:
     """Adds --vocabulary to the options of a cluster."""
     group.add_argument(

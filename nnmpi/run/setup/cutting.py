@@ -21,6 +21,7 @@ from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.fitted_layout import FittedLayout, fit_layout
 from nnmpi.parallel.context.layers import cut_sequences, shard_positions
@@ -109,15 +110,18 @@ def _constraints(config: Config, price: WayPrice | None) -> Constraints:
     return Constraints(said.along("tp") - {"length"}, said.ways, samples)
 
 
+_shard_once = cached(shard)
+
+
 def _cut_layers(uncut: UncutModel, sharding: Sharding) -> Sharding:
     """Adds to a sharding how tp divides layers; it divides logits only if the loss can use parts of
     them."""
     config, takes_parts = uncut.config, type(uncut.loss) is CrossEntropyLoss
+    options = uncut.graph, config.tp, not takes_parts, config.cuts_positions
+    constraints = _constraints(config, uncut.price)
     try:
-        cut = shard(
-            *(uncut.graph, config.tp, not takes_parts, config.cuts_positions),
-            constraints=_constraints(config, uncut.price),
-        )
+        is_free = constraints is UNCONSTRAINED
+        cut = _shard_once(*options) if is_free else shard(*options, constraints=constraints)
     except ValueError as error:
         raise ValueError(f"model {config.model} with tp {config.tp}: {error}") from None
     return cut._replace(sequences=sharding.sequences)

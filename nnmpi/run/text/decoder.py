@@ -4,8 +4,7 @@ stage 0 (some heads a rank)  ── x ──►  stage 1  ── scores, whole �
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from nnmpi.nn.language import LanguageModel, Sizes, format_of
 from nnmpi.nn.layers.sequences import KVCache, decoding
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
-from nnmpi.parallel.agreement import all_or_none
+from nnmpi.parallel.agreement import all_or_none, receive_object, send_object
 from nnmpi.parallel.arrangement.cluster import discover
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
@@ -29,7 +28,6 @@ from nnmpi.run.setup.cutting import on_paper, uncut
 from nnmpi.run.setup.setup import build_model, initialise
 from nnmpi.sim.drawing.tables import plural
 
-AXES = 8  # the most of a tensor that goes to the next stage: its shape is one message
 TOKEN = 1  # the tag of messages between stages
 NO_LIMIT = sys.maxsize
 
@@ -94,38 +92,18 @@ class Decoder:
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def _scores(self, new: np.ndarray) -> np.ndarray | None:
         """The scores after the last token, on the ranks of the last stage; None on others."""
-        last, scores = len(self._part.boundaries), None
+        last, scores, pp = len(self._part.boundaries), None, self._layout.axis["pp"]
         with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
             for number, stage in sorted(self._part.stages.items()):
-                given = tuple(self._receive(number)) if number else (tensor(new, on=self._on),)
-                y = stage(*given)
+                given = receive_object(pp, (number - 1) % pp.size, TOKEN) if number else [new]
+                y = stage(*(tensor(array, on=self._on) for array in given))
                 if number == last:
                     scores = self._gather_scores(y[:, :, -1:])[0, :, 0]
                 else:
-                    self._send(y, number)
+                    outputs = y if isinstance(y, tuple) else (y,)
+                    sent = [backend.to_host(output.data) for output in outputs]
+                    send_object(pp, sent, (number + 1) % pp.size, TOKEN)
         return scores
-
-    def _send(self, y: Any, number: int) -> None:
-        """Sends the output of a stage to the rank of the next stage: for each tensor its shape,
-        then its data."""
-        pp = self._layout.axis["pp"]
-        to = (number + 1) % pp.size
-        for output in y if isinstance(y, tuple) else (y,):
-            shape = np.zeros(AXES, np.int64)
-            shape[: output.ndim] = output.shape
-            pp.isend(shape, to, TOKEN).wait()
-            pp.isend(np.ascontiguousarray(backend.to_host(output.data)), to, TOKEN).wait()
-
-    def _receive(self, number: int) -> Iterator[Tensor]:
-        """Receives the tensors of the previous stage: for each its shape, then its data."""
-        pp = self._layout.axis["pp"]
-        source = (number - 1) % pp.size
-        for edge in self._part.boundaries[number - 1]:
-            shape = np.zeros(AXES, np.int64)
-            pp.irecv(shape, source, TOKEN).wait()
-            array = np.empty(shape[: len(edge.axes)], edge.dtype)
-            pp.irecv(array, source, TOKEN).wait()
-            yield tensor(array, on=self._on)
 
     def close(self) -> None:
         """Frees the Comms of the layout; every rank calls it."""

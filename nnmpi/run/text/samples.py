@@ -78,8 +78,7 @@ def _sampler(every: int, config: Config, dataset: Dataset) -> Sampler:
         prompt = tokens_of_prompt(config.prompt, tokenizer)
     except ValueError as error:
         raise ValueError(f"sample_every {every}: {error}") from None
-    how = Sampling(seed=config.seed)
-    return Sampler(every, tokenizer, prompt, config.prompt or "", how)
+    return Sampler(every, tokenizer, prompt, config.prompt or "", Sampling(seed=config.seed))
 
 
 def generate(session: Session, tokens: Iterable[int], count: int, how: Sampling) -> np.ndarray:
