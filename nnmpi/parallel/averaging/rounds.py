@@ -37,7 +37,7 @@ from nnmpi.parallel.strategy import (
 
 
 class Averaging(Protocol):
-    """What replicas exchange in a round."""
+    """The exchanges of a replica in a round."""
 
     def begin(self) -> None:
         """Begins a round."""
@@ -53,7 +53,7 @@ AVERAGING: dict[str, Callable[[Layout, TrainSpec, Optimizer], Averaging]] = {
     "local": OuterOptimizer,
     "gossip": Gossiping,
 }
-"""What replicas exchange, by --sync."""
+"""The exchanges of replicas, by --sync."""
 
 
 class Rounds:
