@@ -4,7 +4,8 @@ They are optional: where there is no compiler, the installation succeeds and Num
 metadata is in setup.cfg, where extension modules cannot be named.
 
 NNMPI_BUILD=avx2, say, builds one set alone, NNMPI_BUILD=native the best one that this processor has
-and those that are there. Without it all are built, since a wheel may be for other machines.
+and those that are there, NNMPI_BUILD=none nothing. Without it all are built, since a wheel may be
+for other machines.
 """
 
 import os
@@ -52,11 +53,11 @@ MOST_COMPILERS = 8  # at a time, each of which takes up to 200 MB
 def chosen() -> list[str]:
     """The sets to build."""
     wanted = os.environ.get("NNMPI_BUILD", "")
-    if wanted in ("", *SETS):
-        return [wanted] if wanted else [*SETS]
+    if wanted in ("", "none", *SETS):
+        return {"": [*SETS], "none": []}.get(wanted, [wanted])
     if wanted != "native":
         names = ", ".join(SETS)
-        raise ValueError(f"NNMPI_BUILD is {wanted!r}: set it to native or one of {names}")
+        raise ValueError(f"NNMPI_BUILD is {wanted!r}: set it to native, none or one of {names}")
     best = runpy.run_path(f"{NATIVE}/instructions.py")["available"]()[0]
     return [name for name in SETS if name == best or glob(f"{NATIVE}/_{name}.*")]
 
@@ -74,7 +75,7 @@ def extensions() -> list[Extension]:
             include_dirs=[numpy.get_include()],
             define_macros=[("MODULE", f"_{name}")],
             extra_compile_args=[*EXACT, *ONE_PATH, *SETS[name]],
-            depends=sorted(glob(f"{NATIVE}/*.h")),
+            depends=[*sorted(glob(f"{NATIVE}/*.h")), "setup.py"],
             optional=True,
         )
         for name in chosen()
@@ -99,8 +100,7 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         there = self.get_ext_filename(ext.name)
-        made_from = [*ext.sources, *ext.depends, "setup.py"]
-        newest = max(map(os.path.getmtime, made_from))
+        newest = max(map(os.path.getmtime, [*ext.sources, *ext.depends]))
         if not (self.editable_mode and os.path.exists(there) and os.path.getmtime(there) > newest):
             super().build_extension(ext)
 

@@ -37,7 +37,7 @@ make_venv() {
 }
 
 _make_venv() {
-    local extras="$1" stamp=.venv/nnmpi-stamp key found have python output sets=native
+    local extras="$1" stamp=.venv/nnmpi-stamp key found have python output kernels sets=native
     key=$(_venv_key)
     found=$(cat "$stamp" 2>/dev/null || true)
     have="${found#* }"
@@ -62,14 +62,25 @@ _make_venv() {
     esac
     # Without bytecode: most is never needed, and Python makes the rest when it imports, unless
     # PYTHONDONTWRITEBYTECODE is set. PIP_COMPILE also holds for the environment in which pip builds.
-    NNMPI_BUILD="${NNMPI_BUILD-$sets}" _venv_step \
+    # Kernels are compiled meanwhile: pip keeps one core busy.
+    NNMPI_BUILD="${NNMPI_BUILD-$sets}" _build_kernels >.venv/kernels.log 2>&1 &
+    kernels=$!
+    NNMPI_BUILD=none _venv_step \
         "installing nnmpi${extras:+[$extras]} into .venv, with kernels" \
         env PIP_COMPILE=0 .venv/bin/python -m pip install --disable-pip-version-check \
         --no-input ${PYTHONDONTWRITEBYTECODE:+--compile} --editable ".${extras:+[$extras]}"
+    wait "$kernels" || true # without kernels NumPy computes
     if [ "${found%% *}" = "$key" ]; then
         extras="${have:+$have,}$extras" # same requirements, so earlier extras are still installed
     fi
     echo "$key $extras" >"$stamp"
+}
+
+# Builds the kernels in place, with packages of their own in .venv/build.
+_build_kernels() {
+    .venv/bin/python -m pip install --disable-pip-version-check --no-input --upgrade \
+        --target .venv/build "setuptools>=77" "numpy>=2.0" &&
+        PYTHONPATH=.venv/build .venv/bin/python setup.py build_ext --inplace --build-temp .venv/build/temp
 }
 
 # Two checksums, "path-requirements"; cksum is the only such tool on every system.

@@ -58,8 +58,11 @@ class no_grad(ContextDecorator):
         return type(self)()
 
 
-tick = count(1).__next__
-"""Returns the next number of a counter that orders operations and in-place writes in time."""
+tick = count(2, 2).__next__
+"""Returns the next number of a counter that orders operations and in-place writes in time.
+
+It is even; a node that is made again gets a number between those of the first time.
+"""
 
 
 AnyTensor: TypeAlias = Any
@@ -98,7 +101,8 @@ class TapeNode:
     """
 
     __slots__ = ("dtype", "made", "needs", "parents", "prepare", "shape", "storage", "vjps")
-    is_refreshed = False
+    is_refreshed = runs_again = False
+    size = 0
 
     def __init__(
         self,
@@ -121,9 +125,27 @@ class TapeNode:
 
     def taken(self) -> "TapeNode":
         """Moves the contents of this node to a new node, and clears this one."""
-        other = TapeNode.__new__(TapeNode)
+        other = type(self).__new__(type(self))
         other.dtype, other.shape, other.storage = self.dtype, self.shape, self.storage
         other.parents, other.needs, other.made = self.parents, self.needs, self.made
         other.vjps, other.prepare = self.vjps, self.prepare
         self.clear()
+        return other
+
+
+class RepeatedNode(TapeNode):
+    """A record of a function whose own nodes were dropped: it runs again in the backward pass.
+
+    parents  the tensors and leaves that the function used, each leaf as often as it used it
+    vjps     one function, which takes this node, runs it again and returns the node of its result
+    size     the number of nodes that were dropped
+    """
+
+    __slots__ = ("size",)
+    runs_again = True
+
+    def taken(self) -> "TapeNode":
+        other = super().taken()
+        assert isinstance(other, RepeatedNode)
+        other.size = self.size
         return other

@@ -20,6 +20,8 @@ Rules:
   whose memory a store fills again (ZeRO 3, PipeDream), without a copy.
 - A visited node is cleared, which frees the arrays of its vjps during the pass. Code that keeps a
   closure of a node keeps activations alive.
+- Instead of a visit to a RepeatedNode, its function runs again, and the nodes that this makes are
+  visited. They are numbered as if they had been kept, so gradients are added in the same order.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -80,7 +82,7 @@ def backward(
     if until is not None:
         several = until if isinstance(until, Sequence) else (until,)
         ends = {end.node or end: end for end in several}
-        path = _path(root, ends)
+        path = _path(node or root, ends)
         if several is not until:
             _check_reached(root, path, several[0])
     if node is None:
@@ -128,7 +130,10 @@ class UnfinishedBackward:
         while visits:
             visit = heappop(visits)
             node = visit[1]
-            _pass_on(visit, grads.pop(node), visits, grads, contributed)
+            if node.runs_again:
+                _run_again(node, grads.pop(node), visits, grads)
+            else:
+                _pass_on(visit, grads.pop(node), visits, grads, contributed)
             progress()
             if not self._retain_graph:
                 node.clear()
@@ -153,14 +158,19 @@ def _walk_path(
     while visits:
         made, node, needs = heappop(visits)
         g = grads.pop(node)
+        later: Sequence[bool] = ()
         if node in ends:
             ends[node].receive(_same, g)
             later = needs
+        elif node.runs_again and node in path:
+            again = _run_again(node, g, visits, grads)
+            path |= _path(again, dict.fromkeys(p for p in node.parents if p in path))
         else:
             # the vjps towards `until` run now, the others in `finish`
             towards = [need and p in path for p, need in zip(node.parents, needs, strict=True)]
             later = [need and not t for need, t in zip(needs, towards, strict=True)]
-            _pass_on((made, node, towards), g, visits, grads, None)
+            if True in towards:
+                _pass_on((made, node, towards), g, visits, grads, None)
             progress()
         if True in later:
             # the vjps leave the node, so that another backward pass through it is refused
@@ -215,9 +225,22 @@ def _pass_on(
             heappush(visits, (-parent.made, parent, parent.needs))
 
 
-def _path(root: AnyTensor, ends: Mapping[Any, AnyTensor]) -> set[Any]:
-    """The ends that a gradient from root reaches, and all nodes under root that depend on them."""
-    start = root.node or root
+def _run_again(node: TapeNode, g: Any, visits: list[Visit], grads: dict[TapeNode, Any]) -> TapeNode:
+    """Runs the function of a node again, and adds the node of its result, with the gradient g, to
+    the visits; returns that node."""
+    if node.vjps is None:
+        _refuse_used()
+    if any(parent.storage.written > node.made for parent in node.parents):
+        _refuse_written(node)
+    again: TapeNode = node.vjps[0](node)
+    grads[again] = g
+    heappush(visits, (-again.made, again, again.needs))
+    return again
+
+
+def _path(start: Any, ends: Mapping[Any, Any]) -> set[Any]:
+    """The ends that a gradient from a node or a leaf reaches, and all nodes under it that depend on
+    them."""
     inner, seen, stack = [], {start}, [start]
     while stack:
         node = stack.pop()

@@ -6,24 +6,32 @@ c  chunk        v  number of a rank in a power of two of ranks
 
 import numpy as np
 
-from nnmpi.collectives.combine import Shape, along, among, at_once, beside, factors, swing, within
+from nnmpi.collectives.bruck import all_to_all, bruck, pairwise, pat
+from nnmpi.collectives.combine import (
+    Shape,
+    along,
+    among,
+    at_once,
+    beside,
+    factors,
+    placed,
+    swing,
+    within,
+)
 from nnmpi.collectives.double_tree import double_tree
-from nnmpi.collectives.step import Algorithm, Ranks, Step, only, reverse, then, transpose
-
-
-def levels(p: int) -> int:
-    """log2(p) rounded up: the depth of a binary tree over p ranks."""
-    return (p - 1).bit_length()
-
-
-def one_chunk(p: int) -> int:
-    """Returns 1: the number of chunks of an algorithm that does not cut the buffer."""
-    return 1
-
-
-def chunk_per_rank(p: int) -> int:
-    """Returns p: the number of chunks of an algorithm with one chunk per rank."""
-    return p
+from nnmpi.collectives.dual_root import dual_root
+from nnmpi.collectives.step import (
+    Algorithm,
+    Ranks,
+    Step,
+    chunk_per_rank,
+    levels,
+    one_chunk,
+    only,
+    reverse,
+    then,
+    transpose,
+)
 
 
 # Ring: each rank sends one chunk to the right and adds the chunk it receives from the left to its
@@ -41,7 +49,7 @@ def _ring(d: int) -> Algorithm:
         out, into = (r - d * (t + 1)) % p, (r - d * (t + 2)) % p
         return Step((r + d) % p, (out, out + 1), (r - d) % p, (into, into + 1), True)
 
-    return Algorithm(lambda p: p - 1, chunk_per_rank, at)
+    return Algorithm(lambda p: p - 1, chunk_per_rank, at, lambda p: [p - 1])
 
 
 ring, gather_ring = _ring(1), transpose(_ring(-1))
@@ -129,13 +137,8 @@ def folded(a: Algorithm) -> Algorithm:
             """The first rank, and the first chunk, of the one or two ranks that v stands for."""
             return v + np.minimum(v, extra)
 
-        (lo, hi), (into_lo, into_hi) = s.send, s.recv
-        return s._replace(
-            to=only(takes_part, first(s.to)),
-            send=(first(lo), first(hi)),
-            source=only(takes_part, first(s.source)),
-            recv=(first(into_lo), first(into_hi)),
-        )
+        send, recv = ((first(lo), first(hi)) for lo, hi in (s.send, s.recv))
+        return placed(s._replace(send=send, recv=recv), first, takes_part)
 
     return Algorithm(lambda p: a.rounds(_power(p)), chunk_per_rank, at)
 
@@ -162,22 +165,6 @@ def _doubles(t: int, r: Ranks, p: int) -> Step:
 
 
 doubling = then(fold, folded(Algorithm(levels, chunk_per_rank, _doubles)))
-
-
-# The all-gather of Bruck et al. (1997): in round t each rank sends what it has to the rank that is
-# d = 2^t before it; in the last round, only what that rank lacks.
-#
-#   p = 6, chunks that are sent      0    1    2    3    4    5
-#               t = 0, d = 1         0    1    2    3    4    5
-#                   1,     2        01   12   23   34   45   50
-#                   2,     4        01   12   23   34   45   50
-def _bruck(t: int, r: Ranks, p: int) -> Step:
-    d = 1 << t
-    n, source = min(d, p - d), (r + d) % p
-    return Step((r - d) % p, (r, r + n), source, (source, source + n), False)
-
-
-bruck = Algorithm(levels, chunk_per_rank, _bruck)
 
 
 # Two levels: ranks q k to q k + q - 1 form a node, and the first of them is its leader.
@@ -232,7 +219,9 @@ ALGORITHMS = {
     "doubling": then(doubling, transpose(fold)),
     "halving": then(halving, transpose(halving)),
     "double-tree": all_reduce(double_tree),
+    "dual-root": dual_root,
     "bruck": all_reduce(transpose(bruck)),
+    "pat": all_reduce(transpose(pat())),
     "multiplying": multiplying,
     "bucket": bucket(),
     "swing": swinging(),
@@ -245,6 +234,7 @@ REDUCE_SCATTERS = {
     "p2p": direct,
     "halving": then(halving, hand_over),
     "bruck": transpose(bruck),
+    "pat": transpose(pat()),
 }
 
 # All-gather: rank r starts with chunk r; all end with all chunks.
@@ -253,7 +243,11 @@ ALL_GATHERS = {
     "p2p": transpose(direct),
     "halving": then(reverse(hand_over), transpose(halving)),
     "bruck": bruck,
+    "pat": pat(),
 }
+
+# All-to-all: chunk c of rank r is for rank r + c, and in the end it is from rank r - c.
+ALL_TO_ALLS = {"p2p": pairwise, "bruck": all_to_all}
 
 # To rank 0, and from rank 0; `rooted` gives them another root.
 REDUCES = {"tree": tree, "ps": server}

@@ -6,6 +6,8 @@ that cross the same link share it. A message starts when sender and receiver hav
 previous rounds, as in MPI's rendezvous protocol for large messages.
 """
 
+from collections.abc import Iterator
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -73,9 +75,9 @@ class Network(NamedTuple):
         if ports == 1 and self.topology is None and self.inner is None:  # nothing is shared
             return np.asarray(self.link.alpha + nbytes * self.link.beta)
         waiting = crowd(self.links(source, to), self.topology and self.topology.width)
-        outside: Floats = self.link.alpha + self.sharing * waiting * nbytes * self.link.beta
         if self.inner is None:
-            return outside
+            return np.asarray(self.link.alpha + waiting * nbytes * self.link.beta, float)
+        outside: Floats = self.link.alpha + self.sharing * waiting * nbytes * self.link.beta
         near = self.node_of(source) == self.node_of(to)
         return np.where(near, self.inner.alpha + waiting * nbytes * self.inner.beta, outside)
 
@@ -99,24 +101,41 @@ def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Pric
     """Simulates an algorithm on p ranks, each with a buffer of `nbytes`; returns its cost.
 
     The clocks of all ranks advance together, one round at a time, so memory does not grow with the
-    number of messages.
+    number of messages. While all ranks do the same in a run of rounds, one clock stands for all.
     """
-    r = np.arange(p)
     clock, sent, messages, rounds = np.zeros(p), np.zeros(p), np.zeros(p, int), 0
     chunk = nbytes / algorithm.chunks(p)
-    for steps in in_rounds(algorithm.steps(r, p)):
-        rounds += 1
-        src, dst, chunks, adds = np.concatenate([_messages(s, p) for s in steps], axis=1)
+    for times, steps in _runs(algorithm, p):
+        rounds += times
+        src, dst, chunks, is_added = np.concatenate([_messages(s, p) for s in steps], axis=1)
         size = chunks * chunk
-        arrived = np.maximum(clock[src], clock[dst]) + network.seconds(src, dst, size, len(steps))
-        after = clock.copy()
-        np.maximum.at(after, dst, arrived)
-        after += np.bincount(dst, network.gamma * size * adds, p)
-        np.maximum.at(after, src, arrived)  # rendezvous: a sender waits for its receiver
-        clock = after
-        sent += np.bincount(src, size, p)
-        messages += np.bincount(src, minlength=p)
+        seconds, left = network.seconds(src, dst, size, len(steps)), times
+        if times > 1 and len(dst) == p and not any(map(np.ptp, (clock, seconds, size * is_added))):
+            adding = network.gamma * size[0] * is_added[0]
+            clock[:] = reduce(lambda now, _: now + seconds[0] + adding, range(times), clock[0])
+            left = 0
+        for _ in range(left):
+            arrived = np.maximum(clock[src], clock[dst]) + seconds
+            after = clock.copy()
+            np.maximum.at(after, dst, arrived)
+            after += np.bincount(dst, network.gamma * size * is_added, p)
+            np.maximum.at(after, src, arrived)  # rendezvous: a sender waits for its receiver
+            clock = after
+        sent += times * np.bincount(src, size, p)
+        messages += times * np.bincount(src, minlength=p)
     return Price(float(clock.max()), rounds, sent, messages)
+
+
+def _runs(algorithm: Algorithm, p: int) -> Iterator[tuple[int, list[Step]]]:
+    """Yields the steps of each round, and how many rounds in a row are like it."""
+    r, t = np.arange(p), 0
+    if algorithm.runs is None:
+        yield from ((1, steps) for steps in in_rounds(algorithm.steps(r, p)))
+        return
+    for times in algorithm.runs(p):
+        if times:
+            yield times, [algorithm.at(t, r, p)]
+        t += times
 
 
 def _messages(step: Step, p: int) -> Ranks:
@@ -125,5 +144,5 @@ def _messages(step: Step, p: int) -> Ranks:
     """
     source = np.broadcast_to(step.source, p)
     to = np.flatnonzero(source >= 0)
-    chunks = np.broadcast_to(step.recv[1] - step.recv[0], p)[to]
+    chunks = np.broadcast_to(step.count(step.recv), p)[to]
     return np.array([source[to], to, chunks, np.full(len(to), step.reduce)])

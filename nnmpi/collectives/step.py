@@ -20,8 +20,10 @@ from nnmpi.options.user_code import reason_of
 
 Ranks: TypeAlias = Any  # an int or an array of them; NumPy's scalars and ndarrays share no type
 ChunkRange: TypeAlias = tuple[Ranks, Ranks]
+Pieces: TypeAlias = tuple[tuple[int, int], ...]  # ranges of chunks that do not go past the last
 
 NOBODY = -1
+UNPACKED = 2  # pieces that are sent as they are; a message of more of them is packed first
 
 # words in NumPy's errors for an array in place of a number or a condition
 _NEEDS_ONE_NUMBER = ("truth value of an array", "can be converted to")
@@ -57,12 +59,15 @@ class Step(NamedTuple):
     send        the chunks that it sends: (2, 4) means chunks 2 and 3
     source      the rank that it receives from; NOBODY: it receives nothing
     recv        the chunks that it receives, in the same form
-    reduce      True: chunks that arrive are added; False: they replace the rank's own; alike on
-                all ranks
-    port        the number of this step among the steps of its round; alike on all ranks
+    reduce      True: chunks that arrive are added; False: they replace the rank's own
+    port        the number of this step among the steps of its round
     ports       the number of steps of its round: of messages that a rank sends at once
+    block       of both ranges, the step takes the first `block` chunks
+    stride      ... of every `stride`: with block 1 and stride 2, (1, 6) means chunks 1, 3 and 5
+    swap        True: chunks that arrive may replace those that the rank sends in this round
 
-    All messages of a round are in flight at once: a rank sends what it held before the round.
+    The fields after `recv` are alike on all ranks. All messages of a round are in flight at once: a
+    rank sends what it held before the round.
     """
 
     to: Ranks
@@ -72,6 +77,43 @@ class Step(NamedTuple):
     reduce: bool
     port: int = 0
     ports: int = 1
+    block: int = 1
+    stride: int = 1
+    swap: bool = False
+
+    def count(self, range_: ChunkRange) -> Ranks:
+        """The number of chunks that the step takes of a range."""
+        periods, rest = np.divmod(range_[1] - range_[0], self.stride)
+        return periods * self.block + np.minimum(rest, self.block)
+
+    def sends(self, chunks: int) -> tuple[Pieces, ...]:
+        """The messages that one rank sends: the pieces of each, of a buffer of `chunks` chunks."""
+        return self._messages(self.send, chunks) if self.to >= 0 else ()
+
+    def receives(self, chunks: int) -> tuple[Pieces, ...]:
+        """The messages that one rank receives, as in `sends`."""
+        return self._messages(self.recv, chunks) if self.source >= 0 else ()
+
+    def is_aside(self, message: Pieces) -> bool:
+        """True if a message arrives in other memory than the buffer."""
+        return bool(self.reduce or self.swap or len(message) > 1)
+
+    def _messages(self, range_: ChunkRange, chunks: int) -> tuple[Pieces, ...]:
+        """One message with all pieces of a range, or, if they are few, one for each."""
+        lo, hi = int(range_[0]), int(range_[1])
+        width = self.block if self.block < self.stride else hi - lo
+        parts = list[tuple[int, int]]()
+        for first in range(lo, hi, max(width, self.stride)):
+            start, end = first % chunks, first % chunks + min(width, hi - first)
+            parts += [(start, min(end, chunks)), (0, end - chunks)][: 1 + (end > chunks)]
+        return tuple((part,) for part in parts) if len(parts) <= UNPACKED else (tuple(parts),)
+
+    def moved(self, base: Ranks, size: int = 1) -> "Step":
+        """The step with blocks of `size` chunks for its chunks, from chunk `base` on."""
+        send, recv = ((base + lo * size, base + hi * size) for lo, hi in (self.send, self.recv))
+        return self._replace(
+            send=send, recv=recv, block=self.block * size, stride=self.stride * size
+        )
 
 
 class Algorithm(NamedTuple):
@@ -80,6 +122,8 @@ class Algorithm(NamedTuple):
     rounds(p)     the number of steps: of rounds, if each rank has one port
     chunks(p)     the number of chunks of the buffer
     at(t, r, p)   step t of rank r
+    runs(p)       how many rounds after each other have the same senders, receivers and numbers of
+                  chunks, as long as they are priced at once; None: each round is priced
 
     `at` is array arithmetic (`only` and `np.where` instead of `if`), so that one call can compute
     the steps of all ranks.
@@ -88,6 +132,7 @@ class Algorithm(NamedTuple):
     rounds: Callable[[int], int]
     chunks: Callable[[int], int]
     at: Callable[[int, Ranks, Ranks], Step]
+    runs: Callable[[int], list[int]] | None = None
 
     def steps(self, r: Ranks, p: int) -> Iterator[Step]:
         """Yields the steps of rank r (or of every rank in r), round by round.
@@ -107,6 +152,21 @@ class Algorithm(NamedTuple):
                     f"round {t}{of_rank}: at(t, r, p) returns {quoted(step)}; return a Step"
                 )
             yield step
+
+
+def levels(p: int) -> int:
+    """log2(p) rounded up: the depth of a binary tree over p ranks."""
+    return (p - 1).bit_length()
+
+
+def one_chunk(p: int) -> int:
+    """Returns 1: the number of chunks of an algorithm that does not cut the buffer."""
+    return 1
+
+
+def chunk_per_rank(p: int) -> int:
+    """Returns p: the number of chunks of an algorithm with one chunk per rank."""
+    return p
 
 
 def in_rounds(steps: Iterable[Step]) -> Iterator[list[Step]]:
@@ -130,12 +190,6 @@ def bounds(n: int, chunks: int) -> tuple[int, ...]:
     return tuple(chunk_start(n, chunks, i) for i in range(chunks + 1))
 
 
-def pieces(range_: ChunkRange, chunks: int) -> tuple[tuple[int, int], ...]:
-    """The range of chunks as one or two ranges that do not go past the last chunk."""
-    lo, hi = int(range_[0]), int(range_[1])
-    return ((lo, hi),) if hi <= chunks else ((lo, chunks), (0, hi - chunks))
-
-
 def only(condition: Any, peer: Ranks) -> NDArray[np.int_]:
     """Returns the peer where the condition holds, else NOBODY."""
     return np.where(condition, peer, NOBODY)
@@ -156,9 +210,11 @@ def reverse(a: Algorithm) -> Algorithm:
 
     def at(t: int, r: Ranks, p: Ranks) -> Step:
         s = a.at(a.rounds(p) - 1 - t, r, p)
-        return Step(s.source, s.recv, s.to, s.send, s.reduce, s.ports - 1 - s.port, s.ports)
+        s = s._replace(to=s.source, send=s.recv, source=s.to, recv=s.send)
+        return s._replace(port=s.ports - 1 - s.port)
 
-    return Algorithm(a.rounds, a.chunks, at)
+    runs = a.runs
+    return Algorithm(a.rounds, a.chunks, at, runs and (lambda p: runs(p)[::-1]))
 
 
 def transpose(a: Algorithm) -> Algorithm:
@@ -169,11 +225,13 @@ def transpose(a: Algorithm) -> Algorithm:
     all-gather.
     """
 
+    reversed_ = reverse(a)
+
     def at(t: int, r: Ranks, p: Ranks) -> Step:
-        s = reverse(a).at(t, r, p)
+        s = reversed_.at(t, r, p)
         return s._replace(reduce=not s.reduce)
 
-    return Algorithm(a.rounds, a.chunks, at)
+    return reversed_._replace(at=at)
 
 
 def then(a: Algorithm, b: Algorithm) -> Algorithm:
@@ -185,7 +243,8 @@ def then(a: Algorithm, b: Algorithm) -> Algorithm:
     def at(t: int, r: Ranks, p: int) -> Step:
         n = a.rounds(p)
         part, s = (a, a.at(t, r, p)) if t < n else (b, b.at(t - n, r, p))
-        k = chunks(p) // part.chunks(p)
-        return s._replace(send=(s.send[0] * k, s.send[1] * k), recv=(s.recv[0] * k, s.recv[1] * k))
+        return s.moved(0, chunks(p) // part.chunks(p))
 
-    return Algorithm(lambda p: a.rounds(p) + b.rounds(p), chunks, at)
+    first, second = a.runs, b.runs
+    runs = (lambda p: first(p) + second(p)) if first and second else None
+    return Algorithm(lambda p: a.rounds(p) + b.rounds(p), chunks, at, runs)

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
-from nnmpi.collectives.step import Algorithm, ChunkRange, PlanError, Step, per_rank
+from nnmpi.collectives.step import Algorithm, Pieces, PlanError, Step, per_rank
 from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 
@@ -24,6 +24,8 @@ MOST = 1 << 12
 
 Held: TypeAlias = list[list[int | None]]
 """The expression of each chunk of each rank, None where it has none."""
+Busy: TypeAlias = tuple[set[int], set[int]]
+"""The chunks that a rank sends, and that it receives, on earlier ports of a round."""
 
 
 class Claim(NamedTuple):
@@ -44,6 +46,8 @@ def _all(rank: int, chunk: int) -> bool:
 ALL_REDUCE = Claim(_all, lambda r, c, p: set(range(p)))
 REDUCE_SCATTER = Claim(_all, lambda r, c, p: set(range(p)) if r == c else None)
 ALL_GATHER = Claim(lambda r, c: r == c, lambda r, c, p: {c})
+ALL_TO_ALL = Claim(_all, lambda r, c, p: {(r - c) % p})
+"""Chunk c of rank r is for rank r + c at the start, and from rank r - c at the end."""
 
 
 def reduce_to(root: int) -> Claim:
@@ -85,8 +89,9 @@ def verify(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> None:
     - No rank overwrites a chunk that it sends in the same round. (What is to be added is received
       into a separate buffer and added after the send.)
     - No rank sends or adds to a chunk that it does not hold, and no contribution counts twice.
-    - With several ports, no rank sends a chunk that it receives in the same round.
-    - All ranks end with what the claim says, each chunk from one and the same summation tree.
+    - With several ports, no rank sends or replaces a chunk that another port receives in the same
+      round, and none replaces a chunk that another port sends.
+    - All ranks end with what the claim says, equal sums of a chunk from the same summation tree.
     """
     for _ in rounds(algorithm, p, claim, Expressions(p)):
         pass
@@ -102,18 +107,17 @@ def rounds(
     chunks = check_sizes(algorithm, p)
     have = [[r if claim.starts(r, c) else None for c in range(chunks)] for r in range(p)]
     yield [], have
-    ports_left, at_start = 0, have  # steps that the round still has; what its first step found
+    ports_left, busy = 0, list[Busy]()  # steps that the round still has; chunks of those before
     for t, step in enumerate(algorithm.steps(np.arange(p), p)):
         rows = _rows(t, step, p)
         _check_bounds(t, rows, chunks)
         _check_matching(t, rows, chunks)
-        at_start = at_start if ports_left else have
-        ports_left = _check_ports(t, rows, ports_left, at_start, have)
+        busy = busy if ports_left else [(set(), set()) for _ in rows]
+        ports_left = _check_ports(t, rows, ports_left, busy, chunks)
         old, have = have, [list(row) for row in have]
         for r, s in enumerate(rows):
-            if s.source >= 0:
-                for c in _each(s.recv, chunks):
-                    have[r][c] = _receive(t, r, c, s, old, sums)
+            for c in _each(s.receives(chunks)):
+                have[r][c] = _receive(t, r, c, s, old, sums)
         yield rows, have
     if ports_left:
         raise PlanError(f"at the end: the last round lacks {ports_left} of its steps")
@@ -145,10 +149,14 @@ def _rows(t: int, step: Step, p: int) -> list[Step]:
     except (TypeError, ValueError) as error:
         form = "a peer must be one number, or one per rank, and a range two of them, (lo, hi)"
         raise PlanError(f"round {t}: {form}: {error}") from None
-    if not all(isinstance(x, int | np.integer) for x in (step.port, step.ports)):
-        raise PlanError(f"round {t}: port {quoted(step.port)} is not one integer for all ranks")
-    if not isinstance(step.reduce, bool | np.bool_):
-        raise PlanError(f"round {t}: reduce is {quoted(step.reduce)}; use one bool for all ranks")
+    for name in ("port", "ports", "block", "stride"):
+        if not isinstance(value := getattr(step, name), int | np.integer):
+            raise PlanError(f"round {t}: {name} {quoted(value)} is not one integer for all ranks")
+    if not 1 <= step.block <= step.stride:
+        raise PlanError(f"round {t}: block {step.block} is not from 1 to stride {step.stride}")
+    for name in ("reduce", "swap"):
+        if not isinstance(value := getattr(step, name), bool | np.bool_):
+            raise PlanError(f"round {t}: {name} is {quoted(value)}; use one bool for all ranks")
     for r, s in enumerate(rows):
         fields = {"to": (s.to,), "send": s.send, "source": (s.source,), "recv": s.recv}
         for name, values in fields.items():
@@ -175,9 +183,9 @@ def _check_bounds(t: int, rows: list[Step], chunks: int) -> None:
                 raise PlanError(f"round {t}: rank {r} {message}, {wrong}")
 
 
-def _each(range_: ChunkRange, chunks: int) -> list[int]:
-    """The chunks of a range, in order."""
-    return [c % chunks for c in range(*range_)]
+def _each(messages: tuple[Pieces, ...]) -> list[int]:
+    """The chunks of messages, in order."""
+    return [c for pieces in messages for piece in pieces for c in range(*piece)]
 
 
 def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
@@ -193,23 +201,28 @@ def _check_matching(t: int, rows: list[Step], chunks: int) -> None:
                 f"round {t}: rank {r} waits for chunks {_span(s.recv)} from rank {s.source}, "
                 "which sends it nothing"
             )
-        both = s.to >= 0 and s.source >= 0 and not s.reduce
-        if both and (shared := {*_each(s.send, chunks)} & {*_each(s.recv, chunks)}):
+        shared = {*_each(s.sends(chunks))} & {*_each(s.receives(chunks))}
+        if shared and not s.reduce and not s.swap:
             chunk = min(shared)
             raise PlanError(f"round {t}: rank {r} overwrites chunk {chunk} while sending it")
 
 
-def _check_ports(t: int, rows: list[Step], left: int, start: Held, have: Held) -> int:
+def _check_ports(t: int, rows: list[Step], left: int, busy: list[Busy], chunks: int) -> int:
     """Returns the steps that are left of the round after this one; raises PlanError unless it is
-    the next one, and sends nothing that arrived in this round."""
+    the next one, and neither sends nor replaces what arrives on another port of the round."""
     port, ports = rows[0].port, rows[0].ports
     if not 0 <= port < ports or (left != ports - port if left else port):
         raise PlanError(f"round {t}: port {port} of {ports} comes when {left} steps are left")
-    for r, s in enumerate(rows):
-        sent = _each(s.send, len(have[r])) if s.to >= 0 else ()
-        if any(start[r][c] != have[r][c] for c in sent):
+    for r, (s, (out, into)) in enumerate(zip(rows, busy, strict=True)):
+        sent, received = _each(s.sends(chunks)), _each(s.receives(chunks))
+        if not into.isdisjoint(sent):
             sends = f"rank {r} sends chunks {_span(s.send)}"
             raise PlanError(f"round {t}: {sends}, which arrive on another port at the same time")
+        if not s.reduce and not (out | into).isdisjoint(received):
+            replaces = f"rank {r} replaces chunks {_span(s.recv)}"
+            raise PlanError(f"round {t}: {replaces}, which another port uses at the same time")
+        out.update(sent)
+        into.update(received)
     return ports - port - 1
 
 
@@ -239,8 +252,9 @@ def _receive(t: int, r: int, c: int, s: Step, old: Held, sums: Expressions) -> i
 
 
 def _check_end(have: Held, claim: Claim, sums: Expressions) -> None:
-    """Raises PlanError unless all ranks hold what the claim says, by one summation tree a chunk."""
-    first: dict[int, tuple[int, int]] = {}  # chunk -> (rank, its expression)
+    """Raises PlanError unless all ranks hold what the claim says, by one tree for a sum of a
+    chunk."""
+    first: dict[tuple[int, frozenset[int]], tuple[int, int]] = {}  # -> (rank, its expression)
     for r, row in enumerate(have):
         for c, held in enumerate(row):
             wanted = claim.ends(r, c, len(have))
@@ -249,7 +263,7 @@ def _check_end(have: Held, claim: Claim, sums: Expressions) -> None:
             got = set() if held is None else _ranks(sums.contributors[held])
             if held is None or got != wanted:
                 raise PlanError(f"at the end: rank {r}, chunk {c}: {_difference(got, wanted)}")
-            other, theirs = first.setdefault(c, (r, held))
+            other, theirs = first.setdefault((c, frozenset(wanted)), (r, held))
             if theirs != held:
                 raise PlanError(
                     f"at the end: ranks {other} and {r} sum chunk {c} in different orders; let one "

@@ -5,7 +5,7 @@ steps     whole modules where they lie in the segment, and the recorded ops of m
 outputs   the edges that cross out of it; for the last segment, the outputs of the model
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,6 +23,7 @@ from nnmpi.nn.graph import (
 )
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.recompute import Recomputed, as_recomputed
 from nnmpi.nn.sequential import Sequential
 
 
@@ -31,15 +32,26 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
 
     It contains the model's own modules, found by their paths in the graph, and the parameters among
     the variables `holds`, whether it uses them or not; all keep their paths in the model. If the
-    nodes form one chain of layers, the result is a Sequential, which fuses some of them.
+    nodes form one chain of layers, the result is a Sequential, which fuses some of them. The part
+    of a module that runs again in its backward pass does so too, if it returns one tensor.
     """
-    modules, runs = dict(model.named_modules()), chains(graph, nodes, graph.calls)
+    modules, calls = dict(model.named_modules()), [*graph.calls]
+    divided = [*_divided(graph, nodes, modules)]
+    for part in divided if divided != [nodes] else ():
+        path = f"nodes {part.start} to {part.stop - 1}"
+        modules[path] = segment(model, graph, part)
+        arguments, outputs = _inputs_of(graph, part), [*map(TensorRef, _outputs_of(graph, part))]
+        result = outputs[0] if len(outputs) == 1 else tuple(outputs)
+        calls.append(Call(part, path, None, arguments, result))
+    runs = chains(graph, nodes, calls)
     called = [_callable_for(run, modules) for run in runs]
     first, last, module = runs[0][0], runs[-1][-1], called[0]
     is_alone = len(runs) == 1 and _outputs_of(graph, nodes) == edges_of(last.result)
     if not (is_alone and first.is_plain and _inputs_of(graph, nodes) == first.arguments):
         module = Segment(graph, nodes, runs, called, modules)
     assert isinstance(module, Module)
+    if divided == [nodes] and len(_outputs_of(graph, nodes)) == 1:
+        as_recomputed(module)
     # ops use variables of modules that are cut, so the segment itself has to register them
     ops = (k for run in runs for call in run if call.op for k in call.nodes)
     used = [v for k in ops for v in graph.nodes[k].variables]
@@ -48,6 +60,16 @@ def segment(model: Module, graph: Graph, nodes: range, holds: Iterable[int] = ()
         if isinstance(getattr(owner, name), Parameter):
             setattr(module, f"variable_{v}", getattr(owner, name))
     return module
+
+
+def _divided(graph: Graph, nodes: range, modules: Mapping[str, Module]) -> Iterator[range]:
+    """Yields the nodes among these of each module that runs again in its backward pass, and of
+    which only a part is among these."""
+    for call in graph.calls:
+        if call.path is not None and isinstance(modules[call.path], Recomputed):
+            part = range(max(call.nodes.start, nodes.start), min(call.nodes.stop, nodes.stop))
+            if 0 < len(part) < len(call.nodes):
+                yield part
 
 
 def chains(graph: Graph, nodes: range, modules: Sequence[Call] = ()) -> list[list[Call]]:

@@ -23,13 +23,15 @@ OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
-    *("p2p", "doubling", "halving", "double-tree", "bruck", "multiplying", "bucket"),
-    *("swing", "hierarchical", "nccl"),
+    *("p2p", "doubling", "halving", "double-tree", "dual-root", "bruck", "pat"),
+    *("multiplying", "bucket", "swing", "hierarchical", "nccl"),
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
-SYNCS = ("bsp", "ssp", "asp")
+SYNCS = ("bsp", "ssp", "asp", "local", "gossip")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
+OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete")
+RECOMPUTED = ("none", "stage", "block", "selective")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
@@ -169,9 +171,13 @@ class Config:
     cut: str | None = _pipeline(
         None, "layers where stages 1, 2, ... begin, such as 3,7; default: balanced by measurements"
     )
-    recompute: bool = _pipeline(
-        False,
-        "keep only the input of each stage, and repeat its forward pass before its backward pass",
+    recompute: str = _pipeline(
+        "none",
+        "what keeps only its input and runs forward again for its backward pass: stage (of a "
+        "pipeline; without a value), block (each numbered block of a model) or selective "
+        "(attention)",
+        choices=RECOMPUTED,
+        bare="stage",
     )
     vertical_sync: bool = _pipeline(
         False,
@@ -202,7 +208,7 @@ class Config:
     sync: str = _sync(
         "bsp",
         "ranks that a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
-        "or none (asp)",
+        "or none (asp); local: replicas meet every --every steps only; gossip: neighbours meet",
         choices=SYNCS,
     )
     staleness: int = _sync(0, "steps that a rank may be ahead of the slowest, with ssp", FROM_0)
@@ -211,6 +217,17 @@ class Config:
         "number of parameter servers, the last ranks; default: 1 for ssp and asp, 0 for bsp",
         FROM_0,
     )
+    every: int = _sync(
+        30, "steps that replicas make alone; with --sync gossip, before all are averaged", FROM_1
+    )
+    graph: str = _sync("ring", "neighbours of a replica, with --sync gossip", choices=GRAPHS)
+    outer: str = _sync(
+        "nesterov",
+        "rule that applies the mean change of the replicas, with --sync local",
+        choices=OUTERS,
+    )
+    outer_lr: float = _sync(0.7, "rate of --outer; 1 with sgd takes the mean as it is", ABOVE_0)
+    outer_momentum: float = _sync(0.9, "momentum of --outer nesterov", FROM_0_BELOW_1)
     slow_rank: str | None = _sync(
         None, "R:FACTOR[,R:FACTOR]: slow down rank R by this factor, for experiments"
     )

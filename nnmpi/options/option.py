@@ -49,6 +49,8 @@ def checked(option: "Field[Any]", value: Any) -> Any:
     kind, choices = kind_of(option), metadata["choices"]
     if value is None and option.default is None:
         return None
+    if kind is str and metadata["bare"] and isinstance(value, bool):  # as of a flag, or a file
+        value = metadata["bare"] if value else option.default
     # a bool is an int in Python, but `epochs = true` in a file is a mistake
     if isinstance(value, _NUMBERS.get(kind, ())) and not isinstance(value, bool):
         try:

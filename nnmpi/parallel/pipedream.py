@@ -286,7 +286,8 @@ class OverlappingSteps:
         if report.stop and not self._stops:  # the first stage has begun these
             self._stops, self._last = True, min(self._last, micro + self._count - 1)
         self._store.begin()
-        do(op)
+        with self._store.version_of(micro):  # for layers that run again
+            do(op)
         self._store.release(micro)
 
     def _next_version(self, step: int) -> Outcome:

@@ -7,10 +7,12 @@ division   of (stages, pp, whether stages are on several nodes)
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from nnmpi.nn.graph import Graph
-from nnmpi.options.config import Config
+from nnmpi.nn.recompute import recomputed_with
+from nnmpi.options.config import RECOMPUTED, Config
 from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -58,6 +60,14 @@ class Arranger:
         self._division_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
         self._divisions = dict[tuple[int, int, bool], Division | ValueError]()
 
+    @cached_property
+    def recomputable(self) -> frozenset[str]:
+        """The kinds of recomputation within stages that the model has modules for."""
+        nodes = self.graph.nodes
+        return frozenset(
+            how for how in RECOMPUTED if any(recomputed_with(node, how) for node in nodes)
+        )
+
     def config(self, candidate: Candidate) -> Config:
         """The config of a layout."""
         return replace(self.plain, **candidate.options)
@@ -103,8 +113,8 @@ class Arranger:
         return self._meshes[candidate.shape]
 
     def _divided(self, config: Config) -> Division:
-        machine, full = self._model.machine, max(config.pp, FULL)
-        full_pipeline = replace(config, micro_batches=min(full, config.batch_size), recompute=False)
+        machine, full = self._model.machine, min(max(config.pp, FULL), config.batch_size)
+        full_pipeline = replace(config, micro_batches=full, recompute="none")
         is_near = self.cluster.on_one_node(mesh_of(config, self.cluster.size).group(0, "pp"))
         link = machine.near if is_near else machine.far
         return division_on_paper(self._model, full_pipeline, link)

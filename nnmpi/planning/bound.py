@@ -32,9 +32,9 @@ ROUNDING = 1 - 1e-9
 """Lowers each bound: sums of equal terms in another order may differ by rounding."""
 
 
-def _ways(candidate: Candidate) -> tuple[bool, str]:
-    """The options of a layout that decide how layers are sharded along tp."""
-    return candidate.sequence_parallel, candidate.layout
+def _ways(candidate: Candidate) -> tuple[bool, str, str]:
+    """The options of a layout that decide what ranks along tp compute, and how often."""
+    return candidate.sequence_parallel, candidate.layout, candidate.recompute
 
 
 class _RankEnds(NamedTuple):
@@ -227,7 +227,7 @@ class LowerBounds:
             unpiped = candidate._replace(
                 dp=candidate.dp * candidate.pp, pp=1, schedule="1f1b", zero=0
             )
-            a = self._arranger.without_parameters(unpiped._replace(recompute=False))
+            a = self._arranger.without_parameters(unpiped._replace(recompute="none"))
             inside = in_passes(a, a.mesh.size - 1, samples)
             self._messages[key] = self._costs.exchanges.total(inside)
         return self._messages[key]

@@ -1,6 +1,6 @@
 """Candidate: a layout that a search may look at, as the options that select it."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import product
 from shlex import quote
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
     sequence_parallel: bool = False
     schedule: str = "1f1b"
     micro_batches: int = 1
-    recompute: bool = False
+    recompute: str = "none"
     layout: str = ""
 
     @property
@@ -77,7 +77,7 @@ def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Candidate]:
-    """Yields the layouts of a shape that may be fastest; none has recomputation, which only saves
+    """Yields the layouts of a shape that may be fastest; none recomputes, which only saves
     memory."""
     dp, cp, pp, tp = shape
     samples = config.batch_size // dp
@@ -91,9 +91,14 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
         yield Candidate(*shape, zero, in_parts, schedule, count)
 
 
-def recomputed(candidate: Candidate) -> Candidate | None:
-    """The layout with recomputation, which takes less memory and more time; None if nothing would
-    be recomputed, since each backward pass directly follows its forward pass."""
-    if candidate.recompute or candidate.pp == 1 or candidate.micro_batches == 1:
-        return None
-    return candidate._replace(recompute=True)
+def recomputed(candidate: Candidate, possible: Collection[str]) -> list[Candidate]:
+    """The layouts to try if one does not fit: they recompute more, so they take less memory and
+    more time. `possible` are the kinds of recomputation that the model allows.
+
+    By block takes more time than selective, so it comes after that. By stage nothing is recomputed
+    if each backward pass directly follows its forward pass.
+    """
+    later = [how for how in ("selective", "block") if how in possible]
+    by_stage = ["stage"] * (candidate.pp > 1 and candidate.micro_batches > 1)
+    following = {"none": [*later[:1], *by_stage], "selective": later[1:]}
+    return [candidate._replace(recompute=how) for how in following.get(candidate.recompute, ())]

@@ -62,7 +62,7 @@ class ExchangeTimes:
         )
         if key not in self._found:
             self._found[key] = self._price(exchange, links)
-        return exchange.times * self._found[key]
+        return exchange.times * self._found[key] / exchange.every
 
     def total(self, exchanges: Iterable[Exchange]) -> float:
         """The seconds of exchanges that follow each other."""
@@ -148,7 +148,7 @@ def _ring_seconds(links: Network, nbytes: int, operation: Collective) -> float:
 
 ALL_REDUCES = ("halving", "doubling", "tree", "ring")
 """The all-reduces to choose from. ps and p2p are never faster: they send as many bytes or more.
-Those of several ports, and bruck, are not chosen: plans with them have not been measured. The
+Those of several ports, bruck and pat are not chosen: plans with them have not been measured. The
 algorithms through memory of a node, and NCCL's, are used only where `auto` takes them."""
 
 

@@ -4,16 +4,16 @@ be better.
     candidates ─► bound ─► closer bound ─► arranged: memory ─► time of a step ─► best
                     └───────── larger than the worst of the best: pruned
 
-A layout that does not fit is tried again with recomputation, which is never faster.
+A layout that does not fit is tried again with each kind of recomputation, which is never faster.
 """
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain, count
+from itertools import count
 from typing import Any, NamedTuple
 
+from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cached import gc_paused
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
@@ -156,7 +156,8 @@ class Searcher:
                 bound = max(closer[level](candidate), bound)
                 heapq.heappush(queue, (bound, level + 1, next(order), candidate))
                 continue
-            if self._bounds.nbytes(candidate) <= most:
+            may_fit = self._bounds.nbytes(candidate) <= most
+            if may_fit:
                 time = self._time(candidate)
                 if time is None or (is_full and time.seconds >= best[-1].time.seconds):
                     continue
@@ -164,16 +165,16 @@ class Searcher:
                     best = sorted([*best, planned], key=lambda p: (p.time.seconds, p.layout))[:keep]
                     continue
             self._too_large.add(candidate)
-            if again := recomputed(candidate):
-                heapq.heappush(queue, (bound, level, next(order), again))
+            for again in recomputed(candidate, self._arranger.recomputable) if may_fit else ():
+                heapq.heappush(queue, (bound, 0, next(order), again))
         return best
 
     def _least(self, layouts: Iterable[Candidate]) -> PricedLayout | None:
         """The layout that takes the least memory."""
-        both = ((candidate, recomputed(candidate)) for candidate in layouts)
-        bounded = sorted(
-            (self._bounds.nbytes(candidate), candidate) for candidate in chain(*both) if candidate
-        )
+        ways, possible = [*layouts], self._arranger.recomputable
+        for candidate in ways:  # which grows
+            ways += recomputed(candidate, possible)
+        bounded = sorted((self._bounds.nbytes(candidate), candidate) for candidate in ways)
         sized = list[tuple[int, Candidate]]()
         for bound, candidate in bounded:
             if sized and bound >= min(sized)[0]:

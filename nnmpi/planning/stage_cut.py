@@ -192,7 +192,7 @@ def _facts(
     micro_batches = min(config.micro_batches, config.batch_size) * steps  # none is empty
     virtual = len(stages) // config.pp
     simulated = sim.simulate(
-        programs(schedule, config.pp, micro_batches, virtual, config.recompute),
+        programs(schedule, config.pp, micro_batches, virtual, config.recompute == "stage"),
         sim.Costs([sim.stage_times(f, i, w) for f, i, w, *_ in stages]),  # messages take no time
         [cost.activation_bytes for cost in stages],
         inputs=[cost.input_bytes for cost in stages],

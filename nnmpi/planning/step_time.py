@@ -12,15 +12,15 @@ other      batches, losses, Python; a rank along pp takes as large a share of th
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cached import gc_paused
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
 from nnmpi.planning.exchange_time import ExchangeTimes
@@ -198,33 +198,16 @@ def _rank_step(
     """The step of a rank: its program, the seconds of its units, and its log on paper."""
     compute = {s: compute_of[s] for s in a.model_on(rank).stages}
     by_phase = defaultdict[str, list[Exchange]](list)
-    program = ops(a, rank, micro)
-    logged = chain.from_iterable(exchanges(a, rank, a.config.batch_size).values())
-    for exchange in as_described(logged, a.config.tp, program, costs):
+    sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
+    divides = sheet is not None and "pp" in sheet.divides and not a.config.cuts_positions
+    for exchange in chain.from_iterable(exchanges(a, rank, a.config.batch_size).values()):
         is_sent, is_inside = exchange.during in SENDS, exchange.stage >= 0
+        if divides and is_sent:  # ranks along tp send a part each
+            exchange = exchange._replace(numbers=-(-exchange.numbers // a.config.tp))
         phase = "messages" if is_sent else "tensor" if is_inside else PHASES.get(exchange.during)
         by_phase[phase or "gathers"].append(exchange)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    return RankStep(program, compute, by_phase, numbers)
-
-
-def as_described(
-    logged: Iterable[Exchange], tp: int, program: Sequence[Op], costs: CostModel
-) -> Iterator[Exchange]:
-    """Yields the exchanges of a step with those that the machine or the recomputation of blocks
-    changes: ranks along tp send a part each to the next stage; forward passes run again."""
-    sheet, kinds = costs.machine.sheet, {op.kind for op in program}
-    divides = sheet is not None and "pp" in sheet.divides
-    back = Kind.B if Kind.B in kinds else Kind.I
-    for e in logged:
-        yield e._replace(numbers=-(-e.numbers // tp)) if divides and e.during in SENDS else e
-        if (
-            costs.model.again == "block"
-            and e.during is Kind.F
-            and e.stage >= 0
-            and e.what != "loss"
-        ):
-            yield e._replace(during=back)
+    return RankStep(ops(a, rank, micro), compute, by_phase, numbers)
 
 
 def _exposed(

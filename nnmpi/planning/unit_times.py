@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from nnmpi.nn.graph import Graph, Node
+from nnmpi.nn.recompute import recomputed_with
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.division import work
 from nnmpi.parallel.arrangement.partition import Unit, units
@@ -50,10 +51,7 @@ class ModelTimes:
     of `UnitTimes`, each computed once.
 
     units  of the graph, in their order
-    again  what backward passes compute again: "", "block" (layers) or "selective" (attention)
     """
-
-    again = ""
 
     def __init__(self, graph: Graph, machine: Machine, dtype: str) -> None:
         self.units, self.graph, self.machine = units(graph), graph, machine
@@ -63,6 +61,7 @@ class ModelTimes:
         self._of_cuts = dict[tuple[CutKey, int], np.ndarray]()
         self._whole = dict[int, np.ndarray]()
         self._shares = dict[CutKey, UnitShares]()
+        self._again = dict[str, np.ndarray]()  # 1 for units that are recomputed
 
     @property
     def is_measured(self) -> bool:
@@ -78,10 +77,19 @@ class ModelTimes:
 
     def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
         """The times of units for a micro-batch of `samples` samples, on the slowest rank along tp
-        and cp.
+        and cp, with the forward passes that their backward passes repeat.
 
         `sharding` is how the options `by` divide the model.
         """
+        times = self._once(sharding, by, samples)
+        if by.recompute not in self._again:
+            nodes = (self.graph.nodes[unit.nodes.start] for unit in self.units)
+            again = [bool(recomputed_with(node, by.recompute)) for node in nodes]
+            self._again[by.recompute] = np.array(again, float)
+        return times + np.outer(self._again[by.recompute] * times[:, 0], (0, 1, 0))
+
+    def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
+        """The times of units whose forward passes run once."""
         way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_cuts:
             if way not in self._shares:

@@ -1,5 +1,6 @@
 """Simulates collectives: the algorithms of each operation, and their cost on a network."""
 
+from contextlib import nullcontext
 from math import prod
 from typing import NamedTuple
 
@@ -8,21 +9,19 @@ from numpy.typing import NDArray
 
 from nnmpi.collectives import algorithms, verify
 from nnmpi.collectives.price import Network, price
-from nnmpi.collectives.step import Algorithm, Ranks, Step
+from nnmpi.collectives.step import Algorithm, one_chunk
 from nnmpi.collectives.verify import Claim
 from nnmpi.options import user_code
 from nnmpi.sim import textbook
 from nnmpi.sim.network import Record, check_count, check_number, record
 from nnmpi.sim.textbook import Formulas, evaluate, letter_values, typeset
 
-
-def _exchange(t: int, r: Ranks, p: Ranks) -> Step:
-    return Step((r + t + 1) % p, (0, 1), (r - t - 1) % p, (0, 1), True)
-
-
 # Every rank sends its whole buffer to every other rank. It can be priced, but not run in place: a
 # rank would send sums to which it has already added, so contributions would count twice.
-exchange = Algorithm(lambda p: p - 1, lambda p: 1, _exchange)
+exchange = algorithms.direct._replace(
+    chunks=one_chunk,
+    at=lambda t, r, p: algorithms.direct.at(t, r, p)._replace(send=(0, 1), recv=(0, 1)),
+)
 PRICED = {**algorithms.ALGORITHMS, "p2p-whole": exchange}
 
 
@@ -40,6 +39,7 @@ OPERATIONS = {
         verify.REDUCE_SCATTER, algorithms.REDUCE_SCATTERS, textbook.REDUCE_SCATTER
     ),
     "all-gather": Operation(verify.ALL_GATHER, algorithms.ALL_GATHERS, textbook.ALL_GATHER),
+    "all-to-all": Operation(verify.ALL_TO_ALL, algorithms.ALL_TO_ALLS, textbook.ALL_TO_ALL),
     "broadcast": Operation(verify.BROADCAST, algorithms.BROADCASTS, textbook.BROADCAST),
     "reduce": Operation(verify.REDUCE, algorithms.REDUCES, textbook.REDUCE),
 }
@@ -93,11 +93,11 @@ def simulate(operation: str, algorithm: str, ranks: int, nbytes: float, on: Netw
             "or a larger network"
         )
     chosen = plan(operation, algorithm, ranks, on)
-    if user_code.is_named(algorithm):  # proved on fewer ranks, so it may still fail on this number
-        with verify.naming(algorithm, operation, ranks):
+    is_named = user_code.is_named(algorithm)
+    # a user's algorithm is proved on fewer ranks, so it may still fail on this number
+    with verify.naming(algorithm, operation, ranks) if is_named else nullcontext():
+        if is_named:
             verify.check_sizes(chosen, ranks)
-            paid = price(chosen, ranks, nbytes, on)
-    else:
         paid = price(chosen, ranks, nbytes, on)
     cost = {
         "operation": operation,

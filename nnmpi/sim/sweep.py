@@ -11,22 +11,9 @@ from nnmpi.sim.drawing.tables import amount, columns, duration
 from nnmpi.sim.network import Record, as_text
 
 MOST_RANKS = 4096  # to simulate more takes too long for a table
-LINES = {
-    "ring": ("#0072b2", "-"),
-    "tree": ("#009e73", "-"),
-    "ps": ("#d55e00", "-"),
-    "p2p": ("#56b4e9", "--"),
-    "doubling": ("#cc79a7", "-"),
-    "halving": ("#e69f00", "-"),
-    "double-tree": ("#005f46", "--"),
-    "bruck": ("#17a398", "-"),
-    "multiplying": ("#8c564b", "-"),
-    "bucket": ("#0072b2", ":"),
-    "swing": ("#b8a000", "-"),
-    "hierarchical": ("#6b4ba1", "-"),
-    "p2p-whole": ("#8a8a8a", "--"),
-}
-"""Colour and style of an algorithm's line; ring, p2p and bucket cost the same on one level."""
+COLOURS = "#0072b2", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#e69f00", "#8c564b", "#6b4ba1"
+STYLES = "-", "--"
+WIDEST, NARROWEST = 4.0, 1.2  # the first line is the widest: lines of equal cost show beside it
 
 BY = ("bytes", "ranks")
 """The keys of records that a sweep may vary."""
@@ -102,11 +89,13 @@ def plot(by: str, rows: list[list[Record]], path: Path) -> None:
     figure = Figure(figsize=(10, 5.6), layout="constrained")
     axes = figure.subplots()
     values = [row[0][by] for row in rows]
-    for costs in sorted(zip(*rows, strict=True), key=lambda line: -line[-1]["seconds"]):
-        name = costs[0]["algorithm"]
-        colour, style = LINES.get(name, ("black", "-"))
-        times = [c["seconds"] for c in costs]
-        axes.plot(values, times, style, color=colour, linewidth=2.2, label=name)
+    lines = [*zip(*rows, strict=True)]
+    for k in sorted(range(len(lines)), key=lambda k: -lines[k][-1]["seconds"]):
+        times = [c["seconds"] for c in lines[k]]
+        style = STYLES[k // len(COLOURS) % len(STYLES)]
+        width = WIDEST - (WIDEST - NARROWEST) * k / len(lines)
+        colour, name = COLOURS[k % len(COLOURS)], lines[k][0]["algorithm"]
+        axes.plot(values, times, style, color=colour, linewidth=width, label=name)
     axes.set(xscale="log", yscale="log")
     axes.set_xticks(values[::2], [_text(by, row[0]) for row in rows[::2]])
     axes.set_ylabel("seconds, simulated", size=13)

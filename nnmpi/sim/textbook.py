@@ -13,6 +13,8 @@ S  the chunks, of p, in the largest messages of a halving: d + min(d, e) for d =
 q  2^k, the ranks that do not sit out
 R  rounds in which four ranks, or groups of another prime factor of p, exchange three messages each
 T  rounds of a double tree, one way           W  chunks that the busiest rank receives in them
+D  messages of a dual-root all-reduce that wait for each other, of which the first E are added
+U  rounds of PAT          C  chunks, of p, that a rank sends in Bruck's all-to-all: bits in 0..p-1
 n  nodes                  h  log2 of the ranks in a full node, rounded up
 a_in and b_in  alpha and beta of the link inside a node, a' and b' in printed formulas
 """
@@ -21,10 +23,11 @@ from collections.abc import Mapping
 from math import log2
 from typing import NamedTuple
 
-from nnmpi.collectives.algorithms import levels
 from nnmpi.collectives.combine import factors
 from nnmpi.collectives.double_tree import CHUNKS
+from nnmpi.collectives.dual_root import BLOCKS
 from nnmpi.collectives.price import Network
+from nnmpi.collectives.step import levels
 
 
 class Formulas(NamedTuple):
@@ -42,6 +45,7 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
     """The value of each letter; without an inner link, nodes have two ranks and the outer link."""
     k = p.bit_length() - 1
     e, rounds = p - (1 << k), (k + CHUNKS - 1) * (p > 1)
+    added, after = _dual_root_messages(p)
     inner, per_node = (network.inner, network.per_node) if network.inner else (network.link, 2)
     return {
         "p": p,
@@ -59,11 +63,32 @@ def letter_values(p: int, nbytes: float, network: Network) -> dict[str, float]:
         "R": sum(-(-(f - 1) // 3) for f in factors(p)),
         "T": rounds,
         "W": rounds if p <= 2 else 2 * rounds - (e == 0),
+        "D": added + after,
+        "E": added,
+        "U": (1 << levels(p) - 3) + 2 if p > 8 else levels(p),
+        "C": sum((p >> i + 1 << i) + max(p % (2 << i) - (1 << i), 0) for i in range(k + 1)),
         "n": -(-p // per_node),
         "h": levels(min(p, per_node)),
         "a_in": inner.alpha,
         "b_in": inner.beta,
     }
+
+
+def _dual_root_messages(p: int) -> tuple[int, int]:
+    """The longest chain of messages in a dual-root all-reduce: those until the roots have
+    exchanged the last block, and those after.
+
+    The first block comes from the first leaf on the lowest level, past its siblings, if it has one;
+    the last block goes to the leaf with the most second children on its way.
+    """
+    if p == 1:
+        return 0, 0
+    n = p - p // 2
+    depth = n.bit_length() - 1
+    last = n - (1 << depth)  # leaf of the lowest level
+    up = 2 * depth - (depth > 0 and last == 0)
+    down = max(depth + (last + 1).bit_length() - 1, 2 * (depth - 1))
+    return min(n, 3) * (BLOCKS - 1) + up + 1, down
 
 
 def evaluate(formula: str, values: Mapping[str, float]) -> float:
@@ -83,6 +108,7 @@ _SERVER = "the server answers one rank at a time, and each message pays its alph
 _LEVELS = "a tree has whole levels: log p is rounded up"
 _FOLD_ROUNDS = "ranks that are not a power of two fold first and unfold last"
 _ROUNDS = "log p rounds are rounded up"
+_FULL = "a message has at most eight chunks, so there are more rounds from 17 ranks on"
 _FACTORS = "fours are exchanged in a round, other prime factors in more or in a smaller one"
 _FOLD_BYTES = "folding moves whole buffers"
 _UNEVEN = "after folding some ranks answer for two chunks"
@@ -138,10 +164,24 @@ ALL_REDUCE = {
             "W/16 * M*g": _ADDITIONS,
         },
     ),
+    "dual-root": Formulas(
+        "4*a * log_p + 3*M*b",
+        "D*a + M/16 * (D*b+E*g)",
+        {
+            "(D - 4*log_p)*a": "blocks follow each other, at best three messages later",
+            "(D/16 - 3)*M*b": "a rank waits while the first blocks come and the last ones go",
+            "E/16 * M*g": _ADDITIONS,
+        },
+    ),
     "bruck": Formulas(
         "2*a * log_p + 2*(p-1)/p * M*b",
         "2*L*a + (p-1)/p * M*(2*b+g)",
         {"2*(L - log_p)*a": _ROUNDS, **_RING_ADDITIONS},
+    ),
+    "pat": Formulas(
+        "2*a * log_p + 2*(p-1)/p * M*b",
+        "2*U*a + (p-1)/p * M*(2*b+g)",
+        {"2*(U - log_p)*a": _FULL, **_RING_ADDITIONS},
     ),
     "multiplying": Formulas(
         "a * log_p + 2*(p-1)/p * M*b",
@@ -183,6 +223,11 @@ REDUCE_SCATTER = {
         "L*a + (p-1)/p * M*(b+g)",
         {"(L - log_p)*a": _ROUNDS, **_RING_ADDITIONS},
     ),
+    "pat": Formulas(
+        "a * log_p + (p-1)/p * M*b",
+        "U*a + (p-1)/p * M*(b+g)",
+        {"(U - log_p)*a": _FULL, **_RING_ADDITIONS},
+    ),
 }
 
 _GATHER_TEXTBOOK = "a * log_p + (p-1)*m*b"
@@ -197,6 +242,16 @@ ALL_GATHER = {
     "p2p": _GATHER,
     "halving": Formulas(_GATHER_TEXTBOOK, "(k+2*f)*a + (f + (S+f)/p)*M*b", _HALVES),
     "bruck": Formulas(_GATHER_TEXTBOOK, "L*a + (p-1)*m*b", {"(L - log_p)*a": _ROUNDS}),
+    "pat": Formulas(_GATHER_TEXTBOOK, "U*a + (p-1)*m*b", {"(U - log_p)*a": _FULL}),
+}
+
+ALL_TO_ALL = {
+    "p2p": Formulas("(p-1)*(a + m*b)", "(p-1)*(a + m*b)"),
+    "bruck": Formulas(
+        "a * log_p + log_p * M/2 * b",
+        "L*a + C*m*b",
+        {"(L - log_p)*a": _ROUNDS, "(C/p - log_p/2)*M*b": "the last rounds send less than half"},
+    ),
 }
 
 _TREE_TEXTBOOK, _TREE_LEVELS = "a * log_p + log_p * M*b", {"(L - log_p)*(a + M*b)": _LEVELS}

@@ -11,6 +11,7 @@ import pytest
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     ALL_GATHERS,
+    ALL_TO_ALLS,
     BROADCASTS,
     REDUCE_SCATTERS,
     REDUCES,
@@ -47,6 +48,7 @@ def test_every_plan_has_formulas() -> None:
         "all-reduce": [*ALGORITHMS, "p2p-whole"],
         "reduce-scatter": list(REDUCE_SCATTERS),
         "all-gather": list(ALL_GATHERS),
+        "all-to-all": list(ALL_TO_ALLS),
         "broadcast": list(BROADCASTS),
         "reduce": list(REDUCES),
     }
@@ -167,6 +169,10 @@ SENT: dict[tuple[str, str], Counts] = {
     ("reduce-scatter", "p2p"): lambda p: ((p - 1) / p * M, p - 1),
     ("all-gather", "ring"): lambda p: ((p - 1) / p * M, p - 1),
     ("all-gather", "p2p"): lambda p: ((p - 1) / p * M, p - 1),
+    ("all-gather", "pat"): lambda p: ((p - 1) / p * M, levels(p)),
+    ("reduce-scatter", "pat"): lambda p: ((p - 1) / p * M, levels(p)),
+    ("all-to-all", "p2p"): lambda p: ((p - 1) / p * M, p - 1),
+    ("all-to-all", "bruck"): lambda p: (sum(map(int.bit_count, range(p))) / p * M, levels(p)),
 }
 SENT_POWERS: dict[tuple[str, str], Counts] = {  # where p is a power of two
     ("all-reduce", "doubling"): lambda p: (levels(p) * M, levels(p)),

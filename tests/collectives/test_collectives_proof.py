@@ -9,6 +9,7 @@ import pytest
 from nnmpi.collectives.algorithms import (
     ALGORITHMS,
     ALL_GATHERS,
+    ALL_TO_ALLS,
     BROADCASTS,
     REDUCE_SCATTERS,
     REDUCES,
@@ -21,6 +22,7 @@ from nnmpi.collectives.step import Algorithm, Step, per_rank, then, transpose
 from nnmpi.collectives.verify import (
     ALL_GATHER,
     ALL_REDUCE,
+    ALL_TO_ALL,
     BROADCAST,
     REDUCE,
     REDUCE_SCATTER,
@@ -37,6 +39,7 @@ FAMILIES = {
     "all-reduce": (ALGORITHMS, ALL_REDUCE),
     "reduce-scatter": (REDUCE_SCATTERS, REDUCE_SCATTER),
     "all-gather": (ALL_GATHERS, ALL_GATHER),
+    "all-to-all": (ALL_TO_ALLS, ALL_TO_ALL),
     "reduce": (REDUCES, REDUCE),
     "broadcast": (BROADCASTS, BROADCAST),
 }

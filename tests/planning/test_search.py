@@ -115,7 +115,8 @@ def test_recomputation_saves_what_no_backward_pass_needs_at_once() -> None:
 
     def kept(**options: int) -> list[int]:
         plain = Candidate(**options, micro_batches=4)  # type: ignore[arg-type]
-        found = [arranger.arranged(plain._replace(recompute=again)) for again in (False, True)]
+        ways = ("none", "stage")
+        found = [arranger.arranged(plain._replace(recompute=how)) for how in ways]
         return [activations(a, rank, 64) for rank in range(2) for a in found]
 
     first, again, second, again_there = kept(dp=2)
@@ -140,9 +141,12 @@ def test_no_candidate_asks_for_what_has_no_effect() -> None:
             assert one.micro_batches * one.dp <= 8
             assert not (one.zero and one.replicas == 1)
             assert one.pp > 1 or one.schedule == "1f1b"
-            again = recomputed(one)
-            assert (again is None) == (one.pp == 1 or one.micro_batches == 1)
-            assert again is None or recomputed(again) is None
+            by_stage = recomputed(one, ())
+            assert bool(by_stage) == (one.pp > 1 and one.micro_batches > 1)
+            again = recomputed(one, ("block", "selective"))
+            assert again == [one._replace(recompute="selective"), *by_stage]
+            assert recomputed(again[0], ("block", "selective")) == [one._replace(recompute="block")]
+            assert not any(recomputed(other, ("block",)) for other in by_stage)
 
 
 def test_flags_are_those_of_the_command() -> None:
@@ -153,7 +157,7 @@ def test_flags_are_those_of_the_command() -> None:
     assert names == ["", "dp", "zero 3", "cp"]
 
 
-NOT_CHOSEN = ("double-tree", "bruck", "multiplying", "bucket", "swing")  # by plans, so far
+NOT_CHOSEN = ("double-tree", "dual-root", "bruck", "pat", "multiplying", "bucket", "swing")
 
 
 def test_no_other_all_reduce_by_messages_is_faster() -> None:

@@ -1,13 +1,18 @@
-"""Measures the fastest all-reduce for each message size on this machine; each is timed once."""
+"""Measures the fastest all-reduce for each message size on this machine; each is timed once.
+
+Algorithms that a price rules out on any machine are not timed.
+"""
 
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.price import Link, Network, price
+from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP
 from nnmpi.comm.arguments import Array
 from nnmpi.comm.transport.base import NoRoomError
 
@@ -44,9 +49,31 @@ class AlgorithmChoice(NamedTuple):
         return self.names[min(max(nearest, 0), len(self.names) - 1)]
 
 
+Cost: TypeAlias = tuple[float, int, int]
+"""Bytes that follow each other, of a buffer of one byte; rounds; messages of a rank, at most."""
+
+
+def rules_out(x: Cost, y: Cost) -> bool:
+    """True if cost x is no larger than y in any way, and has fewer bytes, or fewer messages in as
+    many rounds: on one level, no network makes y faster."""
+    is_no_larger = all(a <= b for a, b in zip(x, y, strict=True))
+    return x != y and is_no_larger and (x[0] < y[0] or x[1] == y[1])
+
+
+def candidates(p: int) -> list[str]:
+    """The names of the all-reduces that no other one rules out; many ranks are priced as fewer."""
+    p >>= max(p.bit_length() - 8, 0)
+    costs = dict[str, Cost]()
+    for name in ALGORITHMS.keys() - NEED_SETUP:
+        paid = price(ALGORITHMS[name], p, 1.0, Network(Link(0.0, 1.0)))
+        costs[name] = round(paid.seconds, 9), paid.rounds, int(paid.messages.max())
+    ruled_out = {name for name, y in costs.items() for x in costs.values() if rules_out(x, y)}
+    return [name for name in NAMES if name not in ruled_out]
+
+
 def measure_choice(trial: TimedComm) -> AlgorithmChoice:
-    """Times all algorithms on a trial Comm; collective, with the same result on all ranks."""
-    names, fastest = list(NAMES), []
+    """Times candidates on a trial Comm; collective, with the same result on all ranks."""
+    names, fastest = candidates(trial.size), []
     for nbytes in SIZES:
         array = np.zeros(nbytes // 4, np.float32)
         names = [name for name in names if fits(partial(trial.all_reduce, array, name))]

@@ -11,47 +11,55 @@ Rules:
   not: the bits of a sum depend on the algorithm and the ranks alone.
 - Plans are cached by algorithm, and an algorithm is equal to itself only: a caller that creates a
   new one for each call derives its moves each time (`rooted` is cached for that reason).
-- `make_plan` also tells the arrangement how much a rank sends, and tests compare runs with it.
+- `exchanges.algorithm_traffic` says how much a plan sends; tests compare both.
 """
 
 from collections import defaultdict
-from collections.abc import Callable
-from itertools import accumulate, pairwise, starmap
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, ChunkRange, Step, pieces
+from nnmpi.collectives.step import NOBODY, Algorithm, Pieces, Step, in_rounds
 from nnmpi.collectives.step import bounds as even_bounds
 from nnmpi.comm.arguments import Array, accumulator
 from nnmpi.comm.steps import Steps
 from nnmpi.comm.transport.base import Transport
 
 Bounds: TypeAlias = tuple[int, ...]
-Elements: TypeAlias = tuple[tuple[int, int], ...]  # the first element and the end of each range
 
 # (flat buffer, tag, blocks) -> steps. `blocks`: no other work of this rank is pending, so the steps
 # may make blocking calls. It may differ between ranks.
 AllReduce: TypeAlias = Callable[[Array, int, bool], Steps]
 
+Slices: TypeAlias = tuple[slice, slice]
+
 MOST_PLANS = 1000  # in the cache
 
 
+ROW, SUMS, SCRATCH = range(3)
+"""The buffers of messages: the caller's, sums in a wider type, and memory for what is to be added
+or put in its place later."""
+
+
+class Message(NamedTuple):
+    """A message of this rank, as bytes of one of its buffers; or of parts of it that are packed."""
+
+    peer: int
+    buffer: int
+    bytes: slice
+    packed: tuple[slice, ...] = ()
+
+
 class Move(NamedTuple):
-    """The messages of one rank in one round: one each way, none, or several if they are long.
+    """The messages of one rank in one round, on all its ports, and what is done with them."""
 
-    Messages are given as slices of bytes, additions as slices of elements.
-    """
-
-    to: int
-    out: tuple[slice, ...]  # bytes of the partial sums if `reduce`, else of the buffer
-    source: int
-    into: tuple[slice, ...]  # bytes of the scratch memory if `reduce`, else of the buffer
-    reduce: bool
-    add: tuple[tuple[slice, slice], ...]  # elements of the sums, and of the scratch memory
+    out: tuple[Message, ...]
+    into: tuple[Message, ...]
+    add: tuple[Slices, ...]  # elements of the sums, and of the scratch memory
+    put: tuple[Slices, ...]  # bytes of the buffer, and of the scratch memory
     round: tuple[slice, ...]  # complete sums to be rounded before they are sent
-    single: bool  # at most one message each way
 
 
 class Plan(NamedTuple):
@@ -84,68 +92,83 @@ def make_plan(
     chunks, sums_dtype = algorithm.chunks(p), accumulator(dtype, narrow_sums)
     assert len(bounds) == chunks + 1
     rounded = np.zeros(chunks, bool)
-    moves = []
-    for s in algorithm.steps(r, p):
-        # partial sums travel in the wide type, complete ones in the buffer's
-        itemsize = sums_dtype.itemsize if s.reduce else dtype.itemsize
-        sent = _elements(s.send, bounds) if s.to >= 0 else ()
-        out = _messages(sent, itemsize, message_limit)
-        round_first = () if s.reduce or not out else _round(rounded, s.send, bounds)
-        received = _elements(s.recv, bounds) if s.source >= 0 else ()
-        arrives = _end_to_end(received) if s.reduce else received
-        pairs = zip(starmap(slice, received), starmap(slice, arrives), strict=True)
-        add = tuple(pair for pair in pairs if s.reduce and pair[1].start < pair[1].stop)
-        into = _messages(arrives, itemsize, message_limit)
-        if s.reduce and sums_dtype is not dtype:
-            _refuse_rounded(rounded, s)
-        if into and not s.reduce:  # complete sums arrive rounded by their sender
-            for lo, hi in pieces(s.recv, chunks):
-                rounded[lo:hi] = True
+    moves, scratch, width = [], 0, sums_dtype.itemsize
+    for steps in in_rounds(algorithm.steps(r, p)):
+        out, into, used = list[Message](), list[Message](), 0  # elements of the scratch memory
+        add, put, due = list[Slices](), list[Slices](), list[slice]()
+        for s in steps:
+            # partial sums travel in the wide type, complete ones in the buffer's
+            buffer, itemsize = (SUMS, width) if s.reduce else (ROW, dtype.itemsize)
+            most = message_limit // itemsize * itemsize
+            if s.reduce and sums_dtype is not dtype:
+                _refuse_rounded(rounded, s)
+            for message in s.sends(chunks):
+                due += [] if s.reduce else _round(rounded, message, bounds)
+                parts, start, size = _bytes(message, bounds, itemsize)
+                at = (0, size, most) if len(parts) > 1 else (start, size, most)
+                packed = parts if len(parts) > 1 else ()
+                out += [Message(int(s.to), buffer, part, packed) for part in _cut(*at)]
+            for message in s.receives(chunks):
+                parts, start, size = _bytes(message, bounds, itemsize)
+                target = ROW
+                if s.is_aside(message):
+                    target, start = SCRATCH, used * width
+                    used += size // itemsize
+                    into_place = _end_to_end(parts, start, itemsize if s.reduce else 1)
+                    (add if s.reduce else put).extend(into_place)
+                into += [Message(int(s.source), target, part) for part in _cut(start, size, most)]
+                if not s.reduce:  # complete sums arrive rounded by their sender
+                    for lo, hi in message:
+                        rounded[lo:hi] = True
+        scratch = max(scratch, used)
         if out or into:
-            single = len(out) <= 1 and len(into) <= 1
-            moves.append(
-                Move(int(s.to), out, int(s.source), into, s.reduce, add, round_first, single)
-            )
-    scratch = max((m.add[-1][1].stop for m in moves if m.add), default=0)
-    at_end = _round(rounded, (0, chunks), bounds)
+            moves.append(Move(tuple(out), tuple(into), tuple(add), tuple(put), tuple(due)))
+    at_end = tuple(_round(rounded, ((0, chunks),), bounds))
     return Plan(tuple(moves), dtype, sums_dtype, accumulator(dtype), scratch, at_end)
 
 
 def _refuse_rounded(rounded: NDArray[np.bool_], s: Step) -> None:
     """Raises ValueError if an algorithm adds to a sum that was complete, and is rounded by then."""
-    for peer, (lo, hi) in ((s.to, s.send), (s.source, s.recv)):
-        if peer >= 0 and any(rounded[a:b].any() for a, b in pieces((lo, hi), len(rounded))):
-            raise ValueError(
-                f"the algorithm adds to chunks {lo} to {hi - 1} after their complete sums were "
-                "rounded to 16 bits: use float32, or 16-bit sums (--reduce-dtype, narrow_sums=True)"
-            )
+    for message in (*s.sends(len(rounded)), *s.receives(len(rounded))):
+        for lo, hi in message:
+            if rounded[lo:hi].any():
+                raise ValueError(
+                    f"the algorithm adds to chunks {lo} to {hi - 1} after their complete sums were "
+                    "rounded to 16 bits: use float32, or 16-bit sums (--reduce-dtype, "
+                    "narrow_sums=True)"
+                )
 
 
-def _elements(chunks: ChunkRange, bounds: Bounds) -> Elements:
-    """The first element and the end of each piece of a range of chunks."""
-    return tuple((bounds[lo], bounds[hi]) for lo, hi in pieces(chunks, len(bounds) - 1))
+def _bytes(message: Pieces, bounds: Bounds, itemsize: int) -> tuple[tuple[slice, ...], int, int]:
+    """The bytes of each piece of a message, the first one of all, and their number."""
+    parts = tuple(slice(bounds[lo] * itemsize, bounds[hi] * itemsize) for lo, hi in message)
+    return parts, parts[0].start, sum(part.stop - part.start for part in parts)
 
 
-def _end_to_end(received: Elements) -> Elements:
-    """Places for the same numbers of elements, one after the other from 0 on."""
-    return tuple(pairwise([0, *accumulate(hi - lo for lo, hi in received)]))
+def _packed(memory: Array, parts: tuple[slice, ...]) -> Array:
+    return np.concatenate([memory[part] for part in parts])
 
 
-def _messages(ranges: Elements, itemsize: int, message_limit: int) -> tuple[slice, ...]:
-    """The byte slices of ranges of elements, cut into messages of at most `message_limit` bytes."""
-    step = message_limit // itemsize * itemsize
-    return tuple(
-        slice(i, min(i + step, hi * itemsize))
-        for lo, hi in ranges
-        for i in range(lo * itemsize, hi * itemsize, step)
-    )
+def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Slices]:
+    """Yields parts that are not empty, and where they are if they follow each other from `start`
+    on, in units of so many bytes."""
+    for part in parts:
+        end = start + part.stop - part.start
+        if end > start:
+            yield slice(part.start // unit, part.stop // unit), slice(start // unit, end // unit)
+        start = end
 
 
-def _round(rounded: NDArray[np.bool_], range_: ChunkRange, bounds: Bounds) -> tuple[slice, ...]:
-    """The element slices of a range's chunks that are not rounded yet; marks them as rounded."""
-    due = [c for piece in pieces(range_, len(rounded)) for c in range(*piece) if not rounded[c]]
+def _cut(start: int, size: int, most: int) -> list[slice]:
+    """The bytes from `start` on, cut into messages of at most `most`."""
+    return [slice(i, min(i + most, start + size)) for i in range(start, start + size, most)]
+
+
+def _round(rounded: NDArray[np.bool_], message: Pieces, bounds: Bounds) -> list[slice]:
+    """The element slices of chunks that are not rounded yet; marks them as rounded."""
+    due = [c for piece in message for c in range(*piece) if not rounded[c]]
     rounded[due] = True
-    return tuple(slice(bounds[c], bounds[c + 1]) for c in due)
+    return [slice(bounds[c], bounds[c + 1]) for c in due]
 
 
 def _copy(parts: tuple[slice, ...], sums: Array, array: Array) -> None:
@@ -175,8 +198,8 @@ class Interpreter:
         `blocks` allows blocking calls, which are faster. `sums` is memory for sums in a wider type.
         Without `bounds`, lengths of chunks differ by at most one.
 
-        In each round both messages are posted at once. What arrives is added when both are
-        complete, since the rank may be sending the elements to which it adds.
+        In each round the messages of all ports are posted at once. What arrives is added when all
+        are complete, since the rank may be sending the elements to which it adds.
         """
         plan = self.plan(algorithm, row.size if bounds is None else bounds, row.dtype)
         return self.carry_out(plan, row, tag, blocks, sums)
@@ -195,21 +218,29 @@ class Interpreter:
         if scratch.size < plan.scratch:  # the larger one replaces it in the pool
             scratch = np.empty(plan.scratch, plan.sums_dtype)
         transport, raw, raw_scratch = self._transport, row.view(np.uint8), scratch.view(np.uint8)
-        raw_sums = sums.view(np.uint8) if separate else raw
-        for to, out, source, into, reduce, add, round_first, single in plan.moves:
+        buffers = raw, sums.view(np.uint8) if separate else raw, raw_scratch
+        for out, into, add, put, round_first in plan.moves:
             if separate:
                 _copy(round_first, sums, row)
-            held, target = (raw_sums, raw_scratch) if reduce else (raw, raw)
-            if blocks and single:
-                send, receive = held[out[0]] if out else None, target[into[0]] if into else None
-                transport.exchange(send, to, receive, source, tag)
+            if blocks and len(out) <= 1 and len(into) <= 1:
+                sent, to, received, source = None, NOBODY, None, NOBODY
+                if out:
+                    to, buffer, part, packed = out[0]
+                    sent = (_packed(buffers[buffer], packed) if packed else buffers[buffer])[part]
+                if into:
+                    source, buffer, part, _ = into[0]
+                    received = buffers[buffer][part]
+                transport.exchange(sent, to, received, source, tag)
             else:
                 requests = []
-                for part in into:
-                    requests.append(transport.irecv(target[part], source, tag))
-                for part in out:
-                    requests.append(transport.isend(held[part], to, tag))
+                for source, buffer, part, _ in into:
+                    requests.append(transport.irecv(buffers[buffer][part], source, tag))
+                for to, buffer, part, packed in out:
+                    sent = (_packed(buffers[buffer], packed) if packed else buffers[buffer])[part]
+                    requests.append(transport.isend(sent, to, tag))
                 yield requests
+            for mine, arrived in put:
+                raw[mine] = raw_scratch[arrived]
             for mine, arrived in add:
                 adds_to = sums[mine]
                 np.add(

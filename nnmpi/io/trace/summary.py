@@ -250,5 +250,5 @@ def _simulated(config: Config, p: int, m: int, rows: np.ndarray, send: float) ->
         | {kind: mean(kind.value, stage=s) for kind in (Kind.B, Kind.I, Kind.W)}
         for s in range(stages)
     ]
-    plan = programs(proof.find(config.schedule), p, m, stages // p, config.recompute)
+    plan = programs(proof.find(config.schedule), p, m, stages // p, config.recompute == "stage")
     return simulate(plan, Costs(times, send, mean("UPDATE")))

@@ -25,6 +25,7 @@ from itertools import accumulate, chain, pairwise, product
 from typing import Any
 
 from nnmpi.nn.graph import Graph
+from nnmpi.nn.recompute import recomputed_paths
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import (
     MEASURED,
@@ -40,7 +41,7 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
-from nnmpi.parallel.layout import mesh_of, server_count
+from nnmpi.parallel.layout import AVERAGED, mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
@@ -74,6 +75,7 @@ def arrange(
     """
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), 1)
+    recomputed_paths(graph, config.recompute)  # refuses what the model lacks
     _check_branches(sharding, division)
     _check_samples(graph, sharding, division)
     kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()
@@ -85,8 +87,9 @@ def arrange(
     name = algorithm(config, cluster, mesh, tied, lengths)
     name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = strategy_of(config)
-    is_in_window = name == "shared" and not cluster.survives
-    store = _store(config, strategy.name, mesh.count(*REPLICAS), is_in_window, is_tied=bool(tied))
+    copies = mesh.count(*summed_axes(config))
+    is_in_window = name == "shared" and not cluster.survives and copies > 1
+    store = _store(config, strategy.name, copies, is_in_window, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
     arrangement = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
@@ -107,6 +110,7 @@ def single_rank(arrangement: Arrangement) -> Arrangement:
 
 STRATEGY_KINDS = (
     StrategyKind("server", lambda c: server_count(c) > 0, steps_together=False),
+    StrategyKind("averaging", lambda c: c.sync in AVERAGED),
     StrategyKind("reproducible", lambda c: c.reproducible),
     StrategyKind(
         "pipedream",
@@ -116,7 +120,7 @@ STRATEGY_KINDS = (
     ),
     StrategyKind(
         "pipeline",
-        lambda c: c.pp > 1 or c.recompute or c.schedule != Config().schedule,
+        lambda c: c.pp > 1 or c.recompute == "stage" or c.schedule != Config().schedule,
         is_pipeline=True,
     ),
     StrategyKind("replicas", lambda c: True),

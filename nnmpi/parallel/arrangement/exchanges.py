@@ -18,7 +18,7 @@ import numpy as np
 
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
-from nnmpi.collectives.step import Algorithm, Collective, chunk_start, pieces
+from nnmpi.collectives.step import Algorithm, Collective, Pieces, Step, chunk_start, in_rounds
 from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.schedules.op import Kind
@@ -47,6 +47,7 @@ class Exchange(NamedTuple):
     stage      the stage of that operation; -1 if it belongs to none
     edges      the starts of the chunks, where they are not of nearly equal length
     times      how often it happens in a step
+    every      in one of how many steps, where steps are local
     sums       the dtype in which partial sums travel, where it is another one
     """
 
@@ -60,6 +61,7 @@ class Exchange(NamedTuple):
     stage: int = -1
     edges: tuple[int, ...] = ()
     times: int = 1
+    every: int = 1
     sums: np.dtype[Any] | None = None
 
     @property
@@ -100,6 +102,10 @@ class Traffic(NamedTuple):
     def times(self, n: int) -> "Traffic":
         """Returns the traffic multiplied by n."""
         return Traffic(self.bytes * n, self.messages * n)
+
+    def over(self, steps: int) -> "Traffic":
+        """Returns the mean traffic of a step, rounded, of so many steps with this traffic."""
+        return Traffic(round(self.bytes / steps), round(self.messages / steps))
 
 
 AxisTraffic: TypeAlias = Mapping[str, Traffic]
@@ -145,12 +151,19 @@ def algorithm_traffic(
             (_all_but(lengths, edge(c + 1) - edge(c), itemsize[adds]) for adds, c in pairs),
             Traffic(),
         )
-    total = Traffic()
-    for step in algorithm.steps(r, p):
-        if step.to >= 0:
-            for lo, hi in pieces(step.send, chunks):
-                total += _messages(edge(hi) - edge(lo), itemsize[bool(step.reduce)])
-    return total
+    return sum(
+        (
+            _messages(_elements(message, edge), itemsize[bool(step.reduce)])
+            for step in algorithm.steps(r, p)
+            for message in step.sends(chunks)
+        ),
+        Traffic(),
+    )
+
+
+def _elements(message: Pieces, edge: Callable[[int], int]) -> int:
+    """Returns the number of elements in a message."""
+    return sum(edge(hi) - edge(lo) for lo, hi in message)
 
 
 def _messages(n: int, itemsize: int) -> Traffic:
@@ -177,17 +190,20 @@ def _all_but(lengths: Mapping[int, int], left_out: int, itemsize: int) -> Traffi
 def largest_receive(
     algorithm: Algorithm, group: Sequence[int], rank: int, n: int, at: Sequence[int] = ()
 ) -> int:
-    """Returns the most elements that a rank receives and adds in one round; they need memory
-    besides the buffer."""
+    """Returns the most elements that a rank receives in one round and that need memory besides the
+    buffer: those that it adds, and others that cannot arrive in their place."""
     p, r = len(group), group.index(rank)
     chunks = algorithm.chunks(p)
     if algorithm in PASSES_OF_RINGS:
         lengths = (k for k, count in _lengths(n, chunks, at).items() if count)
         return max(lengths) if any(PASSES_OF_RINGS[algorithm]) else 0
     edge = at.__getitem__ if at else partial(chunk_start, n, chunks)
-    received = (step.recv for step in algorithm.steps(r, p) if step.reduce and step.source >= 0)
-    lengths = (sum(edge(hi) - edge(lo) for lo, hi in pieces(x, chunks)) for x in received)
-    return max(lengths, default=0)
+
+    def aside(steps: Sequence[Step]) -> int:
+        messages = ((step, message) for step in steps for message in step.receives(chunks))
+        return sum(_elements(m, edge) for step, m in messages if step.is_aside(m))
+
+    return max(map(aside, in_rounds(algorithm.steps(r, p))), default=0)
 
 
 def algorithm_of_sum(

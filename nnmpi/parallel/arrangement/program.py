@@ -33,7 +33,7 @@ def ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
 def _programs(a: Arrangement, micro: int) -> Sequence[list[Op]]:
     """Returns the programs of all ranks along pp."""
     pp, schedule = a.mesh.axes["pp"], proof.find(a.config.schedule)
-    return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute)
+    return programs(schedule, pp, micro, len(a.stages) // pp, a.config.recompute == "stage")
 
 
 def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from nnmpi.nn import Module
+from nnmpi.nn.recompute import recompute
 from nnmpi.nn.segment import segment
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
@@ -15,6 +16,7 @@ def own_stages(
     """Returns the part of a model that a rank has; parameters of other ranks lose their memory."""
     division, graph, owned = arrangement.division, arrangement.graph, arrangement.sharding.branches
     positions = arrangement.own_positions(rank)
+    recompute(model, graph, arrangement.config.recompute)
     if len(division.stages) == 1 and not owned.variables:
         return ModelPart.whole(model)._replace(positions=positions)
     at = arrangement.mesh.coordinates(rank)

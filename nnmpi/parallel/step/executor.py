@@ -32,10 +32,11 @@ from nnmpi.data import Load
 from nnmpi.data.inputs import each, parts
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import Pass, ReplayStats
+from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.step.ports import CHECKED_STEPS, PassState, Stage, forward, needing_gradients
+from nnmpi.parallel.step.ports import PassState, Stage, forward, needing_gradients
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import MESSAGES, Kind, Op
 

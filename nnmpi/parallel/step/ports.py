@@ -16,7 +16,6 @@ Rules:
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
-from zlib import crc32
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from nnmpi.data import Load
 from nnmpi.data.inputs import Structure, each, parts
 from nnmpi.nn import Module
 from nnmpi.nn.passes import BatchStats, Pass, current_pass
+from nnmpi.nn.recompute import DIFFERS, digest
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.step.objective import Objective
 from nnmpi.parallel.step.outputs import Outputs
@@ -90,11 +90,6 @@ class JoinedOutputs(Tensor):
 
     def _gradient(self, k: int, g: Any, out: Array | None) -> Any:
         return self._gradients[k]
-
-
-CHECKED_STEPS = 3
-"""The number of steps at the start of an epoch in which recomputed outputs are compared with the
-first ones."""
 
 
 class Port:
@@ -227,17 +222,9 @@ class PassState:
     def compare(self, stage: int) -> None:
         """Raises ValueError if the recomputed output differs from the one that was noted."""
         if self._digest and self._digest != _digest(self.root):
-            raise ValueError(
-                f"stage {stage}: recomputed from the same input, it returns another output, so "
-                "gradients would be wrong: in `forward`, draw random numbers with "
-                "nnmpi.random(self, shape), and change no attribute except buffers that say how "
-                "parts of a batch combine; or leave out --recompute"
-            )
+            raise ValueError(f"stage {stage}: {DIFFERS}")
 
 
 def _digest(root: Tensor) -> list[int]:
-    """Checksums (CRC-32) of the output of a stage, or of its loss; a hash would take four times as
-    long."""
-    parts = root.parts if isinstance(root, JoinedOutputs) else (root,)
-    rows = (backend.to_host(t.data).ravel("K").view(np.uint8) for t in parts)  # not copied
-    return [crc32(row.data) for row in rows]
+    """Checksums of the output of a stage, or of its loss."""
+    return [digest(t) for t in (root.parts if isinstance(root, JoinedOutputs) else (root,))]

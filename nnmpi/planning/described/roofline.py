@@ -1,9 +1,11 @@
 """Seconds of units by roofline, for machines that are described.
 
-    a kernel   max(operations / rate + start, bytes / bandwidth, least)     of each layer and pass
+    a kernel   max(operations / rate + start, bytes / bandwidth)     of each layer and pass
+    a block    max(sum of its kernels, number of its kernels * launch)     of each pass
 
 Products have a `start`, so that small ones reach a smaller share of the peak. Attention reads and
-writes its scores, unless it is flash; layers between products are bound by memory.
+writes its scores, unless it is flash; layers between products are bound by memory. The host
+launches kernels while the device computes, so launching shows only where kernels are short.
 """
 
 import re
@@ -28,6 +30,12 @@ F, I, W = range(3)
 """Passes: forward, gradients of the input, gradients of parameters; the columns of UnitTimes."""
 
 
+FLASH = 0.5
+"""Rate of flash attention over that of products: FlashAttention-2 reaches 35% of an H100's peak
+(Shah et al. 2024), large products 65 to 80%."""
+
+TINY = 1e-30  # seconds, against a division by 0
+
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 """Bytes of a number, by type."""
 
@@ -44,17 +52,16 @@ class Kernel(NamedTuple):
 class RooflineTimes(ModelTimes):
     """The seconds of the units of a model on a described machine; see ModelTimes."""
 
-    def __init__(
-        self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet, again: str = ""
-    ) -> None:
+    def __init__(self, graph: Graph, machine: Machine, dtype: str, sheet: Sheet) -> None:
         super().__init__(graph, machine, dtype)
-        self.sheet, self.again, self._width = sheet, again, WIDTHS.get(dtype, 4)
+        self.sheet, self._width = sheet, WIDTHS.get(dtype, 4)
         self._of_shardings = dict[tuple[object, int], np.ndarray]()
         self._parts = dict[tuple[int, ...], tuple[Sharding, np.ndarray]]()
 
     def by(self, sheet: Sheet) -> "RooflineTimes":
         """The seconds of the same units by the figures of another machine."""
         other = copy(self)
+        other._kernels, other._blocks = self._kernels, self._blocks
         other.sheet, other._of_shardings = sheet, {}
         return other
 
@@ -62,9 +69,7 @@ class RooflineTimes(ModelTimes):
         """The times of all units on a rank that computes them undivided."""
         return self.of(UNSHARDED, Config(), samples)
 
-    def of(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
-        """The times of units for a micro-batch of `samples` samples, on the slowest rank along tp
-        and cp."""
+    def _once(self, sharding: Sharding, by: Config | Candidate, samples: int) -> np.ndarray:
         way = sharding.ranks, sharding.sequences.ranks, by.sequence_parallel, by.layout or ""
         if (way, samples) not in self._of_shardings:
             of_nodes = self._of_nodes(sharding, samples)
@@ -100,12 +105,22 @@ class RooflineTimes(ModelTimes):
             parts * (samples * rows[:, 2] + rows[:, 3]),
         )
         products = np.where(operations > 0, operations / sheet.rate + sheet.start, 0.0)
-        seconds = np.maximum(np.maximum(products, moved / sheet.bandwidth), sheet.least)
-        of_nodes = np.zeros((len(self.graph.nodes), 3))
-        np.add.at(of_nodes, (nodes, rows[:, 0].astype(int)), seconds)
-        kinds = np.array([is_repeated(node, self.again) for node in self.graph.nodes])
-        of_nodes[:, I] += kinds * of_nodes[:, F]
-        return of_nodes
+        device, host = np.zeros((2, len(self.graph.nodes), 3))
+        at = nodes, rows[:, 0].astype(int)
+        np.add.at(device, at, np.maximum(products, moved / sheet.bandwidth))
+        np.add.at(host, at, sheet.launch)
+        return with_launches(device, host, self._blocks)
+
+    @cached_property
+    def _blocks(self) -> np.ndarray:
+        """The number of each node's block; layers of no block are alone, with the ops behind
+        them."""
+        names = list[str]()
+        for node in self.graph.nodes:
+            block = re.match(r"(.*?\.\d+)\.", node.name)
+            is_behind = node.layer is None and names
+            names.append(block[1] if block else names[-1] if is_behind else node.name)
+        return np.unique(names, return_inverse=True)[1]
 
     def _kernels_of(self, node: Node) -> Iterator[Kernel]:
         """Yields the kernels of a node; a stage needs no gradient of the model's input."""
@@ -119,19 +134,23 @@ class RooflineTimes(ModelTimes):
             yield from loss(graph, node, w)
 
 
-def model_times(graph: Graph, machine: Machine, dtype: str, again: str = "") -> ModelTimes:
+def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
     """The seconds of the units of a model: by roofline on a described machine, otherwise as
     measured or estimated."""
     if machine.sheet is not None:
-        return RooflineTimes(graph, machine, dtype, machine.sheet, again)
+        return RooflineTimes(graph, machine, dtype, machine.sheet)
     return ModelTimes(graph, machine, dtype)
 
 
-def is_repeated(node: Node, again: str) -> bool:
-    """True if a node runs again in the backward pass: those of blocks, or attention alone."""
-    if again == "selective":
-        return node.kind == "SelfAttention"
-    return again == "block" and (node.layer is None or bool(re.search(r"\.\d+\.", node.name)))
+def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+    """The seconds of nodes on a device, with those for which it waits until the host has launched
+    the kernels of a block, in each half of a step; shape (nodes, 3)."""
+    seconds = device.copy()
+    for half in (slice(F, I), slice(I, None)):
+        busy, launching = (np.bincount(blocks, x[:, half].sum(axis=1)) for x in (device, host))
+        waiting = np.maximum(1 - busy / np.maximum(launching, TINY), 0.0)
+        seconds[:, half] += waiting[blocks][:, None] * host[:, half]
+    return seconds
 
 
 # ---- kernels of nodes; w: bytes of a number
@@ -163,9 +182,10 @@ def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields one kernel forward, and one back that computes scores again."""
+    """Yields one kernel forward, and one back that computes scores again; exponentials between its
+    products slow them down."""
     ends = _made(graph, node) + sum(graph.edges[e].numbers for e in node.inputs)
-    operations = 2.0 * work(graph, node)
+    operations = 2.0 * work(graph, node) / FLASH
     yield Kernel(F, operations, w * ends)
     yield Kernel(I, 2.5 * operations, 2 * w * ends)
 
@@ -185,9 +205,10 @@ def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the loss of the model's scores: a softmax in float32, and its gradient."""
+    """Yields the loss of the model's scores: a softmax in float32, and its gradient, each op of
+    which reads and writes all scores."""
     made = _made(graph, node)
-    yield from (Kernel(F, 0, (w + 8) * made), Kernel(I, 0, (w + 8) * made))
+    yield from (Kernel(F, 0, (w + 36) * made), Kernel(I, 0, (w + 12) * made))
 
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:

@@ -8,10 +8,10 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.data.loader import part_of
+from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
-from nnmpi.parallel.arrangement.cached import gc_paused
 from nnmpi.parallel.arrangement.exchanges import PLANS, TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.unreplicated import unreplicated_bytes
@@ -133,7 +133,7 @@ def _sent_by_place(
             rounds = range(algorithm.rounds(p))
             steps = [algorithm.at(t, np.arange(p), p) for t in {*rounds[:FEW], *rounds[-FEW:]}]
             yield np.sum([step.to >= 0 for step in steps], axis=0)[place]
-            chunks = (np.where(step.to >= 0, np.subtract(*step.send[::-1]), 0) for step in steps)
+            chunks = (np.where(step.to >= 0, step.count(step.send), 0) for step in steps)
             yield sum(chunks, np.zeros(p, int))[place]
 
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from nnmpi.nn.graph import TensorRef, VariableRef, mapped
+from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrangement import Arrangement, layers
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.division import Division, StagePart
@@ -37,10 +38,14 @@ class Section(NamedTuple):
 @cached
 def in_sections(a: Arrangement) -> Arrangement:
     """The arrangement with each section as a stage of its own."""
-    graph, cache = a.graph, a.graph.cache
-    if "sections" not in cache:
-        cache["sections"] = {unit.nodes.start for unit in joined(graph, units(graph))}
-    begins = {stage.nodes.start for stage in a.division.stages} | cache["sections"]
+    graph, cache, how = a.graph, a.graph.cache, a.config.recompute
+    key = "sections", how
+    if key not in cache:
+        within = [recomputed_with(node, how) for node in graph.nodes]
+        starts = (unit.nodes.start for unit in joined(graph, units(graph)))
+        # what runs again is recorded as a whole
+        cache[key] = {k for k in starts if not (k and within[k] and within[k] == within[k - 1])}
+    begins = {stage.nodes.start for stage in a.division.stages} | cache[key]
     edges = [*sorted(begins), len(graph.nodes)]
     homes = {v: s for s, stage in enumerate(a.division.stages) for v in stage.variables}
     stages, crossings = list[StagePart](), graph.crossings()

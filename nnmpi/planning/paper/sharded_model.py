@@ -9,6 +9,7 @@ from nnmpi.collectives.step import bounds as parts_of
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import inverse
+from nnmpi.nn.recompute import recompute
 from nnmpi.nn.segment import segment
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
@@ -54,7 +55,8 @@ def shard_key(a: Arrangement, rank: int) -> tuple[Any, ...]:
     # the objects must outlive the keys, else another object could get the same id
     a.graph.cache[*map(id, parts)] = parts
     sums = a.sums_dtype, a.sums_by(a.mesh.group(rank, "tp"))
-    return *map(id, parts), a.dtype, *sums, *(at[axis] for axis in LOCAL_SHAPES)
+    how = a.dtype, a.config.recompute
+    return *map(id, parts), *how, *sums, *(at[axis] for axis in LOCAL_SHAPES)
 
 
 def sharded_model(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
@@ -78,6 +80,7 @@ def _make(a: Arrangement, rank: int, on: Backend) -> ShardedModel:
         shard_positions(model, graph, Ring(layout.axis["cp"], a.sharding.sequences))
     if a.mesh.axes["tp"] > 1:
         rebuild(model, graph, a.sharding, layout.axis["tp"])
+    recompute(model, graph, a.config.recompute)
     variables = {name: v for v, variable in enumerate(graph.variables) for name in variable.names}
     of_parameters = {p: variables[path] for path, p in model.named_parameters()}
     for p, v in of_parameters.items():

@@ -10,12 +10,11 @@ an arrow for each message.
 What arrives is added (a blue arrow) or replaces a chunk (an orange one).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot
 
-from nnmpi.collectives.step import Algorithm, Step
-from nnmpi.collectives.verify import ALL_REDUCE, Claim, Expressions, rounds
+from nnmpi.collectives.step import Algorithm, Pieces, Step
+from nnmpi.collectives.verify import ALL_REDUCE, ALL_TO_ALL, Claim, Expressions, Held, rounds
 from nnmpi.sim.drawing.svg import IDLE, INK, QUIET, blend, box, page, text
 from nnmpi.sim.drawing.tables import columns
 
@@ -25,11 +24,12 @@ from nnmpi.sim.drawing.tables import columns
 # each chunk, how many ranks' contributions it contains.
 
 MAX_RANKS = 16  # each has a column
-DIGITS = ".123456789abcdefg"  # the number of contributions in a chunk
+DIGITS = "0123456789abcdefg"
 LEGEND = """\
 2>1  sends chunk 2 to rank 1     +3  adds what arrives to chunk 3     =3  replaces it
-all  the whole buffer     -  nothing
-Below, what each rank then holds: the number of contributions in each chunk (a is 10)."""
+all  the whole buffer     0-2  chunks 0, 1, 2     024  chunks 0, 2, 4     -  nothing
+Below, what each rank then holds: the number of contributions in each chunk (a is 10), or, in an
+all-to-all, the rank that each chunk is from."""
 
 
 def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
@@ -37,12 +37,21 @@ def draw(algorithm: Algorithm, p: int, claim: Claim = ALL_REDUCE) -> str:
     check_ranks(p)
     chunks, sums = algorithm.chunks(p), Expressions(p)
     (_, start), *plan = rounds(algorithm, p, claim, sums)
-    rows = [["round", *(f"rank {r}" for r in range(p))], ["start", *_numbers_held(start, sums)]]
+    numbers = _numbers_held(claim, sums)
+
+    def held(have: Held) -> list[str]:
+        return ["".join("." if x is None else DIGITS[numbers[x]] for x in row) for row in have]
+
+    rows = [["round", *(f"rank {r}" for r in range(p))], ["start", *held(start)]]
     for number, (steps, have) in zip(_numbers(plan), plan, strict=True):
-        rows += [[number, *(_cell(s, chunks) for s in steps)], ["", *_numbers_held(have, sums)]]
-    reduces = [steps[0].reduce for steps, _ in plan]
-    boundaries = [t for t, (before, now) in enumerate(pairwise(reduces), 1) if before and not now]
-    return _table(rows, [2 + 2 * t for t in boundaries])
+        rows += [[number, *(_cell(s, chunks) for s in steps)], ["", *held(have)]]
+    sums_until = [any(s.reduce and s.source >= 0 for s in steps) for steps, _ in plan]
+    t = len(plan) - sums_until[::-1].index(True) if any(sums_until) else 0
+    lines = columns(rows, str.ljust, str.ljust).split("\n")
+    if 0 < t < len(plan):
+        rule = "-- from here on, what arrives replaces a chunk --".ljust(max(map(len, lines)), "-")
+        lines.insert(2 + 2 * t, rule)
+    return "\n".join(lines)
 
 
 def check_ranks(p: int) -> None:
@@ -59,32 +68,29 @@ def _numbers(plan: Sequence[tuple[Sequence[Step], object]]) -> Iterator[str]:
         number += step.port == step.ports - 1
 
 
-def _numbers_held(have: list[list[int | None]], sums: Expressions) -> list[str]:
-    counts = [bits.bit_count() for bits in sums.contributors]
-    return ["".join(DIGITS[0 if x is None else counts[x]] for x in row) for row in have]
+def _numbers_held(claim: Claim, sums: Expressions) -> list[int]:
+    """For each expression, the number of its contributions; in an all-to-all, the rank it is
+    from."""
+    is_moved = claim is ALL_TO_ALL
+    return [x if is_moved else bits.bit_count() for x, bits in enumerate(sums.contributors)]
 
 
 def _cell(s: Step, chunks: int) -> str:
-    sent = f"{span(s.send, chunks)}>{s.to}" if s.to >= 0 else ""
-    received = f"{'+' if s.reduce else '='}{span(s.recv, chunks)}" if s.source >= 0 else ""
-    return f"{sent} {received}".strip() or "-"
+    sent = f"{span(s.sends(chunks), chunks)}>{s.to}" if s.to >= 0 else ""
+    received = f"{'+' if s.reduce else '='}{span(s.receives(chunks), chunks)}"
+    return f"{sent} {received if s.source >= 0 else ''}".strip() or "-"
 
 
-def span(range_: tuple[int, int], chunks: int) -> str:
-    """The chunks of a message as text: `3`, `0-1` or `all`."""
-    lo, hi = range_
-    if (lo, hi) == (0, chunks):
+def span(messages: Iterable[Pieces], chunks: int) -> str:
+    """The chunks of messages as text: `3`, `0-1`, `024` (or `0,2,14`), or `all`."""
+    pieces = [piece for message in messages for piece in message]
+    if pieces == [(0, chunks)]:
         return "all"
-    return f"{lo}" if hi == lo + 1 else f"{lo}-{(hi - 1) % chunks}"
-
-
-def _table(rows: list[list[str]], boundaries: list[int]) -> str:
-    """Aligns the columns and inserts a rule before the rows at which reduction ends."""
-    lines = columns(rows, str.ljust, str.ljust).split("\n")
-    rule = "-- from here on, what arrives replaces a chunk --".ljust(max(map(len, lines)), "-")
-    for i in reversed(boundaries):
-        lines.insert(i, rule)
-    return "\n".join(lines)
+    if len(pieces) == 2 and pieces[0][1] == chunks + pieces[1][0]:  # past the last chunk
+        pieces = [(pieces[0][0], pieces[1][1])]
+    elif len(pieces) > 1 and chunks <= 10:
+        return "".join(sorted(f"{c}" for piece in pieces for c in range(*piece)))
+    return ",".join(f"{lo}" if hi == lo + 1 else f"{lo}-{hi - 1}" for lo, hi in sorted(pieces))
 
 
 # ---- the picture
@@ -105,14 +111,16 @@ def as_svg(plans: Mapping[str, Algorithm], p: int, claim: Claim = ALL_REDUCE) ->
     for title, algorithm in plans.items():
         chunks, sums = algorithm.chunks(p), Expressions(p)
         (_, start), *plan = rounds(algorithm, p, claim, sums)
-        parts += [text(16, y + 22, title, 18, weight="bold"), *_legend(p, y)]
+        parts += [text(16, y + 22, title, 18, weight="bold"), *_legend(p, y, claim)]
         y += TOP
         parts += [text(_centre(r), y - 14, f"rank {r}", 13, anchor="middle") for r in range(p)]
-        parts += _held("start", start, sums, y)
+        numbers = _numbers_held(claim, sums)
+        parts += _held("start", start, numbers, y)
         for number, (steps, have) in zip(_numbers(plan), plan, strict=True):
             parts += _messages(steps, chunks, y + HEIGHT)
-            y += HEIGHT + FLIGHT
-            parts += _held(f"round {number}", have, sums, y)
+            if steps[0].port == steps[0].ports - 1:  # messages of all ports are in flight at once
+                y += HEIGHT + FLIGHT
+                parts += _held(f"round {number.partition('.')[0]}", have, numbers, y)
         y += HEIGHT + 16
     return page(MARGIN + p * COLUMN + 8, y, parts)
 
@@ -121,14 +129,14 @@ def _centre(rank: int) -> float:
     return MARGIN + (rank + 0.5) * COLUMN
 
 
-def _legend(p: int, y: float) -> Iterator[str]:
+def _legend(p: int, y: float, claim: Claim) -> Iterator[str]:
     """Yields the legend of the colours."""
-    x = 16.0
+    x, is_moved = 16.0, claim is ALL_TO_ALL
     for colour, words in (
         (ADDED, "is added"),
         (REPLACED, "replaces a chunk"),
-        (_shade(1, p), "a chunk of one rank"),
-        (_shade(p, p), "of all"),
+        (_shade(1, p), "a chunk of rank 0" if is_moved else "a chunk of one rank"),
+        (_shade(p, p), f"of rank {p - 1}" if is_moved else "of all"),
         (IDLE, "nothing"),
     ):
         yield box(x, y + 40, 16, 14, colour)
@@ -140,20 +148,19 @@ def _shade(ranks: int, p: int) -> str:
     return blend(LIGHT, DARK, (ranks - 1) / max(p - 1, 1))
 
 
-def _held(
-    name: str, have: Sequence[Sequence[int | None]], sums: Expressions, y: float
-) -> Iterator[str]:
-    """Yields the chunks of all ranks, with the number of contributions if there is room."""
+def _held(name: str, have: Held, numbers: Sequence[int], y: float) -> Iterator[str]:
+    """Yields the chunks of all ranks, with the number of each expression if there is room."""
     p = len(have)
     yield text(MARGIN - 12, y + HEIGHT / 2, name, 13, QUIET, "end")
     for r, row in enumerate(have):
         width = CELLS / len(row)
         left = _centre(r) - CELLS / 2
         for c, x in enumerate(row):
-            n = 0 if x is None else sums.contributors[x].bit_count()
+            n = 0 if x is None else numbers[x]
             edge = ' stroke="#ffffff" stroke-width="1"'
-            yield box(left + c * width, y, width, HEIGHT, _shade(n, p) if n else IDLE, edge)
-            if n and width >= 9:
+            colour = IDLE if x is None else _shade(max(n, 1), p)
+            yield box(left + c * width, y, width, HEIGHT, colour, edge)
+            if x is not None and width >= 9:
                 ink = "#ffffff" if 2 * n > p + 1 else INK
                 yield text(left + (c + 0.5) * width, y + HEIGHT / 2, f"{n}", 11, ink, "middle")
 
@@ -180,4 +187,6 @@ def _messages(steps: Sequence[Step], chunks: int, y: float) -> Iterator[str]:
         )
         side = 1 if dx > 0 else -1  # the side of the text; the arrow comes from the other side
         at = "start" if side > 0 else "end"
-        yield text(end + 6 * side, bottom - 9, span(s.send, chunks), 12, colour, at, "bold")
+        label = span(s.sends(chunks), chunks)
+        above = 9 + 12 * s.port
+        yield text(end + 6 * side, bottom - above, label, 12, colour, at, "bold")

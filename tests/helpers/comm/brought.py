@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nnmpi.collectives.step import Algorithm, chunk_start, per_rank, pieces
+from nnmpi.collectives.step import Algorithm, chunk_start, in_rounds, per_rank
 from nnmpi.comm import Comm
 
 Array = NDArray[Any]
@@ -45,12 +45,11 @@ def by_hand(algorithm: Algorithm, parts: list[Array]) -> list[Array]:
     """What every rank ends with, by going through the plan in one process."""
     p, n, c = len(parts), parts[0].size, algorithm.chunks(len(parts))
     held = [x.copy() for x in parts]
-    for step in algorithm.steps(np.arange(p), p):
+    for steps in in_rounds(algorithm.steps(np.arange(p), p)):
         before = [x.copy() for x in held]
-        for r, s in enumerate(per_rank(step, p)):
-            if s.source >= 0:
-                for piece in pieces(s.recv, c):
-                    range_ = slice(*(chunk_start(n, c, i) for i in piece))
-                    arrives = before[s.source][range_]
-                    held[r][range_] = held[r][range_] + arrives if s.reduce else arrives
+        for r, s in (row for step in steps for row in enumerate(per_rank(step, p))):
+            for piece in (piece for message in s.receives(c) for piece in message):
+                range_ = slice(*(chunk_start(n, c, i) for i in piece))
+                arrives = before[s.source][range_]
+                held[r][range_] = held[r][range_] + arrives if s.reduce else arrives
     return held

@@ -6,9 +6,10 @@ from helpers.sample import one_in
 
 from nnmpi.collectives import algorithms
 from nnmpi.collectives.algorithms import ALGORITHMS, levels
-from nnmpi.collectives.step import chunk_start, pieces
+from nnmpi.collectives.step import chunk_start, in_rounds
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.dispatch import NAMES
+from nnmpi.comm.allreduce.interpreter import Interpreter
 from nnmpi.comm.arguments import accumulator
 
 TYPES = ["float64", "float32", "float16", "int8", "int64", "uint16", "complex64", "bool"]
@@ -146,12 +147,17 @@ def messages_and_bytes_by_peer(comm: Comm) -> None:
     for dtype, sums, final in (("float64", 8, 8), ("float16", 4, 2)):
         for name, algorithm in ALGORITHMS.items():
             sent, received = np.zeros((2, p), int), np.zeros((2, p), int)
+            chunks = algorithm.chunks(p)
             for s in algorithm.steps(r, p):
-                for peer, range_, row in ((s.to, s.send, sent), (s.source, s.recv, received)):
-                    for piece in pieces(range_, algorithm.chunks(p)) if peer >= 0 else ():
-                        lo, hi = (chunk_start(n, algorithm.chunks(p), i) for i in piece)
-                        if hi > lo:
-                            row[:, peer] += 1, (hi - lo) * (sums if s.reduce else final)
+                for peer, messages, row in (
+                    (s.to, s.sends(chunks), sent),
+                    (s.source, s.receives(chunks), received),
+                ):
+                    for message in messages:
+                        ends = [[chunk_start(n, chunks, i) for i in piece] for piece in message]
+                        size = sum(hi - lo for lo, hi in ends)
+                        if size:
+                            row[:, peer] += 1, size * (sums if s.reduce else final)
             for finish in (comm.all_reduce, lambda x, name: comm.start(x, name).wait()):
                 comm.ledger.reset()
                 finish(np.ones(n, dtype), name)
@@ -262,6 +268,46 @@ def long_messages_are_cut(comm: Comm) -> None:
     for work in works:
         work.wait()
     np.testing.assert_array_equal(got, data)
+
+
+def all_to_alls_by_carry_out(comm: Comm) -> None:
+    """Chunk c is for the rank c after this one, and in the end from the rank c before it."""
+    p, r = comm.size, comm.rank
+    for name, algorithm in algorithms.ALL_TO_ALLS.items():
+        for dtype in ("float32", "float16", "int64"):
+            for n in (7, 1) if p < 8 else (7,):
+                x = np.repeat([100 * r + (r + c) % p for c in range(p)], n).astype(dtype)
+                comm.ledger.reset()
+                comm.carry_out(algorithm, x)
+                want = np.repeat([100 * ((r - c) % p) + r for c in range(p)], n).astype(dtype)
+                np.testing.assert_array_equal(x, want, name)
+                chunks = p - 1 if name == "p2p" else sum(map(int.bit_count, range(p)))
+                assert sum(comm.ledger.sent_bytes) == chunks * n * x.itemsize
+                if p == 8:  # half of the buffer is packed into one message, if it is in many pieces
+                    assert sum(comm.ledger.sent_messages) == (7 if name == "p2p" else 1 + 2 + 1)
+
+
+def messages_of_all_ports_are_in_flight_at_once(comm: Comm) -> None:
+    """A round waits once, for one message each way on each port that this rank uses in it."""
+    p, r = comm.size, comm.rank
+    interpreter = Interpreter(comm._transport.duplicate())
+    for name, algorithm in ALGORITHMS.items():
+        rounds = [
+            sum(int(peer >= 0) for s in steps for peer in (s.to, s.source))
+            for steps in in_rounds(algorithm.steps(r, p))
+        ]
+        n, waits = 16 * p * algorithm.chunks(p), []
+        row = part(r, n, "float32")
+        for requests in interpreter.steps(algorithm, row, tag=0):
+            waits.append(len(requests))
+            comm._transport.wait(requests)
+        np.testing.assert_array_equal(row, total(p, n, "float32"))
+        if name not in ("bruck", "pat"):  # whose ranges may be two messages
+            assert waits == [messages for messages in rounds if messages], name
+        if p == 4:
+            most = {"bucket": 4, "multiplying": 6, "swing": 4, "dual-root": 2, "ring": 2}
+            assert max(waits) == most.get(name, max(waits)), name
+    interpreter.free()
 
 
 def an_algorithm_of_the_user(comm: Comm) -> None:

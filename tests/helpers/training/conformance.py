@@ -373,6 +373,32 @@ def _of_language(model: str, layout: Options, micro_batches: int) -> Row:
     return _of_layout(model, layout, law)._replace(options=made | layout)
 
 
+def _recomputed() -> Iterator[Row]:
+    """Blocks, or attention alone, that run forward again; cut 6 divides a block, 9 does not."""
+    layouts: list[Options] = [
+        {"dp": 2},
+        *({"dp": 3, "zero": zero, "bucket_mb": 0.001} for zero in (1, 2, 3)),
+        {"tp": 2},
+        *({"tp": tp, "sequence_parallel": True} for tp in (2, 3)),
+        *({"pp": 2, "schedule": schedule} for schedule in SCHEDULES),
+        *({"pp": 2, "cut": cut, "schedule": how} for cut, how in (("6", "1f1b"), ("9", "zb-h1"))),
+        {"pp": 2, "tp": 2, "cut": "6", "sequence_parallel": True},
+        {"dp": 2, "pp": 2, "zero": 3, "schedule": "zb-h1"},
+        *({"dp": 2, "pp": 2, "tp": 2, "zero": zero} for zero in (0, 3)),
+    ]
+    for how, layout in product(("block", "selective"), layouts):
+        m = 3 if "pp" in layout else 1
+        for model in ("gpt", "llama"):
+            yield _of_language(model, {**layout, "recompute": how}, m)
+    by_block: Options = {"recompute": "block"}
+    for layout in (*layouts[:5], *layouts[7:12], {"dp": 2, "pp": 2, "zero": 2}):
+        for name in ("residual mlp", "residual cnn"):
+            case = {"build": GRAPH_MODELS[name], "micro_batches": 3}
+            yield _row(name, {**layout, **by_block}, case)
+    for layout in ({"dp": 2}, {"tp": 2, "sequence_parallel": True}, {"dp": 2, "tp": 2, "zero": 2}):
+        yield _of_language("routed", {**layout, **by_block}, 1)
+
+
 def _tokens_to_experts() -> Iterator[Row]:
     """Tokens that are cut along positions go to experts of other ranks, and results back."""
     layouts: list[Options] = [
@@ -401,6 +427,9 @@ def _sequences() -> Iterator[Row]:
         {"dp": 2, "cp": 2, "tp": 2},
         *({"dp": 2, "cp": 2, "pp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
         {"cp": 2, "pp": 2, "tp": 2, "recompute": True},
+        *({"cp": 2, "recompute": how} for how in ("block", "selective")),
+        {"cp": 2, "pp": 2, "recompute": "block"},
+        {"cp": 2, "zero": 3, "bucket_mb": 0.001, "recompute": "selective"},
     ]
     positions = laws_language.UNEVEN
     made: Options = {"given": partial(laws_language.tokens, positions), "batch_size": 9}
@@ -556,6 +585,7 @@ FAMILIES: dict[str, Callable[[], Iterator[Row]]] = {
     "models from elsewhere": _ported,
     "transformers": _transformers,
     "tokens to experts": _tokens_to_experts,
+    "recomputation": _recomputed,
     "sequences": _sequences,
     "16 bits": _sixteen_bits,
     "sums in 16 bits": _narrow_sums,

@@ -20,7 +20,7 @@ def planned(
     a: Algorithm, p: int, r: int, edges: Sequence[int], dtype: np.dtype, narrow: bool = False
 ) -> Traffic:
     plan = make_plan(a, r, p, tuple(edges), dtype, exchanges.MESSAGE, narrow)
-    parts = [part for move in plan.moves for part in move.out]
+    parts = [message.bytes for move in plan.moves for message in move.out]
     return Traffic(sum(part.stop - part.start for part in parts), len(parts))
 
 

@@ -1,0 +1,214 @@
+"""Modules that keep only their inputs, and run forward again in their backward pass.
+
+    block       the outermost modules with a number for a name and layers of their own: h.0, h.1
+    selective   the SelfAttention layers
+
+The first forward pass makes tape nodes too, since they tell which leaves the module uses and how
+often; then they are dropped. Both passes get the same random numbers and batch statistics.
+"""
+
+import re
+from bisect import bisect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from nnmpi.arrays import backend
+from nnmpi.arrays.meta import is_meta
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.recording import RepeatedNode, TapeNode, recording, tick
+from nnmpi.nn.graph import Graph, Node, TensorRef
+from nnmpi.nn.layers.attention import SelfAttention
+from nnmpi.nn.module import Module
+from nnmpi.nn.passes import Pass, ReplayStats, current_pass
+
+CHECKED_STEPS = 3
+"""The number of first steps in which recomputed outputs are compared with the first ones."""
+
+DIFFERS = (
+    "recomputed from the same input, it returns another output, so gradients would be wrong: in "
+    "`forward`, draw random numbers with nnmpi.random(self, shape), and change no attribute except "
+    "buffers that say how parts of a batch combine; or leave out --recompute"
+)
+
+
+def checkpoint(
+    function: Callable[..., Any], *args: Any, use_reentrant: bool | None = None, **named: Any
+) -> Any:
+    """Returns function(*args, **named), one tensor. Until its backward pass only the arguments are
+    kept; then the function runs again.
+
+    It is PyTorch's `utils.checkpoint.checkpoint`, for functions that a `forward` calls;
+    `use_reentrant` has no effect.
+    """
+    current, record = current_pass.get(), recording.get()
+    if not record or (current is not None and current.around is not None):
+        return function(*args, **named)
+    if current is None:
+        raise ValueError(
+            "checkpoint: call it in the `forward` of a module, whose passes say which random "
+            "numbers the function draws again"
+        )
+    repeat, call, began = _Repeat(current, record), partial(function, *args, **named), tick()
+    y = repeat.first(call)
+    if not isinstance(y, Tensor):
+        raise ValueError(
+            f"checkpoint: the function returned a {type(y).__name__}, and what runs again returns "
+            "one tensor: let it return that, or call it without checkpoint"
+        )
+    if y.node is not None and y.node.made > began:
+        y.node = repeat.node_of(y, y.node, began, call)
+    return y
+
+
+class _Repeat:
+    """A function's two runs: their pass, and what the first one used and returned."""
+
+    def __init__(self, current: Pass, record: Any) -> None:
+        self._stats, self._record = ReplayStats(current.batch_stats), record
+        self._pass = current._replace(batch_stats=self._stats)
+        self._is_checked = current.step < CHECKED_STEPS
+
+    def first(self, function: Callable[[], Any]) -> Any:
+        """Runs the function for the first time."""
+        before = current_pass.get()
+        current_pass.set(self._pass)
+        try:
+            return function()
+        finally:  # that the pass was counted has to stay
+            after = current_pass.get()
+            assert before is not None
+            assert after is not None
+            current_pass.set(after._replace(batch_stats=before.batch_stats))
+
+    def node_of(
+        self, y: Tensor, last: TapeNode, began: int, call: Callable[[], Any]
+    ) -> RepeatedNode:
+        """Returns the node that stands for those of the first run: `last`, and all before it that
+        were made after `began`."""
+        nodes, parents, needs = _made_after(began, last)
+        self._is_checked &= not is_meta(y.operand)
+        self._digest = digest(y) if self._is_checked else 0
+        node = RepeatedNode(y, parents, needs, (partial(self.again, call),))
+        node.size = sum(1 + dropped.size for dropped in nodes)
+        return node
+
+    def again(self, call: Callable[[], Any], node: RepeatedNode) -> TapeNode:
+        """Runs the function again, and returns the node of its result; nodes are numbered as if
+        they had been made just before `node`, which stands for them."""
+        tokens = current_pass.set(self._pass._replace(counted=True)), recording.set(self._record)
+        self._stats.replay()
+        began = tick()
+        try:
+            y: Tensor = call()
+        finally:
+            current_pass.reset(tokens[0])
+            recording.reset(tokens[1])
+        is_same = y.node is not None and (not self._is_checked or digest(y) == self._digest)
+        nodes, parents, _ = _made_after(began, y.node) if y.node and is_same else ((), (), ())
+        uses = sum(1 + made.size for made in nodes), len(parents)
+        if uses != (node.size, len(node.parents)):
+            module = getattr(getattr(call, "func", None), "__self__", None)
+            raise ValueError(f"{getattr(module, 'path', 'checkpoint')}: {DIFFERS}")
+        _renumber(nodes, node.made - 2 * node.size, parents, began)
+        return nodes[-1]
+
+
+def digest(t: Tensor) -> int:
+    """Returns a checksum (CRC-32) of the elements; a hash would take four times as long."""
+    return crc32(backend.to_host(t.data).ravel("K").view(np.uint8).data)  # not copied
+
+
+def _made_after(
+    began: int, last: TapeNode
+) -> tuple[Sequence[TapeNode], Sequence[Any], Sequence[bool]]:
+    """Returns the nodes down from `last` that were made after `began`, in order, and what they have
+    used of earlier nodes and of leaves, each as often as it was used, and whether it gets a
+    gradient."""
+    parents, needs = list[Any](), list[bool]()
+    nodes, seen = [last], {last}
+    for node in nodes:  # which grow
+        for parent, need in zip(node.parents, node.needs, strict=True):
+            if not isinstance(parent, TapeNode) or parent.made < began:
+                parents += [] if parent is None else [parent]
+                needs += [] if parent is None else [need]
+            elif parent not in seen:
+                seen.add(parent)
+                nodes.append(parent)
+    return sorted(nodes, key=lambda node: node.made), parents, needs
+
+
+def _renumber(nodes: Sequence[TapeNode], number: int, others: Sequence[Any], began: int) -> None:
+    """Gives nodes the numbers from `number` + 1 on, by twos, with gaps for what they stand for;
+    writes after `began` to their memory, or to that of others, stay between the same nodes."""
+    made = [number, *(node.made for node in nodes)]
+    for node in nodes:
+        node.made = number + 1 + 2 * node.size
+        number = node.made + 1
+    for storage in {part.storage for part in (*nodes, *others)}:
+        if storage.written > began:
+            k = bisect(made, storage.written) - 1
+            storage.written = nodes[k - 1].made + 1 if k else made[0]
+
+
+# ---- which modules run again
+
+
+class Recomputed(Module):
+    """The base of modules that run forward again in their backward pass."""
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        return checkpoint(super().forward, *args, **named)
+
+
+def as_recomputed(module: Module) -> None:
+    """Makes a module run forward again in its backward pass."""
+    kind = type(module)
+    if not issubclass(kind, Recomputed):
+        names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+        module.__class__ = type(kind.__name__, (Recomputed, kind), names)
+
+
+BLOCK = re.compile(r"(?:[^.]+\.)*?\d+(?=\.)")
+
+
+def recomputed_with(node: Node, how: str) -> str:
+    """Returns the path of the module that runs again with this node; "" if none does."""
+    if how == "selective":
+        return node.name if node.layer is SelfAttention else ""
+    if how != "block":
+        return ""
+    is_whole = node.layer is None or bool(node.note)  # a module with others in it
+    path = node.within if node.layer is None else node.name
+    match = BLOCK.match(f"{path}." if is_whole else path)
+    return match[0] if match else ""
+
+
+def recomputed_paths(graph: Graph, how: str) -> list[str]:
+    """Returns the paths of the modules of a model that run again; raises ValueError if there is
+    none although `how` asks for some, or if one of them does not return one tensor."""
+    paths = [*dict.fromkeys(filter(None, (recomputed_with(node, how) for node in graph.nodes)))]
+    if not paths and how in ("block", "selective"):
+        block = "in a numbered module with layers of its own, such as h.0 of a GPT"
+        lacks = {"block": block, "selective": "a SelfAttention layer"}[how]
+        raise ValueError(
+            f"recompute {how}: none of the {len(graph.nodes)} layers and ops of the model is "
+            f"{lacks}: use --recompute stage with several --micro-batches, or leave it out"
+        )
+    for call in graph.calls:
+        if call.path in paths and type(call.result) is not TensorRef:
+            raise ValueError(
+                f"recompute {how}: {call.path} returns several tensors, and what runs again "
+                "returns one: let its forward return one, or use --recompute stage"
+            )
+    return paths
+
+
+def recompute(model: Module, graph: Graph, how: str) -> None:
+    """Makes the modules of a model run again that `how` names; `graph` is that of the model."""
+    modules = dict(model.named_modules())
+    for path in recomputed_paths(graph, how):
+        as_recomputed(modules[path])
