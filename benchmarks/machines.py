@@ -1,191 +1,92 @@
-"""Described machines beside published steps: python benchmarks/machines.py --rows FILE.csv
-[--draws N] [--limit N] [--json FILE] [--plot FILE]
+"""Described machines beside published steps: python benchmarks/machines.py [--rows FILE.csv ...]
+[--table NAME ...] [--draws N] [--limit N] [--json FILE] [--plot FILE] [--from FILE ...]
 
-The rows are those of vTrain (github.com/VIA-Research/vTrain, MIT): steps of Megatron-LM on A100
-GPUs, by model, layout and batch. At most five numbers of the machine are fitted to at most 20 rows,
-which a seed draws; the errors are those of all other rows, for each of several draws.
+--rows are files of vTrain, --table one of benchmarks/published/. A few numbers of the machine are
+fitted to a few rows, which a seed draws: five to 20 rows of vTrain, one to one row of the other
+tables. The errors are those of all other rows, for each draw, and of all rows for the description
+as it is. --plot draws predicted against published seconds, also --from files of --json.
 
-    each row   a GPT on paper, with recomputation of blocks, sums that begin after all passes
-    fitted     share of the peak, start of a product, share of the memory's rate, least seconds of a
-               kernel, share of the links between nodes
+    each row   a GPT on paper, arranged as its source says
+    fitted     share of the peak; of vTrain also the start of a product, the share of the memory's
+               rate, seconds to launch a kernel, the share of the links between nodes
 """
 
 import argparse
-import csv
 import json
 import random
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from lib import published
+from lib.published import Row, Table, price
 
-from nnmpi import Config
-from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cluster import Cluster
-from nnmpi.planning.described import RooflineTimes, machines
 from nnmpi.planning.described.description import Description
-from nnmpi.planning.exchange_time import ExchangeTimes
-from nnmpi.planning.step_time import CostModel, StepTime, step_time
-from nnmpi.run.planning.planning import PlanRequest, plan_models
-from nnmpi.run.setup.cutting import UncutModel, uncut_of
 
-FITTED = ("products_share", "products_start", "memory_share", "kernel_least", "far_share")
 MOST = {"products_share": 1.0, "memory_share": 1.0, "far_share": 1.0}
-DRAWN = 20  # rows that are fitted, at most
-VOCABULARY = 50257  # of GPT-2, which vTrain's models have
-DTYPE = "bfloat16"
-
-COLUMNS = {
-    "# GPUs": "ranks",
-    "global batch": "batch",
-    "micro batch": "micro",
-    "hidden size": "width",
-    "attention heads": "heads",
-    "# layers": "layers",
-    "sequence length": "context",
-    "tensor parallelism": "tp",
-    "data parallelism": "dp",
-    "pipeline parallelism": "pp",
-}
-
-
-class Published(NamedTuple):
-    """A published step: its model and layout as numbers by name, and its seconds."""
-
-    options: Mapping[str, int]
-    seconds: float
-
-    @property
-    def model(self) -> tuple[int, ...]:
-        """What rows of one model on one cluster have in common."""
-        return tuple(self.options[k] for k in ("layers", "width", "heads", "ranks", "batch"))
-
-
-def read(path: Path) -> list[Published]:
-    """The rows of a file of vTrain."""
-    with path.open(encoding="utf-8-sig") as file:
-        return [
-            Published(
-                {name: int(row[column]) for column, name in COLUMNS.items()},
-                float(row["iteration time (ms)"]) / 1e3,
-            )
-            for row in csv.DictReader(file)
-        ]
-
-
-class Row(NamedTuple):
-    """A published step, its arrangement on paper, and the seconds of its units."""
-
-    published: Published
-    arrangement: Arrangement
-    times: RooflineTimes
-
-
-@cache
-def on_paper(model: str, context: int, batch: int) -> tuple[UncutModel, RooflineTimes]:
-    """A GPT on paper, and the seconds of its units; these are the same for all layouts."""
-    config = Config(
-        model=model,
-        context=context,
-        batch_size=batch,
-        dtype=DTYPE,
-        reduce_dtype=DTYPE,
-        dropout=0.1,
-        bucket_mb=1e6,
-        recompute="block",
-    )
-    _, uncut = uncut_of(config, VOCABULARY)
-    machine = machines()["a100-80g"].machine(DTYPE)
-    assert machine.sheet is not None
-    return uncut, RooflineTimes(uncut.graph, machine, DTYPE, machine.sheet)
-
-
-def on_a_machine(published: Published, sheet: Description) -> Row:
-    """A published step, arranged as Megatron-LM does it: blocks in equal parts, sums at the end."""
-    o, machine = published.options, sheet.machine(DTYPE)
-    model = f"gpt:{o['layers']}x{o['heads']}x{o['width']}"
-    uncut, times = on_paper(model, o["context"], o["batch"])
-    nodes = max(o["ranks"] // sheet.ranks, 1)
-    cluster = Cluster.on_paper(o["ranks"], nodes, sheet.device)
-    request = PlanRequest(o["ranks"], nodes, None, sheet.title)
-    arranger = plan_models(request, uncut, cluster, machine).arranger
-    begins = {uncut.graph.nodes[unit.nodes.start].name: unit.first for unit in times.units}
-    firsts = (f"h.{k * o['layers'] // o['pp']}.ln_1" for k in range(1, o["pp"]))
-    layout = replace(
-        uncut.config,
-        dp=o["dp"],
-        tp=o["tp"],
-        pp=o["pp"],
-        micro_batches=o["batch"] // o["dp"] // o["micro"],
-        cut=",".join(str(begins[name]) for name in firsts) or None,
-    )
-    return Row(published, arranger.arranged_by(layout), times)
-
-
-def price(row: Row, sheet: Description) -> StepTime:
-    """The predicted time of a row."""
-    machine = sheet.machine(DTYPE)
-    assert machine.sheet is not None
-    exchanges = ExchangeTimes(machine, row.arrangement.cluster)
-    return step_time(row.arrangement, CostModel(machine, row.times.by(machine.sheet), exchanges))
+AS_IS = "as it is"
+OFF = 0.05
+"""An error of a row from which on it counts less and less: some steps take 20% longer than their
+neighbours."""
+PULL = 1.0  # of a number to the sheet: a factor of e costs as much as a row that is 6.5% off
 
 
 # ---- the fit
 
 
-def fitted(rows: Sequence[Row], sheet: Description, rounds: int = 8) -> Description:
+def fitted(
+    rows: Sequence[Row], sheet: Description, names: Sequence[str], rounds: int = 8
+) -> Description:
     """The description whose prices are nearest to these rows: Levenberg-Marquardt on logarithms,
-    with weights that leave outliers out, and a weak pull to the sheet."""
-    start = np.log([getattr(sheet, name) for name in FITTED])
-    least = np.log([MOST.get(name, 1.0) for name in FITTED])
+    for errors with the tails of Cauchy's law, and a pull to the sheet."""
+    start = np.log([getattr(sheet, name) for name in names])
+    most = np.log([MOST.get(name, 1.0) for name in names])
 
     def described(x: np.ndarray) -> Description:
-        return sheet._replace(**dict(zip(FITTED, np.exp(x).tolist(), strict=True)))
+        return sheet._replace(**dict(zip(names, np.exp(x).tolist(), strict=True)))
 
     def errors(x: np.ndarray) -> np.ndarray:
         by = described(x)
-        ratios = [price(row, by).seconds / row.published.seconds for row in rows]
-        return np.array([*np.log(ratios), *(0.02 * (x - start))])
+        return np.log([price(row, by).seconds / row.published.seconds for row in rows]) / OFF
 
-    def cost(e: np.ndarray) -> float:
-        return float(np.sum(np.sqrt(1 + (e / 0.05) ** 2)))
+    def cost(x: np.ndarray, e: np.ndarray) -> float:
+        return float(np.sum(np.log1p(e**2)) + PULL * np.sum((x - start) ** 2))
 
     x, e, damping = start, errors(start), 1e-2
     for _ in range(rounds):
         columns = [(errors(x + 0.02 * np.eye(len(x))[k]) - e) / 0.02 for k in range(len(x))]
-        J, weight = np.transpose(columns), 1 / np.sqrt(1 + (e / 0.05) ** 2)
-        A, g = J.T @ (weight[:, None] * J), J.T @ (weight * e)
+        J, weight, best = np.transpose(columns), 1 / (1 + e**2), cost(x, e)
+        A = J.T @ (weight[:, None] * J) + PULL * np.eye(len(x))
+        g = J.T @ (weight * e) + PULL * (x - start)
         for _ in range(4):
-            step = np.linalg.solve(A + damping * np.diag(np.diag(A) + 1e-9), -g)
-            tried = np.minimum(x + np.clip(step, -1, 1), least)
+            step = np.linalg.solve(A + damping * np.diag(np.diag(A)), -g)
+            tried = np.minimum(x + np.clip(step, -1, 1), most)
             e_tried = errors(tried)
-            if cost(e_tried) < cost(e):
+            if cost(tried, e_tried) < cost(x, e):
                 x, e, damping = tried, e_tried, damping / 5
                 break
             damping *= 10
+        if cost(x, e) > best - 1e-3:
+            break
     return described(x)
+
+
+def drawn_rows(n: int, count: int, seed: int) -> list[int]:
+    """The rows that a seed draws for the fit."""
+    return sorted(random.Random(seed).sample(range(n), min(count, n // 2)))
 
 
 # ---- the errors
 
 
 def quality(rows: Sequence[Row], seconds: Sequence[float], drawn: Sequence[int]) -> dict[str, Any]:
-    """The errors of the rows that were not drawn, and how far the layout that is predicted to be
-    fastest is from the fastest one, by model."""
-    published = np.array([row.published.seconds for row in rows])
-    signed = np.delete(np.array(seconds) / published - 1, drawn)
+    """The errors of the rows that were not drawn, and how much longer than the fastest layout the
+    one takes that is predicted to be fastest, at most over the models."""
+    true = np.array([row.published.seconds for row in rows])
+    signed = np.delete(np.array(seconds) / true - 1, drawn)
     errors = np.abs(signed)
-    by_model = dict[tuple[int, ...], list[int]]()
-    for k, row in enumerate(rows):
-        by_model.setdefault(row.published.model, []).append(k)
-    losses = [
-        published[min(ks, key=lambda k: seconds[k])] / published[ks].min() - 1
-        for ks in by_model.values()
-        if len(ks) > 3
-    ]
     return {
         "rows": len(errors),
         "mean": errors.mean(),
@@ -194,62 +95,89 @@ def quality(rows: Sequence[Row], seconds: Sequence[float], drawn: Sequence[int])
         "worst": errors.max(),
         "bias": signed.mean(),
         "within_10%": int((errors <= 0.1).sum()),
-        "fastest_loses_at_most": max(losses, default=0.0),
+        "fastest_loses_at_most": max(losses(rows, seconds).values(), default=0.0),
     }
 
 
-def drawn_rows(n: int, seed: int) -> list[int]:
-    """The rows that a seed draws for the fit."""
-    return sorted(random.Random(seed).sample(range(n), min(DRAWN, n // 2)))
+def losses(rows: Sequence[Row], seconds: Sequence[float]) -> Mapping[tuple[int, ...], float]:
+    """How much longer than its fastest layout each model takes in the one predicted to be fastest;
+    of models with more than three layouts."""
+    by_model = defaultdict[tuple[int, ...], list[tuple[float, float]]](list)
+    for row, predicted in zip(rows, seconds, strict=True):
+        by_model[row.published.model].append((predicted, row.published.seconds))
+    return {
+        model: min(pairs)[1] / min(true for _, true in pairs) - 1
+        for model, pairs in by_model.items()
+        if len(pairs) > 3
+    }
 
 
-def plot(path: Path, rows: Sequence[Row], seconds: Sequence[float], drawn: Sequence[int]) -> None:
-    """Draws predicted against published seconds, a point a row."""
+def records_of(table: Table, rows: Sequence[Row], draws: int) -> list[dict[str, Any]]:
+    """The errors and points of a table: as the machine is described, and for each draw."""
+    names, count = table.common["fitted"], table.common["drawn"]
+    records = []
+    for case in (AS_IS, *(range(draws) if count else ())):
+        drawn = [] if case == AS_IS else drawn_rows(len(rows), count, int(case))
+        sheet = fitted([rows[k] for k in drawn], table.sheet, names) if drawn else table.sheet
+        seconds = [price(row, sheet).seconds for row in rows]
+        figures = quality(rows, seconds, drawn)
+        numbers = {name: float(f"{getattr(sheet, name):.3g}") for name in names}
+        shown = (f"{k} {v:.1%}" if isinstance(v, float) else f"{k} {v}" for k, v in figures.items())
+        print(f"{table.title}, {case}:", ", ".join(shown), numbers, flush=True)
+        points = [
+            [row.published.seconds, float(f"{s:.5g}"), int(k in drawn)]
+            for k, (row, s) in enumerate(zip(rows, seconds, strict=True))
+        ]
+        records.append({"benchmark": "machines", "case": table.name, "title": table.title,
+                        "seed": case, **figures, **numbers, "points": points})  # fmt: skip
+    return records
+
+
+def plot(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Draws predicted against published seconds, a point a row: on the left as machines are
+    described, on the right the first draw, without the rows that were fitted."""
     from matplotlib import pyplot as plt
 
-    published = [row.published.seconds for row in rows]
-    ends = [min(published) * 0.8, max(published) * 1.25]
-    figure, axes = plt.subplots(figsize=(5.2, 5), constrained_layout=True)
-    others = [k for k in range(len(rows)) if k not in drawn]
-    axes.fill_between(
-        ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color="0.9", label="10%"
-    )
-    for name, ks, marker in (("not fitted", others, "."), ("fitted", drawn, "x")):
-        axes.plot([published[k] for k in ks], [seconds[k] for k in ks], marker, label=name)
-    axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
-    axes.set(xlabel="seconds of a step, published", ylabel="seconds of a step, predicted")
-    axes.legend()
+    figure, both = plt.subplots(1, 2, figsize=(10, 5), sharey=True, constrained_layout=True)
+    every = [x for r in records for point in r["points"] for x in point[:2]]
+    ends = [min(every) * 0.8, max(every) * 1.25]
+    for axes, seed, title in zip(both, (AS_IS, 0), ("as described", "fitted"), strict=True):
+        axes.fill_between(ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color="0.88",
+                          label="within 10%")  # fmt: skip
+        of_seed = [r for r in records if r["seed"] == seed]
+        for record, marker in zip(of_seed, "..osD^vP", strict=False):
+            points = np.array([p[:2] for p in record["points"] if not p[2]]).T
+            size = 3 if marker == "." else 5
+            axes.plot(*points, marker, ms=size, mfc="none", label=record["title"])
+        axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title=title)
+        axes.set(xlabel="seconds of a step, published")
+    both[0].set(ylabel="seconds of a step, predicted")
+    both[0].legend()
     figure.savefig(path, dpi=110)
 
 
 def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    p.add_argument("--rows", type=Path, required=True, help="a file of vTrain")
-    p.add_argument("--machine", default="a100-80g", choices=list(machines()))
+    p.add_argument("--rows", type=Path, nargs="+", default=[], help="files of vTrain")
+    p.add_argument("--table", nargs="+", default=[], choices=published.NAMES)
     p.add_argument("--draws", type=int, default=5, help="draws of the fitted rows (default 5)")
-    p.add_argument("--limit", type=int, help="take so many rows only, drawn by seed 1")
+    p.add_argument("--limit", type=int, help="take so many rows of a table only, drawn by seed 1")
     p.add_argument("--json", type=Path)
-    p.add_argument("--plot", type=Path, help="of the first draw")
+    p.add_argument("--plot", type=Path)
+    p.add_argument("--from", type=Path, nargs="+", default=[], dest="earlier")
     options = p.parse_args()
-    published, sheet = read(options.rows), machines()[options.machine]
-    if options.limit and options.limit < len(published):
-        published = random.Random(1).sample(published, options.limit)
-    rows = [on_a_machine(row, sheet) for row in published]
-    records = list[dict[str, Any]]()
-    for seed in range(options.draws):
-        drawn = drawn_rows(len(rows), seed)
-        by = fitted([rows[k] for k in drawn], sheet)
-        seconds = [price(row, by).seconds for row in rows]
-        figures = quality(rows, seconds, drawn)
-        numbers = {name: float(f"{getattr(by, name):.3g}") for name in FITTED}
-        records.append({"benchmark": "machines", "case": options.rows.stem, "seed": seed,
-                        **figures, **numbers})  # fmt: skip
-        shown = (f"{k} {v:.1%}" if isinstance(v, float) else f"{k} {v}" for k, v in figures.items())
-        print(f"draw {seed}:", ", ".join(shown), numbers, flush=True)
-        if options.plot and not seed:
-            plot(options.plot, rows, seconds, drawn)
+    tables = [*map(published.read_vtrain, options.rows), *map(published.read_table, options.table)]
+    records = [record for path in options.earlier for record in json.loads(path.read_text())]
+    for table in tables:
+        steps = table.steps
+        if options.limit and options.limit < len(steps):
+            steps = random.Random(1).sample(steps, options.limit)
+        rows = [published.on_a_machine(step, table) for step in steps]
+        records += records_of(table, rows, options.draws)
     if options.json:
-        options.json.write_text(json.dumps(records, indent=1, default=float))
+        options.json.write_text(json.dumps(records, default=float))
+    if options.plot:
+        plot(options.plot, records)
 
 
 if __name__ == "__main__":

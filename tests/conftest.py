@@ -33,6 +33,8 @@ FIRST = (
     "test_site.py",
     "test_extending.py",
     "test_outside.py",
+    "test_ranks.py",
+    "test_fuzzers.py",
 )
 """The files of the longest tests, which begin first: other processes take the short ones."""
 

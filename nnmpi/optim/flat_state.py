@@ -24,9 +24,15 @@ class FlatState:
     def __init__(self, names: Sequence[str], parameters: Sequence[Parameter]) -> None:
         self._parameters, self._slices = parameters, _owned_slices(parameters)
         lengths = (sum(stop - start for start, stop in slices) for slices in self._slices)
-        self.starts = list(accumulate(lengths, initial=0))
-        zeros, dtype = store_of(parameters).on.xp.zeros, store_of(parameters).updated_dtype
-        self.arrays = {name: zeros(self.starts[-1], dtype) for name in names}
+        self.starts, self.arrays = list(accumulate(lengths, initial=0)), dict[str, Array]()
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> Array:
+        """Adds a state array of zeros, and returns it."""
+        store = store_of(self._parameters)
+        self.arrays[name] = store.on.xp.zeros(self.starts[-1], store.updated_dtype)
+        return self.arrays[name]
 
     @property
     def fits(self) -> bool:

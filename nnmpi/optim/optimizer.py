@@ -51,6 +51,13 @@ class FlatRange(NamedTuple):
         return end == (self.i, self.store, self.start, self.group)
 
 
+class ReplicaState(NamedTuple):
+    """The state arrays that differ between replicas, which make steps of their own."""
+
+    replica: int  # the number of this one
+    names: tuple[str, ...]
+
+
 _FACTS = attrgetter("has_grad", "store")
 
 
@@ -63,9 +70,11 @@ class Optimizer:
         param_groups    the parameters in groups with their options, which may be changed
         parameters      the parameters of all groups
         sums            the names of the state arrays of a parameter
+        of_replica      the state arrays that other replicas have with other values, if any
     """
 
     lr = Option()
+    of_replica: ReplicaState | None = None
     takes_mixed = False
     """True if `_update` takes 16-bit gradients and `mixed`, with masters on the host.
 
@@ -156,6 +165,23 @@ class Optimizer:
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.storage.written = written
+
+    def add_state(self, name: str) -> Array:
+        """Adds a state array of zeros, which is saved and loaded with the others; returns it."""
+        self.sums = (*self.sums, name)
+        array = self._flat_state.add(name)
+        self._ranges_of = []
+        return array
+
+    def values(self) -> Iterator[tuple[slice, Operands]]:
+        """Yields the operands of all elements that this rank updates, each with its slice of a
+        state array."""
+        for at, p in zip(self._flat_state.starts, self.parameters, strict=False):
+            assert isinstance(p.store, FlatStore)
+            start, end = p.store.spans[p.index]
+            for x in p.store.updates(start, end, {}, at, 0):
+                yield slice(at, at + len(x.values)), x
+                at += len(x.values)
 
     # ---- state
 

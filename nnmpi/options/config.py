@@ -28,8 +28,9 @@ ALLREDUCES = (
 )
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
-SYNCS = ("bsp", "ssp", "asp")
+SYNCS = ("bsp", "ssp", "asp", "local", "gossip")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
+OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete")
 RECOMPUTED = ("none", "stage", "block", "selective")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
@@ -207,7 +208,7 @@ class Config:
     sync: str = _sync(
         "bsp",
         "ranks that a step waits for: all (bsp), those more than --staleness steps behind (ssp), "
-        "or none (asp)",
+        "or none (asp); local: replicas meet every --every steps only; gossip: neighbours meet",
         choices=SYNCS,
     )
     staleness: int = _sync(0, "steps that a rank may be ahead of the slowest, with ssp", FROM_0)
@@ -216,6 +217,17 @@ class Config:
         "number of parameter servers, the last ranks; default: 1 for ssp and asp, 0 for bsp",
         FROM_0,
     )
+    every: int = _sync(
+        30, "steps that replicas make alone; with --sync gossip, before all are averaged", FROM_1
+    )
+    graph: str = _sync("ring", "neighbours of a replica, with --sync gossip", choices=GRAPHS)
+    outer: str = _sync(
+        "nesterov",
+        "rule that applies the mean change of the replicas, with --sync local",
+        choices=OUTERS,
+    )
+    outer_lr: float = _sync(0.7, "rate of --outer; 1 with sgd takes the mean as it is", ABOVE_0)
+    outer_momentum: float = _sync(0.9, "momentum of --outer nesterov", FROM_0_BELOW_1)
     slow_rank: str | None = _sync(
         None, "R:FACTOR[,R:FACTOR]: slow down rank R by this factor, for experiments"
     )

@@ -4,7 +4,8 @@
     axis["dp"]       the ranks that differ from this one along dp only; likewise for each axis of
                      AXES
     batch            those that share a batch: along dp
-    replicas         those that have the same parameters, and sum gradients: along dp and cp
+    replicas         those that have the same parameters, and sum gradients in each step: along dp
+                     and cp; with --sync local or gossip, along cp
     model            the ranks that hold one copy of the model together: all other axes
     server_group     the servers: the last ranks of the job, which hold the parameters of a
                      parameter server
@@ -40,11 +41,18 @@ class Layout(NamedTuple):
     @classmethod
     def of(cls, config: Config, comm: Comm) -> Self:
         """Returns the layout that the config asks for; every rank calls it."""
-        narrow = config.reduce_dtype in HALVES
-        return cls.on(mesh_of(config, comm.size), comm, server_count(config), narrow)
+        narrow, summed = config.reduce_dtype in HALVES, summed_axes(config)
+        return cls.on(mesh_of(config, comm.size), comm, server_count(config), narrow, summed)
 
     @classmethod
-    def on(cls, mesh: Mesh, comm: Comm, servers: int = 0, narrow_sums: bool = False) -> Self:
+    def on(
+        cls,
+        mesh: Mesh,
+        comm: Comm,
+        servers: int = 0,
+        narrow_sums: bool = False,
+        summed: Sequence[str] = REPLICAS,
+    ) -> Self:
         """Returns the layout of a mesh, with servers after its ranks; every rank calls it."""
 
         def group(*axes: str) -> Comm:
@@ -52,8 +60,8 @@ class Layout(NamedTuple):
 
         axis = {row.name: group(row.name) for row in AXES}
         batch, replicas = (  # dp's Comm is reused if the group is the same
-            axis["dp"] if mesh.count(*axes) == mesh.count("dp") else group(*axes)
-            for axes in (BATCH, REPLICAS)
+            axis["dp"] if "dp" in axes and mesh.count(*axes) == mesh.count("dp") else group(*axes)
+            for axes in (BATCH, summed)
         )
         model = group(*MODEL)
         # a split is collective: workers call it too
@@ -112,7 +120,19 @@ def duplicate(comm: Comm) -> Comm:
 
 def server_count(config: Config) -> int:
     """Returns how many ranks are servers: by default none with bsp, and one with ssp and asp."""
-    return config.servers or int(config.sync != "bsp")
+    return config.servers or int(config.sync in ("ssp", "asp"))
+
+
+AVERAGED = ("local", "gossip")
+"""The values of --sync with which replicas along dp make steps of their own."""
+
+
+def summed_axes(config: Config) -> tuple[str, ...]:
+    """Returns the axes along which ranks have equal parameters in each step, and sum gradients.
+
+    With local steps and gossip, replicas along dp differ until they are averaged.
+    """
+    return tuple(axis for axis in REPLICAS if axis != "dp" or config.sync not in AVERAGED)
 
 
 def _group(mesh: Mesh, comm: Comm, axes: Sequence[str], narrow_sums: bool) -> Comm:

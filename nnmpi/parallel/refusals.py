@@ -12,7 +12,7 @@ from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.options import terms
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
-from nnmpi.parallel.layout import server_count
+from nnmpi.parallel.layout import AVERAGED, server_count
 from nnmpi.parallel.mesh import AXES
 
 PLAIN = Config()
@@ -104,6 +104,20 @@ REFUSALS = (
     Refusal("bucket_mb", "servers", OWN_SUM, NO_SERVERS),
     Refusal("overlap", "servers", OWN_SUM, NO_SERVERS),
     Refusal("progress", "servers", OWN_SUM, NO_SERVERS),
+    # replicas that are averaged
+    *(
+        Refusal(option, "averaging", reason)
+        for option, reason in (
+            ("zero", "a replica along dp has all of its optimizer state"),
+            ("reproducible", "each replica makes steps of its own, so their number matters"),
+            ("pipedream", "its batches overlap, and replicas meet between two steps"),
+            ("verify", "replicas make steps of their own, unlike one rank"),
+            ("memory", "replicas are averaged in memory"),
+            ("plan", "a plan is for ranks that make their steps together"),
+            ("backup", "replicas differ until they are averaged"),
+        )
+    ),
+    Refusal("outer_momentum", "outer sgd", "only nesterov has a momentum there"),
     # axes other than dp
     *(Refusal(axis, "servers", WHOLE_MODEL, NO_SERVERS) for axis in AXES_BESIDE_DP),
     *(Refusal(axis, "slow_rank", SLOWING) for axis in AXES_BESIDE_DP),
@@ -165,6 +179,11 @@ NEEDS = (
     Requires("cut", "pp", "the model is cut between the ranks along pp"),
     Requires("vertical_sync", "schedule pipedream", "other schedules keep one version of weights"),
     Requires("staleness", "sync ssp", "bsp allows no staleness, asp any"),
+    Requires("every", "sync local or gossip", "in other modes ranks meet in every step"),
+    Requires("graph", "sync gossip", "only gossip has neighbours"),
+    Requires("outer", "sync local", "only local steps have an outer optimizer"),
+    Requires("outer_lr", "sync local", "only local steps have an outer optimizer"),
+    Requires("outer_momentum", "sync local", "only local steps have an outer optimizer"),
     Requires("weight_decay_of", "weight_decay", "without it no parameter decays"),
     Requires("load_partial", "load", "it says how much of that file must match"),
     Requires("append", "log", "it says what to do with that file"),
@@ -215,7 +234,9 @@ def _is_met(other: str, config: Config, ranks: int) -> bool:
     """Returns True if a config has what another option requires: an option, or one of its
     values."""
     name, _, value = other.partition(" ")
-    return str(getattr(config, name)) == value if value else bool(_asked(name, config, ranks))
+    if value:
+        return str(getattr(config, name)) in value.split(" or ")
+    return bool(_asked(name, config, ranks))
 
 
 def _asked(name: str, config: Config, ranks: int) -> str:
@@ -260,6 +281,8 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "pipedream": lambda config, ranks: (
         "schedule pipedream" if config.schedule == "pipedream" else ""
     ),
+    "averaging": lambda config, ranks: f"sync {config.sync}" if config.sync in AVERAGED else "",
+    "outer sgd": lambda config, ranks: "outer sgd" if config.outer == "sgd" else "",
     "zero 2 or 3": lambda config, ranks: f"zero {config.zero}" if config.zero > 1 else "",
     "a layout": _chosen,
     "allreduce without halves": _without_halves,

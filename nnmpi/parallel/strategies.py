@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import partial
 
 from nnmpi.options.config import Config
-from nnmpi.parallel import nccl, pipedream, refusals, server
+from nnmpi.parallel import averaging, nccl, pipedream, refusals, server
 from nnmpi.parallel.checks import reproducible
 from nnmpi.parallel.checks.reference_update import ReferenceUpdate
 from nnmpi.parallel.checks.reproducible import check_batch as check_batch
@@ -49,6 +49,7 @@ def _rank_step(
 
 RANK_STEPS: dict[str, Callable[[Layout, TrainSpec], RankStep]] = {
     "server": server.rank_step,
+    "averaging": averaging.rank_step,
     "pipedream": pipedream.rank_step,
     **{name: partial(_rank_step, make) for name, make in PARTS.items()},
 }
@@ -73,6 +74,7 @@ def _synchronous(
 
 STRATEGIES: dict[str, Callable[[Layout, TrainSpec], Strategy]] = {
     "server": server.make,
+    "averaging": averaging.make,
     "pipedream": pipedream.pipedream,
     **{name: partial(_synchronous, make) for name, make in PARTS.items()},
 }

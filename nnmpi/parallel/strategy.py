@@ -49,6 +49,7 @@ from nnmpi.parallel.step.executor import (
     StepResult,
     StepState,
 )
+from nnmpi.parallel.step.last_round import LastRound
 from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import Task
@@ -61,6 +62,10 @@ from nnmpi.schedules.op import Kind
 
 Named: TypeAlias = Sequence[tuple[str, Parameter]]
 """Parameters with their paths in the whole model."""
+
+
+Undoable: TypeAlias = LastStep | LastRound
+"""The last step, or the last round of local steps."""
 
 
 class WorkerPosition(NamedTuple):
@@ -109,7 +114,7 @@ class Strategy(Protocol):
     layout: Layout
     optimizer: Optimizer
     full_state: FullState
-    last: LastStep | None  # finishes or undoes the last step, if a rank is lost within it
+    last: Undoable | None  # finishes or undoes the last step, if a rank is lost within it
     traffic: StepTraffic  # what this rank sends in a step
 
     @property
@@ -195,7 +200,7 @@ class ExecutorStrategy:
         optimizer: Optimizer,
         layout: Layout,
         spec: TrainSpec,
-        last: LastStep | None = None,
+        last: Undoable | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
         self.layout, self.optimizer, self.last = layout, optimizer, last

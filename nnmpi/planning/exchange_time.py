@@ -62,7 +62,7 @@ class ExchangeTimes:
         )
         if key not in self._found:
             self._found[key] = self._price(exchange, links)
-        return exchange.times * self._found[key]
+        return exchange.times * self._found[key] / exchange.every
 
     def total(self, exchanges: Iterable[Exchange]) -> float:
         """The seconds of exchanges that follow each other."""

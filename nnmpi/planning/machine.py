@@ -68,7 +68,7 @@ class Sheet(NamedTuple):
     rate       floating-point operations a second that large products reach
     start      seconds that a product takes besides
     bandwidth  bytes a second that kernels read and write
-    least      seconds of the shortest kernel
+    launch     seconds in which the host launches a kernel
     memory     bytes of a rank
     device     cpu or cuda
     flash      whether attention keeps no scores in memory
@@ -79,7 +79,7 @@ class Sheet(NamedTuple):
     rate: float
     start: float
     bandwidth: float
-    least: float
+    launch: float
     memory: float
     device: str
     flash: bool

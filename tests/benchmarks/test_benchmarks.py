@@ -50,6 +50,7 @@ LONG = [
     ),
     Case("language", 0, f"--small {JOBS} --only weak", "layout", {"1 rank", "tp 2", "pp 2"}),
     Case("goodput", 0, "--runs 1 --steps 60 --spares 1 --mttf 0.5", "case", {"pp 4"}),
+    Case("machines", 0, "--table megatron-2020-v100", "seed", {"as it is"}),
     Case("start", 0, "--ranks 2 4 --repeats 1", "case", {"process", "MPI_Init", "Comms"}),
 ]
 

@@ -165,6 +165,9 @@ RUNS = {
 NETWORKS: dict[str, Callable[[int], Network]] = {
     "one level": lambda p: Network(Link(5e-6, 1e-10), 3e-11),
     "two levels": lambda p: Network(Link(5e-6, 1e-10), 2e-11, Link(1e-6, 1.7e-11), 4),
+    "two levels, rank 0 beside the last": lambda p: Network(
+        Link(5e-6, 1e-10), 2e-11, Link(1e-6, 1.7e-11), nodes=(np.arange(p) + 1) % p // 4
+    ),
     "a ring": lambda p: Network(Link(5e-6, 1e-10), 3e-11, topology=torus((p,))),
     "a longer ring": lambda p: Network(Link(5e-6, 1e-10), topology=torus((3 * p,))),
 }

@@ -177,8 +177,7 @@ def deficiency(algorithm: Algorithm, shape: tuple[int, ...]) -> float:
 @pytest.mark.parametrize("shape", DEFICIENCIES)
 def test_swing_uses_a_torus_as_published_and_bucket_fully(shape: tuple[int, ...]) -> None:
     assert round(deficiency(swinging(shape), shape), 3) == DEFICIENCIES[shape]
-    if prod(shape) <= 256:  # longer ones take the rounds of a ring each
-        assert isclose(deficiency(bucket(shape), shape), 1.0, rel_tol=1e-12)
+    assert isclose(deficiency(bucket(shape), shape), 1.0, rel_tol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 2), (8, 4), (4, 4), (2, 4, 8), (4, 4, 4), (1, 8)])
@@ -243,6 +242,17 @@ def test_messages_of_a_round_share_the_link_of_a_rank() -> None:
     one_by_one = price(at_once(both_ways(0, 0, 1), both_ways(1, 0, 1)), 2, 20.0, on)
     assert (one_by_one.seconds, one_by_one.rounds) == (2 * (1 + 10 + 0.5 * 10), 2)
     assert together.messages.tolist() == one_by_one.messages.tolist() == [2, 2]
+
+
+def test_groups_share_the_link_of_a_node_and_no_other() -> None:
+    """On one level there is none, whatever the number of ports."""
+    together = at_once(both_ways(0, 0), both_ways(1, 1))
+    alone = Network(Link(1.0, 1.0))
+    for algorithm in (together, at_once(both_ways(0, 0, 1), both_ways(1, 0, 1))):
+        seconds = price(algorithm, 2, 20.0, alone).seconds
+        assert price(algorithm, 2, 20.0, alone._replace(sharing=3)).seconds == seconds
+    far = Network(Link(1.0, 1.0), inner=Link(0.0, 0.0), per_node=1, sharing=3)
+    assert price(together, 2, 20.0, far).seconds == 1 + 3 * 20
 
 
 BROKEN = {

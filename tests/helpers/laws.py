@@ -32,6 +32,7 @@ from helpers.tensor import (
 )
 from helpers.training import (
     conformance,
+    laws_averaging,
     laws_backup,
     laws_checkpoint_files,
     laws_checkpoints,
@@ -138,6 +139,9 @@ TABLE = {
     "training": Row(of(laws_training), (4,), threads_all=(1, 3), mpi_all=(2,)),
     "training of processes": Row(OF_PROCESSES, mpi=(2,)),
     "layers": Row(of(laws_layers), (3,), threads_all=(2,)),
+    "averaging": Row(
+        of(laws_averaging), (4,), threads_all=(1, 2, 3, 8), mpi=(4,), mpi_all=(2, 3, 8)
+    ),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
     "recomputation": Row(
         of(laws_recompute), (1, 2), threads_all=(3, 4, 8), mpi=(2,), mpi_all=(1, 3, 4, 8)

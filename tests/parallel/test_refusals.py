@@ -21,8 +21,10 @@ ASKED: dict[str, dict[str, Any]] = {
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},
     "layout length:cp": {"layout": "length:cp"},
+    "averaging": {"sync": "local"},
     "nccl": {"allreduce": "nccl"},
     "one rank": {},
+    "outer sgd": {"outer": "sgd"},
     "positions along tp": {"sequence_parallel": True, "tp": 2},
     "pipedream": {"schedule": "pipedream", "pp": 2},
     "recompute stage": {"recompute": "stage"},
@@ -31,7 +33,7 @@ ASKED: dict[str, dict[str, Any]] = {
 """Options that ask for each name of the table."""
 
 
-ALONE = {"reduce_dtype": {"dtype": "float16"}}
+ALONE = {"reduce_dtype": {"dtype": "float16"}, "outer_momentum": {"sync": "local"}}
 """What some options are given with, where they are given alone."""
 
 

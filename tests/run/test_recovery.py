@@ -64,6 +64,31 @@ def test_two_ranks_are_killed_at_once() -> None:
     recovered.check(recovered.run("two nodes", {1: middle, 3: middle}), wanted)
 
 
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_lost_replica_leaves_the_mean_of_local_steps(share: float) -> None:
+    """The others begin its round again, each with the state of its own optimizer."""
+    options = {
+        **recovered.COMMON,
+        **recovered.RING,
+        "sync": "local",
+        "every": 3,
+        "optimizer": "adam",
+    }
+
+    def run(killed: dict[int, int]) -> list[recovered.Left | None]:
+        return recovered.run_of(3, options, killed)
+
+    wanted, operations = recovered.counted(lambda: run({}))
+    left = [rank for rank in run({1: int(share * operations[1])}) if rank is not None]
+    assert len(left) == 2
+    for rank in left:
+        assert (rank.last["event"], rank.last["steps"]) == ("done", wanted.last["steps"])
+        assert [step for step, _ in rank.told.steps] == [step for step, _ in wanted.told.steps]
+        assert rank.recovered[0]["lost"] == [1]
+        assert rank.last["parameters_sha256"] == left[0].last["parameters_sha256"]
+        assert rank.told.steps[-1][1] < 1.2 * wanted.told.steps[-1][1]
+
+
 def test_reproducible_runs_keep_their_bits() -> None:
     wanted, operations = recovered.whole("slices")
     for one in recovered.run("slices", {1: operations[1] // 2}):

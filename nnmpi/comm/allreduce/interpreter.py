@@ -51,13 +51,6 @@ class Message(NamedTuple):
     bytes: slice
     packed: tuple[slice, ...] = ()
 
-    def data(self, buffers: tuple[Array, ...]) -> Array:
-        """The memory of the message."""
-        memory = buffers[self.buffer]
-        if self.packed:
-            memory = np.concatenate([memory[part] for part in self.packed])
-        return memory[self.bytes]
-
 
 class Move(NamedTuple):
     """The messages of one rank in one round, on all its ports, and what is done with them."""
@@ -152,6 +145,10 @@ def _bytes(message: Pieces, bounds: Bounds, itemsize: int) -> tuple[tuple[slice,
     return parts, parts[0].start, sum(part.stop - part.start for part in parts)
 
 
+def _packed(memory: Array, parts: tuple[slice, ...]) -> Array:
+    return np.concatenate([memory[part] for part in parts])
+
+
 def _end_to_end(parts: tuple[slice, ...], start: int, unit: int) -> Iterator[Slices]:
     """Yields parts that are not empty, and where they are if they follow each other from `start`
     on, in units of so many bytes."""
@@ -225,14 +222,22 @@ class Interpreter:
         for out, into, add, put, round_first in plan.moves:
             if separate:
                 _copy(round_first, sums, row)
-            sends = [(message.data(buffers), message.peer) for message in out]
-            receives = [(message.data(buffers), message.peer) for message in into]
-            if blocks and len(sends) <= 1 and len(receives) <= 1:
-                (sent, to), (received, source) = (*sends, NOTHING)[0], (*receives, NOTHING)[0]
+            if blocks and len(out) <= 1 and len(into) <= 1:
+                sent, to, received, source = None, NOBODY, None, NOBODY
+                if out:
+                    to, buffer, part, packed = out[0]
+                    sent = (_packed(buffers[buffer], packed) if packed else buffers[buffer])[part]
+                if into:
+                    source, buffer, part, _ = into[0]
+                    received = buffers[buffer][part]
                 transport.exchange(sent, to, received, source, tag)
             else:
-                requests = [transport.irecv(*receive, tag) for receive in receives]
-                requests += [transport.isend(*send, tag) for send in sends]
+                requests = []
+                for source, buffer, part, _ in into:
+                    requests.append(transport.irecv(buffers[buffer][part], source, tag))
+                for to, buffer, part, packed in out:
+                    sent = (_packed(buffers[buffer], packed) if packed else buffers[buffer])[part]
+                    requests.append(transport.isend(sent, to, tag))
                 yield requests
             for mine, arrived in put:
                 raw[mine] = raw_scratch[arrived]
@@ -269,4 +274,3 @@ class Interpreter:
 
 
 _EMPTY: Array = np.empty(0)
-NOTHING = None, NOBODY  # in place of a message and its peer

@@ -28,6 +28,7 @@ from nnmpi.optim.loss_scale import LossScale
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import quoted, shown
 from nnmpi.options.user_files import check_regular, parsed
+from nnmpi.parallel.model.snapshot import REPLICA
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.parallel.strategy import WorkerPosition
 
@@ -144,7 +145,8 @@ def _from_json(value: Any) -> Manifest:
         _check_file(f"manifest.files[{rank}]", file, made.saved)
         if rank == 0 and made.arrays != form.arrays:
             raise refused("manifest.arrays", "not at the positions where nnmpi writes these arrays")
-    tensors, paths = manifest.about().tensors, {saved.path for f in files for saved in f.ranges}
+    tensors, ranges = manifest.about().tensors, (saved for f in files for saved in f.ranges)
+    paths = {saved.path for saved in ranges if REPLICA not in saved.path}
     names, first = {saved.name for saved in tensors}, {saved.first for saved in tensors}
     if len(names) < len(tensors) or not paths <= first:
         raise refused(f"{ABOUT}.tensors", "not the tensors that the files have")

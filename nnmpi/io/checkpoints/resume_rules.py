@@ -72,6 +72,11 @@ RESUME_RULES = (
         "the steps from here on differ",
     ),
     ResumeRule(
+        ("every", "outer", "outer_lr", "outer_momentum", "graph"),
+        ResumeEffect.WARNED,
+        "replicas differ by other steps from here on",
+    ),
+    ResumeRule(
         ("epochs", "steps"),
         ResumeEffect.WARNED,
         "a schedule over all steps, such as cosine, has other rates from here on",

@@ -115,6 +115,9 @@ def ranks_used(e: Event) -> Iterator[str]:
         yield f"including {plural(e['servers'], 'server')}"
         bound = f" with staleness {e['steps_ahead']}" if e["sync"] == "ssp" else ""
         yield f"{e['sync']}{bound}"
+    if "every" in e:
+        rule = f"gossip on a {e['graph']} graph" if "graph" in e else f"outer {e['outer']}"
+        yield f"replicas averaged every {plural(e['every'], 'step')}, {rule}"
     if "schedule" in e:
         yield f"pipeline {e['schedule']}"
         yield plural(e["micro_batches"], "micro-batch", "es")

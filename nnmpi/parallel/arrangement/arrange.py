@@ -41,7 +41,7 @@ from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
 from nnmpi.parallel.arrangement.store_kinds import STORE_KINDS, asked_kind
-from nnmpi.parallel.layout import mesh_of, server_count
+from nnmpi.parallel.layout import AVERAGED, mesh_of, server_count, summed_axes
 from nnmpi.parallel.mesh import AXES, REPLICAS, Mesh
 from nnmpi.parallel.tensor.branches import overlapping
 from nnmpi.parallel.tensor.sharding import UNSHARDED, Sharding
@@ -87,8 +87,9 @@ def arrange(
     name = algorithm(config, cluster, mesh, tied, lengths)
     name = measured.get("allreduce", name) if name == MEASURED else name
     strategy = strategy_of(config)
-    is_in_window = name == "shared" and not cluster.survives
-    store = _store(config, strategy.name, mesh.count(*REPLICAS), is_in_window, is_tied=bool(tied))
+    copies = mesh.count(*summed_axes(config))
+    is_in_window = name == "shared" and not cluster.survives and copies > 1
+    store = _store(config, strategy.name, copies, is_in_window, is_tied=bool(tied))
     moves = progress(config, cluster, mesh)
     arrangement = Arrangement(
         *(config, cluster, graph, sharding, division, mesh, server_count(config), strategy),
@@ -109,6 +110,7 @@ def single_rank(arrangement: Arrangement) -> Arrangement:
 
 STRATEGY_KINDS = (
     StrategyKind("server", lambda c: server_count(c) > 0, steps_together=False),
+    StrategyKind("averaging", lambda c: c.sync in AVERAGED),
     StrategyKind("reproducible", lambda c: c.reproducible),
     StrategyKind(
         "pipedream",

@@ -26,7 +26,8 @@ from nnmpi.parallel.arrangement.division import Division
 from nnmpi.parallel.arrangement.flat_buffer import FlatSlice
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.residence import Residences
-from nnmpi.parallel.mesh import REPLICAS, Mesh
+from nnmpi.parallel.layout import summed_axes
+from nnmpi.parallel.mesh import Mesh
 from nnmpi.parallel.tensor.sharding import ShardedLayer, Sharding
 from nnmpi.parallel.tensor.ways import OF_SAMPLES
 
@@ -177,6 +178,11 @@ class Arrangement:
         own."""
         return self.updated_dtype if self.config.reduce_dtype != self.config.dtype else None
 
+    @property
+    def summed_axes(self) -> tuple[str, ...]:
+        """The axes along which ranks sum gradients in each step."""
+        return summed_axes(self.config)
+
     @cached_property
     def stages(self) -> list[range]:
         """The range of graph nodes of each stage."""
@@ -204,7 +210,7 @@ class Arrangement:
     def replicas(self, rank: int) -> tuple[int, ...]:
         """Returns the ranks that sum gradients with `rank`: those along dp and cp, itself
         included."""
-        return self.mesh.group(rank, *REPLICAS)
+        return self.mesh.group(rank, *self.summed_axes)
 
     # ---- who sums and updates a bucket
 
@@ -212,7 +218,7 @@ class Arrangement:
         """Returns the ranks that sum a bucket, or scatter its sum among themselves."""
         if bucket.tied == NOT_TIED or self.store.scatters:
             return self.replicas(rank)
-        return self.across_stages(rank, bucket, *REPLICAS, "pp")
+        return self.across_stages(rank, bucket, *self.summed_axes, "pp")
 
     def across_stages(self, rank: int, bucket: Bucket, *axes: str) -> tuple[int, ...]:
         """Returns the ranks along `axes` whose stages have the tied parameter of a bucket."""

@@ -47,6 +47,7 @@ class Exchange(NamedTuple):
     stage      the stage of that operation; -1 if it belongs to none
     edges      the starts of the chunks, where they are not of nearly equal length
     times      how often it happens in a step
+    every      in one of how many steps, where steps are local
     sums       the dtype in which partial sums travel, where it is another one
     """
 
@@ -60,6 +61,7 @@ class Exchange(NamedTuple):
     stage: int = -1
     edges: tuple[int, ...] = ()
     times: int = 1
+    every: int = 1
     sums: np.dtype[Any] | None = None
 
     @property
@@ -100,6 +102,10 @@ class Traffic(NamedTuple):
     def times(self, n: int) -> "Traffic":
         """Returns the traffic multiplied by n."""
         return Traffic(self.bytes * n, self.messages * n)
+
+    def over(self, steps: int) -> "Traffic":
+        """Returns the mean traffic of a step, rounded, of so many steps with this traffic."""
+        return Traffic(round(self.bytes / steps), round(self.messages / steps))
 
 
 AxisTraffic: TypeAlias = Mapping[str, Traffic]

@@ -22,9 +22,10 @@ from nnmpi.nn.place import Part, Place, Range
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
+from nnmpi.optim.optimizer import ReplicaState
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor, MovePlan
-from nnmpi.parallel.model.moving import carry_out
+from nnmpi.parallel.model.moving import Write, carry_out
 from nnmpi.parallel.model.nearest import Held, plan_moves
 from nnmpi.parallel.model.parts import ModelPart, memory_axes, which_held
 
@@ -142,6 +143,17 @@ def owned(part: ModelPart, optimizer: Optimizer, whole: bool = True) -> Iterator
             yield SavedRange(*place, memory_axes(tensor), 0, place.size, 0, values, {})
 
 
+REPLICA = "@"
+"""The sign before the number of a replica, in paths of state that each replica has with other
+values."""
+
+
+def replica_path(path: str, name: str, replica: int) -> str:
+    """The path under which a snapshot has a state array of one replica, such as
+    `fc.weight.momentum_buffer@2`."""
+    return f"{path}.{name}{REPLICA}{replica}"
+
+
 def _tensors(part: ModelPart) -> Iterator[tuple[Place, Any, bool]]:
     """Yields (place, tensor, is_held) for each parameter and buffer once, under its first name."""
     tensors, seen = list(part.model.tensors()), set[int]()
@@ -160,7 +172,13 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
         values = backend.to_host(p.store.numbers(p.index, lo, hi))
         rows = {name: optimizer.numbers(name, j, lo, hi) for name in optimizer.sums}
         state = {name: backend.to_host(row) for name, row in rows.items()}
-        yield SavedRange(*place, p.memory_axes, lo, hi, optimizer.steps[j], values, state)
+        where, steps = (p.memory_axes, lo, hi), optimizer.steps[j]
+        if optimizer.of_replica is not None:  # as tensors of this replica alone
+            replica, names = optimizer.of_replica
+            for name in names:
+                of_replica = place._replace(path=replica_path(place.path, name, replica))
+                yield SavedRange(*of_replica, *where, 0, state.pop(name), {})
+        yield SavedRange(*place, *where, steps, values, state)
 
 
 class Restored:
@@ -179,7 +197,7 @@ class Restored:
         self._tensors = {row[0].path: row for row in _tensors(part)}
         self._owned = all_or_none(comm, lambda: self._sorted(owned))
         facts = [
-            (key, saved_range.steps, bool(saved_range.sums))
+            (key, saved_range.steps, (*saved_range.sums,))
             for key, saved_range in self._owned.items()
         ]
         local, in_files = ([row for row in facts if isinstance(row[0][0], t)] for t in (int, str))
@@ -216,7 +234,6 @@ class Restored:
             steps[held.tensor] = max(n, steps.get(held.tensor, 0))
         for path, j in local.items():
             optimizer.steps[j] = steps.get(path, 0)
-        have = [key for key, _, has_state in self._have if has_state]
         need = [
             held._replace(tensor=path) for path, j in local.items() for held in optimizer.owned(j)
         ]
@@ -225,10 +242,41 @@ class Restored:
             memory = optimizer.memory(name, local[need.tensor], need.lo, need.hi)
             memory[...] = backend.of(memory).asarray(values, memory.dtype)
 
-        if optimizer.sums:
-            arrays = tuple((name, self._wide) for name in optimizer.sums)
+        saved_names = {name for _, _, names in self._have for name in names}
+        shared = [name for name in optimizer.sums if name in saved_names]
+        if shared:
+            have = [key for key, _, names in self._have if names]
+            arrays = tuple((name, self._wide) for name in shared)
             plan = self._plan([arrays] * len(self._tensors), have, need)
             carry_out(plan, self._comm, self._read, write)
+        for name in (name for name in optimizer.sums if name not in saved_names):
+            self._load_of_replica(name, optimizer.of_replica, need, write)
+
+    def _load_of_replica(
+        self, name: str, mine: ReplicaState | None, need: Sequence[Range], write: Write
+    ) -> None:
+        """Loads a state array that each replica has with other values: from the replica of the same
+        number or, if there were fewer, from another one. Every rank calls it."""
+        ends = (held.tensor.rpartition(f".{name}{REPLICA}") for (_, held), *_ in self._have)
+        replicas = sorted({int(number) for _, sign, number in ends if sign})
+        if not replicas:
+            return
+        number = replicas[(mine.replica if mine else 0) % len(replicas)]
+        sources = {replica_path(path, name, number): path for path in self._tensors}
+        needs = [held._replace(tensor=replica_path(held.tensor, name, number)) for held in need]
+        tensors = [
+            MovedTensor(
+                replica_path(p.path, name, k), p.shape, memory_axes(t), ((VALUES, self._wide),)
+            )
+            for k in replicas
+            for p, t, _ in self._tensors.values()
+        ]
+
+        def renamed(held: Range, _: str, values: np.ndarray) -> None:
+            write(held._replace(tensor=sources[held.tensor]), name, values)
+
+        plan = self._plan_of(tensors, [key for key, *_ in self._have], needs)
+        carry_out(plan, self._comm, self._read, renamed)
 
     def _read(self, holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
         return self._owned[holder, have].array(name)[lo - have.lo : hi - have.lo]
@@ -241,6 +289,11 @@ class Restored:
             MovedTensor(p.path, p.shape, memory_axes(t), moved_arrays, not isinstance(t, Parameter))
             for (p, t, _), moved_arrays in zip(self._tensors.values(), arrays, strict=True)
         ]
+        return self._plan_of(tensors, have, own_need)
+
+    def _plan_of(
+        self, tensors: Sequence[MovedTensor], have: Sequence[Held], own_need: Sequence[Range]
+    ) -> MovePlan:
         ranges = enumerate(gather_objects(self._comm, own_need))
         need = ((rank, needed) for rank, rank_ranges in ranges for needed in rank_ranges)
         return plan_moves(tensors, have, need, self._nodes)
@@ -252,6 +305,9 @@ class Restored:
         """
         by_holder = dict[Held, SavedRange]()
         for have in owned:
+            if REPLICA in have.path:
+                by_holder.setdefault((holder_of(have, self._comm.rank), have.range), have)
+                continue
             if have.path not in self._tensors:
                 raise ValueError(f"{have.path} is in the snapshot, but not in this model")
             place, tensor, _ = self._tensors[have.path]

@@ -22,7 +22,6 @@ from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.layout import Layout, duplicate
-from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.parallel.nccl import NCCL, wire_beside
 from nnmpi.parallel.replicas.gradient_sync import (
     BucketedSync,
@@ -86,7 +85,7 @@ def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:
     """
     comms, index = {}, {p: i for i, p in enumerate(spec.parameters)}
     rank, mesh = layout.all.rank, layout.mesh
-    axes = ("pp",) if spec.arrangement.store.scatters else (*REPLICAS, "pp")
+    axes = ("pp",) if spec.arrangement.store.scatters else (*spec.arrangement.summed_axes, "pp")
     for p, ranks in spec.part.tied:
         is_one = mesh.coordinates(rank)["pp"] in ranks
         group = mesh.group(rank, *axes) if is_one else ()

@@ -14,13 +14,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nnmpi.arrays import backend
-from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
-from nnmpi.nn import Module
 from nnmpi.nn.passes import LOCAL, BatchStats
-from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.arrangement.flat_buffer import STOPS
+from nnmpi.parallel.averaging.means import average_buffers
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
@@ -177,15 +175,3 @@ def _endless(loader: Loader, start: StepState, cut: BatchCut) -> Batches:
             for load in loads:
                 yield state, load
                 state = state.next(len(loader))
-
-
-def average_buffers(comm: Comm, model: Module) -> None:
-    """Replaces floating-point buffers by their means over the ranks, added in the order of ranks.
-
-    Integer buffers, such as num_batches_tracked, stay as they are.
-    """
-    buffers = [b for _, b in model.named_buffers() if b.dtype.kind == "f"]
-    of_ranks = gather_objects(comm, [*map(backend.to_host, buffers)]) if buffers else []
-    for buffer, *values in zip(buffers, *of_ranks, strict=True):
-        mean = np.mean(values, axis=0, dtype=float)
-        buffer[...] = backend.of(buffer).asarray(mean, buffer.dtype)

@@ -19,11 +19,10 @@ from nnmpi.parallel.model.full_state import FullState
 from nnmpi.parallel.replicas.replicas import check_micro_batches, check_parts
 from nnmpi.parallel.server.exchange import Totals, wait_all
 from nnmpi.parallel.step.executor import StepResult, StepState
-from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
-from nnmpi.parallel.strategy import TrainSpec, WorkerPosition
+from nnmpi.parallel.strategy import TrainSpec, Undoable, WorkerPosition
 from nnmpi.parallel.wire import wire_of
 
 
@@ -74,7 +73,7 @@ class ServerStrategy:
     ends."""
 
     position: WorkerPosition | None = None
-    last: LastStep | None = None
+    last: Undoable | None = None
 
     def __init__(self, layout: Layout, spec: TrainSpec) -> None:
         config = spec.arrangement.config

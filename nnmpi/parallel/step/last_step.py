@@ -32,7 +32,7 @@ class LastStep:
     def kept(self, loads: Iterable[Load], step: int) -> Iterator[Load]:
         """Yields the batches, from step number `step` on, and copies all buffers before each step.
 
-        Forward passes move running statistics and other buffers; `restore_buffers` undoes that.
+        Forward passes move running statistics and other buffers; `restore` undoes that.
         """
         for self._begun, load in enumerate(loads, step):
             names = ((module, name) for module in self._modules for name in module._buffers)
@@ -62,7 +62,7 @@ class LastStep:
         """Makes the update that all ranks have agreed on."""
         self._update.carry_out(decision)
 
-    def restore_buffers(self) -> None:
+    def restore(self) -> None:
         """Restores the buffers as they were before the last step, if it has updated nothing."""
         if self._update.version <= self._begun:
             for module, name, array in self._before:

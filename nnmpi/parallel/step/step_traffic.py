@@ -6,12 +6,13 @@ from nnmpi.comm import Comm
 from nnmpi.data import Loader
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic
-from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.layout import AVERAGED, Layout
 from nnmpi.parallel.step.executor import StepResult
 
 
 class StepTraffic:
-    """Counts the messages of a rank in the first step over a whole batch that follows another step.
+    """Counts the messages of a rank in the first step over a whole batch that follows another step;
+    where replicas are averaged, in a whole round, divided by its steps.
 
     Messages that a step has started belong to it even if they go on during the next step: until a
     step has been counted, each step ends with `complete`, which waits for them. What is sent
@@ -24,22 +25,25 @@ class StepTraffic:
     def __init__(
         self, layout: Layout, config: Config, complete: Callable[[], None] = lambda: None
     ) -> None:
-        self._layout, self._batch_size, self._complete = layout, config.batch_size, complete
+        self._layout, self._complete = layout, complete
+        self._steps = config.every if config.sync in AVERAGED else 1  # of a result
+        self._samples = config.batch_size * self._steps
 
     def counted(
         self, steps: Generator[StepResult, None, None], loader: Loader
     ) -> Generator[StepResult, None, None]:
         """Yields the first steps of an epoch, up to and including the one that is counted; none if
         one was counted already."""
-        if self.sent is not None or len(loader.split.y) < self._batch_size:
+        if self.sent is not None or len(loader.split.y) < self._samples:
             return
         earlier = self._so_far() if self._has_begun else None
         self._has_begun = True
         for result in steps:
             self._complete()
-            if earlier is not None and result.samples == self._batch_size:
+            if earlier is not None and result.samples == self._samples:
                 after = self._so_far()
-                self.sent = {axis: after[axis] - earlier[axis] for axis in earlier}
+                sent = {axis: after[axis] - earlier[axis] for axis in earlier}
+                self.sent = {axis: sent[axis].over(self._steps) for axis in sent}
             yield result
             if self.sent is not None:
                 return

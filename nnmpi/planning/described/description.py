@@ -50,7 +50,7 @@ class Description(NamedTuple):
     peak        floating-point operations a second by type; a product of n multiply-adds has 2 n
     products    share of the peak that large products reach, and seconds that each takes besides
     memory      bytes of a rank, bytes a second, and the share of these that kernels reach
-    kernel      least seconds of a kernel
+    kernel      seconds in which the host launches one, while the device computes
     near        link between ranks of a node: seconds a message, bytes a second, the share reached
     far         likewise of each of the `nics` links of a node to others
     sums        published seconds of all-reduces on a node by bytes, by number of ranks
@@ -68,7 +68,7 @@ class Description(NamedTuple):
     memory_size: float
     memory_bandwidth: float
     memory_share: float
-    kernel_least: float
+    kernel_launch: float
     near_alpha: float
     near_bandwidth: float
     near_share: float
@@ -126,7 +126,7 @@ class Description(NamedTuple):
                 rate=self.rate(dtype),
                 start=self.products_start,
                 bandwidth=self.moved,
-                least=self.kernel_least,
+                launch=self.kernel_launch,
                 memory=self.memory_size,
                 device=self.device,
                 flash=self.flash,
@@ -222,7 +222,7 @@ CHECKS = {
         f"operations a second by type, of {', '.join(TYPES)}",
     ),
     **dict.fromkeys(("products_share", "memory_share", "near_share", "far_share"), SHARE),
-    **dict.fromkeys(("products_start", "kernel_least", "near_alpha", "far_alpha"), SECONDS),
+    **dict.fromkeys(("products_start", "kernel_launch", "near_alpha", "far_alpha"), SECONDS),
     **dict.fromkeys(("memory_size", "memory_bandwidth", "near_bandwidth"), POSITIVE),
     "far_bandwidth": POSITIVE,
     "far_nics": WHOLE,

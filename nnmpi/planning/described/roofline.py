@@ -1,11 +1,14 @@
 """Seconds of units by roofline, for machines that are described.
 
-    a kernel   max(operations / rate + start, bytes / bandwidth, least)     of each layer and pass
+    a kernel   max(operations / rate + start, bytes / bandwidth)     of each layer and pass
+    a block    max(sum of its kernels, number of its kernels * launch)     of each pass
 
 Products have a `start`, so that small ones reach a smaller share of the peak. Attention reads and
-writes its scores, unless it is flash; layers between products are bound by memory.
+writes its scores, unless it is flash; layers between products are bound by memory. The host
+launches kernels while the device computes, so launching shows only where kernels are short.
 """
 
+import re
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
@@ -26,6 +29,12 @@ from nnmpi.planning.unit_times import ModelTimes, parts_of_nodes
 F, I, W = range(3)
 """Passes: forward, gradients of the input, gradients of parameters; the columns of UnitTimes."""
 
+
+FLASH = 0.5
+"""Rate of flash attention over that of products: FlashAttention-2 reaches 35% of an H100's peak
+(Shah et al. 2024), large products 65 to 80%."""
+
+TINY = 1e-30  # seconds, against a division by 0
 
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 """Bytes of a number, by type."""
@@ -52,6 +61,7 @@ class RooflineTimes(ModelTimes):
     def by(self, sheet: Sheet) -> "RooflineTimes":
         """The seconds of the same units by the figures of another machine."""
         other = copy(self)
+        other._kernels, other._blocks = self._kernels, self._blocks
         other.sheet, other._of_shardings = sheet, {}
         return other
 
@@ -95,10 +105,22 @@ class RooflineTimes(ModelTimes):
             parts * (samples * rows[:, 2] + rows[:, 3]),
         )
         products = np.where(operations > 0, operations / sheet.rate + sheet.start, 0.0)
-        seconds = np.maximum(np.maximum(products, moved / sheet.bandwidth), sheet.least)
-        of_nodes = np.zeros((len(self.graph.nodes), 3))
-        np.add.at(of_nodes, (nodes, rows[:, 0].astype(int)), seconds)
-        return of_nodes
+        device, host = np.zeros((2, len(self.graph.nodes), 3))
+        at = nodes, rows[:, 0].astype(int)
+        np.add.at(device, at, np.maximum(products, moved / sheet.bandwidth))
+        np.add.at(host, at, sheet.launch)
+        return with_launches(device, host, self._blocks)
+
+    @cached_property
+    def _blocks(self) -> np.ndarray:
+        """The number of each node's block; layers of no block are alone, with the ops behind
+        them."""
+        names = list[str]()
+        for node in self.graph.nodes:
+            block = re.match(r"(.*?\.\d+)\.", node.name)
+            is_behind = node.layer is None and names
+            names.append(block[1] if block else names[-1] if is_behind else node.name)
+        return np.unique(names, return_inverse=True)[1]
 
     def _kernels_of(self, node: Node) -> Iterator[Kernel]:
         """Yields the kernels of a node; a stage needs no gradient of the model's input."""
@@ -118,6 +140,17 @@ def model_times(graph: Graph, machine: Machine, dtype: str) -> ModelTimes:
     if machine.sheet is not None:
         return RooflineTimes(graph, machine, dtype, machine.sheet)
     return ModelTimes(graph, machine, dtype)
+
+
+def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+    """The seconds of nodes on a device, with those for which it waits until the host has launched
+    the kernels of a block, in each half of a step; shape (nodes, 3)."""
+    seconds = device.copy()
+    for half in (slice(F, I), slice(I, None)):
+        busy, launching = (np.bincount(blocks, x[:, half].sum(axis=1)) for x in (device, host))
+        waiting = np.maximum(1 - busy / np.maximum(launching, TINY), 0.0)
+        seconds[:, half] += waiting[blocks][:, None] * host[:, half]
+    return seconds
 
 
 # ---- kernels of nodes; w: bytes of a number
@@ -149,9 +182,10 @@ def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def flash_attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields one kernel forward, and one back that computes scores again."""
+    """Yields one kernel forward, and one back that computes scores again; exponentials between its
+    products slow them down."""
     ends = _made(graph, node) + sum(graph.edges[e].numbers for e in node.inputs)
-    operations = 2.0 * work(graph, node)
+    operations = 2.0 * work(graph, node) / FLASH
     yield Kernel(F, operations, w * ends)
     yield Kernel(I, 2.5 * operations, 2 * w * ends)
 
@@ -171,9 +205,10 @@ def moving(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
 
 
 def loss(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
-    """Yields the loss of the model's scores: a softmax in float32, and its gradient."""
+    """Yields the loss of the model's scores: a softmax in float32, and its gradient, each op of
+    which reads and writes all scores."""
     made = _made(graph, node)
-    yield from (Kernel(F, 0, (w + 8) * made), Kernel(I, 0, (w + 8) * made))
+    yield from (Kernel(F, 0, (w + 36) * made), Kernel(I, 0, (w + 12) * made))
 
 
 def sums(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:

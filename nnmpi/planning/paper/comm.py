@@ -23,8 +23,8 @@ from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import Exchange
-from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.mesh import AXES, BATCH, MODEL, REPLICAS
+from nnmpi.parallel.layout import Layout, summed_axes
+from nnmpi.parallel.mesh import AXES, BATCH, MODEL
 from nnmpi.parallel.nccl import NCCL
 from nnmpi.planning.paper.log import StepLog
 from nnmpi.schedules.op import Kind
@@ -293,8 +293,8 @@ def layout_on_paper(a: Arrangement, state: RankState) -> Layout:
 
     axis = {row.name: group(row.name, row.name) for row in AXES}
     batch, replicas = (
-        axis["dp"] if mesh.count(*axes) == mesh.count("dp") else group("dp", *axes)
-        for axes in (BATCH, REPLICAS)
+        axis["dp"] if "dp" in axes and mesh.count(*axes) == mesh.count("dp") else group("dp", *axes)
+        for axes in (BATCH, summed_axes(a.config))
     )
     everyone: Any = PaperComm(range(a.ranks), "all", state)
     alone: Any = PaperComm((rank,), "all", state)

@@ -9,6 +9,7 @@ import numpy as np
 
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
+from nnmpi.collectives.step import Collective
 from nnmpi.data.loader import Batch, Load
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
@@ -20,6 +21,7 @@ from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Exch
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.parallel.arrangement.rank_model import HeldVariable, Memory
 from nnmpi.parallel.arrangement.state_bytes import bytes_of_other
+from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepState
@@ -141,7 +143,19 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
         paper_rank.state.log.clear()
         paper_rank.run(load, StepState(number, 0, number), 1 << 30)
         paper_rank.store.wait()
-    return PaperStep(paper_rank.state.log.exchanges(), _held(a, paper_rank))
+    exchanges = paper_rank.state.log.exchanges()
+    if a.config.sync in AVERAGED:  # a round of one step was executed
+        others = a.mesh.group(rank, "dp")
+        exchanges["dp"] = [
+            each._replace(every=a.config.every if is_of_round(each, others) else 1)
+            for each in exchanges.get("dp", ())
+        ]
+    return PaperStep(exchanges, _held(a, paper_rank))
+
+
+def is_of_round(exchange: Exchange, replicas: tuple[int, ...]) -> bool:
+    """True if an exchange happens once a round, rather than in each step."""
+    return exchange.group == replicas and exchange.operation is not Collective.MESSAGE
 
 
 def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
@@ -153,6 +167,8 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
         windows -= values + gradients
     optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
     slots = store.slot_bytes() + paper_rank.state.wide_terms
+    if a.config.sync in AVERAGED:  # copies of the values that are sent or received
+        slots += 2 * (masters or values)
     return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)
 
 
@@ -185,5 +201,8 @@ def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
-    """The bytes and messages that a rank sends in these exchanges."""
-    return sum((sent(a, each, rank) for each in exchanges), Traffic())
+    """The bytes and messages that a rank sends in these exchanges, in a step on average."""
+    logged = [*exchanges]
+    period = max((each.every for each in logged), default=1)  # others happen in each of its steps
+    in_period = (sent(a, each, rank).times(period // each.every) for each in logged)
+    return sum(in_period, Traffic()).over(period)

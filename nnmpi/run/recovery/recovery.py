@@ -169,7 +169,7 @@ class Recovery:
         if last is not None:
             if source and plan.makes_step and plan.decision and source.version == last.may_make:
                 last.make(plan.decision[1])
-            last.restore_buffers()
+            last.restore()
         for version in versions(session, copies=True):
             key = version.version, self._session_id
             known = self._kept.setdefault(key, version)

@@ -19,6 +19,11 @@ Options = Mapping[str, Any]
 COMMON: Options = {**MLP, "dtype": "float64", "epochs": 2, "steps": 6, "batch_size": 24}
 RING: Options = {"allreduce": "ring"}
 
+PLAIN_MEAN: Options = {  # as one rank, whoever is left: replicas have no state of their own
+    **RING, "sync": "local", "every": 1, "outer": "sgd", "outer_lr": 1.0,
+    "clip_norm": None, "momentum": 0.0,
+}  # fmt: skip
+
 LAYOUTS: dict[str, tuple[int, Options]] = {
     "ring": (3, RING),
     "memory of a node": (3, {"allreduce": "shared", "optimizer": "adam", "lr": 0.01}),
@@ -26,6 +31,7 @@ LAYOUTS: dict[str, tuple[int, Options]] = {
     "pipelines": (4, {**RING, "dp": 2, "pp": 2, "micro_batches": 3}),
     "tensor parallel": (4, {**RING, "dp": 2, "tp": 2}),
     "slices": (3, {"reproducible": True, "slices": 4, "clip_norm": None}),
+    "local steps": (4, PLAIN_MEAN),
     "zero 1, backups": (3, {**RING, "zero": 1, "backup": 2}),
     "zero 3, backups": (3, {**RING, "zero": 3, "bucket_mb": 0.001, "backup": 2}),
     "one pipeline, backups": (3, {"pp": 3, "micro_batches": 3, "backup": 1}),

@@ -1,0 +1,10 @@
+"""Training that communicates less: replicas along dp make steps of their own, and are averaged.
+
+rounds.py   the strategy: rounds of steps, after which all replicas are equal
+outer.py    local steps (local SGD, DiLoCo): an outer optimizer applies the mean change
+gossip.py   means with neighbours after each step
+means.py    the values of a replica as one array, and means over replicas
+"""
+
+from nnmpi.parallel.averaging.rounds import make as make
+from nnmpi.parallel.averaging.rounds import rank_step as rank_step

@@ -1,0 +1,61 @@
+"""Gossip: after each step a replica takes the mean of its values and those of its neighbours.
+
+    ring of 4   theta_r <- (theta_r + theta_{r-1} + theta_{r+1}) / 3
+
+Replicas differ all the time. At the end of a round their values are kept as state, and everybody
+shows the mean of all; the next round goes on from the values that were kept. Lian et al. 2017
+(D-PSGD).
+"""
+
+from nnmpi.collectives.gossip import GRAPHS
+from nnmpi.optim import Optimizer
+from nnmpi.optim.optimizer import ReplicaState
+from nnmpi.parallel.averaging.means import ReplicaValues
+from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.wire import wire_of
+
+VALUES = "replica_values"
+"""The name of the state that has a replica's own values between two rounds."""
+
+
+class Gossiping:
+    """Mixes the values of a replica with those of its neighbours after each step."""
+
+    def __init__(self, layout: Layout, spec: TrainSpec, optimizer: Optimizer) -> None:
+        dp = layout.axis["dp"]
+        self._replica, self._optimizer = ReplicaValues(layout, spec, optimizer), optimizer
+        optimizer.add_state(VALUES)[...] = self._replica.values()
+        optimizer.of_replica = ReplicaState(dp.rank, optimizer.sums)
+        graph = GRAPHS[spec.arrangement.config.graph](dp.size)
+        self._peers, self._weight = graph.exchanges(dp.rank), float(graph.weight)
+        self._wire = wire_of(dp, spec.task.on)
+
+    def begin(self) -> None:
+        """Goes on from this replica's own values."""
+        self._replica.assign(self._optimizer.state[VALUES])
+
+    def after_step(self) -> None:
+        """Takes the mean of this replica's values and those of its neighbours."""
+        values = self._replica.values()
+        received = [values.copy() for _ in self._peers]
+        with waiting("sums"):
+            works = [
+                self._wire.irecv(row, peers.source)
+                for row, peers in zip(received, self._peers, strict=True)
+            ]
+            works += [self._wire.isend(values, peers.to) for peers in self._peers]
+            for work in works:
+                work.wait()
+        self._replica.assign(self._weight * sum(received, start=values))
+
+    def meet(self) -> None:
+        """Keeps this replica's values, and shows the mean of all."""
+        values = self._replica.values()
+        mean = values.copy()
+        with waiting("sums"):
+            self._replica.average(mean)
+            self._replica.average_buffers()
+        self._optimizer.state[VALUES][...] = values
+        self._replica.assign(mean)

@@ -1,0 +1,182 @@
+"""Local steps and gossip: replicas with steps of their own train as their simulation in one process
+does."""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from itertools import product
+from typing import Any
+
+import numpy as np
+from helpers.training.pipelined import BOUND, contents, digits, distance
+
+from nnmpi import Config, Trainer, nn
+from nnmpi.collectives.gossip import GRAPHS
+from nnmpi.comm import Comm, comm_self
+from nnmpi.data.loader import BatchSplit
+from nnmpi.io.output import NullReport
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.planning.paper.rank import traffic
+
+Options = Mapping[str, Any]
+COMMON: Options = {
+    "model": "mlp:64-20-10", "batch_size": 24, "steps": 8, "epochs": 2, "lr": 0.05,
+    "lr_schedule": "cosine", "optimizer": "sgd", "dtype": "float64", "allreduce": "ring",
+}  # fmt: skip
+LOCAL: Options = {**COMMON, "sync": "local", "every": 3}
+AVERAGING = ("sync", "every", "graph", "outer", "outer_lr", "outer_momentum")
+GOSSIP: Options = {**COMMON, "sync": "gossip", "every": 3, "momentum": 0.8}
+RULES: tuple[Options, ...] = (
+    {"outer": "sgd", "outer_lr": 1.0},
+    {"outer": "sgd", "outer_lr": 0.5, "optimizer": "adam", "lr": 0.01},
+    {"outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.6, "momentum": 0.8},
+)
+
+
+def layouts(ranks: int) -> list[Options]:
+    """Layouts of replicas on so many ranks: a rank each, or several."""
+    several: tuple[tuple[int, Options], ...] = (
+        (2, {"tp": 2}),
+        (2, {"pp": 2, "micro_batches": 2}),
+        (4, {"tp": 2, "pp": 2, "micro_batches": 2, "schedule": "zb-h1"}),
+    )
+    return [{}, *(options for n, options in several if not ranks % n)]
+
+
+def replicas(ranks: int, layout: Options) -> int:
+    return ranks // (layout.get("tp", 1) * layout.get("pp", 1))
+
+
+def trained(comm: Comm, options: Options) -> dict[str, np.ndarray]:
+    """The parameters after a run."""
+    with Trainer(Config(**options), data=digits(), comm=comm) as trainer:
+        trainer.fit(NullReport())
+        return contents(trainer)
+
+
+def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]:
+    """The parameters after a run of n replicas, one after the other in this process."""
+    config = Config(**options)
+    loss = nn.CrossEntropyLoss()
+    plain = {name: value for name, value in options.items() if name not in AVERAGING}
+    with ExitStack() as stack:
+        runs = [
+            stack.enter_context(Trainer(Config(**plain), data=digits(), comm=comm_self()))
+            for _ in range(n)
+        ]
+        first = [p.data.copy() for p in runs[0].model.parameters()]
+        momentum, step = [np.zeros_like(p) for p in first], 0
+        for epoch in range(2):
+            batches = list(runs[0].train.batches(epoch))[: config.steps - step]
+            for k, rows in enumerate(batches, 1):
+                for r, run in enumerate(runs):
+                    batch = run.train.gather(np.concatenate(BatchSplit(micro, n, r)(rows)))
+                    run.optimizer.zero_grad()
+                    share = n * len(batch.y) / len(rows)  # parts of a batch may be unequal
+                    (loss(run.model(batch.x), batch.y) * share).backward()
+                    run.optimizer.step(run.lr_factor(step))
+                step += 1
+                if config.sync == "gossip":
+                    mixed(runs, config.graph)
+                    continue
+                if step % config.every and k < len(batches):
+                    continue
+                models = [[*run.model.parameters()] for run in runs]
+                for i, (theta, m) in enumerate(zip(first, momentum, strict=True)):
+                    g = np.mean([theta - model[i].data for model in models], axis=0)
+                    if config.outer == "nesterov":
+                        m[...] = config.outer_momentum * m + g
+                        g = g + config.outer_momentum * m
+                    theta -= config.outer_lr * g
+                    for model in models:
+                        model[i].data[...] = theta
+        if config.sync == "gossip":
+            mixed(runs, "complete")
+        return contents(runs[0])
+
+
+def mixed(runs: Sequence[Trainer], graph: str) -> None:
+    """Multiplies the parameters of all replicas by the mixing matrix of a graph."""
+    matrix = np.array(GRAPHS[graph](len(runs)).mixing(), float)
+    for parameters in zip(*(run.model.parameters() for run in runs), strict=True):
+        rows = np.tensordot(matrix, np.stack([p.data for p in parameters]), 1)
+        for p, row in zip(parameters, rows, strict=True):
+            p.data[...] = row
+
+
+def one_step_and_the_plain_mean_equal_one_rank(comm: Comm) -> None:
+    """H = 1 and an outer SGD of rate 1: the mean of SGD's steps is the step of the mean."""
+    for momentum in (0.0, 0.8):
+        inner = {"momentum": momentum, "weight_decay": 0.01}
+        whole = trained(comm_self(), {**COMMON, **inner})
+        for layout in layouts(comm.size):
+            options = {**LOCAL, **inner, **RULES[0], **layout, "every": 1}
+            assert distance(trained(comm, options), whole) < BOUND, layout
+
+
+def steps_alone_equal_a_simulation_in_one_process(comm: Comm) -> None:
+    for rule in RULES:
+        for layout in layouts(comm.size):
+            options = {**LOCAL, **rule}
+            micro = layout.get("micro_batches", 1)
+            whole = simulated(replicas(comm.size, layout), options, micro)
+            assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (rule, layout)
+
+
+def gossip_equals_a_simulation_in_one_process(comm: Comm) -> None:
+    for graph in GRAPHS:
+        for layout in layouts(comm.size)[:3]:
+            options = {**GOSSIP, "graph": graph}
+            micro = layout.get("micro_batches", 1)
+            whole = simulated(replicas(comm.size, layout), options, micro)
+            assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (graph, layout)
+
+
+def gossip_on_the_complete_graph_equals_one_rank(comm: Comm) -> None:
+    whole = trained(comm_self(), {**COMMON, "momentum": 0.8})
+    for layout in layouts(comm.size):
+        options = {**GOSSIP, "graph": "complete", **layout}
+        assert distance(trained(comm, options), whole) < BOUND, layout
+
+
+def a_run_sends_what_is_said(comm: Comm) -> None:
+    ways = [LOCAL, *({**GOSSIP, "graph": graph} for graph in GRAPHS)]
+    for way, layout in product(ways, layouts(comm.size)):
+        config = Config(**{**way, **layout, "every": 2})
+        with Trainer(config, data=digits(), comm=comm) as trainer:
+            trainer.fit(NullReport())
+            said = traffic(trainer.arrangement, comm.rank, config.batch_size)
+            assert trainer.strategy.traffic.sent == said, (way, layout)
+
+
+def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
+    """Each replica has the state of its own optimizer; replicas that are new take another's."""
+    rule = {**RULES[2], "optimizer": "adam", "lr": 0.01, "dtype": "float32", "every": 2}
+    rule |= {"lr_schedule": "constant"}
+    ways = [{**LOCAL, **rule}, {**GOSSIP, "lr_schedule": "constant", "every": 2}]
+    for way, layout in product(ways, layouts(comm.size)):
+        options = {**way, **layout}
+        whole = trained(comm, options)
+        folder = gather_objects(comm, tempfile.mkdtemp() if comm.rank == 0 else "")[0]
+        saving = {"checkpoint_dir": folder, "keep": 9}
+        trained(comm, {**options, **saving, "save_every": "4", "steps": 4})
+        resumed = trained(comm, {**options, **saving, "resume": True})
+        assert distance(resumed, whole) == 0, layout
+
+
+def a_snapshot_goes_on_with_another_number_of_replicas(comm: Comm) -> None:
+    """From a round on, all have the model; a new replica takes the optimizer state of another."""
+    options = {**LOCAL, **RULES[2], "optimizer": "adam", "lr": 0.01, "steps": 4}
+    for layout in layouts(comm.size):
+        with Trainer(Config(**options), data=digits(), comm=comm) as trainer:
+            trainer.fit(NullReport())
+            values, snapshot = contents(trainer), trainer.snapshot()
+            trainer.restore(snapshot, **layout)
+            assert distance(contents(trainer), values) == 0
+            state = trainer.optimizer.state
+            assert all(state[name].any() for name in state), layout
+            assert len(state) == 2 + (trainer.config.outer == "nesterov")
+            trainer.fit(NullReport(), epochs=1)
+            plain = {name: getattr(Config(), name) for name in AVERAGING}
+            trainer.restore(snapshot, **{**plain, **layout})  # that of the first replica
+            assert all(array.any() for array in trainer.optimizer.state.values())
