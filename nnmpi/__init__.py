@@ -15,34 +15,37 @@ import types as _types
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from nnmpi import collectives as collectives
-from nnmpi import nn as nn
-from nnmpi import optim as optim
-from nnmpi import utils as utils
-from nnmpi.arrays import blas as blas
-from nnmpi.arrays import cuda as cuda
-from nnmpi.arrays.backend import device as device
-from nnmpi.autograd import Tensor as Tensor
-from nnmpi.autograd import no_grad as no_grad
-from nnmpi.autograd import replacements as _replacements
-from nnmpi.autograd.creation import *  # noqa: F403
-from nnmpi.autograd.functional import *  # noqa: F403
-from nnmpi.autograd.method_functions import *  # noqa: F403
-from nnmpi.io import loggers as loggers
-from nnmpi.io.files.loading import load as load
-from nnmpi.io.files.saving import save as save
-from nnmpi.io.output.plot import plot as plot
-from nnmpi.nn.random_numbers import *  # noqa: F403
-from nnmpi.nn.seeding import manual_seed as manual_seed
-from nnmpi.nn.seeding import seeded as seeded
-from nnmpi.options import cli as cli
-from nnmpi.options.config import Config as Config
-from nnmpi.planning.described import machines as machines
-from nnmpi.run import notebook as notebook
-from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension
-from nnmpi.run.text.generation import generate as generate
-from nnmpi.run.trainer import Trainer as Trainer
-from nnmpi.version import __version__ as __version__
+from nnmpi.options.collector import gc_paused as _gc_paused
+
+with _gc_paused():
+    from nnmpi import collectives as collectives
+    from nnmpi import nn as nn
+    from nnmpi import optim as optim
+    from nnmpi import utils as utils
+    from nnmpi.arrays import blas as blas
+    from nnmpi.arrays import cuda as cuda
+    from nnmpi.arrays.backend import device as device
+    from nnmpi.autograd import Tensor as Tensor
+    from nnmpi.autograd import no_grad as no_grad
+    from nnmpi.autograd import replacements as _replacements
+    from nnmpi.autograd.creation import *  # noqa: F403
+    from nnmpi.autograd.functional import *  # noqa: F403
+    from nnmpi.autograd.method_functions import *  # noqa: F403
+    from nnmpi.io import loggers as loggers
+    from nnmpi.io.files.loading import load as load
+    from nnmpi.io.files.saving import save as save
+    from nnmpi.io.output.plot import plot as plot
+    from nnmpi.nn.random_numbers import *  # noqa: F403
+    from nnmpi.nn.seeding import manual_seed as manual_seed
+    from nnmpi.nn.seeding import seeded as seeded
+    from nnmpi.options import cli as cli
+    from nnmpi.options.config import Config as Config
+    from nnmpi.planning.described import machines as machines
+    from nnmpi.run import notebook as notebook
+    from nnmpi.run.notebook import load_ipython_extension as load_ipython_extension
+    from nnmpi.run.text.generation import generate as generate
+    from nnmpi.run.trainer import Trainer as Trainer
+    from nnmpi.version import __version__ as __version__
 
 _MODULES = ("blas", "collectives", "cuda", "loggers", "nn", "optim", "utils")
 __all__ = [

@@ -7,7 +7,17 @@ c  chunk        v  number of a rank in a power of two of ranks
 import numpy as np
 
 from nnmpi.collectives.bruck import all_to_all, bruck, pairwise, pat
-from nnmpi.collectives.combine import Shape, along, among, at_once, beside, factors, swing, within
+from nnmpi.collectives.combine import (
+    Shape,
+    along,
+    among,
+    at_once,
+    beside,
+    factors,
+    placed,
+    swing,
+    within,
+)
 from nnmpi.collectives.double_tree import double_tree
 from nnmpi.collectives.dual_root import dual_root
 from nnmpi.collectives.step import (
@@ -127,13 +137,8 @@ def folded(a: Algorithm) -> Algorithm:
             """The first rank, and the first chunk, of the one or two ranks that v stands for."""
             return v + np.minimum(v, extra)
 
-        (lo, hi), (into_lo, into_hi) = s.send, s.recv
-        return s._replace(
-            to=only(takes_part, first(s.to)),
-            send=(first(lo), first(hi)),
-            source=only(takes_part, first(s.source)),
-            recv=(first(into_lo), first(into_hi)),
-        )
+        send, recv = ((first(lo), first(hi)) for lo, hi in (s.send, s.recv))
+        return placed(s._replace(send=send, recv=recv), first, takes_part)
 
     return Algorithm(lambda p: a.rounds(_power(p)), chunk_per_rank, at)
 

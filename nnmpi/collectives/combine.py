@@ -16,6 +16,12 @@ from nnmpi.collectives.step import NOBODY, Algorithm, Ranks, Step, only
 Shape: TypeAlias = tuple[int, ...]
 
 
+def placed(s: Step, place: Callable[[Ranks], Ranks], inside: Ranks = True) -> Step:
+    """A step whose peers have other numbers; ranks that are not `inside` do nothing."""
+    to, source = (only(inside & (np.asarray(x) >= 0), place(x)) for x in (s.to, s.source))
+    return s._replace(to=to, source=source)
+
+
 def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
     """Runs algorithm a within each line of q ranks, whose rank numbers differ by `stride`.
 
@@ -26,10 +32,7 @@ def within(a: Algorithm, q: int, stride: int = 1) -> Algorithm:
         index = r // stride % q
         first = r - index * stride
         s = a.at(t, index, q if p % (q * stride) == 0 else np.minimum(q, p - first))
-        return s._replace(
-            to=only(s.to >= 0, first + s.to * stride),
-            source=only(s.source >= 0, first + s.source * stride),
-        )
+        return placed(s, lambda x: first + x * stride)
 
     return Algorithm(lambda p: a.rounds(min(q, p)), lambda p: a.chunks(min(q, p)), at)
 
@@ -42,12 +45,7 @@ def among(a: Algorithm, members: Callable[[int], Sequence[int]]) -> Algorithm:
         index = np.full(p, NOBODY)
         index[ranks] = np.arange(len(ranks))
         s = a.at(t, index[r], len(ranks))
-        to, source = np.asarray(s.to), np.asarray(s.source)
-        inside = index[r] >= 0
-        return s._replace(
-            to=only(inside & (to >= 0), ranks[to]),
-            source=only(inside & (source >= 0), ranks[source]),
-        )
+        return placed(s, ranks.__getitem__, index[r] >= 0)
 
     return Algorithm(lambda p: a.rounds(len(members(p))), lambda p: a.chunks(len(members(p))), at)
 
@@ -90,7 +88,7 @@ def at_once(a: Algorithm, ports: int) -> Algorithm:
 #              first side    0-2      3-5      chunks that a rank still reduces
 #             second side    0  1  2  3  4  5
 def along(a: Algorithm, sides: Callable[[int], Shape], first: int = 0) -> Algorithm:
-    """Runs algorithm a, in which all ranks send, along each of the sides, from side `first` on."""
+    """Runs algorithm a along each of the sides, from side `first` on."""
 
     def order(p: int) -> list[int]:
         n = len(sides(p))
@@ -104,9 +102,8 @@ def along(a: Algorithm, sides: Callable[[int], Shape], first: int = 0) -> Algori
             if t < a.rounds(shape[i]):
                 break
             base, t = base + x * size, t - a.rounds(shape[i])
-        s, start = a.at(t, x, shape[i]), r - x * stride
-        to, source = start + s.to * stride, start + s.source * stride
-        return s.moved(base, size)._replace(to=to, source=source)
+        s = a.at(t, x, shape[i]).moved(base, size)
+        return placed(s, lambda peer: r + (peer - x) * stride)
 
     return Algorithm(lambda p: sum(map(a.rounds, sides(p))), lambda p: p, at)
 

@@ -7,9 +7,7 @@ import os
 import sys
 import time
 from contextlib import suppress
-from typing import IO, Any
-
-from tqdm import tqdm
+from typing import IO, TYPE_CHECKING, Any
 
 from nnmpi.comm import Comm, has_launcher
 from nnmpi.comm.stderr import print_error
@@ -17,6 +15,9 @@ from nnmpi.io.files.outputs import LogMark, opened_log
 from nnmpi.io.output.messages import Event, as_text
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 RESULTS = ("done", "stopped", "suspended", "complete", "failed", "dry-run")
 """The events that are shown even with `quiet`."""
@@ -155,6 +156,8 @@ class Report:
 
     def _show_bar(self, step: int, total: int, loss: float) -> None:
         if self._bar is None:
+            from tqdm import tqdm  # by most ranks it is not needed
+
             how: dict[str, Any] = {"unit": "step", "leave": False, "dynamic_ncols": True}
             self._bar = tqdm(initial=step, total=total, file=self.stdout, **how)
         self._bar.set_postfix_str(f"loss {loss:.4f}", refresh=False)

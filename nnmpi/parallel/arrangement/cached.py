@@ -1,8 +1,6 @@
 """cached: results that many ranks have in common are computed once for an arrangement."""
 
-import gc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -33,23 +31,3 @@ def cached(function: Callable[Concatenate[A, P], R]) -> Callable[Concatenate[A, 
         return result
 
     return wrapper
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """A context in which the garbage collector does not look for cycles: steps on paper create few,
-    and it would scan all cached results again and again.
-
-    The setting is global in the process. If ranks are threads, the first one to leave the context
-    ends it, which costs the others time only.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if not gc.get_freeze_count():  # else a user has frozen objects, which are to stay so
-            gc.freeze()
-            gc.unfreeze()  # all objects are in the oldest generation now, which is scanned last
-        if was_enabled:
-            gc.enable()

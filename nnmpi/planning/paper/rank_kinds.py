@@ -8,10 +8,10 @@ import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.data.loader import part_of
+from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.backups import NO_BACKUP, Backup, backup, needs_backups
-from nnmpi.parallel.arrangement.cached import gc_paused
 from nnmpi.parallel.arrangement.exchanges import PLANS, TRAFFIC_AXES, AxisTraffic, Traffic
 from nnmpi.parallel.arrangement.rank_model import Memory
 from nnmpi.parallel.arrangement.unreplicated import unreplicated_bytes

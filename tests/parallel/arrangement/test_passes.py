@@ -18,8 +18,8 @@ from nnmpi.arrays.backend import CPU, META
 from nnmpi.comm import comm_self
 from nnmpi.data import Dataset
 from nnmpi.data.inputs import arrays
+from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
-from nnmpi.parallel.arrangement.cached import gc_paused
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.program import micro_batches
 from nnmpi.planning.candidate import Candidate
