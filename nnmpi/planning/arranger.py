@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import recomputed_with
-from nnmpi.options.config import RECOMPUTED, Config
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrange import arrange, strategy_of
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
@@ -61,12 +61,9 @@ class Arranger:
         self._divisions = dict[tuple[int, int, bool], Division | ValueError]()
 
     @cached_property
-    def recomputable(self) -> frozenset[str]:
-        """The kinds of recomputation within stages that the model has modules for."""
-        nodes = self.graph.nodes
-        return frozenset(
-            how for how in RECOMPUTED if any(recomputed_with(node, how) for node in nodes)
-        )
+    def has_blocks(self) -> bool:
+        """True if the model has blocks, which can be recomputed."""
+        return any(recomputed_with(node, "block") for node in self.graph.nodes)
 
     def config(self, candidate: Candidate) -> Config:
         """The config of a layout."""

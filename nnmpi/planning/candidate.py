@@ -1,6 +1,6 @@
 """Candidate: a layout that a search may look at, as the options that select it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import product
 from shlex import quote
 from typing import Any, NamedTuple
@@ -91,14 +91,15 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
         yield Candidate(*shape, zero, in_parts, schedule, count)
 
 
-def recomputed(candidate: Candidate, possible: Collection[str]) -> list[Candidate]:
-    """The layouts to try if one does not fit: they recompute more, so they take less memory and
-    more time. `possible` are the kinds of recomputation that the model allows.
+def recomputed(candidate: Candidate, has_blocks: bool) -> list[Candidate]:
+    """The layouts to try if one does not fit: they recompute, so they take less memory and more
+    time.
 
-    By block takes more time than selective, so it comes after that. By stage nothing is recomputed
-    if each backward pass directly follows its forward pass.
+    Attention alone is not tried, since kernels keep no scores. By stage nothing is recomputed if
+    each backward pass directly follows its forward pass.
     """
-    later = [how for how in ("selective", "block") if how in possible]
-    by_stage = ["stage"] * (candidate.pp > 1 and candidate.micro_batches > 1)
-    following = {"none": [*later[:1], *by_stage], "selective": later[1:]}
-    return [candidate._replace(recompute=how) for how in following.get(candidate.recompute, ())]
+    if candidate.recompute != "none":
+        return []
+    ways = ["block"] * has_blocks
+    ways += ["stage"] * (candidate.pp > 1 and candidate.micro_batches > 1)
+    return [candidate._replace(recompute=how) for how in ways]

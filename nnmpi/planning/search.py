@@ -165,15 +165,14 @@ class Searcher:
                     best = sorted([*best, planned], key=lambda p: (p.time.seconds, p.layout))[:keep]
                     continue
             self._too_large.add(candidate)
-            for again in recomputed(candidate, self._arranger.recomputable) if may_fit else ():
+            for again in recomputed(candidate, self._arranger.has_blocks) if may_fit else ():
                 heapq.heappush(queue, (bound, 0, next(order), again))
         return best
 
     def _least(self, layouts: Iterable[Candidate]) -> PricedLayout | None:
         """The layout that takes the least memory."""
-        ways, possible = [*layouts], self._arranger.recomputable
-        for candidate in ways:  # which grows
-            ways += recomputed(candidate, possible)
+        ways = [*layouts]
+        ways += [k for candidate in ways for k in recomputed(candidate, self._arranger.has_blocks)]
         bounded = sorted((self._bounds.nbytes(candidate), candidate) for candidate in ways)
         sized = list[tuple[int, Candidate]]()
         for bound, candidate in bounded:

@@ -141,12 +141,11 @@ def test_no_candidate_asks_for_what_has_no_effect() -> None:
             assert one.micro_batches * one.dp <= 8
             assert not (one.zero and one.replicas == 1)
             assert one.pp > 1 or one.schedule == "1f1b"
-            by_stage = recomputed(one, ())
+            by_stage = recomputed(one, has_blocks=False)
             assert bool(by_stage) == (one.pp > 1 and one.micro_batches > 1)
-            again = recomputed(one, ("block", "selective"))
-            assert again == [one._replace(recompute="selective"), *by_stage]
-            assert recomputed(again[0], ("block", "selective")) == [one._replace(recompute="block")]
-            assert not any(recomputed(other, ("block",)) for other in by_stage)
+            again = recomputed(one, has_blocks=True)
+            assert again == [one._replace(recompute="block"), *by_stage]
+            assert not any(recomputed(other, has_blocks=True) for other in again)
 
 
 def test_flags_are_those_of_the_command() -> None:
