@@ -52,10 +52,17 @@ class FlatRange(NamedTuple):
 
 
 class ReplicaState(NamedTuple):
-    """The state arrays that differ between replicas, which make steps of their own."""
+    """The state arrays that differ between replicas, which make steps of their own.
 
-    replica: int  # the number of this one
+    replica    the number of this one, of `replicas`
+    names      of the arrays
+    bound      the names of those that are of no use among another number of replicas
+    """
+
+    replica: int
+    replicas: int
     names: tuple[str, ...]
+    bound: tuple[str, ...] = ()
 
 
 _FACTS = attrgetter("has_grad", "store")
@@ -129,7 +136,7 @@ class Optimizer:
         self._take_groups([*self.param_groups, *grouped([group], self.defaults)])
         self.steps[: len(steps)] = steps
         for name, old_values in state.items():
-            memory = self.state[name]
+            memory = self.state[name] if name in self.state else self.add_state(name)
             memory[:n] = backend.of(memory).asarray(old_values, memory.dtype)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -110,6 +110,8 @@ class Adam(Optimizer):
     def _ratio(self, name: str, k: int) -> float:
         """Returns (1 - old beta) / (1 - new beta) for a state array of group k: state arrays are
         stored divided by 1 - beta, so a changed beta rescales them."""
+        if name not in self._sums(self.param_groups[k]):  # added by `add_state`
+            return 1.0
         i = 0 if name == "gradient_sum" else 1
         new: float = self.param_groups[k]["betas"][i]
         return (1 - self._betas[k][i]) / (1 - new)

@@ -115,6 +115,7 @@ REFUSALS = (
             ("memory", "replicas are averaged in memory"),
             ("plan", "a plan is for ranks that make their steps together"),
             ("backup", "replicas differ until they are averaged"),
+            ("dtype float16", "each replica would have a loss scale of its own"),
         )
     ),
     Refusal("outer_momentum", "outer sgd", "only nesterov has a momentum there"),
@@ -300,6 +301,7 @@ SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "another dtype": lambda config, ranks: (
         f"dtype {config.dtype}" if config.dtype != config.reduce_dtype else ""
     ),
+    "dtype float16": lambda config, ranks: "dtype float16" if config.dtype == "float16" else "",
     "16 bits": lambda config, ranks: (
         f"dtype {config.dtype} of 16 bits" if config.dtype in HALVES else ""
     ),

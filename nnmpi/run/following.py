@@ -20,10 +20,10 @@ def after_step(trainer: Training) -> Iterator[StepHook]:
     if survives:
         yield partial(_begun, trainer)
     if config.check_copies:
-        yield partial(_check_copies, trainer, config.check_copies)
+        yield every(config.check_copies, trainer, trainer.session.check_copies)
     yield partial(_progress_once if survives else _progress, trainer)
     if trainer.sampler is not None:
-        yield partial(_sample, trainer, trainer.sampler)
+        yield every(trainer.sampler.every, trainer, partial(_sample, trainer, trainer.sampler))
     if trainer.hears_steps:
         yield partial(_call_on_step, trainer)
     if config.checkpoint_dir:
@@ -44,9 +44,19 @@ def _done(trainer: Training, result: StepResult, loss: float) -> None:
     trainer.session.back_up()
 
 
-def _check_copies(trainer: Training, every: int, result: StepResult, loss: float) -> None:
-    if result.state.step % every == 0:
-        trainer.session.check_copies()
+def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
+    """A hook that acts each time the run has made so many more steps; a result may be of several
+    steps."""
+    last = trainer.run.state.step
+
+    def follow(result: StepResult, loss: float) -> None:
+        nonlocal last
+        is_due = result.state.step // steps != last // steps
+        last = result.state.step
+        if is_due:
+            act()
+
+    return follow
 
 
 def _progress(trainer: Training, result: StepResult, loss: float) -> None:
@@ -60,12 +70,10 @@ def _progress_once(trainer: Training, result: StepResult, loss: float) -> None:
         _progress(trainer, result, loss)
 
 
-def _sample(trainer: Training, sampler: Sampler, result: StepResult, loss: float) -> None:
-    """Reports a text sampled from the model, every `--sample-every` steps."""
-    step = result.state.step
-    if step % sampler.every == 0:
-        text = sampler.text(trainer.session)
-        trainer.run.report_event("sample", {"event": "sample", "step": step, "text": text})
+def _sample(trainer: Training, sampler: Sampler) -> None:
+    """Reports a text sampled from the model."""
+    step, text = trainer.run.state.step, sampler.text(trainer.session)
+    trainer.run.report_event("sample", {"event": "sample", "step": step, "text": text})
 
 
 # ---- callbacks

@@ -22,6 +22,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "allreduce without halves": {"allreduce": "tree"},
     "layout length:cp": {"layout": "length:cp"},
     "averaging": {"sync": "local"},
+    "dtype float16": {"dtype": "float16"},
     "nccl": {"allreduce": "nccl"},
     "one rank": {},
     "outer sgd": {"outer": "sgd"},

@@ -64,25 +64,34 @@ def test_two_ranks_are_killed_at_once() -> None:
     recovered.check(recovered.run("two nodes", {1: middle, 3: middle}), wanted)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "layout"), [(3, {}), (4, {"tp": 2}), (4, {"pp": 2, "micro_batches": 2})], ids=str
+)
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
-def test_a_lost_replica_leaves_the_mean_of_local_steps(share: float) -> None:
-    """The others begin its round again, each with the state of its own optimizer."""
+def test_a_lost_replica_leaves_the_mean_of_local_steps(
+    ranks: int, layout: dict[str, Any], share: float
+) -> None:
+    """The others begin its round again, each with the state of its own optimizer; a replica that
+    has lost one of its ranks is lost."""
     options = {
         **recovered.COMMON,
         **recovered.RING,
         "sync": "local",
         "every": 3,
         "optimizer": "adam",
+        **layout,
     }
 
     def run(killed: dict[int, int]) -> list[recovered.Left | None]:
-        return recovered.run_of(3, options, killed)
+        return recovered.run_of(ranks, options, killed)
 
     wanted, operations = recovered.counted(lambda: run({}))
     left = [rank for rank in run({1: int(share * operations[1])}) if rank is not None]
-    assert len(left) == 2
+    assert len(left) == ranks - 1
     for rank in left:
         assert (rank.last["event"], rank.last["steps"]) == ("done", wanted.last["steps"])
+        if rank.is_spare:
+            continue
         assert [step for step, _ in rank.told.steps] == [step for step, _ in wanted.told.steps]
         assert rank.recovered[0]["lost"] == [1]
         assert rank.last["parameters_sha256"] == left[0].last["parameters_sha256"]

@@ -24,7 +24,7 @@ from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.full_state import FullState, TensorSpec
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor
 from nnmpi.parallel.model.nearest import Held
-from nnmpi.parallel.model.snapshot import SavedRange, holder_of
+from nnmpi.parallel.model.snapshot import REPLICA, SavedRange, holder_of, replica_path
 
 
 def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
@@ -67,17 +67,30 @@ def of_optimizer(
     facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]
 ) -> FullState:
     """The optimizer state saved in a checkpoint, as entries with the names and arrays of
-    `Trainer.optimizer_state_dict`."""
+    `Trainer.optimizer_state_dict`: that of the first replica, where replicas have their own."""
     rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[TensorSpec]()
     for fact in facts:
         if fact.is_trained and fact.name == fact.first:
             first = ranges[fact.name][0]
             arrays = tuple((name, row[0:0].dtype) for name, row in first.sums.items())
-            *state, count = state_places([Place.of_whole(fact.name, first.shape)], [*first.sums])
+            of_replica = {path: name for path in ranges if (name := state_of(path, fact.name))}
+            names = [*first.sums, *of_replica.values()]
+            *state, count = state_places([Place.of_whole(fact.name, first.shape)], names)
+            rows.append((fact.name, arrays, ranges[fact.name]))
+            for path in of_replica:
+                values = ((VALUES, ranges[path][0].values[0:0].dtype),)
+                rows.append((path, values, ranges[path]))
+                arrays += values
             items += [TensorSpec(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
             items.append(TensorSpec(count, np.dtype(int), steps=first.steps))
-            rows.append((fact.name, arrays, ranges[fact.name]))
     return _entries(rows, items)
+
+
+def state_of(path: str, tensor: str) -> str:
+    """The name of the state array of a tensor that a path of the first replica stands for; "" if it
+    stands for none."""
+    name = path.removeprefix(f"{tensor}.").removesuffix(f"{REPLICA}0")
+    return name if path == replica_path(tensor, name, 0) else ""
 
 
 def _entries(

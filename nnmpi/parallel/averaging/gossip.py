@@ -2,8 +2,8 @@
 
     ring of 4   theta_r <- (theta_r + theta_{r-1} + theta_{r+1}) / 3
 
-Replicas differ all the time. At the end of a round their values are kept as state, and everybody
-shows the mean of all; the next round goes on from the values that were kept. Lian et al. 2017
+Replicas differ all the time. At the end of a round their values are kept as state, and all
+show the mean; the next round goes on from the values that were kept. Lian et al. 2017
 (D-PSGD).
 """
 
@@ -13,6 +13,7 @@ from nnmpi.optim.optimizer import ReplicaState
 from nnmpi.parallel.averaging.means import ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import wire_of
 
@@ -23,23 +24,27 @@ VALUES = "replica_values"
 class Gossiping:
     """Mixes the values of a replica with those of its neighbours after each step."""
 
-    def __init__(self, layout: Layout, spec: TrainSpec, optimizer: Optimizer) -> None:
+    def __init__(
+        self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
+    ) -> None:
         dp = layout.axis["dp"]
-        self._replica, self._optimizer = ReplicaValues(layout, spec, optimizer), optimizer
-        optimizer.add_state(VALUES)[...] = self._replica.values()
-        optimizer.of_replica = ReplicaState(dp.rank, optimizer.sums)
+        self._replica, self._optimizer = ReplicaValues(layout, spec, store, optimizer), optimizer
+        self._shown = self._replica.values()  # by all replicas, since the end of the last round
+        optimizer.add_state(VALUES)[...] = self._shown
+        optimizer.of_replica = ReplicaState(dp.rank, dp.size, optimizer.sums, (VALUES,))
         graph = GRAPHS[spec.arrangement.config.graph](dp.size)
         self._peers, self._weight = graph.exchanges(dp.rank), float(graph.weight)
-        self._wire = wire_of(dp, spec.task.on)
+        self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)
 
     def begin(self) -> None:
-        """Goes on from this replica's own values."""
-        self._replica.assign(self._optimizer.state[VALUES])
+        """Goes on from this replica's own values, with changes that a user has made to the mean."""
+        change = self._replica.values() - self._shown
+        self._replica.assign(self._optimizer.state[VALUES] + change)
 
     def after_step(self) -> None:
         """Takes the mean of this replica's values and those of its neighbours."""
         values = self._replica.values()
-        received = [values.copy() for _ in self._peers]
+        received = [self._on.xp.empty_like(values) for _ in self._peers]
         with waiting("sums"):
             works = [
                 self._wire.irecv(row, peers.source)
@@ -57,5 +62,5 @@ class Gossiping:
         with waiting("sums"):
             self._replica.average(mean)
             self._replica.average_buffers()
-        self._optimizer.state[VALUES][...] = values
+        self._optimizer.state[VALUES][...], self._shown = values, mean
         self._replica.assign(mean)

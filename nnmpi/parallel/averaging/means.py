@@ -4,11 +4,13 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import wire_of
 
@@ -20,13 +22,21 @@ class ReplicaValues:
     16-bit parameters take part with their masters.
     """
 
-    def __init__(self, layout: Layout, spec: TrainSpec, optimizer: Optimizer) -> None:
+    def __init__(
+        self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
+    ) -> None:
         self._comm, self._on, self._optimizer = layout.axis["dp"], spec.task.on, optimizer
         self._model, self._algorithm = spec.part.model, spec.arrangement.algorithm
+        self._store = store
 
     def values(self) -> Array:
-        """Returns a copy of the values."""
-        return self._on.xp.concatenate([x.values for _, x in self._optimizer.values()])
+        """Returns a copy of the values; masters take over 16-bit values that a user has changed."""
+        rows = list[Array]()
+        for _, x in self._optimizer.values():
+            if x.mixed.values is not None:
+                merge_loop(x.values, x.mixed.values)
+            rows.append(x.values)
+        return self._on.xp.concatenate(rows)
 
     def average(self, row: Array) -> None:
         """Replaces a flat array by its mean over the replicas."""
@@ -44,6 +54,7 @@ class ReplicaValues:
             x.values[...] = row[span]
             if x.mixed.values is not None:
                 x.mixed.values[...] = x.values
+        self._store.settle()  # ranks along cp may share the values, and each writes a part
 
 
 def average_buffers(comm: Comm, model: Module) -> None:

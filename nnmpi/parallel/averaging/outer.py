@@ -14,6 +14,7 @@ from nnmpi.optim.optimizer import ReplicaState
 from nnmpi.parallel.averaging.means import ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 
 MOMENTUM = "outer_momentum"
@@ -23,12 +24,15 @@ MOMENTUM = "outer_momentum"
 class OuterOptimizer:
     """Applies the mean change of all replicas to the values that they began a round with."""
 
-    def __init__(self, layout: Layout, spec: TrainSpec, optimizer: Optimizer) -> None:
+    def __init__(
+        self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
+    ) -> None:
         config = spec.arrangement.config
         self._lr, self._mu = config.outer_lr, config.outer_momentum
         self._has_momentum = config.outer == "nesterov" and self._mu > 0
-        self._replica, self._optimizer = ReplicaValues(layout, spec, optimizer), optimizer
-        optimizer.of_replica = ReplicaState(layout.axis["dp"].rank, optimizer.sums)
+        self._replica, self._optimizer = ReplicaValues(layout, spec, store, optimizer), optimizer
+        dp = layout.axis["dp"]
+        optimizer.of_replica = ReplicaState(dp.rank, dp.size, optimizer.sums)
         if self._has_momentum:
             optimizer.add_state(MOMENTUM)
 
@@ -46,7 +50,8 @@ class OuterOptimizer:
         with waiting("sums"):
             self._replica.average(g)
             self._replica.average_buffers()
-        # no message from here on: a rank that is lost leaves the others with equal values
+        # no message from here on. If a rank is lost above, all begin the round again (`LastRound`);
+        # a replica that has ended the round already is the newest version, and the others take it
         if self._has_momentum:
             m = self._optimizer.state[MOMENTUM]
             m *= self._mu

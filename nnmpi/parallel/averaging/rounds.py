@@ -3,28 +3,31 @@
     local, gossip   begin   after_step  after_step ...   meet
     round           ├────── H steps of the optimizer ───────┤
 
-A round is H steps; it also ends with an epoch. To the run a round is one step, so evaluations,
-checkpoints and other ranks see equal replicas. Each replica keeps the state of its own optimizer.
+A round ends at each multiple of H steps of the run, and with an epoch. To the run a round is one
+step, so evaluations, checkpoints and other ranks see equal replicas. Each replica keeps the state
+of its own optimizer.
 """
 
 from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
 from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 
-from nnmpi.data import Load
+from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
-from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.averaging.gossip import Gossiping
 from nnmpi.parallel.averaging.outer import OuterOptimizer
 from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
-from nnmpi.parallel.replicas.replicas import pipelined, replicas
+from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
 from nnmpi.parallel.step.executor import Executor, StepResult, StepState
 from nnmpi.parallel.step.last_round import LastRound
+from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import (
     Evaluation,
     ExecutorStrategy,
@@ -46,10 +49,10 @@ class Averaging(Protocol):
         """Follows each step of a round."""
 
     def meet(self) -> None:
-        """Ends a round: all replicas have equal values after it."""
+        """Ends a round: until the next one begins, all replicas show equal values."""
 
 
-AVERAGING: dict[str, Callable[[Layout, TrainSpec, Optimizer], Averaging]] = {
+AVERAGING: dict[str, Callable[[Layout, TrainSpec, LocalStore, Optimizer], Averaging]] = {
     "local": OuterOptimizer,
     "gossip": Gossiping,
 }
@@ -78,26 +81,26 @@ class Rounds:
         self, loads: Iterable[Load], start: StepState, batches: int
     ) -> Generator[StepResult, None, None]:
         """Yields a result for each round from `start` to the end of the epoch, or of the run."""
-        count = min(batches - start.batch, self._total() - start.step)
-        made, divisor, state = list[StepResult](), 0.0, start
-        for number, load in enumerate(islice(loads, count), 1):
-            if not made:
-                self._begin()
-            # the mean over the replicas of their gradients is the gradient of the batch
-            of_replica = load._replace(divisor=load.divisor / self._dp.size)
-            made.append(self._executor.run(of_replica, state, batches))
-            self._averaging.after_step()
-            divisor, state = divisor + load.divisor, made[-1].state
-            if state.step % self._every == 0 or number == count:
-                yield self._met(made, divisor)
-                made, divisor = [], 0.0
+        count, n = min(batches - start.batch, self._total() - start.step), self._dp.size
+        # the mean over the replicas of their gradients is the gradient of the batch
+        parts = (load._replace(divisor=load.divisor / n) for load in islice(loads, count))
+        made = list[StepResult]()
+        with closing(self._executor.steps(parts, start, batches)) as steps:
+            for number in range(1, count + 1):
+                if not made:
+                    self._begin()
+                made.append(next(steps))
+                self._averaging.after_step()
+                if made[-1].state.step % self._every == 0 or number == count:
+                    yield self._met(made)
+                    made = []
 
     def _begin(self) -> None:
         if self.last is not None:
             self.last.begin()
         self._averaging.begin()
 
-    def _met(self, made: list[StepResult], divisor: float) -> StepResult:
+    def _met(self, made: list[StepResult]) -> StepResult:
         """Ends a round; returns the sums over its steps and all replicas."""
         last, loss = made[-1], sum(result.loss for result in made)
         row = np.array([loss, last.request, sum(not result.updated for result in made)])
@@ -108,6 +111,7 @@ class Rounds:
             self.last.end(last.state.step)
         loss, request, skipped = row.tolist()
         samples = sum(result.samples for result in made)
+        divisor = self._dp.size * sum(result.divisor for result in made)
         return StepResult(last.state, samples, divisor, loss, request, not skipped)
 
 
@@ -129,11 +133,27 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
     return RankStep(parts.store, optimizer, run)
 
 
-def averaging_facts(config: Config) -> dict[str, Any]:
+FACTS = {"local": ("every", "outer", "outer_lr", "outer_momentum"), "gossip": ("every", "graph")}
+"""The options that describe the exchanges of replicas, by --sync."""
+
+
+def averaging_facts(a: Arrangement) -> dict[str, Any]:
     """Returns the fields of the start event that describe what replicas exchange."""
-    if config.sync == "gossip":
-        return {"graph": config.graph}
-    return {"outer": config.outer, "outer_lr": config.outer_lr}
+    return {name: getattr(a.config, name) for name in FACTS[a.config.sync]} | {
+        "allreduce": a.algorithm
+    }
+
+
+def check_of(layout: Layout, spec: TrainSpec) -> Callable[[Loader], None]:
+    """Returns the check that no replica has a micro-batch of one sample where a layer needs more:
+    a replica has batch statistics of its own."""
+    n, micro = layout.axis["dp"].size, spec.arrangement.config.micro_batches
+    cuts = [BatchSplit(micro, n, r) for r in range(n)]
+    into = f"{n} x {micro} parts (replicas x micro-batches)"
+    remedy = "fewer replicas, another --batch-size or --sync bsp"
+    return lambda loader: check_parts(
+        spec.task.model, loader, spec.control.steps(), cuts, into, remedy
+    )
 
 
 def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Rounds, Executor]:
@@ -143,12 +163,12 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
     if config.pp == 1:  # replicas are equal after a round, so they share the test samples
         cut = BatchSplit(1, dp.size, dp.rank)
         parts = parts._replace(evaluation=Evaluation(cut, layout.all, layout.counts_loss))
-    facts = {"every": config.every, **averaging_facts(config)}
-    parts = parts._replace(describe={**parts.describe, **facts})
+    facts = averaging_facts(spec.arrangement) if dp.size > 1 else {}
+    parts = parts._replace(describe={**parts.describe, **facts}, check=check_of(layout, spec))
     optimizer = spec.optimizer(parts.store.parameters)
     apply = update_of(parts.store, optimizer, layout, spec).apply
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     executor = executor_of(layout, spec, sync, apply, stats)
-    averaging = AVERAGING[config.sync](layout, spec, optimizer)
+    averaging = AVERAGING[config.sync](layout, spec, parts.store, optimizer)
     last = LastRound(optimizer, spec.part.model) if layout.all.fault_tolerant else None
     return parts, optimizer, Rounds(executor, averaging, layout, spec, last), executor

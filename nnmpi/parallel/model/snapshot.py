@@ -7,9 +7,11 @@
 `nearest.py` plans who sends what to whom, and `moving.py` sends it.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import prod
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -22,7 +24,6 @@ from nnmpi.nn.place import Part, Place, Range
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
-from nnmpi.optim.optimizer import ReplicaState
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import Write, carry_out
@@ -174,10 +175,10 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
         state = {name: backend.to_host(row) for name, row in rows.items()}
         where, steps = (p.memory_axes, lo, hi), optimizer.steps[j]
         if optimizer.of_replica is not None:  # as tensors of this replica alone
-            replica, names = optimizer.of_replica
-            for name in names:
-                of_replica = place._replace(path=replica_path(place.path, name, replica))
-                yield SavedRange(*of_replica, *where, 0, state.pop(name), {})
+            for name in optimizer.of_replica.names:
+                path = replica_path(place.path, name, optimizer.of_replica.replica)
+                of_replica = place._replace(path=path)
+                yield SavedRange(*of_replica, *where, steps, state.pop(name), {})
         yield SavedRange(*place, *where, steps, values, state)
 
 
@@ -250,16 +251,22 @@ class Restored:
             plan = self._plan([arrays] * len(self._tensors), have, need)
             carry_out(plan, self._comm, self._read, write)
         for name in (name for name in optimizer.sums if name not in saved_names):
-            self._load_of_replica(name, optimizer.of_replica, need, write)
+            self._load_of_replica(name, optimizer, local, need, write)
 
     def _load_of_replica(
-        self, name: str, mine: ReplicaState | None, need: Sequence[Range], write: Write
+        self,
+        name: str,
+        optimizer: Optimizer,
+        local: Mapping[str, int],
+        need: Sequence[Range],
+        write: Write,
     ) -> None:
         """Loads a state array that each replica has with other values: from the replica of the same
-        number or, if there were fewer, from another one. Every rank calls it."""
-        ends = (held.tensor.rpartition(f".{name}{REPLICA}") for (_, held), *_ in self._have)
-        replicas = sorted({int(number) for _, sign, number in ends if sign})
-        if not replicas:
+        number or, if there were fewer, from another one; nothing if the snapshot has none. Every
+        rank calls it."""
+        replicas, mine = self._replicas_with(name), optimizer.of_replica
+        of_no_use = mine is not None and name in mine.bound and len(replicas) != mine.replicas
+        if not replicas or of_no_use:
             return
         number = replicas[(mine.replica if mine else 0) % len(replicas)]
         sources = {replica_path(path, name, number): path for path in self._tensors}
@@ -275,8 +282,24 @@ class Restored:
         def renamed(held: Range, _: str, values: np.ndarray) -> None:
             write(held._replace(tensor=sources[held.tensor]), name, values)
 
+        for (_, held), count, _ in self._have:  # steps that were skipped differ between replicas
+            if (j := local.get(sources.get(held.tensor, ""))) is not None:
+                optimizer.steps[j] = count
+
         plan = self._plan_of(tensors, [key for key, *_ in self._have], needs)
         carry_out(plan, self._comm, self._read, renamed)
+
+    def _replicas_with(self, name: str) -> list[int]:
+        """The numbers of the replicas of which the snapshot has all of a state array; of others,
+        ranks were lost."""
+        parts = defaultdict[int, set[Range]](set)
+        for (_, held), *_ in self._have:
+            path, sign, number = held.tensor.rpartition(f".{name}{REPLICA}")
+            if sign:
+                parts[int(number)].add(held._replace(tensor=path))
+        most = {held.tensor for ranges in parts.values() for held in ranges}
+        needed = sum(prod(self._tensors[path][0].shape) for path in most)
+        return sorted(k for k, ranges in parts.items() if sum(r.size for r in ranges) >= needed)
 
     def _read(self, holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
         return self._owned[holder, have].array(name)[lo - have.lo : hi - have.lo]

@@ -9,6 +9,7 @@ import numpy as np
 
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
+from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.collectives.step import Collective
 from nnmpi.data.loader import Batch, Load
 from nnmpi.nn.parameter import Parameter
@@ -167,8 +168,9 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
         windows -= values + gradients
     optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
     slots = store.slot_bytes() + paper_rank.state.wide_terms
-    if a.config.sync in AVERAGED:  # copies of the values that are sent or received
-        slots += 2 * (masters or values)
+    if a.config.sync in AVERAGED:  # copies of the values: sent, received, or shown
+        graph = GRAPHS[a.config.graph](a.mesh.axes["dp"]) if a.config.sync == "gossip" else None
+        slots += (2 if graph is None else 2 + len(graph.offsets)) * (masters or values)
     return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)
 
 

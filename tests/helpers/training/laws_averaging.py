@@ -139,6 +139,45 @@ def gossip_on_the_complete_graph_equals_one_rank(comm: Comm) -> None:
         assert distance(trained(comm, options), whole) < BOUND, layout
 
 
+def replicas_cut_along_cp_equal_whole_ones(comm: Comm) -> None:
+    """Ranks along cp may share their values in memory, of which each writes a part."""
+    if comm.size % 2:
+        return
+    options = {
+        "model": "gpt:1x2x16", "data": "text", "context": 8, "batch_size": 8, "steps": 4,
+        "dtype": "float64", "lr_schedule": "constant", "optimizer": "sgd", "every": 2,
+    }  # fmt: skip
+    half = comm.split(int(comm.rank >= comm.size // 2))
+    assert half is not None
+    for sync, allreduce in product(("local", "gossip"), ("shared", "ring")):
+        one = {**options, "sync": sync, "allreduce": allreduce}
+        with Trainer(Config(**one), comm=half) as trainer:
+            trainer.fit(NullReport())
+            whole = contents(trainer)
+        with Trainer(Config(**one, cp=2), comm=comm) as trainer:
+            trainer.fit(NullReport())
+            assert distance(contents(trainer), whole) < BOUND, (sync, allreduce)
+    half.free()
+
+
+def what_a_user_sets_between_rounds_is_kept(comm: Comm) -> None:
+    class Halves:
+        def on_epoch(self, trainer: Trainer, event: object) -> None:
+            for p in trainer.model.parameters():
+                p.data[...] *= 0.5
+
+    for sync, dtype in product(("local", "gossip"), ("float32", "bfloat16")):
+        options = {**COMMON, "sync": sync, "every": 2, "dtype": dtype, "lr": 1e-12}
+        sizes = []
+        for callbacks in ([], [Halves()]):
+            with Trainer(
+                Config(**options), data=digits(), comm=comm, callbacks=callbacks
+            ) as trainer:
+                trainer.fit(NullReport())
+                sizes.append(sum(float(abs(x).sum()) for x in contents(trainer).values()))
+        assert abs(sizes[1] / sizes[0] - 0.25) < 1e-2, (sync, dtype)
+
+
 def a_run_sends_what_is_said(comm: Comm) -> None:
     ways = [LOCAL, *({**GOSSIP, "graph": graph} for graph in GRAPHS)]
     for way, layout in product(ways, layouts(comm.size)):
