@@ -17,20 +17,36 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from time import process_time
 from typing import Any
 
 import numpy as np
 from lib import published
-from lib.published import Row, Table, price
+from lib.published import Published, Row, Table, price
 
 from nnmpi.planning.described.description import Description
 
 MOST = {"products_share": 1.0, "memory_share": 1.0, "far_share": 1.0}
 AS_IS = "as it is"
-OFF = 0.05
-"""An error of a row from which on it counts less and less: some steps take 20% longer than their
-neighbours."""
-PULL = 1.0  # of a number to the sheet: a factor of e costs as much as a row that is 6.5% off
+OFF = 0.05  # an error of a row from which on it counts by its size, not by its square
+PULL = 0.1  # of a number to the sheet: a factor of e costs as much as a row that is 10% off
+
+
+def priced(steps: Sequence[Published], table: Table) -> list[Row]:
+    """The rows of a table, arranged; prints what it takes to arrange and price one: seconds of a
+    processor, for the first one of a model with its tracing, and the peak memory of this process.
+    """
+    rows, seconds = list[Row](), list[float]()
+    for step in steps:
+        begin = process_time()
+        rows.append(published.on_a_machine(step, table))
+        price(rows[-1], table.sheet)
+        seconds.append(process_time() - begin)
+    peak = getrusage(RUSAGE_SELF).ru_maxrss / 1e3
+    longest = f"at most {max(seconds):.2f} s, {peak:.0f} MB"
+    print(f"{table.name}: a price takes {np.median(seconds):.2f} s (median), {longest}")
+    return rows
 
 
 # ---- the fit
@@ -40,7 +56,7 @@ def fitted(
     rows: Sequence[Row], sheet: Description, names: Sequence[str], rounds: int = 8
 ) -> Description:
     """The description whose prices are nearest to these rows: Levenberg-Marquardt on logarithms,
-    for errors with the tails of Cauchy's law, and a pull to the sheet."""
+    with errors that count by their size if they are large, and a weak pull to the sheet."""
     start = np.log([getattr(sheet, name) for name in names])
     most = np.log([MOST.get(name, 1.0) for name in names])
 
@@ -49,26 +65,26 @@ def fitted(
 
     def errors(x: np.ndarray) -> np.ndarray:
         by = described(x)
-        return np.log([price(row, by).seconds / row.published.seconds for row in rows]) / OFF
+        ratios = [price(row, by).seconds / row.published.seconds for row in rows]
+        return np.array([*np.log(ratios), *(PULL * (x - start))]) / OFF
 
-    def cost(x: np.ndarray, e: np.ndarray) -> float:
-        return float(np.sum(np.log1p(e**2)) + PULL * np.sum((x - start) ** 2))
+    def cost(e: np.ndarray) -> float:
+        return float(np.sum(np.sqrt(1 + e**2)))
 
     x, e, damping = start, errors(start), 1e-2
     for _ in range(rounds):
         columns = [(errors(x + 0.02 * np.eye(len(x))[k]) - e) / 0.02 for k in range(len(x))]
-        J, weight, best = np.transpose(columns), 1 / (1 + e**2), cost(x, e)
-        A = J.T @ (weight[:, None] * J) + PULL * np.eye(len(x))
-        g = J.T @ (weight * e) + PULL * (x - start)
+        J, weight, best = np.transpose(columns), 1 / np.sqrt(1 + e**2), cost(e)
+        A, g = J.T @ (weight[:, None] * J), J.T @ (weight * e)
         for _ in range(4):
             step = np.linalg.solve(A + damping * np.diag(np.diag(A)), -g)
             tried = np.minimum(x + np.clip(step, -1, 1), most)
             e_tried = errors(tried)
-            if cost(tried, e_tried) < cost(x, e):
+            if cost(e_tried) < cost(e):
                 x, e, damping = tried, e_tried, damping / 5
                 break
             damping *= 10
-        if cost(x, e) > best - 1e-3:
+        if cost(e) > best - 1e-3:
             break
     return described(x)
 
@@ -128,6 +144,8 @@ def records_of(table: Table, rows: Sequence[Row], draws: int) -> list[dict[str, 
             [row.published.seconds, float(f"{s:.5g}"), int(k in drawn)]
             for k, (row, s) in enumerate(zip(rows, seconds, strict=True))
         ]
+        if case not in (AS_IS, 0):
+            points = []  # which are not drawn
         records.append({"benchmark": "machines", "case": table.name, "title": table.title,
                         "seed": case, **figures, **numbers, "points": points})  # fmt: skip
     return records
@@ -144,11 +162,14 @@ def plot(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     for axes, seed, title in zip(both, (AS_IS, 0), ("as described", "fitted"), strict=True):
         axes.fill_between(ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color="0.88",
                           label="within 10%")  # fmt: skip
-        of_seed = [r for r in records if r["seed"] == seed]
-        for record, marker in zip(of_seed, "..osD^vP", strict=False):
-            points = np.array([p[:2] for p in record["points"] if not p[2]]).T
-            size = 3 if marker == "." else 5
-            axes.plot(*points, marker, ms=size, mfc="none", label=record["title"])
+        for k, name in enumerate(dict.fromkeys(r["title"] for r in records)):
+            of_title = [r for r in records if (r["title"], r["seed"]) == (name, seed)]
+            points = [p[:2] for r in of_title for p in r["points"] if not p[2]]
+            marker = "..osD^vP"[k]
+            style = {"ms": 3 if marker == "." else 5, "mfc": "none", "color": f"C{k}"}
+            axes.plot(
+                *zip(*points, strict=True) if points else ([], []), marker, label=name, **style
+            )
         axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title=title)
         axes.set(xlabel="seconds of a step, published")
     both[0].set(ylabel="seconds of a step, predicted")
@@ -172,10 +193,10 @@ def main() -> None:
         steps = table.steps
         if options.limit and options.limit < len(steps):
             steps = random.Random(1).sample(steps, options.limit)
-        rows = [published.on_a_machine(step, table) for step in steps]
+        rows = priced(steps, table)
         records += records_of(table, rows, options.draws)
     if options.json:
-        options.json.write_text(json.dumps(records, default=float))
+        options.json.write_text(json.dumps(records, default=float) + "\n")
     if options.plot:
         plot(options.plot, records)
 

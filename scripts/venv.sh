@@ -76,11 +76,15 @@ _make_venv() {
     echo "$key $extras" >"$stamp"
 }
 
-# Builds the kernels in place, with packages of their own in .venv/build.
+# Builds the kernels in place, with packages of their own in .venv/build, which it removes.
 _build_kernels() {
-    .venv/bin/python -m pip install --disable-pip-version-check --no-input --upgrade \
-        --target .venv/build "setuptools>=77" "numpy>=2.0" &&
-        PYTHONPATH=.venv/build .venv/bin/python setup.py build_ext --inplace --build-temp .venv/build/temp
+    local build=.venv/build
+    rm -rf "$build"
+    .venv/bin/python -m pip install --disable-pip-version-check --no-input \
+        --target "$build" "setuptools>=77" "numpy>=2.0" &&
+        PYTHONPATH="$build" .venv/bin/python setup.py build_ext --inplace \
+            --build-lib "$build/lib" --build-temp "$build/temp"
+    rm -rf "$build"
 }
 
 # Two checksums, "path-requirements"; cksum is the only such tool on every system.
