@@ -17,11 +17,13 @@ import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
+from time import process_time
 from typing import Any
 
 import numpy as np
 from lib import published
-from lib.published import Row, Table, price
+from lib.published import Published, Row, Table, price
 
 from nnmpi.planning.described.description import Description
 
@@ -29,6 +31,22 @@ MOST = {"products_share": 1.0, "memory_share": 1.0, "far_share": 1.0}
 AS_IS = "as it is"
 OFF = 0.05  # an error of a row from which on it counts by its size, not by its square
 PULL = 0.1  # of a number to the sheet: a factor of e costs as much as a row that is 10% off
+
+
+def priced(steps: Sequence[Published], table: Table) -> list[Row]:
+    """The rows of a table, arranged; prints what it takes to arrange and price one: seconds of a
+    processor, for the first one of a model with its tracing, and the peak memory of this process.
+    """
+    rows, seconds = list[Row](), list[float]()
+    for step in steps:
+        begin = process_time()
+        rows.append(published.on_a_machine(step, table))
+        price(rows[-1], table.sheet)
+        seconds.append(process_time() - begin)
+    peak = getrusage(RUSAGE_SELF).ru_maxrss / 1e3
+    longest = f"at most {max(seconds):.2f} s, {peak:.0f} MB"
+    print(f"{table.name}: a price takes {np.median(seconds):.2f} s (median), {longest}")
+    return rows
 
 
 # ---- the fit
@@ -175,7 +193,7 @@ def main() -> None:
         steps = table.steps
         if options.limit and options.limit < len(steps):
             steps = random.Random(1).sample(steps, options.limit)
-        rows = [published.on_a_machine(step, table) for step in steps]
+        rows = priced(steps, table)
         records += records_of(table, rows, options.draws)
     if options.json:
         options.json.write_text(json.dumps(records, default=float) + "\n")

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
@@ -116,6 +117,7 @@ def step_time(a: Arrangement, costs: CostModel) -> StepTime:
     return step_model(a, costs).time
 
 
+@gc_paused()
 def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     """The predicted time of a step over one batch of the config, with what it was computed from."""
     times, on_paper = costs.exchanges, a.mesh.group(a.mesh.size - 1, "pp")

@@ -81,8 +81,9 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
             halves = has_gradient and _has_halves(a)
             record = partial(_cached_passes, cut, rank, samples, halves)
             return repeated.joined_sections(parts, record, has_gradient)
-        whole = Section(stage, repr(a.division.stages[stage].nodes), ())
-        return _cached_passes(a, rank, samples, _has_halves(a), whole)[0]
+        whole = repeated.whole(a, stage)
+        passes, variables = _cached_passes(a, rank, samples, _has_halves(a), whole)
+        return repeated.with_variables(passes, variables, whole.variables)
     finally:
         recording.reset(token)
 

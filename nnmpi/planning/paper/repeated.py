@@ -8,7 +8,7 @@ bytes that it keeps: a tensor between two sections is kept if one of them reads 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ class Section(NamedTuple):
     each with its own variables in this order."""
 
     number: int
-    signature: str
+    signature: Hashable
     variables: Sequence[int]
 
 
@@ -73,6 +73,16 @@ def sections(a: Arrangement, stage: int) -> list[Section]:
         if len(sections_of_stage) > 2 * distinct and not a.sharding.branches.variables
         else []
     )
+
+
+def whole(a: Arrangement, stage: int) -> Section:
+    """A stage as one section; stages of equal sections with the same variables in common are
+    equal."""
+    parts = all_sections(a, stage)
+    variables = [*dict.fromkeys(v for part in parts for v in part.variables)]
+    places = {v: i for i, v in enumerate(variables)}
+    rows = ((part.signature, tuple(map(places.get, part.variables))) for part in parts)
+    return Section(stage, tuple(rows), variables)
 
 
 def _cached_section(a: Arrangement, number: int) -> Section:
@@ -141,8 +151,7 @@ def joined_sections(
     """
     events = list[PassEvents]()
     for i, section in enumerate(parts):
-        of, variables = record(section)
-        events.append(_with_variables(of, dict(zip(variables, section.variables, strict=True)), i))
+        events.append(with_variables(*record(section), section.variables, i))
     forward = _joined(of.forward for of in events)
     backward = _joined(of.backward for of in reversed(events))
     nbytes = _bytes([of.nbytes for of in events], has_gradient)
@@ -154,12 +163,15 @@ def joined_sections(
     return PassEvents(outputs, nbytes, forward, backward, inputs, weights)
 
 
-def _with_variables(of: PassEvents, variables: Mapping[int, int], place: int) -> PassEvents:
+def with_variables(
+    of: PassEvents, recorded: Sequence[int], variables: Sequence[int], place: int = 0
+) -> PassEvents:
     """The passes of a recorded section as another, equal section makes them: with its variables,
     and tape nodes numbered by its place."""
+    twins = dict(zip(recorded, variables, strict=True))
 
     def renumbered(events: Events) -> Events:
-        return Events(events.exchanges, [*_renumbered(events, variables, place)])
+        return Events(events.exchanges, [*_renumbered(events, twins, place)])
 
     return of._replace(
         forward=renumbered(of.forward),
