@@ -163,6 +163,11 @@ class Recomputed(Module):
     def forward(self, *args: Any, **named: Any) -> Any:
         return checkpoint(super().forward, *args, **named)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Returns how to copy or pickle the module: as one of the class that it had before."""
+        made: Any = super().__reduce_ex__(protocol)
+        return object.__new__, (type(self).__mro__[2],), *made[2:]
+
 
 def as_recomputed(module: Module) -> None:
     """Makes a module run forward again in its backward pass."""

@@ -38,7 +38,6 @@ def install() -> None:
     if "cupy" in sys.modules:
         raise RuntimeError("the emulator comes too late: CuPy is imported already")
     os.environ["CUPY_COMPILE_WITH_PTX"] = "1"
-    os.environ["CUPY_NVRTC_USE_PCH"] = "1"  # else CuPy's headers take half of NVRTC's time
     # not the headers of another CUDA in /usr/local
     os.environ["CUDA_PATH"] = str(Path(str(build.cuda_headers())).parent)
     os.environ.setdefault("CUPY_CACHE_DIR", str(build.CACHE / "cupy"))

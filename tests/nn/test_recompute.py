@@ -1,5 +1,7 @@
 """Functions and modules that run again in their backward pass: the same bits, with less memory."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ from nnmpi import Config, nn
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.meta import owner
 from nnmpi.nn.graph import Graph
-from nnmpi.nn.recompute import recomputed_paths, recomputed_with
+from nnmpi.nn.recompute import Recomputed, as_recomputed, recomputed_paths, recomputed_with
 from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.utils.checkpoint import checkpoint
@@ -109,6 +111,15 @@ def test_a_graph_may_be_kept_or_is_used_up() -> None:
     np.testing.assert_allclose(model.twice.grad, 2 * first, rtol=1e-12)
     with pytest.raises(RuntimeError, match="used up"):
         y.backward()
+
+
+def test_copies_and_pickles_keep_their_activations() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh())
+    as_recomputed(model)
+    assert isinstance(model, Recomputed)
+    for other in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+        assert type(other) is nn.Sequential
+        np.testing.assert_array_equal(other[0].weight.data, model[0].weight.data)
 
 
 def test_without_gradients_a_function_runs_once() -> None:
