@@ -116,8 +116,13 @@ class LowerBounds:
             )
             within = (count + (candidate.zero == 3)) * half if candidate.zero > 1 else 0.0
             behind = 0 if candidate.zero > 1 else 1 if candidate.zero else 2
-            exposed.append(behind * last_bucket)
-            ends += [end, max(busy, within) + max(behind * half - last, exposed[-1])]
+            # no pass hides the last scatter, nor the first gather of ZeRO 3
+            alone = (candidate.zero > 1) * (candidate.zero - 1) * last_bucket
+            exposed.append(behind * last_bucket + alone)
+            ends += [
+                end,
+                max(busy + alone, within) + max(behind * half - last, behind * last_bucket),
+            ]
             gathers.append(half if candidate.zero in (1, 2) else 0.0)
         return max(*ends, least + min(exposed)) + max(gathers)
 
