@@ -13,12 +13,13 @@ other      batches, losses, Python; a rank along pp takes as large a share of th
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, zip_longest
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
+from nnmpi.collectives.step import Collective
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
@@ -210,6 +211,28 @@ def _rank_step(
     return RankStep(ops(a, rank, micro), compute, by_phase, numbers)
 
 
+def _exposed_gathers(logged: Sequence[Exchange], busy: float, times: ExchangeTimes) -> float:
+    """The seconds of gathers and scatters of ZeRO 2 and 3 that passes of `busy` seconds do not
+    hide.
+
+    Of a bucket they run while the passes compute the layers of the bucket before it, whose share of
+    the passes is taken to be its share of the elements. Bucket 0 has none before it: nothing hides
+    its gather for the first layers, nor its scatter at the end.
+    """
+    scatters = [e for e in logged if e.operation is Collective.REDUCE_SCATTER]
+    gathers = [e for e in logged if e.operation is Collective.ALL_GATHER]
+    # scatters are logged from the last bucket down, gathers up from bucket 1, and then bucket 0
+    downwards = [*gathers[-2::-1], *gathers[-1:]]
+    buckets = [*zip_longest(scatters, downwards)]
+    numbers = [max(e.numbers for e in bucket if e) for bucket in buckets]
+    seconds = [times.total(filter(None, bucket)) for bucket in buckets]
+    bucket_0 = sum(times.seconds(e) / e.times for e in buckets[-1] if e)
+    behind = pairwise([*zip(seconds, numbers, strict=True)])
+    hidden_of = busy / sum(numbers)
+    exposed = sum(max(t - hidden_of * before, 0.0) for (t, _), (_, before) in behind)
+    return exposed + bucket_0 + max(seconds[-1] - bucket_0 - hidden_of * numbers[0], 0.0)
+
+
 def _exposed(
     step: RankStep,
     within: Mapping[tuple[int, Kind], float],
@@ -227,11 +250,7 @@ def _exposed(
     on_link = step.within_passes(times.between_nodes)
     if gathers and (hides or times.is_between_nodes(step.exchanges["gathers"][0])):
         inside = sum(map(times.between_nodes, step.exchanges["tensor"]))
-        # the last of each operation is bucket 0: no pass runs while it is gathered for the first
-        # layers, or while its gradients are scattered at the end
-        ends = {e.operation: times.seconds(e) / e.times for e in step.exchanges["gathers"]}
-        bucket_0 = sum(ends.values())
-        gathers = bucket_0 + max(gathers - bucket_0 - (busy - inside), 0.0)
+        gathers = _exposed_gathers(step.exchanges["gathers"], busy - inside, times)
     numbers, done = sum(sum_.numbers for sum_ in sums), 0
     last = sum(
         max(passes[Kind.B] + within[s, Kind.B] - on_link[s, Kind.B], 0.0)
