@@ -3,9 +3,9 @@
 In one job, so that both see the same machine: what `python -m nnmpi.measure` measures of the ranks
 and of a model, and steps of each layout, in rounds. A prediction knows no step of these layouts.
 Processors change their speed over minutes, by 25% on a shared host. So the machine is measured
-several times, between the rounds, and medians are compared: of the predictions and of the steps.
+several times, between the rounds, and the least prediction counts, as the fastest steps do.
 
-    seconds   of a step, the median over rounds; `noise` is by how much the same layout differs,
+    seconds   of a step, a low quantile over rounds; `noise` is by how much the same layout differs,
               made a second time; `drift` by how much the largest prediction differs from the least
     memory    of the rank that has most: traced from before its model is made, without the samples,
               and shared windows
@@ -28,7 +28,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from itertools import islice
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,6 +87,7 @@ FOUR: dict[str, dict[str, Any]] = {
 }
 LAYOUTS = {1: ONE, 2: TWO, 4: FOUR}
 CHOSEN = "chosen"
+QUANTILE = 0.1
 WARM = 2
 MEASURED = 3  # times
 
@@ -151,7 +151,7 @@ def seconds_of(comm: Comm, s: Setting, a: argparse.Namespace) -> dict[tuple[str,
                 s.machines.append(measured(comm, s.config))
             for key, trainer in trainers.items():
                 times[key] += times_of(comm, trainer, a.steps)
-    return {key: statistics.median(found) for key, found in times.items()}
+    return {key: float(np.quantile(found, QUANTILE)) for key, found in times.items()}
 
 
 def predicted(machine: Machine, trainer: Trainer) -> StepTime:
@@ -209,27 +209,25 @@ def resources(comm: Comm, s: Setting, name: str) -> Row:
 
 def rows_of(comm: Comm, s: Setting, a: argparse.Namespace) -> list[Row]:
     """A row a layout."""
-    medians, rows = seconds_of(comm, s, a), list[Row]()
-    best = min(seconds for (name, k), seconds in medians.items() if not k)
+    low, rows = seconds_of(comm, s, a), list[Row]()
+    best = min(seconds for (name, k), seconds in low.items() if not k)
     for name in s.layouts:
         with closing(s.trainer(comm, name)) as trainer:
-            times = sorted(
-                (predicted(machine, trainer) for machine in s.machines),
-                key=attrgetter("seconds"),
-            )
-        median, seconds = times[len(times) // 2], medians[name, 0]
+            found = [predicted(machine, trainer) for machine in s.machines]
+        least = min(found, key=lambda one: one.seconds)
+        seconds = low[name, 0]
         rows.append({
             "benchmark": "plan",
             "setting": a.setting or f"{comm.size} rank{'s' * (comm.size > 1)}",
             "case": f"{s.case} {name}",
             "ranks": comm.size,
             "seconds": seconds,
-            "predicted_seconds": median.seconds,
-            "error": median.seconds / seconds - 1,
-            "drift": times[-1].seconds / times[0].seconds - 1,
-            "noise": medians[name, 1] / seconds - 1,
+            "predicted_seconds": least.seconds,
+            "error": least.seconds / seconds - 1,
+            "drift": max(one.seconds for one in found) / least.seconds - 1,
+            "noise": low[name, 1] / seconds - 1,
             "against_best": seconds / best,
-            **median._asdict(),
+            **least._asdict(),
             **resources(comm, s, name),
         })  # fmt: skip
     return rows
