@@ -47,7 +47,8 @@ def _done(trainer: Training, result: StepResult, loss: float) -> None:
 def every(steps: int, trainer: Training, act: Callable[[], None]) -> StepHook:
     """A hook that acts each time the run has made so many more steps; a result may be of several
     steps."""
-    last = trainer.run.state.step
+    # if a loss interrupted the work after a step, that step is followed again
+    last = trainer.run.state.step - (trainer.run.last is not None)
 
     def follow(result: StepResult, loss: float) -> None:
         nonlocal last
