@@ -77,11 +77,11 @@ class Optimizer:
         param_groups    the parameters in groups with their options, which may be changed
         parameters      the parameters of all groups
         sums            the names of the state arrays of a parameter
-        of_replica      the state arrays that other replicas have with other values, if any
+        replica_state   the state arrays that other replicas have with other values, if any
     """
 
     lr = Option()
-    of_replica: ReplicaState | None = None
+    replica_state: ReplicaState | None = None
     takes_mixed = False
     """True if `_update` takes 16-bit gradients and `mixed`, with masters on the host.
 
@@ -180,7 +180,7 @@ class Optimizer:
         self._ranges_of = []
         return array
 
-    def values(self) -> Iterator[tuple[slice, Operands]]:
+    def operands(self) -> Iterator[tuple[slice, Operands]]:
         """Yields the operands of all elements that this rank updates, each with its slice of a
         state array."""
         for at, p in zip(self._flat_state.starts, self.parameters, strict=False):

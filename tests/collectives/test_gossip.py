@@ -10,8 +10,13 @@ import pytest
 from nnmpi.collectives.gossip import GRAPHS, Gossip, on_grid, prove
 from nnmpi.collectives.step import PlanError
 from nnmpi.comm import thread_ranks
+from nnmpi.options import config
 
 SIZES = [*range(1, 18), 24, 32, 36, 61]
+
+
+def test_the_names_of_the_command_are_those_of_the_table() -> None:
+    assert tuple(GRAPHS) == config.GRAPHS
 
 
 @pytest.mark.parametrize("name", GRAPHS)

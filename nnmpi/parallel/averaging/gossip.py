@@ -31,7 +31,7 @@ class Gossiping:
         self._replica, self._optimizer = ReplicaValues(layout, spec, store, optimizer), optimizer
         self._shown = self._replica.values()  # by all replicas, since the end of the last round
         optimizer.add_state(VALUES)[...] = self._shown
-        optimizer.of_replica = ReplicaState(dp.rank, dp.size, optimizer.sums, (VALUES,))
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums, (VALUES,))
         graph = GRAPHS[spec.arrangement.config.graph](dp.size)
         self._peers, self._weight = graph.exchanges(dp.rank), float(graph.weight)
         self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)

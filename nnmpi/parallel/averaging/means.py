@@ -32,7 +32,7 @@ class ReplicaValues:
     def values(self) -> Array:
         """Returns a copy of the values; masters take over 16-bit values that a user has changed."""
         rows = list[Array]()
-        for _, x in self._optimizer.values():
+        for _, x in self._optimizer.operands():
             if x.mixed.values is not None:
                 merge_loop(x.values, x.mixed.values)
             rows.append(x.values)
@@ -50,7 +50,7 @@ class ReplicaValues:
 
     def assign(self, row: Array) -> None:
         """Copies a flat array to the values, and rounds it to the 16-bit ones beside them."""
-        for span, x in self._optimizer.values():
+        for span, x in self._optimizer.operands():
             x.values[...] = row[span]
             if x.mixed.values is not None:
                 x.mixed.values[...] = x.values

@@ -32,7 +32,7 @@ class OuterOptimizer:
         self._has_momentum = config.outer == "nesterov" and self._mu > 0
         self._replica, self._optimizer = ReplicaValues(layout, spec, store, optimizer), optimizer
         dp = layout.axis["dp"]
-        optimizer.of_replica = ReplicaState(dp.rank, dp.size, optimizer.sums)
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums)
         if self._has_momentum:
             optimizer.add_state(MOMENTUM)
 

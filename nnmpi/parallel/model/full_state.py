@@ -117,8 +117,8 @@ class FullState:
         states.check_paths([p.place for p in parameters])
         local = {p.place.path: j for j, p in enumerate(optimizer.parameters)}
         indices = [j for p in parameters if (j := local.get(p.place.path)) is not None]
-        of_replica = optimizer.of_replica
-        if of_replica is not None and of_replica.replica:  # the state of the first one is gathered
+        replica = optimizer.replica_state
+        if replica is not None and replica.replica:  # the state of the first one is gathered
             indices = []
         steps = {held: optimizer.steps[j] for j in indices for held in optimizer.owned(j)}
         have, updates = list[Held](), dict[str, int]()

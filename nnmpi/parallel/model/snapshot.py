@@ -174,9 +174,9 @@ def _updated(place: Place, optimizer: Optimizer, j: int) -> Iterator[SavedRange]
         rows = {name: optimizer.numbers(name, j, lo, hi) for name in optimizer.sums}
         state = {name: backend.to_host(row) for name, row in rows.items()}
         where, steps = (p.memory_axes, lo, hi), optimizer.steps[j]
-        if optimizer.of_replica is not None:  # as tensors of this replica alone
-            for name in optimizer.of_replica.names:
-                path = replica_path(place.path, name, optimizer.of_replica.replica)
+        if optimizer.replica_state is not None:  # as tensors of this replica alone
+            for name in optimizer.replica_state.names:
+                path = replica_path(place.path, name, optimizer.replica_state.replica)
                 of_replica = place._replace(path=path)
                 yield SavedRange(*of_replica, *where, steps, state.pop(name), {})
         yield SavedRange(*place, *where, steps, values, state)
@@ -264,7 +264,7 @@ class Restored:
         """Loads a state array that each replica has with other values: from the replica of the same
         number or, if there were fewer, from another one; nothing if the snapshot has none. Every
         rank calls it."""
-        replicas, mine = self._replicas_with(name), optimizer.of_replica
+        replicas, mine = self._replicas_with(name), optimizer.replica_state
         of_no_use = mine is not None and name in mine.bound and len(replicas) != mine.replicas
         if not replicas or of_no_use:
             return

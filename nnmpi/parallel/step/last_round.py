@@ -35,7 +35,7 @@ class LastRound:
     def begin(self) -> None:
         """Copies everything that a round changes."""
         changed = [*self._optimizer.state.values(), *(b for _, b in self._model.named_buffers())]
-        for _, x in self._optimizer.values():
+        for _, x in self._optimizer.operands():
             changed += [x.values] if x.mixed.values is None else [x.values, x.mixed.values]
         self._before = [(array, array.copy()) for array in changed]
         self._steps = [*self._optimizer.steps]
