@@ -63,8 +63,8 @@ def wire_for(comm: Comm, array: Array) -> "Wire":
     return wire_of(comm, backend.of(array))
 
 
-class Transfers(tuple[Work, ...]):
-    """The Work objects of several pieces, as one Transfer."""
+class Transfers(tuple[Transfer, ...]):
+    """Several transfers as one, such as those of the pieces of an array."""
 
     @property
     def done(self) -> bool:

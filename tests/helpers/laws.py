@@ -36,6 +36,7 @@ from helpers.training import (
     laws_backup,
     laws_checkpoint_files,
     laws_checkpoints,
+    laws_compression,
     laws_generation,
     laws_goals,
     laws_gpt2,
@@ -141,6 +142,9 @@ TABLE = {
     "layers": Row(of(laws_layers), (3,), threads_all=(2,)),
     "averaging": Row(
         of(laws_averaging), (4,), threads_all=(1, 2, 3, 8), mpi=(4,), mpi_all=(2, 3, 8)
+    ),
+    "compression": Row(
+        of(laws_compression), (4,), threads_all=(1, 2, 3, 8), mpi=(4,), mpi_all=(2, 3, 8)
     ),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
     "recomputation": Row(

@@ -40,14 +40,16 @@ class StepLog(Recorder):
         """Logs an exchange over the ranks of an axis, in the operation that is being executed.
 
         Exchanges that are started along dp (sums of gradients, gathers of parameters) continue
-        beside passes, so they belong to no stage.
+        beside passes, so they belong to no stage. So do messages along dp within passes, which have
+        compressed gradients.
         """
         kind, stage, word = self._kind, self._stage, WORDS.get(axis, "moments")
+        started |= exchange.operation is Collective.MESSAGE and kind is not Kind.UPDATE
         if axis == "pp":
             kind = SENT.get(kind, kind)
         elif axis == "dp" and started:
             stage = NO_STAGE
-            if exchange.operation is Collective.ALL_GATHER:
+            if exchange.operation is Collective.ALL_GATHER and self._zero:
                 kind, word = Kind.F if self._zero == 3 else Kind.UPDATE, "parameters"
             else:
                 kind, word = Kind.B if self._zero > 1 else Kind.REDUCE, "gradients"

@@ -1,0 +1,5 @@
+"""Compression: arrays that are summed over ranks, sent in fewer bytes than they have.
+
+exchange.py   an exchange in several phases, as one Transfer
+blocks.py     sums of which both halves are sent as bfloat16 or int8
+"""

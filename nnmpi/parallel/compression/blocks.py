@@ -1,0 +1,128 @@
+"""Sums over ranks whose messages are packed block by block: as bfloat16, or as int8 with a scale.
+
+    rank 0   blocks ─ pack ─► [ 0 | 1 | 2 ] ──┐ parts r of all ranks       [ 0 | 1 | 2 ] ─ unpack
+    rank 1   blocks ─ pack ─► [ 0 | 1 | 2 ] ──┼─► rank r: unpack, add, ──► all-gather
+    rank 2   blocks ─ pack ─► [ 0 | 1 | 2 ] ──┘   pack the sum
+
+Each rank sends 2 (p - 1) / p of the packed bytes. Terms are added in the type of the array, in the
+order of ranks, and every rank unpacks the same bytes: so all have the same bits. A rounded sum is
+the same for any algorithm, which an all-reduce that rounds after each addition is not.
+"""
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays import dtypes
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels.precision import cast
+from nnmpi.collectives.compressed import BLOCK, WIDTHS
+from nnmpi.collectives.step import bounds
+from nnmpi.parallel.compression.exchange import Exchange, Phases
+from nnmpi.parallel.wire import Transfer, Transfers, Wire
+
+LEAST_SCALE = 1e-30
+"""A block of int8 with a smaller scale is zeros: the inverse of the scale would overflow."""
+
+
+class Packing(NamedTuple):
+    """A form in which blocks are sent.
+
+    pack     floats (..., BLOCK) to bytes (..., width)
+    unpack   these bytes to floats of a dtype
+    """
+
+    pack: Callable[[Array], Array]
+    unpack: Callable[[Array, Any], Array]
+
+
+def _pack_bfloat16(x: Array) -> Array:
+    return cast(x, dtypes.named("bfloat16")).view(np.uint8)
+
+
+def _unpack_bfloat16(packed: Array, dtype: Any) -> Array:
+    return cast(packed.view(dtypes.named("bfloat16")), dtype)
+
+
+def _pack_int8(x: Array) -> Array:
+    """Packs blocks as a float32 scale, the largest absolute value over 127, and multiples of it."""
+    xp = xp_of(x)
+    scales = (abs(x).max(axis=-1, keepdims=True) / 127).astype(np.float32)
+    packed = xp.empty((*x.shape[:-1], WIDTHS["int8"]), np.uint8)
+    with np.errstate(divide="ignore", invalid="ignore"):  # NaN stays in the scale
+        factors = xp.where(scales > LEAST_SCALE, 1 / scales.astype(x.dtype), 0)
+        packed[..., 4:] = xp.rint(x * factors).astype(np.int8).view(np.uint8)
+    packed[..., :4] = scales.view(np.uint8)
+    return packed
+
+
+def _unpack_int8(packed: Array, dtype: Any) -> Array:
+    xp = xp_of(packed)
+    scales = xp.ascontiguousarray(packed[..., :4]).view(np.float32)
+    return packed[..., 4:].view(np.int8) * scales.astype(dtype)
+
+
+PACKINGS: Mapping[str, Packing] = {
+    "bfloat16": Packing(_pack_bfloat16, _unpack_bfloat16),
+    "int8": Packing(_pack_int8, _unpack_int8),
+}
+"""The forms in which blocks are sent, by name."""
+
+
+def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
+    """Starts to replace a flat array by its mean over the ranks of `wire`, sent in a form of
+    PACKINGS; in the end all ranks have the same bits.
+
+    Until then the array must not be touched, and no other collective of the wire be started.
+    """
+
+    def mean() -> Phases:
+        total = yield from summed(row, wire, PACKINGS[form])
+        row[...] = total / wire.size
+        return row
+
+    return Exchange(mean(), alone=True)
+
+
+def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Phases:
+    """Returns the sum over the ranks of a flat array, sent as a packing; with `keeps`, leaves in
+    `row` what the packing has left out.
+
+    Each rank keeps the rounding of its own terms, and that of the sums in its part of the blocks.
+    """
+    xp, p, n = xp_of(row), wire.size, row.size
+    packed = packing.pack(_blocks(row))
+    ends = bounds(len(packed), p)
+    lo, hi = ends[wire.rank], ends[wire.rank + 1]
+    if keeps:
+        row -= packing.unpack(packed, row.dtype).reshape(-1)[:n]
+    terms = xp.empty((p, hi - lo, packed.shape[-1]), np.uint8)
+    terms[wire.rank] = packed[lo:hi]
+    yield _scattered(packed, terms, ends, wire)
+    total = packing.unpack(terms, row.dtype).sum(axis=0)
+    packed[lo:hi] = packing.pack(total)
+    if keeps:
+        part = row[lo * BLOCK : hi * BLOCK]
+        part += (total - packing.unpack(packed[lo:hi], row.dtype)).reshape(-1)[: part.size]
+    parts = [(b - a) * packed.shape[-1] for a, b in pairwise(ends)]
+    yield wire.start_all_gather(packed.reshape(-1), parts=parts)
+    return packing.unpack(packed, row.dtype).reshape(-1)[:n]
+
+
+def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:
+    """Starts to send each rank its part of the packed blocks, and to receive the terms of this
+    rank's part."""
+    others = [(wire.rank + d) % wire.size for d in range(1, wire.size)]
+    works = [wire.irecv(terms[r], r) for r in reversed(others) if terms[r].size]
+    works += [wire.isend(packed[ends[r] : ends[r + 1]], r) for r in others if ends[r] < ends[r + 1]]
+    return Transfers(works)
+
+
+def _blocks(row: Array) -> Array:
+    """Returns a flat array in rows of BLOCK elements, the last one filled up with zeros."""
+    n = -(-row.size // BLOCK)
+    if row.size < n * BLOCK:
+        row = xp_of(row).concatenate([row, xp_of(row).zeros(n * BLOCK - row.size, row.dtype)])
+    return row.reshape(n, BLOCK)

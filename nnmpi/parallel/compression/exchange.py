@@ -1,0 +1,57 @@
+"""Exchange: a computation that waits for transfers of its own between its phases, as one Transfer.
+
+Ranks must start the transfers of a Comm in one order. A poll comes at another time on each rank, so
+it may start the next phase only of an exchange that is alone on its Comm. Several exchanges start
+their first phases one after the other, and go on, in the same order, when they are waited for:
+
+    start 0   start 1   start 2   wait 0: its other phases   wait 1: its other phases   ...
+"""
+
+from collections.abc import Generator
+from typing import TypeAlias
+
+from nnmpi.arrays.backend import Array
+from nnmpi.parallel.wire import Transfer
+
+Phases: TypeAlias = Generator[Transfer, None, Array]
+"""Yields a transfer at the end of each phase, goes on when it is complete, and returns a result."""
+
+
+class Exchange:
+    """Phases in progress: a Transfer.
+
+    alone    True if no other exchange is under way on the Comm, so a poll may start the next phase
+    result   the result of the phases, once they are complete
+    """
+
+    def __init__(self, phases: Phases, alone: bool = False) -> None:
+        self._phases, self._alone = phases, alone
+        self._transfer: Transfer | None = None
+        self.done = False
+        self.result: Array = None
+        self._go_on()
+
+    def poll(self) -> bool:
+        """Progresses this rank's operations; returns True if the exchange is complete."""
+        while not self.done and self._current.poll():
+            if not self._alone:
+                return False
+            self._go_on()
+        return self.done
+
+    def wait(self) -> None:
+        """Returns when all phases are complete."""
+        while not self.done:
+            self._current.wait()
+            self._go_on()
+
+    @property
+    def _current(self) -> Transfer:
+        assert self._transfer is not None
+        return self._transfer
+
+    def _go_on(self) -> None:
+        try:
+            self._transfer = next(self._phases)
+        except StopIteration as end:
+            self.result, self.done = end.value, True
