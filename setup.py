@@ -18,6 +18,7 @@ from itertools import chain
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 NATIVE = "nnmpi/arrays/native"
 EXACT = ["-std=c11", "-O3", "-ffp-contract=off", "-g0", "-fno-math-errno", "-fno-trapping-math"]
@@ -105,4 +106,21 @@ class BuildKernels(build_ext):
             super().build_extension(ext)
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernels})
+class BuildCourse(build_py):
+    """Adds the course to the package as `nnmpi/assignments`: what students may have and what grades
+    them, without solutions and mutants. An editable installation uses `course/` itself."""
+
+    def run(self) -> None:
+        super().run()
+        kinds = ("classroom/*.py", "*/checks.py", "*/adapters.py", "*/README.md")
+        for file in chain.from_iterable(glob(f"course/{kind}") for kind in kinds):
+            if not self.editable_mode:
+                into = f"{self.build_lib}/nnmpi/assignments/{os.path.relpath(file, 'course')}"
+                self.mkpath(os.path.dirname(into))
+                self.copy_file(file, into)
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildKernels, "build_py": BuildCourse},
+)

@@ -22,6 +22,7 @@ COMMANDS = {
     "generate": Command("nnmpi.run.text.generate_command", "generate text with a saved model"),
     "tokenize": Command("nnmpi.tokenize.__main__", "write the tokens of a text to a file"),
     "checkpoint": Command("nnmpi.checkpoint", "list, verify and export checkpoints"),
+    "course": Command("nnmpi.course", "hand out assignments of a course, and grade them"),
     "doctor": Command("nnmpi.doctor", "check the installation"),
     "completion": Command("nnmpi.completion", "print the completion script of a shell"),
 }

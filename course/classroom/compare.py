@@ -1,0 +1,82 @@
+"""Comparisons that say which number is wrong first, and what kind of wrong it may be."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from classroom.check import Finding
+from nnmpi.comm import Comm
+
+FACTORS = (2, 3, 4, 8)
+"""Factors that a missing or a second division by a number of ranks leaves."""
+
+
+def shape_of(value: Any, shape: Sequence[int], label: str) -> str:
+    """The reason why a value is not an array of numbers of this shape; "" if it is."""
+    wanted = f"not an array of shape {tuple(shape)}"
+    if not isinstance(value, (np.ndarray, np.generic, float, int)):
+        return f"{label} is {type(value).__name__}, {wanted}"
+    if np.asarray(value).dtype.kind not in "fiu":
+        return f"{label} is an array of {np.asarray(value).dtype}, not of numbers"
+    if np.shape(value) != tuple(shape):
+        return f"{label} has shape {np.shape(value)}, {wanted}"
+    return ""
+
+
+def differs(
+    rank: int, got: Any, expected: Any, label: str, step: int = -1, rtol: float = 1e-10
+) -> Finding | None:
+    """A finding with the first wrong element, if the largest difference is more than `rtol` of the
+    largest number expected."""
+    wanted = np.asarray(expected)
+    if wrong := shape_of(got, wanted.shape, label):
+        return Finding(rank, wrong, step)
+    values = np.asarray(got)
+    limit = rtol * max(float(np.max(np.abs(wanted), initial=0)), 1e-300)
+    with np.errstate(invalid="ignore"):
+        bad = ~(np.abs(values - wanted) <= limit)  # so that NaN is bad
+    if not bad.any():
+        return None
+    at = np.unravel_index(int(np.argmax(bad)), wanted.shape)
+    place = f"[{', '.join(str(int(i)) for i in at)}]" if at else ""
+    text = f"{label}{place} is {values[at]:.6g}, expected {wanted[at]:.6g}"
+    of_all = f"; {int(bad.sum())} of {wanted.size} elements are wrong" if wanted.size > 1 else ""
+    return Finding(rank, text + _hint(values, wanted, limit) + of_all, step)
+
+
+def _hint(got: Any, expected: Any, limit: float) -> str:
+    """The simple mistake after which an array looks like this; "" if none is known."""
+    if not got.any():
+        return " (all of it is zero)"
+    if not np.isfinite(got).all():
+        return " (it has numbers that are not finite)"
+    for factor in FACTORS:
+        if np.all(np.abs(got - factor * expected) <= factor * limit):
+            return f" (all of it is {factor} times too large)"
+        if np.all(np.abs(factor * got - expected) <= factor * limit):
+            return f" (all of it is {factor} times too small)"
+    if np.all(np.abs(got + expected) <= limit):
+        return " (the sign is wrong)"
+    if got.ndim == 2 and got.shape[0] == got.shape[1] and np.allclose(got, expected.T):
+        return " (it is transposed)"
+    return ""
+
+
+def counted(rank: int, got: float, expected: float, label: str) -> Finding | None:
+    """A finding if a count (of messages, bytes, rounds) is not exactly as expected."""
+    if got == expected:
+        return None
+    return Finding(rank, f"{label}: {got:,g}, expected {expected:,g}")
+
+
+def first(*findings: Finding | None) -> Finding | None:
+    """The finding with the lowest step and rank; None if there is none."""
+    return min((f for f in findings if f is not None), key=lambda f: (f.step, f.rank), default=None)
+
+
+def any_rank(comm: Comm, finding: Finding | None) -> bool:
+    """True on all ranks if one of them has a finding, so that they end together; collective."""
+    count = np.array([float(finding is not None)])
+    comm.all_reduce(count, "ring")
+    return bool(count[0] > 0)

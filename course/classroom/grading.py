@@ -1,0 +1,118 @@
+"""Grades adapters: starts workers, waits for none longer than a deadline, and names faults."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+import nnmpi
+from classroom.check import COURSE, Check, Finding, checks_of
+from classroom.worker import Job, Row
+
+SILENCE = 20.0  # seconds without a result, beyond the deadline, until a worker is killed
+MANY_RANKS = {  # more of them than cores, which yield their core when they wait
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+
+
+class Result(NamedTuple):
+    """A check and the first fault that it has found; "" if it has found none."""
+
+    check: Check
+    fault: str
+
+    def row(self) -> dict[str, object]:
+        """The result by the names that Gradescope uses."""
+        name, points, kind, ranks, _ = self.check
+        passed = f"passed on {', '.join(map(str, ranks))} rank{'s' * (ranks != (1,))}"
+        score = 0 if self.fault else points
+        output = self.fault or passed
+        return {"name": name, "kind": kind, "score": score, "max_score": points, "output": output}
+
+
+class How(NamedTuple):
+    """How to run checks: all of them, or only some; ranks as threads, or started by a command.
+
+    only        the name of a check
+    ranks       a number of ranks
+    launcher    the command that starts ranks, up to their number, as "mpirun -n"
+    deadline    seconds for one check on one number of ranks
+    """
+
+    only: str = ""
+    ranks: int = 0
+    launcher: str = ""
+    deadline: float = 10.0
+
+
+def grade(assignment: str, adapters: Path, seed: int, how: How) -> list[Result]:
+    """The results of the checks of an assignment for a student's adapters.py."""
+    checks: tuple[Check, ...] = checks_of(assignment).CHECKS
+    chosen = [(i, c) for i, c in enumerate(checks) if how.only in ("", c.name)]
+    cases = [(i, n) for i, c in chosen for n in c.ranks if how.ranks in (0, n)]
+    sizes = sorted({n for _, n in cases}) if how.launcher else [0]
+    faults = dict[int, str]()
+    for size in sizes:
+        left = [case for case in cases if size in (0, case[1]) and case[0] not in faults]
+        while left:
+            with TemporaryDirectory() as folder:
+                results = str(Path(folder) / "results")
+                job = Job(assignment, str(adapters), seed, left, results, how.deadline, size > 0)
+                status = _work(job, Path(folder), f"{how.launcher} {size}" if size else "")
+                rows = [Row(*json.loads(x)) for x in Path(results).read_text().splitlines()]
+            left = blame(left, rows, status, faults)
+    return [Result(checks[i], faults.get(i, "")) for i in sorted({i for i, _ in cases})]
+
+
+def _work(job: Job, folder: Path, launcher: str) -> str:
+    """Runs a worker, and returns how it ended; kills it if it is silent for too long."""
+    request, results = folder / "job", Path(job.results)
+    request.write_text(json.dumps(job._asdict()))
+    results.touch()
+    command = [*shlex.split(launcher), sys.executable, "-P", "-m", "classroom.worker", str(request)]
+    env = {**(MANY_RANKS if launcher else {}), **os.environ}
+    path = str(COURSE), str(Path(nnmpi.__file__).parents[1]), env.get("PYTHONPATH")
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, env=env) as worker:
+        size, until = 0, time.monotonic() + job.deadline + SILENCE
+        while worker.poll() is None:
+            time.sleep(0.02)
+            if (grown := results.stat().st_size) > size:
+                size, until = grown, time.monotonic() + job.deadline + SILENCE
+            elif time.monotonic() > until:
+                worker.terminate()  # mpirun then ends its ranks
+                time.sleep(1.0)
+                worker.kill()
+                return f"no rank has reported for {job.deadline + SILENCE:g} s"
+        return f"the process of the ranks ended with status {worker.returncode}"
+
+
+def blame(
+    cases: list[tuple[int, int]], rows: list[Row], status: str, faults: dict[int, str]
+) -> list[tuple[int, int]]:
+    """Adds the fault of each check that failed, and returns the cases that remain to be run."""
+    left, blamed = list[tuple[int, int]](), len(faults)
+    for number, (check, size) in enumerate(cases):
+        of_case = [row for row in rows if row.case == number]
+        wrong = sorted((r.hangs, r.step, r.rank, r.text) for r in of_case if r.text)
+        if check in faults or (len(of_case) == size and not wrong):
+            continue
+        if not wrong:
+            left.append((check, size))
+            continue
+        hangs, step, rank, text = wrong[0]
+        texts = [] if hangs else [str(Finding(rank, text, step))]
+        if waiting := [f"rank {row.rank} {row.text}" for row in of_case if row.hangs]:
+            texts.append(f"hangs: {'; '.join(waiting)}")
+        fault = "; ".join(texts)
+        faults[check] = f"{size} rank{'s' * (size > 1)}: {fault}"
+    if left and len(faults) == blamed:
+        faults[left[0][0]] = f"{left[0][1]} ranks: {status}"
+    return [case for case in left if case[0] not in faults]

@@ -1,0 +1,166 @@
+"""The command `nnmpi course`: hands out assignments, and grades them.
+
+    nnmpi course new all-reduce DIR --student NAME    writes README.md, adapters.py, course.json
+    nnmpi course check DIR                            runs the checks, and prints points and faults
+
+Exit status of `check`: 0 for all points, else 1.
+"""
+
+import argparse
+import importlib
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from nnmpi.options import cli
+from nnmpi.options.quoting import shown
+from nnmpi.options.user_files import content, parsed, refusing_others
+
+PACKED = Path(__file__).parent / "assignments"
+COURSE = PACKED if PACKED.is_dir() else Path(__file__).parents[1] / "course"
+"""The folder of assignments and their grader: of an installation, or of a checkout."""
+
+HANDED_OUT, RECORD = ("README.md", "adapters.py"), "course.json"
+
+
+def parser() -> cli.Parser:
+    """The parser of the command line."""
+    p = cli.Parser("nnmpi.course", description="Hand out assignments, and grade them.")
+    commands = p.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    new_parser = commands.add_parser("new", help="write an assignment into a folder")
+    new_parser.add_argument("assignment", choices=assignments())
+    new_parser.add_argument("folder", metavar="DIR", type=Path)
+    check_parser = commands.add_parser("check", help="grade the adapters.py of a folder")
+    check_parser.add_argument("folder", metavar="DIR", type=Path)
+    for sub, run in ((new_parser, new), (check_parser, check)):
+        sub.set_defaults(run=run)
+        sub.add_argument(
+            "--student", metavar="NAME", help="whose numbers (default: the name of DIR)"
+        )
+    check_parser.add_argument(
+        "--only", metavar="CHECK", default="", help="run the check of this name"
+    )
+    check_parser.add_argument(
+        "--ranks", type=int, default=0, help="run on this number of ranks alone"
+    )
+    check_parser.add_argument(
+        "--mpi",
+        nargs="?",
+        const="mpirun -n",
+        default="",
+        metavar="COMMAND",
+        help="ranks are processes, started by a command (mpirun -n); without it they are threads",
+    )
+    check_parser.add_argument(
+        "--deadline", type=float, default=10.0, help="seconds a check may hang"
+    )
+    check_parser.add_argument("--json", action="store_true", help="print the results as JSON")
+    check_parser.add_argument(
+        "--gradescope", metavar="FILE", type=Path, help="write a results.json"
+    )
+    check_parser.add_argument(
+        "--autolab", action="store_true", help="print Autolab's line of scores last"
+    )
+    return p
+
+
+def assignments() -> list[str]:
+    """The names of all assignments."""
+    return sorted(path.parent.name for path in COURSE.glob("*/checks.py"))
+
+
+def new(given: argparse.Namespace) -> int:
+    """Writes the files of an assignment that students get, with the seed of the student."""
+    folder, student = given.folder, given.student or given.folder.resolve().name
+    for name in (*HANDED_OUT, RECORD):
+        if (folder / name).exists():
+            raise ValueError(f"{shown(str(folder))} has a {name} already: name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in HANDED_OUT:
+        shutil.copyfile(COURSE / given.assignment / name, folder / name)
+    facts = {"assignment": given.assignment, "student": student, "seed": seed_of(student)}
+    (folder / RECORD).write_text(json.dumps(facts) + "\n")
+    print(f"{folder}: read README.md, fill adapters.py, then run: nnmpi course check {folder}")
+    return 0
+
+
+def seed_of(student: str) -> int:
+    """The seed of a student's numbers."""
+    return crc32(student.encode())
+
+
+def check(given: argparse.Namespace) -> int:
+    """Grades a folder, and prints points and faults."""
+    assignment, student = _record(given.folder / RECORD)
+    adapters = (given.folder / "adapters.py").resolve()
+    if not adapters.is_file():
+        raise ValueError(f"there is no {shown(str(adapters))}: nnmpi course new makes one")
+    student, began = given.student or student, time.monotonic()
+    sys.path.insert(0, str(COURSE))
+    grading = importlib.import_module("classroom.grading")
+    how = grading.How(given.only, given.ranks, given.mpi, given.deadline)
+    results = grading.grade(assignment, adapters, seed_of(student), how)
+    if not results:
+        raise ValueError(
+            f"{assignment} has no check {shown(given.only)}: README.md has their names"
+        )
+    of_student = {"assignment": assignment, "student": student, "seed": seed_of(student)}
+    _report(given, of_student, [r.row() for r in results], time.monotonic() - began)
+    return int(any(r.fault for r in results))
+
+
+def _record(path: Path) -> tuple[str, str]:
+    """The assignment and the student of a folder."""
+    again = "make the folder by nnmpi course new"
+    text = content(path, shown(str(path)), 10_000, again)
+    with refusing_others(shown(str(path)), again):
+        facts = parsed(json.loads, text)
+        assignment, student = str(facts["assignment"]), str(facts["student"])
+    if assignment not in assignments():
+        raise ValueError(f"there is no assignment {shown(assignment)}: {', '.join(assignments())}")
+    return assignment, student
+
+
+def _report(
+    given: argparse.Namespace,
+    of_student: dict[str, object],
+    rows: list[dict[str, Any]],
+    seconds: float,
+) -> None:
+    """Prints the results as text or JSON, and writes those of Gradescope and Autolab."""
+    points, most = (sum(row[key] for row in rows) for key in ("score", "max_score"))
+    if given.json:
+        print(json.dumps({**of_student, "score": points, "max_score": most, "checks": rows}))
+    else:
+        print("{assignment} of {student}, seed {seed}".format(**of_student))
+        for row in rows:
+            print("{score:4}/{max_score:<3} {name:28} {kind:7} {output}".format(**row))
+        print(f"{points:4}/{most} points")
+    if given.gradescope:
+        tests = [
+            {key: row[key] for key in ("name", "score", "max_score", "output")} for row in rows
+        ]
+        report = {"score": points, "execution_time": round(seconds, 1), "tests": tests}
+        given.gradescope.write_text(json.dumps(report) + "\n")
+    if given.autolab:
+        print(json.dumps({"scores": {row["name"]: row["score"] for row in rows}}))
+
+
+def command(given: argparse.Namespace) -> int:
+    """Runs the command `new` or `check`."""
+    run: Callable[[argparse.Namespace], int] = given.run
+    return run(given)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command and returns its exit status."""
+    return cli.main(parser(), command, arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,121 @@
+"""The command `nnmpi course`: what it writes, prints and never waits for."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.mpijob import ROOT
+
+from classroom.check import COURSE
+from nnmpi import course
+
+EMPTY = (COURSE / "all-reduce" / "adapters.py").read_text(encoding="utf-8")
+LINE = EMPTY[: EMPTY.index("raise NotImpl")].count("\n") + 1
+
+
+def folder(tmp_path: Path, body: str = "") -> Path:
+    """A folder of the assignment, whose `server_all_reduce` has this body."""
+    assert course.main(["new", "all-reduce", str(tmp_path / "ada")]) == 0
+    text = EMPTY.replace("    raise NotImplementedError", f"    {body}", 1 if body else 0)
+    (tmp_path / "ada" / "adapters.py").write_text(text, encoding="utf-8")
+    return tmp_path / "ada"
+
+
+def checked(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
+    capfd.readouterr()
+    assert course.main(["check", *map(str, arguments)]) == 1
+    captured = capfd.readouterr()
+    assert "Traceback" not in captured.out + captured.err
+    return captured.out
+
+
+def test_empty_adapters_get_no_points(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, report = folder(tmp_path), tmp_path / "results.json"
+    monkeypatch.chdir(given)
+    (given / "numpy.py").write_text("raise ImportError")  # which the grader must not import
+    out = checked(capfd, given, "--json", "--gradescope", report, "--autolab")
+    ours, autolab = map(json.loads, out.splitlines())
+    assert (ours["assignment"], ours["student"], ours["score"]) == ("all-reduce", "ada", 0)
+    assert ours["seed"] == course.seed_of("ada") != course.seed_of("bob")
+    assert {row["score"] for row in ours["checks"]} == {0} == {*autolab["scores"].values()}
+    assert all("is not written yet" in row["output"] for row in ours["checks"])
+    tests = json.loads(report.read_text())["tests"]
+    assert [(t["name"], t["max_score"]) for t in tests] == [
+        (row["name"], row["max_score"]) for row in ours["checks"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("while True: pass", "2 ranks: hangs: rank 0 computes (adapters.py, line LINE)"),
+        ("comm.recv(x, 1 - comm.rank)", "waits in irecv of 4 float64 from rank 1 (adapters.py"),
+        ("comm.rank or comm.recv(x, 1)", "(adapters.py, line LINE); rank 1 waits in all_reduce"),
+        (
+            "1 / comm.rank",
+            "rank 0: ZeroDivisionError: division by zero (adapters.py, line LINE, in",
+        ),
+        (
+            "exit(comm.rank)",
+            "2 ranks: rank 0: SystemExit: 0 (adapters.py, line LINE, in server_all_",
+        ),
+        (
+            "np.lib.stride_tricks.as_strided(x, (9**9,), (8**7,))[...] = 1",
+            "the process of the ranks ended with status -",
+        ),
+        ("import nnmpi.comm.thread_ranks", "import of nnmpi.comm.thread_ranks is refused"),
+        ("comm._isend", "reads comm._isend, which is private"),
+        ("return )", "adapters.py cannot be loaded: unmatched ')' (adapters.py, line LINE)"),
+    ],
+)
+def test_a_fault_is_named_and_not_waited_for(
+    body: str, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    how = ("--only", "server sums", "--ranks", "2", "--deadline", "3")
+    out = checked(capfd, folder(tmp_path, body), *how)
+    assert words.replace("LINE", str(LINE)) in out
+    assert "   0/5 points" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["check", "."], "cannot read course.json: No such file or directory; make the folder by"),
+        (["new", "ring", "x"], "invalid choice: 'ring'"),
+        (["new", "all-reduce", "ada"], "ada has a README.md already: name another folder"),
+        (["check", "ada", "--only", "ring"], "all-reduce has no check ring"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    capfd.readouterr()
+    assert course.main(arguments) == 2
+    err = capfd.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_an_installed_package_has_the_assignments_but_no_solutions(tmp_path: Path) -> None:
+    lib = tmp_path / "lib"
+    build = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", lib]
+    env = {**os.environ, "NNMPI_BUILD": "none", "PYTHONPATH": str(lib)}
+    subprocess.run(build, cwd=ROOT, env=env, check=True, capture_output=True, timeout=200)
+    shipped = {path.name for path in (lib / "nnmpi" / "assignments").rglob("*") if path.is_file()}
+    assert {"README.md", "adapters.py", "checks.py", "grading.py"} <= shipped
+    assert not {"mutants.py", "all-reduce.py"} & shipped
+    for arguments in (["new", "all-reduce", "ada"], ["check", "ada", "--only", "crossover"]):
+        command = [sys.executable, "-P", "-m", "nnmpi", "course", *arguments]
+        done = subprocess.run(command, check=False, cwd=tmp_path, env=env, stdout=-1, timeout=200)
+    assert b"crossover is not written yet" in done.stdout
