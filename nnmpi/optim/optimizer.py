@@ -12,7 +12,7 @@ Rules:
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -180,10 +180,12 @@ class Optimizer:
         self._ranges_of = []
         return array
 
-    def operands(self) -> Iterator[tuple[slice, Operands]]:
+    def operands(self, of: Container[int] | None = None) -> Iterator[tuple[slice, Operands]]:
         """Yields the operands of all elements that this rank updates, each with its slice of a
-        state array."""
-        for at, p in zip(self._flat_state.starts, self.parameters, strict=False):
+        state array; with `of`, those of the parameters with these indices."""
+        for i, (at, p) in enumerate(zip(self._flat_state.starts, self.parameters, strict=False)):
+            if of is not None and i not in of:
+                continue
             assert isinstance(p.store, FlatStore)
             start, end = p.store.spans[p.index]
             for x in p.store.updates(start, end, {}, at, 0):

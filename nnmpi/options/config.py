@@ -220,6 +220,12 @@ class Config:
     every: int = _sync(
         30, "steps that replicas make alone; with --sync gossip, before all are averaged", FROM_1
     )
+    fragments: int = _sync(
+        1, "parts of the model that replicas exchange in turn, with --sync local", FROM_1
+    )
+    apply_after: int = _sync(
+        0, "steps that replicas make before they use a fragment that they have sent", FROM_0
+    )
     graph: str = _sync("ring", "neighbours of a replica, with --sync gossip", choices=GRAPHS)
     outer: str = _sync(
         "nesterov",

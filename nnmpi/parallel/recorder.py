@@ -37,6 +37,10 @@ class Recorder:
         """Returns a context whose events belong to no step."""
         return nullcontext()
 
+    def once_in(self, steps: int) -> AbstractContextManager[None]:
+        """Returns a context of what happens once in so many steps."""
+        return nullcontext()
+
     def recorded(self, name: str, do: Do) -> Do:
         """Returns `do`, wrapped so that it adds an event at its end."""
         return do

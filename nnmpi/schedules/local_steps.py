@@ -2,9 +2,10 @@
 
 every 6 steps, 2 fragments, applied 1 step later; layers 0 to 3
 
-step        0   1   2   3   4   5   6   7
+step            0   1   2   3   4   5   6   7   8
 sent after          0,2         1,3         0,2
-applied before              0,2         1,3         ...
+applied after           0,2         1,3         0,2
+                ├─────── a period ──────┤
 """
 
 from typing import NamedTuple
@@ -35,11 +36,27 @@ class LocalSteps(NamedTuple):
                 "steps from one exchange of a layer to the next"
             )
 
+    def check_run(self, layers: int) -> None:
+        """Raises ValueError unless the numbers describe a run with this many layers, in which each
+        fragment is sent and applied in the same period."""
+        self.check(layers)
+        first = self.applied(0)
+        if self.apply_after >= first:
+            raise ValueError(
+                f"--apply-after {self.apply_after} must be below {first}, the steps from one "
+                f"fragment to the next: --every {self.every} / --fragments {self.fragments}, "
+                "rounded up"
+            )
+
+    def applied(self, fragment: int) -> int:
+        """The number of steps of a period after which a fragment is applied."""
+        return -(-(fragment + 1) * self.every // self.fragments)
+
     def sent(self, layers: int) -> list[list[int]]:
         """The layers that are sent after each step of a period, in order of their gradients: the
         last layer first."""
         steps: list[list[int]] = [[] for _ in range(self.every)]
         for i in range(self.fragments):
-            last = -(-(i + 1) * self.every // self.fragments) - 1
-            steps[last] += range(i, layers, self.fragments)
+            last = self.applied(i) - 1 - self.apply_after
+            steps[last % self.every] += range(i, layers, self.fragments)
         return [sorted(step, reverse=True) for step in steps]

@@ -65,7 +65,14 @@ def test_two_ranks_are_killed_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "layout"), [(3, {}), (4, {"tp": 2}), (4, {"pp": 2, "micro_batches": 2})], ids=str
+    ("ranks", "layout"),
+    [
+        (3, {}),
+        (4, {"tp": 2}),
+        (4, {"pp": 2, "micro_batches": 2}),
+        (3, {"fragments": 2, "apply_after": 1}),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_a_lost_replica_leaves_the_mean_of_local_steps(

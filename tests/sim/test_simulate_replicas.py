@@ -58,6 +58,7 @@ def test_published_bandwidths_are_reproduced(
 
 def test_each_layer_is_sent_once_a_period_and_the_last_layer_first() -> None:
     assert LocalSteps(6, 2).sent(4) == [[], [], [2, 0], [], [], [3, 1]]
+    assert LocalSteps(6, 2, 1).sent(4) == [[], [2, 0], [], [], [3, 1], []]
     for every, fragments, layers in ((1, 1, 3), (7, 3, 5), (3, 5, 9), (100, 8, 24)):
         sent = LocalSteps(every, fragments).sent(layers)
         assert len(sent) == every
@@ -82,7 +83,7 @@ def test_a_fragment_is_applied_later() -> None:
         for after in (0, 1, 2)
     ]
     assert ends[0] == [3, 6, 16, 19, 29, 32, 42, 45]
-    assert ends[1] == [3, 6, 9, 16, 19, 26, 29, 36]
+    assert ends[1] == [3, 6, 13, 16, 23, 26, 33, 36]  # sent after the first step of two
     assert ends[2] == [3, 6, 9, 12, 16, 19, 23, 26]  # the second waits for the link until 13
 
 

@@ -72,7 +72,7 @@ RESUME_RULES = (
         "the steps from here on differ",
     ),
     ResumeRule(
-        ("every", "outer", "outer_lr", "outer_momentum", "graph"),
+        ("every", "fragments", "apply_after", "outer", "outer_lr", "outer_momentum", "graph"),
         ResumeEffect.WARNED,
         "replicas differ by other steps from here on",
     ),

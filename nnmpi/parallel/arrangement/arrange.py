@@ -37,6 +37,7 @@ from nnmpi.parallel.arrangement.arrangement import (
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.division import Division, divide
 from nnmpi.parallel.arrangement.flat_buffer import scalar_count
+from nnmpi.parallel.arrangement.fragments import check_fragments
 from nnmpi.parallel.arrangement.partition import units
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket, HeldVariable, RankModel
 from nnmpi.parallel.arrangement.reduction import algorithm, progress
@@ -76,6 +77,7 @@ def arrange(
     mesh = mesh_of(config, cluster.size)
     division = division or divide(graph, units(graph), (), 1)
     recomputed_paths(graph, config.recompute)  # refuses what the model lacks
+    check_fragments(config, graph)
     _check_branches(sharding, division)
     _check_samples(graph, sharding, division)
     kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()

@@ -10,15 +10,12 @@ show the mean; the next round goes on from the values that were kept. Lian et al
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.optim import Optimizer
 from nnmpi.optim.optimizer import ReplicaState
-from nnmpi.parallel.averaging.means import ReplicaValues
+from nnmpi.parallel.averaging.means import VALUES, OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import wire_of
-
-VALUES = "replica_values"
-"""The name of the state that has a replica's own values between two rounds."""
 
 
 class Gossiping:
@@ -28,20 +25,18 @@ class Gossiping:
         self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
     ) -> None:
         dp = layout.axis["dp"]
-        self._replica, self._optimizer = ReplicaValues(layout, spec, store, optimizer), optimizer
-        self._shown = self._replica.values()  # by all replicas, since the end of the last round
-        optimizer.add_state(VALUES)[...] = self._shown
+        self._replica = ReplicaValues(layout, spec, store, optimizer)
+        self._own = OwnValues(self._replica, optimizer)
         optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums, (VALUES,))
         graph = GRAPHS[spec.arrangement.config.graph](dp.size)
         self._peers, self._weight = graph.exchanges(dp.rank), float(graph.weight)
         self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)
 
     def begin(self) -> None:
-        """Goes on from this replica's own values, with changes that a user has made to the mean."""
-        change = self._replica.values() - self._shown
-        self._replica.assign(self._optimizer.state[VALUES] + change)
+        """Goes on from this replica's own values."""
+        self._own.resume()
 
-    def after_step(self) -> None:
+    def after_step(self, number: int) -> None:
         """Takes the mean of this replica's values and those of its neighbours."""
         values = self._replica.values()
         received = [self._on.xp.empty_like(values) for _ in self._peers]
@@ -57,10 +52,8 @@ class Gossiping:
 
     def meet(self) -> None:
         """Keeps this replica's values, and shows the mean of all."""
-        values = self._replica.values()
-        mean = values.copy()
+        mean = self._replica.values()
         with waiting("sums"):
             self._replica.average(mean)
             self._replica.average_buffers()
-        self._optimizer.state[VALUES][...], self._shown = values, mean
-        self._replica.assign(mean)
+        self._own.show(mean)

@@ -1,5 +1,7 @@
 """The values of a replica as one flat array, and means over replicas: of values and of buffers."""
 
+from collections.abc import Callable, Container, Iterator
+
 import numpy as np
 
 from nnmpi.arrays import backend
@@ -7,6 +9,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.precision import merge_loop
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
+from nnmpi.nn.store import Operands
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.layout import Layout
@@ -14,35 +17,65 @@ from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import wire_of
 
+VALUES = "replica_values"
+"""The name of the state that has a replica's own values between two rounds."""
+
 
 class ReplicaValues:
-    """The values that this rank updates as a flat array, laid out as the optimizer state; their
+    """The values that this rank updates as a flat array, in the order of the optimizer state; their
     means over the ranks of other replicas that have the same part.
 
     16-bit parameters take part with their masters.
+
+    of   the indices of the parameters that are meant; all by default
     """
 
     def __init__(
-        self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
+        self,
+        layout: Layout,
+        spec: TrainSpec,
+        store: LocalStore,
+        optimizer: Optimizer,
+        of: Container[int] | None = None,
     ) -> None:
         self._comm, self._on, self._optimizer = layout.axis["dp"], spec.task.on, optimizer
         self._model, self._algorithm = spec.part.model, spec.arrangement.algorithm
-        self._store = store
+        self._store, self._of = store, of
+
+    def operands(self) -> Iterator[tuple[slice, slice, Operands]]:
+        """Yields the operands of the values, each with its slice of the flat array and that of a
+        state array."""
+        at = 0
+        for span, x in self._optimizer.operands(self._of):
+            yield slice(at, at + len(x.values)), span, x
+            at += len(x.values)
 
     def values(self) -> Array:
         """Returns a copy of the values; masters take over 16-bit values that a user has changed."""
         rows = list[Array]()
-        for _, x in self._optimizer.operands():
+        for _, _, x in self.operands():
             if x.mixed.values is not None:
                 merge_loop(x.values, x.mixed.values)
             rows.append(x.values)
         return self._on.xp.concatenate(rows)
 
+    def start_average(self, row: Array) -> Callable[[], None]:
+        """Starts to replace a flat array by its mean over the replicas; returns the function that
+        completes it."""
+        n = self._comm.size
+        if n == 1:
+            return lambda: None
+        work = wire_of(self._comm, self._on).start(row, self._algorithm)
+
+        def complete() -> None:
+            work.wait()
+            row[...] /= n
+
+        return complete
+
     def average(self, row: Array) -> None:
         """Replaces a flat array by its mean over the replicas."""
-        if self._comm.size > 1:
-            wire_of(self._comm, self._on).start(row, self._algorithm).wait()
-            row /= self._comm.size
+        self.start_average(row)()
 
     def average_buffers(self) -> None:
         """Replaces the floating-point buffers of the model by their means over the replicas."""
@@ -50,11 +83,34 @@ class ReplicaValues:
 
     def assign(self, row: Array) -> None:
         """Copies a flat array to the values, and rounds it to the 16-bit ones beside them."""
-        for span, x in self._optimizer.operands():
+        for span, _, x in self.operands():
             x.values[...] = row[span]
             if x.mixed.values is not None:
                 x.mixed.values[...] = x.values
         self._store.settle()  # ranks along cp may share the values, and each writes a part
+
+
+class OwnValues:
+    """The values of a replica that differ from those which all replicas show between two rounds:
+    state of the optimizer."""
+
+    def __init__(self, replica: ReplicaValues, optimizer: Optimizer) -> None:
+        self._replica, self._state = replica, optimizer.state
+        self._shown = replica.values()
+        optimizer.add_state(VALUES)[...] = self._shown
+
+    def resume(self) -> Array:
+        """Goes on from this replica's own values, with changes that a user has made to those shown;
+        returns those shown."""
+        shown = self._replica.values()
+        self._replica.assign(self._state[VALUES] + (shown - self._shown))
+        self._shown = shown
+        return shown
+
+    def show(self, values: Array) -> None:
+        """Keeps this replica's values, and shows others, equal on all replicas."""
+        self._state[VALUES][...], self._shown = self._replica.values(), values
+        self._replica.assign(values)
 
 
 def average_buffers(comm: Comm, model: Module) -> None:

@@ -6,12 +6,25 @@
     sgd         theta -= lr g                        lr 1: the mean of the replicas
     nesterov    m = mu m + g,  theta -= lr (g + mu m)
 
-Stich 2019 (local SGD); Douillard et al. 2023 (DiLoCo).
+In fragments (streaming), layers take turns, and replicas go on while a fragment is sent:
+
+    sent after 2 steps, applied after 3      theta r ── 2 steps ─► s ── a step ─► v
+                                             theta of the fragment: as above, with s in place of v
+                                             replica r goes on from theta + (v - s)
+
+So each change of a replica is in exactly one mean. Between two rounds all show theta. Stich 2019
+(local SGD); Douillard et al. 2023 (DiLoCo), 2025 (streaming, which goes on from a mix of theta
+and v).
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
+from nnmpi.arrays.backend import Array
 from nnmpi.optim import Optimizer
 from nnmpi.optim.optimizer import ReplicaState
-from nnmpi.parallel.averaging.means import ReplicaValues
+from nnmpi.parallel.arrangement.fragments import fragments, local_steps
+from nnmpi.parallel.averaging.means import VALUES, OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
@@ -21,41 +34,114 @@ MOMENTUM = "outer_momentum"
 """The name of the outer optimizer's state, equal on all replicas."""
 
 
+class InFlight(NamedTuple):
+    """A mean that is being computed: the flat array, the values when they were sent if steps follow
+    meanwhile, and the function that completes it."""
+
+    g: Array
+    values: Array | None
+    complete: Callable[[], None]
+
+
+class Fragment:
+    """Parameters that replicas exchange together, and what is being exchanged.
+
+    sent, applied   the numbers of steps of a period after which they are sent and applied
+    """
+
+    def __init__(self, replica: ReplicaValues, sent: int, applied: int) -> None:
+        self.replica, self.sent, self.applied = replica, sent, applied
+        self.is_due = True  # to be sent in this round
+        self.in_flight: InFlight | None = None
+
+    def send(self, start: Array) -> None:
+        """Starts the mean of the replicas' changes since `start`, a state array."""
+        g = self.replica.values()
+        values = g.copy() if self.sent < self.applied else None
+        for here, span, _ in self.replica.operands():
+            g[here] = start[span] - g[here]
+        self.is_due, self.in_flight = False, InFlight(g, values, self.replica.start_average(g))
+
+
 class OuterOptimizer:
     """Applies the mean change of all replicas to the values that they began a round with."""
 
     def __init__(
         self, layout: Layout, spec: TrainSpec, store: LocalStore, optimizer: Optimizer
     ) -> None:
-        config = spec.arrangement.config
+        config, dp = spec.arrangement.config, layout.axis["dp"]
+        schedule, parts = local_steps(config), fragments(spec.arrangement.graph, config.fragments)
         self._lr, self._mu = config.outer_lr, config.outer_momentum
         self._has_momentum = config.outer == "nesterov" and self._mu > 0
-        self._replica, self._optimizer = ReplicaValues(layout, spec, store, optimizer), optimizer
-        dp = layout.axis["dp"]
-        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums)
+        self._every, self._optimizer, self._recorder = schedule.every, optimizer, spec.recorder
+        self._replica = ReplicaValues(layout, spec, store, optimizer)
+        # with all layers at once and no delay, replicas are equal after a round
+        is_plain = schedule == schedule._replace(fragments=1, apply_after=0)
+        self._own = None if is_plain else OwnValues(self._replica, optimizer)
+        bound = () if is_plain else (VALUES,)
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums, bound)
         if self._has_momentum:
             optimizer.add_state(MOMENTUM)
+        self._fragments = list[Fragment]()
+        for i in range(config.fragments):
+            paths = [p.place.path for p in optimizer.parameters]
+            members = {j for j, path in enumerate(paths) if parts[path] == i}
+            if members:  # a stage of a pipeline may have none
+                part = ReplicaValues(layout, spec, store, optimizer, members)
+                applied = schedule.applied(i)
+                self._fragments.append(Fragment(part, applied - schedule.apply_after, applied))
 
     def begin(self) -> None:
-        """Keeps the values that a round begins with."""
-        self._start = self._replica.values()
+        """Keeps the values that all replicas begin a round with."""
+        self._start = self._own.resume() if self._own else self._replica.values()
+        for fragment in self._fragments:
+            fragment.is_due = True
 
-    def after_step(self) -> None:
-        """Does nothing: replicas make the steps of a round alone."""
+    def after_step(self, number: int) -> None:
+        """Sends the fragment whose turn it is, and applies another."""
+        for fragment in self._fragments:
+            if fragment.sent == number:
+                self._send(fragment)
+            if fragment.applied == number:
+                self._apply(fragment)
 
     def meet(self) -> None:
-        """Replaces the values of all replicas by the result of an outer step."""
-        start = self._start
-        g = start - self._replica.values()
+        """Sends what is left, applies all, and shows the outer values: those of all replicas.
+
+        If a rank is lost, all begin the round again (`LastRound`); a replica that has ended the
+        round already is the newest version, and the others take it.
+        """
+        for fragment in self._fragments:
+            if fragment.is_due:
+                self._send(fragment)
         with waiting("sums"):
-            self._replica.average(g)
             self._replica.average_buffers()
-        # no message from here on. If a rank is lost above, all begin the round again (`LastRound`);
-        # a replica that has ended the round already is the newest version, and the others take it
-        if self._has_momentum:
-            m = self._optimizer.state[MOMENTUM]
-            m *= self._mu
-            m += g
-            g += self._mu * m
-        start -= self._lr * g
-        self._replica.assign(start)
+        for fragment in self._fragments:
+            self._apply(fragment)
+        if self._own:
+            self._own.show(self._start)
+
+    def _send(self, fragment: Fragment) -> None:
+        with self._recorder.once_in(self._every):
+            fragment.send(self._start)
+
+    def _apply(self, fragment: Fragment) -> None:
+        """Makes the outer step of a fragment, if it has been sent."""
+        if fragment.in_flight is None:
+            return
+        g, values, complete = fragment.in_flight
+        fragment.in_flight = None
+        with waiting("sums"):
+            complete()
+        replica, theta = fragment.replica, self._start
+        for here, span, _ in replica.operands():
+            if self._has_momentum:
+                m = self._optimizer.state[MOMENTUM][span]
+                m *= self._mu
+                m += g[here]
+                g[here] += self._mu * m
+            theta[span] -= self._lr * g[here]
+            g[here] = theta[span]
+        if values is not None:
+            g += replica.values() - values
+        replica.assign(g)

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
@@ -25,7 +26,7 @@ from nnmpi.parallel.checks.slow_ranks import slowed
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
-from nnmpi.parallel.step.executor import Executor, StepResult, StepState
+from nnmpi.parallel.step.executor import Executor, GradientSync, StepResult, StepState
 from nnmpi.parallel.step.last_round import LastRound
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import (
@@ -45,8 +46,8 @@ class Averaging(Protocol):
     def begin(self) -> None:
         """Begins a round."""
 
-    def after_step(self) -> None:
-        """Follows each step of a round."""
+    def after_step(self, number: int) -> None:
+        """Follows each step of a round; `number` is that of the step in its period, from 1 to H."""
 
     def meet(self) -> None:
         """Ends a round: until the next one begins, all replicas show equal values."""
@@ -75,6 +76,7 @@ class Rounds:
     ) -> None:
         self._executor, self._averaging, self._dp = executor, averaging, layout.axis["dp"]
         self._every, self._total = spec.arrangement.config.every, spec.control.steps
+        self._recorder = spec.recorder
         self.last = last
 
     def steps(
@@ -90,9 +92,12 @@ class Rounds:
                 if not made:
                     self._begin()
                 made.append(next(steps))
-                self._averaging.after_step()
-                if made[-1].state.step % self._every == 0 or number == count:
-                    yield self._met(made)
+                in_period = (made[-1].state.step - 1) % self._every + 1
+                self._averaging.after_step(in_period)
+                if in_period == self._every or number == count:
+                    with self._recorder.once_in(self._every):
+                        result = self._met(made)
+                    yield result
                     made = []
 
     def _begin(self) -> None:
@@ -133,7 +138,10 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
     return RankStep(parts.store, optimizer, run)
 
 
-FACTS = {"local": ("every", "outer", "outer_lr", "outer_momentum"), "gossip": ("every", "graph")}
+FACTS = {
+    "local": ("every", "fragments", "apply_after", "outer", "outer_lr", "outer_momentum"),
+    "gossip": ("every", "graph"),
+}
 """The options that describe the exchanges of replicas, by --sync."""
 
 
@@ -167,8 +175,26 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
     parts = parts._replace(describe={**parts.describe, **facts}, check=check_of(layout, spec))
     optimizer = spec.optimizer(parts.store.parameters)
     apply = update_of(parts.store, optimizer, layout, spec).apply
+    if config.apply_after:
+        parts = _progressing(parts, layout, spec)
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     executor = executor_of(layout, spec, sync, apply, stats)
     averaging = AVERAGING[config.sync](layout, spec, parts.store, optimizer)
     last = LastRound(optimizer, spec.part.model) if layout.all.fault_tolerant else None
     return parts, optimizer, Rounds(executor, averaging, layout, spec, last), executor
+
+
+class PolledSync(GradientSync):
+    """A GradientSync whose polls move all that a rank exchanges, with other replicas too."""
+
+    def __init__(self, sync: GradientSync, dp: Comm) -> None:
+        self.begin, self.ready = sync.begin, sync.ready  # type: ignore[method-assign]
+        self.reduce, self.finish = sync.reduce, sync.finish  # type: ignore[method-assign]
+        self.poll = dp.poll  # type: ignore[method-assign]
+
+
+def _progressing(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StrategyParts:
+    """Returns parts with which exchanges between replicas advance while steps are computed."""
+    dp, progress = layout.axis["dp"], spec.arrangement.progress[layout.all.rank]
+    thread = dp.progress_thread if progress == "thread" else parts.progress
+    return parts._replace(sync=PolledSync(parts.sync, dp), progress=thread)

@@ -1,6 +1,8 @@
 """StepLog: the exchanges of one rank in a step, in the order in which they were first started."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.exchanges import Exchange
@@ -35,6 +37,7 @@ class StepLog(Recorder):
     def __init__(self, zero: int = 0) -> None:
         self.entries: Counter[tuple[str, int, str, Kind, int, Exchange]] = Counter()
         self._zero, self._kind, self._stage = zero, Kind.UPDATE, NO_STAGE
+        self._every = 1
 
     def note(self, axis: str, exchange: Exchange, started: bool, times: int = 1) -> None:
         """Logs an exchange over the ranks of an axis, in the operation that is being executed.
@@ -57,6 +60,7 @@ class StepLog(Recorder):
             word = "gradients" if axis == "tp" else "scalars"
         # sums at the end of a step keep their order: it decides which of them passes can hide
         place = len(self.entries) if kind is Kind.REDUCE else 0
+        exchange = exchange._replace(every=self._every)
         self.entries[axis, place, word, kind, stage, exchange] += times
 
     def clear(self) -> None:
@@ -70,6 +74,12 @@ class StepLog(Recorder):
             logged = exchange._replace(what=word, during=kind, stage=stage, times=times)
             by_axis.setdefault(axis, []).append(logged)
         return by_axis
+
+    @contextmanager
+    def once_in(self, steps: int) -> Iterator[None]:
+        outer, self._every = self._every, steps
+        yield
+        self._every = outer
 
     def recorded(self, name: str, do: Do) -> Do:
         def logged(op: Op) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
 from nnmpi.collectives.gossip import GRAPHS
-from nnmpi.collectives.step import Collective
 from nnmpi.data.loader import Batch, Load
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
@@ -144,19 +143,7 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
         paper_rank.state.log.clear()
         paper_rank.run(load, StepState(number, 0, number), 1 << 30)
         paper_rank.store.wait()
-    exchanges = paper_rank.state.log.exchanges()
-    if a.config.sync in AVERAGED:  # a round of one step was executed
-        others = a.mesh.group(rank, "dp")
-        exchanges["dp"] = [
-            each._replace(every=a.config.every if is_of_round(each, others) else 1)
-            for each in exchanges.get("dp", ())
-        ]
-    return PaperStep(exchanges, _held(a, paper_rank))
-
-
-def is_of_round(exchange: Exchange, replicas: tuple[int, ...]) -> bool:
-    """True if an exchange happens once a round, rather than in each step."""
-    return exchange.group == replicas and exchange.operation is not Collective.MESSAGE
+    return PaperStep(paper_rank.state.log.exchanges(), _held(a, paper_rank))
 
 
 def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
@@ -169,8 +156,10 @@ def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
     optimizer_state = sum(array.nbytes for array in paper_rank.optimizer.state.values())
     slots = store.slot_bytes() + paper_rank.state.wide_terms
     if a.config.sync in AVERAGED:  # copies of the values: sent, received, or shown
-        graph = GRAPHS[a.config.graph](a.mesh.axes["dp"]) if a.config.sync == "gossip" else None
-        slots += (2 if graph is None else 2 + len(graph.offsets)) * (masters or values)
+        copies = 2 + (a.config.apply_after > 0)
+        if a.config.sync == "gossip":
+            copies += len(GRAPHS[a.config.graph](a.mesh.axes["dp"]).offsets)
+        slots += copies * (masters or values)
     return Memory(values, gradients, optimizer_state + masters, slots=slots, windows=windows)
 
 

@@ -23,14 +23,23 @@ COMMON: Options = {
     "model": "mlp:64-20-10", "batch_size": 24, "steps": 8, "epochs": 2, "lr": 0.05,
     "lr_schedule": "cosine", "optimizer": "sgd", "dtype": "float64", "allreduce": "ring",
 }  # fmt: skip
-LOCAL: Options = {**COMMON, "sync": "local", "every": 3}
-AVERAGING = ("sync", "every", "graph", "outer", "outer_lr", "outer_momentum")
+LOCAL: Options = {**COMMON, "sync": "local", "every": 3, "check_copies": 1}
+AVERAGING = (
+    *("sync", "every", "graph", "outer", "outer_lr", "outer_momentum"),
+    *("fragments", "apply_after"),
+)
 GOSSIP: Options = {**COMMON, "sync": "gossip", "every": 3, "momentum": 0.8}
 RULES: tuple[Options, ...] = (
     {"outer": "sgd", "outer_lr": 1.0},
     {"outer": "sgd", "outer_lr": 0.5, "optimizer": "adam", "lr": 0.01},
     {"outer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.6, "momentum": 0.8},
 )
+STREAMING: tuple[Options, ...] = (
+    {"every": 3, "fragments": 2},
+    {"every": 3, "fragments": 2, "apply_after": 1},
+    {"every": 4, "fragments": 1, "apply_after": 3},
+)
+"""Schedules of which the first epoch, of 5 steps, ends within a period."""
 
 
 def layouts(ranks: int) -> list[Options]:
@@ -64,8 +73,7 @@ def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]
             stack.enter_context(Trainer(Config(**plain), data=digits(), comm=comm_self()))
             for _ in range(n)
         ]
-        first = [p.data.copy() for p in runs[0].model.parameters()]
-        momentum, step = [np.zeros_like(p) for p in first], 0
+        streaming, step = Streaming(config, runs), 0
         for epoch in range(2):
             batches = list(runs[0].train.batches(epoch))[: config.steps - step]
             for k, rows in enumerate(batches, 1):
@@ -78,21 +86,55 @@ def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]
                 step += 1
                 if config.sync == "gossip":
                     mixed(runs, config.graph)
-                    continue
-                if step % config.every and k < len(batches):
-                    continue
-                models = [[*run.model.parameters()] for run in runs]
-                for i, (theta, m) in enumerate(zip(first, momentum, strict=True)):
-                    g = np.mean([theta - model[i].data for model in models], axis=0)
-                    if config.outer == "nesterov":
-                        m[...] = config.outer_momentum * m + g
-                        g = g + config.outer_momentum * m
-                    theta -= config.outer_lr * g
-                    for model in models:
-                        model[i].data[...] = theta
+                else:
+                    streaming.after(step, is_last=k == len(batches))
+        if config.sync == "local":
+            streaming.show()
         if config.sync == "gossip":
             mixed(runs, "complete")
         return contents(runs[0])
+
+
+class Streaming:
+    """The exchanges of replicas in one process; layer j of the model is in fragment j % P."""
+
+    def __init__(self, config: Config, runs: Sequence[Trainer]) -> None:
+        self.config, self.models = config, [[*run.model.parameters()] for run in runs]
+        self.theta = [p.data.copy() for p in self.models[0]]
+        self.momentum = [np.zeros_like(p) for p in self.theta]
+        self.sent = dict[int, list[list[np.ndarray]]]()  # by fragment: what each replica has sent
+        self.done = set[int]()
+
+    def after(self, step: int, is_last: bool) -> None:
+        c = self.config
+        for i in range(c.fragments):
+            to_apply = -((i + 1) * c.every // -c.fragments) - (step - 1) % c.every - 1
+            ends = is_last or step % c.every == 0
+            if i not in self.sent and (to_apply == c.apply_after or ends):
+                self.sent[i] = [[p.data.copy() for p in model] for model in self.models]
+            if i in self.sent and i not in self.done and (to_apply == 0 or ends):
+                self.apply(i)
+            if ends:
+                del self.sent[i]
+                self.done.discard(i)
+
+    def apply(self, i: int) -> None:
+        c, sent = self.config, self.sent[i]
+        self.done.add(i)
+        for j, (theta, m) in enumerate(zip(self.theta, self.momentum, strict=True)):
+            if j // 2 % c.fragments != i:  # a layer has a weight and a bias
+                continue
+            g = np.mean([theta - values[j] for values in sent], axis=0)
+            if c.outer == "nesterov":
+                m[...] = c.outer_momentum * m + g
+                g = g + c.outer_momentum * m
+            theta -= c.outer_lr * g
+            for model, values in zip(self.models, sent, strict=True):
+                model[j].data[...] = theta + (model[j].data - values[j])
+
+    def show(self) -> None:
+        for p, theta in zip(self.models[0], self.theta, strict=True):
+            p.data[...] = theta
 
 
 def mixed(runs: Sequence[Trainer], graph: str) -> None:
@@ -121,6 +163,27 @@ def steps_alone_equal_a_simulation_in_one_process(comm: Comm) -> None:
             micro = layout.get("micro_batches", 1)
             whole = simulated(replicas(comm.size, layout), options, micro)
             assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (rule, layout)
+
+
+def fragments_equal_a_simulation_in_one_process(comm: Comm) -> None:
+    for streaming, layout in product(STREAMING, layouts(comm.size)):
+        options = {**LOCAL, **RULES[2], **streaming}
+        micro = layout.get("micro_batches", 1)
+        whole = simulated(replicas(comm.size, layout), options, micro)
+        assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (streaming, layout)
+
+
+def one_replica_goes_on_as_one_rank(comm: Comm) -> None:
+    """Its own values are those of one rank; what it shows of a fragment is older."""
+    rows, alone = list[np.ndarray](), comm.split(comm.rank)
+    for options in (COMMON, {**LOCAL, **RULES[0], **STREAMING[1]}):
+        with Trainer(Config(**{**options, "steps": 9}), data=digits(), comm=alone) as trainer:
+            trainer.fit(NullReport())
+            rows.append(np.concatenate([x.values for _, x in trainer.optimizer.operands()]))
+            own = trainer.optimizer.state.get("replica_values")
+    assert own is not None
+    assert abs(rows[0] - own).max() < BOUND * abs(own).max()
+    assert abs(rows[1] - own).max() > 1e-4 * abs(own).max()
 
 
 def gossip_equals_a_simulation_in_one_process(comm: Comm) -> None:
@@ -179,7 +242,8 @@ def what_a_user_sets_between_rounds_is_kept(comm: Comm) -> None:
 
 
 def a_run_sends_what_is_said(comm: Comm) -> None:
-    ways = [LOCAL, *({**GOSSIP, "graph": graph} for graph in GRAPHS)]
+    ways = [LOCAL, {**LOCAL, "fragments": 2}, {**LOCAL, "apply_after": 1}]
+    ways += [{**GOSSIP, "graph": graph} for graph in GRAPHS]
     for way, layout in product(ways, layouts(comm.size)):
         config = Config(**{**way, **layout, "every": 2})
         with Trainer(config, data=digits(), comm=comm) as trainer:
@@ -193,6 +257,7 @@ def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
     rule = {**RULES[2], "optimizer": "adam", "lr": 0.01, "dtype": "float32", "every": 2}
     rule |= {"lr_schedule": "constant"}
     ways = [{**LOCAL, **rule}, {**GOSSIP, "lr_schedule": "constant", "every": 2}]
+    ways.append({**ways[0], "every": 4, "fragments": 2, "apply_after": 1})
     for way, layout in product(ways, layouts(comm.size)):
         options = {**way, **layout}
         whole = trained(comm, options)
