@@ -102,7 +102,7 @@ def test_erfc_is_exact_to_rounding(dtype, last):
 
 
 @needs_device
-@pytest.mark.one_in(30)
+@pytest.mark.one_in(60)
 @pytest.mark.parametrize("name", CASES)
 def test_a_device_gives_the_same_without_waits(name):
     with waits(CASES[name].waits):

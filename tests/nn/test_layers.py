@@ -88,6 +88,7 @@ def test_layers_take_arrays(name: str) -> None:
     np.testing.assert_array_equal(y.numpy(), twin(nnmpi.tensor(x)).numpy())
 
 
+@pytest.mark.one_in(2)
 @needs_device
 @pytest.mark.parametrize("name", SHAPES)
 def test_layers_take_arrays_of_a_device(name: str) -> None:

@@ -15,6 +15,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("row", "at"), ROWS)
 def test_a_layout_goes_on_with_the_same_bits(row: Row, at: int) -> None:
     """From any step of ten, of two epochs."""

@@ -6,6 +6,7 @@ from helpers.training import laws_goals as laws
 from nnmpi.comm import thread_ranks as threads
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("goal", laws.GOALS)
 @pytest.mark.parametrize(
     "options",

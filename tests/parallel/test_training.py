@@ -10,6 +10,7 @@ from nnmpi.comm import comm_self
 from nnmpi.comm import thread_ranks as threads
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("p", "per_node"), [(2, 1), (3, 2), (4, 2), (8, 3)])
 def test_nodes_train_as_one_rank(p: int, per_node: int, is_sample: bool) -> None:
     """Ranks of a node share its copy of the parameters; nodes send. Every sixth row is tried."""

@@ -46,10 +46,10 @@ CURVES = TYPICAL._replace(
     sums={curve_name(Collective.ALL_REDUCE, IN_PLACE, p): Curve(((1.0, 1e-3),)) for p in (2, 4)}
 )
 CASES = {
-    "cnn on three nodes": ("cnn", 6, 3, TYPICAL),
     "cnn with measured sums": ("cnn", 4, 1, CURVES),
-    "slow links": ("wide mlp", 8, 2, SLOW_LINKS),
-    "a rank a node": ("wide mlp", 6, 6, SLOW_LINKS),
+    "cnn on three nodes": ("cnn", 6, 3, TYPICAL),
+    "slow links": ("wide mlp", 4, 2, SLOW_LINKS),
+    "a rank a node": ("wide mlp", 4, 4, SLOW_LINKS),
     "16 bits": ("halves", 4, 2, SLOW_LINKS),
     "another order": ("tp is far", 8, 2, TYPICAL),
     "sequences": ("gpt", 2, 2, SLOW_LINKS),
@@ -72,7 +72,7 @@ def as_tuple(one: SearchResult) -> tuple[object, ...]:
     return [(p.layout, p.time, p.nbytes) for p in one.best], one.pure
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("part", [1.0, 0.2])
 @pytest.mark.parametrize("case", CASES)
 def test_pruned_is_exhaustive(case: str, part: float) -> None:
@@ -84,6 +84,7 @@ def test_pruned_is_exhaustive(case: str, part: float) -> None:
     assert all(one.nbytes <= most for one in pruned.best)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("case", CASES)
 def test_bounds_rise_to_what_a_layout_takes(case: str) -> None:
     name, *cluster = CASES[case]
@@ -99,13 +100,13 @@ def test_bounds_rise_to_what_a_layout_takes(case: str) -> None:
 
 def test_little_memory_is_met_by_recomputation_or_by_nothing() -> None:
     config = MODELS["wide mlp"]
-    there = planning(config, 8, 2)
+    there = planning(config, 4, 2)
     least = there.searcher(1.0).search()
     assert not least.best
     assert least.least is not None
     sizes = {one.nbytes for one in found("slow links").looked}  # of the same layouts
     assert least.least.nbytes <= min(sizes)
-    just = planning(config, 8, 2).searcher(float(least.least.nbytes)).search()
+    just = planning(config, 4, 2).searcher(float(least.least.nbytes)).search()
     assert [one.nbytes for one in just.best] == [least.least.nbytes]
 
 
@@ -210,7 +211,7 @@ def test_a_layer_that_cannot_be_cut_leaves_layouts_without_tp() -> None:
 
 
 def test_options_that_a_plan_chooses_are_refused_beside_it() -> None:
-    (one, *_) = found("cnn on three nodes").best
+    (one, *_) = found("sequences").best
     assert {*one.options} == {*PLANNED}
 
 

@@ -28,6 +28,7 @@ def on_nodes(nodes: int) -> Planning:
     return planning(GPT, 8, nodes)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("nodes", [1, 3])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_a_rank_does_what_its_twin_says(layout: Candidate, nodes: int) -> None:

@@ -47,6 +47,7 @@ def run(ranks: int, metrics: Any = METRICS, **options: Any) -> tuple[Trainer, Ev
     return threads.run(ranks, rank)[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_every_layout_adds_up_arrays(layout: tuple[int, dict[str, Any]]) -> None:
     ranks, options = layout

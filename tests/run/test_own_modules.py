@@ -123,6 +123,7 @@ def same_as_one_rank(layout: str, build: Callable[[], Module]) -> None:
         np.testing.assert_allclose(others[name], array, rtol=1e-12, err_msg=name)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_of_nnmpi_random_are_the_same_in_every_layout(layout: str) -> None:
     same_as_one_rank(layout, with_own(Noise))

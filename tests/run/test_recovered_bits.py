@@ -78,6 +78,7 @@ SOME = ("memory of a node", "pipelines", "slices", "zero 3, backups", "servers")
 NAMES = [pytest.param(name, marks=() if name in SOME else pytest.mark.long) for name in LAYOUTS]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_steps_after_a_loss_have_the_bits_of_the_new_layout(name: str, tmp_path: Path) -> None:
     for death in deaths(name, 1):

@@ -35,6 +35,7 @@ def deaths(name: str, count: int) -> list[dict[int, int]]:
     ]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_others_go_on_whichever_rank_is_killed_at_any_operation(name: str) -> None:
     wanted, _ = recovered.whole(name)
@@ -64,6 +65,7 @@ def test_two_ranks_are_killed_at_once() -> None:
     recovered.check(recovered.run("two nodes", {1: middle, 3: middle}), wanted)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("ranks", "layout"),
     [

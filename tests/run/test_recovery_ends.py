@@ -94,6 +94,7 @@ def test_an_error_of_the_run_ends_spare_ranks_too() -> None:
     assert threads.run(4, fit, fault_tolerant=True) == ["works", "works", "spare", None]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("what", ["evaluate", "predict", "close", "save_checkpoint", "rearrange"])
 def test_outside_of_fit_a_loss_is_raised(what: str, tmp_path: Path) -> None:
     """And the next run goes on without that rank."""

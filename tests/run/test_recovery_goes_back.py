@@ -38,6 +38,7 @@ class GoesBack:
             trainer.restore(snapshot)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("lost", [0, 2])
 def test_values_are_of_the_step_that_is_said_where_a_rank_is_lost_in_restore(lost: int) -> None:
     """Whichever version the others go on from, what comes of it is the same."""
@@ -63,6 +64,7 @@ class SavesAt:
             trainer.save_checkpoint(trainer.config.checkpoint_dir)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("saved", "step"), [(4, 4), (2, 3)])
 def test_ranks_go_on_from_the_newest_of_backups_and_checkpoints(
     saved: int, step: int, tmp_path: Path

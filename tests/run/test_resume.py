@@ -150,6 +150,7 @@ def test_a_time_limit_suspends_all_ranks(tmp_path: Path) -> None:
 # ---- what a run tells that was resumed
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("at", [3, 5, 12])
 def test_a_log_goes_on_without_a_line_twice_or_missing(tmp_path: Path, at: int) -> None:
     """In the middle of an epoch, and at its end; lines behind the checkpoint are written again."""

@@ -64,7 +64,7 @@ def run(comm: Comm, build: Any = None, **given: Any) -> tuple[list[Event], str]:
     return heard.samples, digest
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_samples_are_those_of_one_rank_and_change_nothing(name: str, text: str) -> None:
     """With dropout, whose masks depend on the step alone; longer than the 12 positions."""

@@ -79,7 +79,7 @@ def losses(ranks: int, options: Any, *callbacks: Callable[[], object]) -> list[f
     return found
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_change_after_a_step_trains_as_on_one_rank(layout: str, change: Any) -> None:
@@ -88,6 +88,7 @@ def test_a_change_after_a_step_trains_as_on_one_rank(layout: str, change: Any) -
     assert losses(*LAYOUTS[layout], lambda: Change(change)) == pytest.approx(wanted, rel=1e-10)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("change", CHANGES[:3], ids=lambda change: change.__name__)
 def test_a_change_after_an_epoch_reaches_servers(change: Any) -> None:
     wanted = losses(1, {}, lambda: Change(change, "epoch"))
@@ -99,7 +100,7 @@ def spoil(trainer: Trainer) -> None:
     next(trainer.model.parameters()).data[:1] += 1
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("check_copies", [1, 4, 1000])
 @pytest.mark.parametrize("layout", ["ring", "slices", "3D"])
 def test_copies_that_differ_end_the_run(layout: str, check_copies: int, tmp_path: Any) -> None:
@@ -129,7 +130,7 @@ def test_the_schedule_multiplies_the_rate_of_each_group() -> None:
     assert rates == [0.3, 0.3, 0.3, 0.15, 0.15, 0.15]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "verify"])  # finds it too
 @pytest.mark.parametrize("change", [set_rate, freeze_last], ids=lambda change: change.__name__)
 def test_a_change_on_one_rank_ends_the_run(layout: str, change: Any) -> None:
@@ -171,7 +172,7 @@ def test_ranks_with_other_frozen_layers_are_refused_at_the_start() -> None:
     threads.run(2, job)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_settings_go_on_in_another_layout(change: Any) -> None:
     def rearranged(trainer: Trainer) -> None:

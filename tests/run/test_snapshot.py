@@ -37,6 +37,7 @@ ADAM = OPTIMIZERS[1]
 LONG = [pytest.param(*ranks, marks=pytest.mark.long) for ranks in ((2, 3), (4, 1))]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("before", "after"), [(3, 2), *LONG, (1, 4)])
 def test_any_ranks_that_have_all_of_it_go_on(before: int, after: int) -> None:
     """Each new rank has what some of the old ones had, or nothing."""
@@ -61,6 +62,7 @@ PP2 = {"pp": 2, "cut": "5"}
 DP2_PP2 = {"dp": 2, **PP2, **RING}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("before", "groups", "after"),
     [
@@ -139,7 +141,7 @@ def noted() -> list[tuple[laws_snapshot.Ran, list[Snapshot]]]:
     return threads.run(2, rank)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("at", range(1, STEPS + 1))
 def test_after_any_step(noted: list[tuple[laws_snapshot.Ran, list[Snapshot]]], at: int) -> None:
     """Also after the last one of an epoch, which is then evaluated, and of the run."""

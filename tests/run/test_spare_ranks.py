@@ -26,6 +26,7 @@ def elastic(folder: Path, **options: Any) -> dict[str, Any]:
     return {**TENSORS, "elastic": True, "checkpoint_dir": str(folder), **options}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("lost", "step", "later"), [(0, 0, 80), (3, 1, 10), (0, 3, 20), (3, 5, 0), (3, 6, 150)]
 )

@@ -65,6 +65,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("case", LAYOUTS.values(), ids=LAYOUTS)
 def test_any_layout_tells_the_norm_of_one_rank(case: Any) -> None:
     ranks, options = case

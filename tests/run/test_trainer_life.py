@@ -70,7 +70,7 @@ def test_after_a_run_a_model_is_tested_used_and_saved(
             np.testing.assert_allclose(scores, wanted[:n], rtol=1e-9)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("ranks", "options"), LAYOUTS, ids=str)
 def test_more_epochs_are_those_of_one_longer_run(ranks: int, options: dict[str, Any]) -> None:
     def rank(comm: Comm, *epochs: int) -> Event:

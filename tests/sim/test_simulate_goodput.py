@@ -162,6 +162,7 @@ def test_times_may_have_exponents(simulator: Any) -> None:
     assert simulator(EXAMPLE.replace("30000h", "3e4h")).out == simulator(EXAMPLE).out
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("machine", "ranks"), [("a100-80g", 8), ("tpu-v5p", 4), ("a64fx:16", 16)])
 def test_a_machine_says_how_many_ranks_are_lost_together(
     simulator: Any, machine: str, ranks: int

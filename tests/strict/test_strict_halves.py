@@ -76,6 +76,7 @@ def test_a_product_of_a_row_and_a_column_is_summed_in_float32(dtype: str) -> Non
     assert abs(y - exact) <= 2**-8 * abs(exact) + 1e-4
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_losses_are_summed_in_float32(dtype: str) -> None:
     scores = nnmpi.tensor(np.full((3000, 2), -30, named(dtype)), on=DEVICE)

@@ -75,7 +75,7 @@ def run(*callbacks: object, **options: Any) -> Run:
     return Run(losses.found, done["skipped_steps"], state, machine.waits(calls))
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "rmsprop"])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

@@ -68,6 +68,7 @@ def run(
     return Ran(heard.losses, done["steps"], done["skipped_steps"], dict(contents(trainer)))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("build", [plain, Uneven])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_late_outcome_changes_no_bit(
@@ -125,6 +126,7 @@ class Noted(Heard):
             self.calls = machine.notes(goes_on=step == 3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_host_waits_for_no_step_that_it_has_just_made(
     dtype: str, monkeypatch: pytest.MonkeyPatch

@@ -105,6 +105,7 @@ def test_terms_of_16_bits_are_added_up_in_float32_and_rounded_once(narrow: bool)
     assert threads.run(3, sums) == [[2050.0] * 4] * 3 if not narrow else [[2048.0] * 4] * 3
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("ranks", "options", "reduce_dtype"),
     [(3, MLP, "float32"), (3, MLP, "float16"), (2, {**MLP, "zero": 2}, "float32")],
@@ -165,6 +166,7 @@ CHOICES: dict[str, tuple[int, str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("ranks", "wanted", "options"), CHOICES.values(), ids=CHOICES)
 def test_auto_takes_it_where_every_rank_has_a_gpu(
     ranks: int, wanted: str, options: dict[str, Any]

@@ -112,6 +112,7 @@ def train(task: Task, on: Backend, labels_on: Backend) -> Run:
     return run
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", TASKS)
 def test_a_step_waits_once_and_computes_what_numpy_does(name: str) -> None:
     """Once for loss.item(); labels may be on the host, where they are checked."""

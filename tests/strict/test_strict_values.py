@@ -68,6 +68,7 @@ def evaluated(
     return [y.numpy(), *(to_host(leaf.grad) for leaf in leaves if leaf.grad is not None)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "size", "dtype"), CASES_AT)
 def test_a_device_computes_what_the_host_does(name: str, size: float, dtype: str) -> None:
     try:

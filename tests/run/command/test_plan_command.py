@@ -86,6 +86,7 @@ def machine_file(tmp_path: Path, config: Config, **changes: object) -> Path:
 DIGITS = Config(model="mlp:64-32-10", data="digits")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("changes", "options", "note"),
     [
