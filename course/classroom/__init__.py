@@ -8,7 +8,7 @@ nnmpi course check DIR    loads the checks of the assignment, starts workers, ad
 
 from classroom.check import Check, Finding, Mutant
 from classroom.collectives import Call, Collectives
-from classroom.compare import any_rank, counted, differs, first, shape_of
+from classroom.compare import any_rank, counted, differs, explained, first, shape_of
 from classroom.messages import Messages
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "any_rank",
     "counted",
     "differs",
+    "explained",
     "first",
     "shape_of",
 ]

@@ -94,7 +94,7 @@ def told(error: BaseException, path: Path) -> str:
     if not frames:
         return f"the check itself failed: {type(error).__name__}: {error}"
     if isinstance(cause, NotImplementedError):
-        return f"{frames[-1].name} is not written yet"
+        return f"{cause if str(cause) else frames[-1].name} is not written yet"
     lines = "; ".join(f"line {f.lineno}, in {f.name}" for f in frames)
     return f"{type(error).__name__}: {error} ({path.name}, {lines})"
 

@@ -1,6 +1,6 @@
 """Comparisons that say which number is wrong first, and what kind of wrong it may be."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,14 @@ def _hint(got: Any, expected: Any, limit: float) -> str:
     if got.ndim == 2 and got.shape[0] == got.shape[1] and np.allclose(got, expected.T):
         return " (it is transposed)"
     return ""
+
+
+def explained(finding: Finding | None, got: Any, mistakes: Mapping[str, Any]) -> Finding | None:
+    """The finding, with the name of the first mistake that gives the array `got`."""
+    for name, wrong in mistakes.items():
+        if finding and np.shape(got) == np.shape(wrong) and np.allclose(got, wrong, 1e-9, 1e-12):
+            return finding._replace(text=f"{finding.text}: {name}")
+    return finding
 
 
 def counted(rank: int, got: float, expected: float, label: str) -> Finding | None:
