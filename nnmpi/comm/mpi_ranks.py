@@ -87,15 +87,18 @@ def _start(guard: bool) -> Comm:
             from nnmpi.comm.transport import files, mpi, mpi_job, ulfm
     except (ImportError, RuntimeError) as failure:  # no mpi4py, or no library behind it
         if launched() > 1:
+            reason = str(failure).partition("\n")[0]
             raise _UnusableError(
-                f"{launched()} ranks were started, but MPI cannot be used here: {failure}"
+                f"{launched()} ranks were started, but MPI cannot be used here ({reason}): install "
+                "mpi4py and let it find the library of this mpirun (python -m nnmpi.doctor), or "
+                "pip install 'nnmpi[mpi]' and use its mpirun"
             ) from failure
         return _single_rank(comm_self(), error)
     _, size = mpi_job.rank_and_size()
     if size == 1 < launched():
         raise _UnusableError(
             f"{launched()} ranks were started, but MPI sees only this one: "
-            "use the mpirun of the MPI that mpi4py was installed with"
+            "use the mpirun of the MPI that mpi4py loads (python -m nnmpi.doctor shows both)"
         )
     if size == 1:
         return _single_rank(Comm(mpi.MPITransport.world()), error)

@@ -107,8 +107,7 @@ ALWAYS_INLINE int has_axes(Arguments *a, const Argument *q, const npy_intp *size
 static int half_of(PyArrayObject *x) {
     if (PyArray_TYPE(x) == NPY_HALF) return FLOAT16;
     if (PyArray_TYPE(x) < NPY_USERDEF || PyArray_ITEMSIZE(x) != 2) return 0;
-    const char *name = PyArray_DESCR(x)->typeobj->tp_name, *point = strrchr(name, '.');
-    return strcmp(point ? point + 1 : name, "bfloat16") ? 0 : BFLOAT16;
+    return PyArray_DESCR(x)->kind == 'V' && PyArray_DESCR(x)->type == 'E' ? BFLOAT16 : 0;
 }
 
 ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
@@ -154,7 +153,7 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
 ALWAYS_INLINE int number(Arguments *a, char kind, PyObject *o) {
     double x, limit = kind == '%' ? NPY_MAX_INT32 : 1LL << 53;
     if (a->numbers == MAX_NUMBERS || PyBool_Check(o) != (kind == '!')) return 0;
-    if (PyFloat_Check(o) && kind == '#') x = PyFloat_AS_DOUBLE(o);
+    if (PyFloat_Check(o) && kind == '#') x = PyFloat_AsDouble(o);
     else if (PyLong_CheckExact(o) || kind == '!') x = PyLong_AsDouble(o);
     else return 0;
     if (x == -1 && PyErr_Occurred()) {
@@ -179,9 +178,9 @@ ALWAYS_INLINE int argument(Arguments *a, const Argument *q, PyObject *o) {
 
 static __attribute__((noinline)) int items(Arguments *a, const Argument *q, PyObject *o) {
     if (!PyTuple_CheckExact(o)) return 0;
-    int count = a->items[a->tuples++] = (int)PyTuple_GET_SIZE(o);
+    int count = a->items[a->tuples++] = (int)PyTuple_Size(o);
     for (int i = 0; i < count; i++)
-        if (!argument(a, q, PyTuple_GET_ITEM(o, i))) return 0;
+        if (!argument(a, q, PyTuple_GetItem(o, i))) return 0;
     return 1;
 }
 

@@ -22,7 +22,6 @@
    not see are multiplied by 0 if they share a tile with visible ones: infinite ones give NaN. */
 #include "half_products.h"
 #include "lanes.h"
-#include <stdlib.h>
 
 #ifdef FUSED
 #define KEYS 256

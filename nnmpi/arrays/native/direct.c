@@ -13,7 +13,6 @@
    computed separately: then a window is the same place in four rows. */
 #include "epilogue.h"
 #include "products.h"
-#include <stdlib.h>
 
 #ifdef FUSED
 

@@ -15,7 +15,6 @@
 #include "half_products.h"
 #include "epilogue.h"
 #include "half_tiles.h"
-#include <stdlib.h>
 
 #ifdef FUSED
 #define COLUMNS 1024

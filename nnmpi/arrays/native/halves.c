@@ -9,7 +9,6 @@
    round_loop(x, y)                   y in 16 bits, with rows apart in memory, = x rounded
    merge_loop(masters, values)        masters that do not round to their values become the values */
 #include "halves.h"
-#include <stdlib.h>
 
 #define MOST_AXES 10
 #define PART 2048        /* elements of an array */

@@ -5,7 +5,6 @@
 #ifndef NNMPI_HALVES_H
 #define NNMPI_HALVES_H
 #include "native.h"
-#include <string.h>
 #ifdef __F16C__
 #include <immintrin.h>
 #endif

@@ -11,7 +11,6 @@
    LARGEST multiplications are left to BLAS unless `large` is set. */
 #include "epilogue.h"
 #include "half_products.h"
-#include <stdlib.h>
 
 #ifdef FUSED
 #define LARGEST (1 << 18) /* n K O */

@@ -11,7 +11,6 @@
    DEPTH terms at a time are added up in their order, and their sum is added to C, whatever the
    other sizes are. */
 #include "half_products.h"
-#include <stdlib.h>
 
 #ifdef FUSED
 #define DEPTH 1024     /* terms at a time: a strip stays in the L2 cache, */

@@ -109,10 +109,11 @@ typedef struct {
 
 /* 1 if `arrays` are arrays like `one`; stores their addresses. */
 static int are_like(PyArrayObject *one, PyObject *arrays, int count, void **at) {
-    if (PyTuple_GET_SIZE(arrays) != count) return 0;
+    if (PyTuple_Size(arrays) != count) return 0;
     for (int i = 0; i < count; i++) {
-        PyArrayObject *x = (PyArrayObject *)PyTuple_GET_ITEM(arrays, i);
-        if (!PyArray_Check(x) || PyArray_TYPE(x) != PyArray_TYPE(one) ||
+        PyObject *o = PyTuple_GetItem(arrays, i);
+        PyArrayObject *x = (PyArrayObject *)o;
+        if (!PyArray_Check(o) || PyArray_TYPE(x) != PyArray_TYPE(one) ||
             PyArray_SIZE(x) != PyArray_SIZE(one) || !PyArray_ISCARRAY(x))
             return 0;
         at[i] = PyArray_DATA(x);
@@ -159,9 +160,9 @@ static PyObject *short_sum(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "liO!O!O!", &looks, &rank, &PyTuple_Type, &counts, &PyTuple_Type,
                           parts, &PyTuple_Type, parts + 1))
         return NULL;
-    int ranks = (int)PyTuple_GET_SIZE(parts[0]);
-    if (ranks < 2 || rank < 0 || rank >= ranks || !PyTuple_GET_SIZE(counts)) Py_RETURN_NONE;
-    PyObject *count = PyTuple_GET_ITEM(counts, 0), *part = PyTuple_GET_ITEM(parts[0], 0);
+    int ranks = (int)PyTuple_Size(parts[0]);
+    if (ranks < 2 || rank < 0 || rank >= ranks || !PyTuple_Size(counts)) Py_RETURN_NONE;
+    PyObject *count = PyTuple_GetItem(counts, 0), *part = PyTuple_GetItem(parts[0], 0);
     if (!PyArray_Check(count) || !PyArray_Check(part)) Py_RETURN_NONE;
     PyArrayObject *first = (PyArrayObject *)count, *x = (PyArrayObject *)part;
     ShortSum *s = PyMem_Calloc(1, sizeof *s + (3 * (size_t)ranks + 1) * sizeof(void *));

@@ -14,7 +14,6 @@
    Tiles that are written are factors of products and may have 16 bits: each is rounded once. */
 #include "epilogue.h"
 #include "halves.h"
-#include <stdlib.h>
 
 /* V or M: one plane for each pixel of a tile. */
 typedef struct {

