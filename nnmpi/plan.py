@@ -17,7 +17,14 @@ from nnmpi.planning.drawing import as_svg
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
 from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, machine_on_paper
-from nnmpi.run.planning.planning import SUMS, PlanRequest, on_paper, search
+from nnmpi.run.planning.planning import (
+    MEETINGS,
+    SUMS,
+    PlanRequest,
+    network_needs,
+    on_paper,
+    search,
+)
 from nnmpi.run.planning.report import as_event, as_text, as_toml
 
 CLUSTER = ("ranks", "nodes", "memory", "machine", "vocabulary")
@@ -50,6 +57,9 @@ def parser() -> cli.Parser:
     reduce = p.add_argument_group("reduce")
     for option in SUMS:
         cli.add_flag(reduce, option)
+    sync = p.add_argument_group("sync")
+    for option in MEETINGS:
+        cli.add_flag(sync, option)
     output = p.add_argument_group("output")
     output.add_argument(
         "--layout-out", type=Path, default=None, metavar="FILE.toml",
@@ -89,7 +99,8 @@ def command(options: argparse.Namespace) -> int:
         svg.write_text(as_svg(plan.search, plan.title, request.memory), encoding="utf-8")
     if file:
         file.write_text(as_toml(plan, plan.search.best[0]), encoding="utf-8")
-    event = as_event(plan, str(file) if file else None)
+    needs = network_needs(plan, models) if machine.nodes > 1 else ()
+    event = as_event(plan, needs, str(file) if file else None)
     print(json.dumps(event, indent=2) if is_json else as_text(event), flush=True)
     return 0
 

@@ -48,6 +48,7 @@ class Collective(Enum):
     ALL_TO_ALL = "a part of each for each"
     BROADCAST = "the buffer of one, for all"
     MESSAGE = "the buffer of one, for another"
+    NEIGHBOURS = "the buffers of neighbours, for each"
 
 
 class Step(NamedTuple):

@@ -113,7 +113,6 @@ REFUSALS = (
             ("pipedream", "its batches overlap, and replicas meet between two steps"),
             ("verify", "replicas make steps of their own, unlike one rank"),
             ("memory", "replicas are averaged in memory"),
-            ("plan", "a plan is for ranks that make their steps together"),
             ("backup", "replicas differ until they are averaged"),
             ("dtype float16", "each replica would have a loss scale of its own"),
         )

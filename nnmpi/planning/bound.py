@@ -21,6 +21,7 @@ import numpy as np
 
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
 from nnmpi.parallel.arrangement.state_bytes import state_array_count
+from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
@@ -247,6 +248,8 @@ class LowerBounds:
         buckets.
         """
         links, config = self._costs.exchanges.links(group), self._arranger.plain
+        if config.sync in AVERAGED:  # replicas are averaged later
+            return 0.0
         others, numbers = links.node_count - 1, sum(modules)
         sent = numbers * self._itemsize * others / links.node_count * links.sharing
         mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb

@@ -10,16 +10,20 @@ All groups along an axis exchange at the same time. So the ranks of a node share
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
 from nnmpi.collectives.algorithms import ALGORITHMS
+from nnmpi.collectives.gossip import GRAPHS, Gossip
 from nnmpi.collectives.price import Network, price
 from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.arrangement.exchanges import PLANS, Exchange
+from nnmpi.parallel.layout import AVERAGED
 from nnmpi.planning.machine import Machine
+from nnmpi.planning.paper.rank import exchanges
 from nnmpi.schedules.op import Kind
 
 THROUGH_MEMORY = "shared", "hierarchical"
@@ -101,6 +105,8 @@ class ExchangeTimes:
             return _messages_seconds(links, nbytes / (p - 1))
         if exchange.operation is Collective.ALL_REDUCE and exchange.algorithm in THROUGH_MEMORY:
             return _two_level_seconds(links, exchange.nbytes, nbytes)
+        if exchange.operation is Collective.NEIGHBOURS:
+            return _neighbours_seconds(links, GRAPHS[exchange.algorithm](p), exchange.nbytes)
         plans = (
             ALGORITHMS if exchange.operation is Collective.ALL_REDUCE else PLANS[exchange.operation]
         )
@@ -122,6 +128,14 @@ def _messages_seconds(links: Network, nbytes: float) -> float:
     first, each = np.zeros(1, int), np.array([nbytes])
     others = np.arange(1, len(links.nodes))
     return sum(float(links.seconds(first, to, each)[0]) for to in others[:, None])
+
+
+def _neighbours_seconds(links: Network, graph: Gossip, nbytes: float) -> float:
+    """The seconds in which all ranks send a buffer to each of their neighbours at once."""
+    pairs = [(r, peers.to) for r in range(graph.replicas) for peers in graph.exchanges(r)]
+    source, to = np.array(pairs).T
+    seconds = links.seconds(source, to, np.full(len(pairs), float(nbytes)), len(graph.offsets))
+    return float(seconds.max())
 
 
 def _two_level_seconds(links: Network, nbytes: int, travelling: int) -> float:
@@ -167,6 +181,10 @@ def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
         for rank in ranks
         for bucket in (() if a.store.zero else a.model_on(rank).buckets)
     ]
+    if a.config.sync in AVERAGED:
+        logged = [exchanges(a, rank, a.config.batch_size).get("dp", ()) for rank in ranks]
+        whole = (e for e in chain.from_iterable(logged) if e.operation is Collective.ALL_REDUCE)
+        sums += [e for e in whole if e.algorithm == a.algorithm]
     seconds = {
         name: times.total(exchange._replace(algorithm=name) for exchange in sums)
         for name in dict.fromkeys((a.algorithm, *ALL_REDUCES))

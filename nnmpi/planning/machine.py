@@ -15,7 +15,7 @@ from nnmpi.options.user_files import content, parsed
 
 FORMAT = 2
 LONGEST = 100_000_000  # bytes of a file
-ONCE = "adding", "step", "micro_batch", "spread", "load"
+ONCE = "adding", "step", "micro_batch", "spread", "load", "moving"
 """Fields that hold one number, which may be 0 but not negative."""
 
 
@@ -102,6 +102,7 @@ class Machine(NamedTuple):
     models       the models whose units were measured
     spread       by how much two measurements differ: the mean ratio of sums or of units, less 1
     load         the load average just before: processes that wanted a core
+    moving       seconds in which array functions read or write a byte
     sheet        of a machine that is described, not measured
     """
 
@@ -118,6 +119,7 @@ class Machine(NamedTuple):
     models: tuple[MeasuredModel, ...] = ()
     spread: float = 0.0
     load: float = 0.0
+    moving: float = 1e-10
     sheet: Sheet | None = None
 
     @property

@@ -9,22 +9,27 @@ A layout that does not fit is tried again with each kind of recomputation, which
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Traffic
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.bound import LowerBounds
 from nnmpi.planning.candidate import Candidate, candidates, recomputed, shapes
 from nnmpi.planning.exchange_time import with_fastest_sum
 from nnmpi.planning.layer_ways import LayerWays
 from nnmpi.planning.paper.activations import needed
+from nnmpi.planning.paper.rank import exchanges, sent_in_period
 from nnmpi.planning.step_time import CostModel, StepTime, step_time
 
 
 class PricedLayout(NamedTuple):
-    """A layout with its price: the seconds of a step, and the bytes on the rank that holds most.
+    """A layout with its price: the seconds of a step, the bytes on the rank that holds most, and
+    what the rank that sends most sends.
+
+    sent, period   bytes and messages in so many steps
 
     The all-reduce is the fastest one for the layout, and the cut is the best one.
     """
@@ -32,6 +37,8 @@ class PricedLayout(NamedTuple):
     layout: Candidate
     time: StepTime
     nbytes: int
+    sent: Traffic
+    period: int
     allreduce: str
     cut: str | None
 
@@ -75,12 +82,22 @@ class SearchResult(NamedTuple):
     least: PricedLayout | None = None
 
 
+def _of_ends(a: Arrangement) -> set[int]:
+    """The ranks of the first and the last replica, without those that are alike."""
+    axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
+    return {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
+
+
 def largest(a: Arrangement) -> int:
     """The peak bytes of the rank that needs most, found among the first and the last replica."""
-    batch = a.config.batch_size
-    axes = ("pp", "tp") if a.sharding.branches.variables else ("pp",)
-    ranks = {*a.mesh.group(0, *axes), *a.mesh.group(a.mesh.size - 1, *axes)}
-    return max(needed(a, r, batch) for r in ranks)
+    return max(needed(a, r, a.config.batch_size) for r in _of_ends(a))
+
+
+def most_sent(a: Arrangement) -> tuple[Traffic, int]:
+    """The bytes and messages of the rank that sends most, found likewise, and in how many steps it
+    sends them."""
+    logged = ((r, exchanges(a, r, a.config.batch_size)) for r in _of_ends(a))
+    return max(sent_in_period(a, r, chain.from_iterable(along.values())) for r, along in logged)
 
 
 class Searcher:
@@ -224,5 +241,7 @@ class Searcher:
             assert nbytes is not None
             assert a is not None
             cut = ",".join(map(str, a.division.begins)) or None
-            self._found[candidate] = PricedLayout(candidate, time, nbytes, a.config.allreduce, cut)
+            self._found[candidate] = PricedLayout(
+                candidate, time, nbytes, *most_sent(a), a.config.allreduce, cut
+            )
         return self._found[candidate]

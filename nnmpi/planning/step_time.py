@@ -4,7 +4,10 @@ per stage.
 compute    units of the rank along pp that is busy longest, in all passes of all micro-batches
 tensor     exchanges of that rank within these passes: along tp and cp, batch statistics
 bubble     idle time of the rank whose gradients are summed last
-sums       of gradients, and ZeRO 3's gathers of parameters, as far as passes do not hide them
+sums       of gradients, and ZeRO 3's gathers of parameters, as far as passes do not hide them; and
+           exchanges of replicas that are averaged
+packing    array functions that make what is sent from arrays, and arrays from what is received:
+           codes of --compress; copies of parameters, their mean and an outer step
 update     the optimizer, agreement of ranks, and gathers of parameters behind it
 other      batches, losses, Python; a rank along pp takes as large a share of the time per
            micro-batch as it has of the units
@@ -24,9 +27,10 @@ from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
+from nnmpi.parallel.layout import AVERAGED
 from nnmpi.planning.exchange_time import ExchangeTimes
 from nnmpi.planning.machine import Machine
-from nnmpi.planning.paper.rank import exchanges
+from nnmpi.planning.paper.rank import step
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.sim.pipeline import Costs, run, stage_times
@@ -42,6 +46,7 @@ class StepTime(NamedTuple):
     tensor: float
     bubble: float
     sums: float
+    packing: float
     update: float
     other: float
 
@@ -70,13 +75,16 @@ class RankStep(NamedTuple):
                    gathers    parameters of ZeRO 3, and gradients that each pass scatters
                    sums       of gradients, in the order in which they begin
                    update     around the update
+                   averages   of replicas, after the update
     numbers    how many elements it updates
+    touched    bytes of arrays that it reads and writes to pack and unpack what is exchanged
     """
 
     program: Sequence[Op]
     compute: Mapping[int, Mapping[Kind, float]]
     exchanges: Mapping[str, Sequence[Exchange]]
     numbers: int
+    touched: float
 
     def within_passes(
         self, seconds: Callable[[Exchange], float]
@@ -89,10 +97,17 @@ class RankStep(NamedTuple):
             by_pass[exchange.stage, exchange.during] += seconds(exchange) / passes
         return by_pass
 
+    def optimizer(self, a: Arrangement, costs: CostModel) -> float:
+        """The seconds of the optimizer."""
+        return self.numbers * costs.machine.updates[a.config.optimizer]
+
+    def averages(self, costs: CostModel) -> float:
+        """The seconds of the exchanges of replicas."""
+        return costs.exchanges.total(self.exchanges["averages"])
+
     def update(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the optimizer, and of the exchanges around it."""
-        seconds = self.numbers * costs.machine.updates[a.config.optimizer]
-        return seconds + costs.exchanges.total(self.exchanges["update"])
+        return self.optimizer(a, costs) + costs.exchanges.total(self.exchanges["update"])
 
 
 class StepModel(NamedTuple):
@@ -103,6 +118,7 @@ class StepModel(NamedTuple):
     busiest   of these ranks, the one that computes longest
     last      the one whose gradients are summed last
     updated   the one whose update takes longest
+    averaged  the one that takes longest for its mean with other replicas
     """
 
     time: StepTime
@@ -111,6 +127,7 @@ class StepModel(NamedTuple):
     busiest: RankStep
     last: RankStep
     updated: RankStep
+    averaged: RankStep
 
 
 def step_time(a: Arrangement, costs: CostModel) -> StepTime:
@@ -152,15 +169,17 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
     share = compute / all_units if len(ranks) > 1 and all_units else 1.0
     updated = max(ranks, key=lambda item: item.update(a, costs))
+    averaged = max(ranks, key=lambda item: item.averages(costs))
     time = StepTime(
         compute=compute,
         tensor=busy - compute if tensor else 0.0,
         bubble=passed - busy,
-        sums=done[last] - passed,
+        sums=done[last] - passed + averaged.averages(costs),
+        packing=averaged.touched * costs.machine.moving,
         update=updated.update(a, costs),
         other=costs.machine.step + share * len(micro) * costs.machine.micro_batch,
     )
-    return StepModel(time, ranks, micro, ranks[busiest], ranks[last], updated)
+    return StepModel(time, ranks, micro, ranks[busiest], ranks[last], updated, averaged)
 
 
 def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
@@ -201,14 +220,18 @@ def _rank_step(
     by_phase = defaultdict[str, list[Exchange]](list)
     sheet = costs.machine.sheet  # with --sequence-parallel, messages are parts already
     divides = sheet is not None and "pp" in sheet.divides and not a.config.cuts_positions
-    for exchange in chain.from_iterable(exchanges(a, rank, a.config.batch_size).values()):
+    on_paper = step(a, rank, a.config.batch_size)
+    logged = dict(on_paper.exchanges)
+    if a.config.sync in AVERAGED:
+        by_phase["averages"] += logged.pop("dp", ())
+    for exchange in chain.from_iterable(logged.values()):
         is_sent, is_inside = exchange.during in SENDS, exchange.stage >= 0
         if divides and is_sent:  # ranks along tp send a part each
             exchange = exchange._replace(numbers=-(-exchange.numbers // a.config.tp))
         phase = "messages" if is_sent else "tensor" if is_inside else PHASES.get(exchange.during)
         by_phase[phase or "gathers"].append(exchange)
     numbers = sum(stop - start for start, stop in a.owned_ranges(rank))
-    return RankStep(ops(a, rank, micro), compute, by_phase, numbers)
+    return RankStep(ops(a, rank, micro), compute, by_phase, numbers, on_paper.touched)
 
 
 def _exposed_gathers(logged: Sequence[Exchange], busy: float, times: ExchangeTimes) -> float:

@@ -128,16 +128,19 @@ def _measure_node(setup: Setup, comm: Comm, quantile: float) -> Machine:
         model = _units(comm, session, sizes)
         speed, update = _speed(session, model), _update(comm, session, quantile)
         step, micro_batch = _overheads(comm, setup, model, update, session)
+        numbers = sum(p.size for p in session.optimizer.parameters)
+        moving = _moving(comm, numbers, quantile)
     parts = (_tp_units(comm, setup, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
         *(processor(), comm.size, near, TYPICAL.far, network.gamma, sums),
         *({config.optimizer: update}, step, micro_batch, speed, (model, *filter(None, parts))),
+        moving=moving,
     )
 
 
 def _session(setup: Setup, comm: Comm, **options: Any) -> Session:
     """A session of the ranks of `comm`, arranged by these options, in a run of its own."""
-    config = replace(setup.config, plan=None, verify=False, check_copies=0, **options)
+    config = replace(setup.config, plan=None, verify=False, check_copies=0, sync="bsp", **options)
     return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
 
 
@@ -281,6 +284,13 @@ def _update(comm: Comm, session: Session, quantile: float) -> float:
         p.has_grad = True
     numbers: int = sum(p.size for p in optimizer.parameters)
     return _cold_seconds(comm, partial(optimizer.step, 0.0), quantile) / numbers
+
+
+def _moving(comm: Comm, numbers: int, quantile: float) -> float:
+    """The seconds in which an array function reads or writes a byte, by adding two arrays of so
+    many elements."""
+    a, b = np.ones(numbers, np.float32), np.ones(numbers, np.float32)
+    return _cold_seconds(comm, partial(np.add, a, b), quantile) / (3 * a.nbytes)
 
 
 def _overheads(

@@ -18,6 +18,12 @@ from typing import NamedTuple
 from nnmpi.schedules.local_steps import LocalSteps
 from nnmpi.sim.drawing.timeline import BACKGROUND, Span
 
+SHARES = 0.5, 0.8, 0.9, 0.95, 0.99
+"""Shares of time that are computing, for which tables have a bandwidth."""
+
+GBIT = 1e9 / 8
+"""Bytes."""
+
 LEAST, MOST = 1.0, 1e18  # bytes per second, between which a bandwidth is searched
 HALVINGS = 30  # of that range on a logarithmic scale: to 1 in 10^7
 
@@ -87,15 +93,21 @@ def seconds_a_step(model: Model, schedule: LocalSteps, piece: float) -> float:
     return max(ends[-1] - ends[3 * every - 1], 2 * model.layers * piece) / (2 * every)
 
 
-def rate_needed(share: float, model: Model, seconds: Callable[[float], float]) -> float | None:
-    """The bytes a second at which this share of the time is computing; None if no rate suffices.
+def gbit_needed(computing: float, seconds: Callable[[float], float]) -> dict[str, float | None]:
+    """The Gbit/s at which each of SHARES of the time is computing; None if no speed suffices.
 
-    `seconds` is the time of a step at a rate.
+    A step computes for `computing` seconds, and takes `seconds` of a rate in bytes a second.
     """
+    rates = {f"{share:.0%}": rate_needed(computing / share, seconds) for share in SHARES}
+    return {share: rate and rate / GBIT for share, rate in rates.items()}
+
+
+def rate_needed(limit: float, seconds: Callable[[float], float]) -> float | None:
+    """The least bytes a second at which a step takes at most `limit` seconds."""
     low, high = LEAST, MOST
-    if seconds(high) * share > model.seconds:
+    if seconds(high) > limit:
         return None
     for _ in range(HALVINGS):
         middle = (low * high) ** 0.5
-        low, high = (middle, high) if seconds(middle) * share > model.seconds else (low, middle)
+        low, high = (middle, high) if seconds(middle) > limit else (low, middle)
     return high

@@ -37,6 +37,8 @@ MODELS = {
     "wide mlp": Config(model="mlp:784-512-512-10", data=IMAGES, batch_size=24, optimizer="adam"),
     "halves": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=10, dtype="float16"),
     "tp is far": Config(model="mlp:784-256-256-10", data=IMAGES, batch_size=32, order="dp,tp,pp"),
+    "replicas": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=32, sync="local"),
+    "gossip": Config(model="mlp:784-99-10", data=IMAGES, batch_size=12, sync="gossip", every=2),
     "gpt": Config(model="gpt:2x2x16", data="text", context=16, batch_size=8),
     "large images": Config(
         model="helpers.planning:large_stem", data="synthetic:1x128x128:10:64", batch_size=3
@@ -52,6 +54,8 @@ CASES = {
     "a rank a node": ("wide mlp", 4, 4, SLOW_LINKS),
     "16 bits": ("halves", 4, 2, SLOW_LINKS),
     "another order": ("tp is far", 8, 2, TYPICAL),
+    "local steps": ("replicas", 8, 4, SLOW_LINKS),
+    "neighbours": ("gossip", 3, 3, SLOW_LINKS),
     "sequences": ("gpt", 2, 2, SLOW_LINKS),
     "rows of images": ("large images", 4, 2, TYPICAL),
 }

@@ -11,6 +11,7 @@ from nnmpi.collectives.price import Link
 from nnmpi.options.config import Config
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.machine import TYPICAL, Machine, UnitTimes
+from nnmpi.planning.network_speed import gbit_of_shares
 from nnmpi.planning.step_time import StepTime, step_model, step_time
 
 MLP = Config(
@@ -123,6 +124,57 @@ def test_zero_scatters_gradients_and_gathers_parameters(zero: int) -> None:
         assert found.sums == pytest.approx(first * (zero - 1) + 3 * n[0] / 4 * 1e-5)
     assert found.update >= 1e-3 * own + (gathered if zero < 3 else 0)
     assert found.update <= 1e-3 * own + gathered + 4 * 4  # and short rows of numbers
+
+
+# ---- replicas that are averaged
+
+ALONE = replace(MLP, sync="local", every=4, outer="sgd")
+NO_SCALARS = FAR._replace(far=Link(0.0, 1e-4))
+
+
+def test_replicas_that_meet_in_every_step_take_a_step_of_data_parallelism_and_a_mean() -> None:
+    """The mean follows the update, so no pass hides it; with one bucket none hides a sum either.
+
+    Packing reads or writes all parameters 20 times: two copies, a difference, a mean, an outer
+    step, new values."""
+    often, plain = (
+        planning(config, 4, 4, alike(NO_SCALARS)) for config in (replace(ALONE, every=1), MLP)
+    )
+    found, beside = (times(there, dp=4) for there in (often, plain))
+    assert found.sums == pytest.approx(beside.sums, rel=0.02)  # scalars, and room between tensors
+    assert (found.packing, beside.packing) == (pytest.approx(1e-10 * 4 * NUMBERS * 20, rel=0.05), 0)
+    assert found._replace(sums=0, packing=0) == beside._replace(sums=0)
+    seldom = times(planning(ALONE, 4, 4, alike(NO_SCALARS)), dp=4)
+    assert seldom.sums == pytest.approx(found.sums / 4)
+    assert seldom.packing == pytest.approx(found.packing / 4)
+
+
+def test_neighbours_share_the_links_of_nodes() -> None:
+    """A ring of 4 on 2 nodes: each node sends two buffers at once; on 4 nodes each rank does."""
+    gossip = replace(MLP, sync="gossip", every=1 << 20)
+    n = 4 * NUMBERS
+    for nodes in (2, 4):
+        found = times(planning(gossip, 4, nodes, alike(NO_SCALARS)), dp=4)
+        assert found.sums == pytest.approx(2 * n * 1e-4, rel=0.03)
+    complete = replace(gossip, graph="complete")
+    found = times(planning(complete, 4, 4, alike(NO_SCALARS)), dp=4)
+    assert found.sums == pytest.approx(3 * n * 1e-4, rel=0.03)
+
+
+@pytest.mark.parametrize("config", [MLP, ALONE])
+def test_a_step_on_the_network_that_is_named_computes_for_the_share(config: Config) -> None:
+    machine = alike(NO_SCALARS)._replace(updates={"sgd": 1e-3}, step=0.25, micro_batch=0.125)
+    there = planning(config, 4, 4, machine)
+    a = there.arranger.arranged(Candidate(dp=4))
+    needed = gbit_of_shares(a, there.costs)
+    for share, gbit in needed.items():
+        assert gbit is not None
+        rate = Link(0.0, 8e-9 / gbit)
+        found = times(planning(config, 4, 4, machine._replace(far=rate)), dp=4)
+        computing = found.compute + found.other + 1e-3 * a.model_on(0).length
+        assert computing / found.seconds == pytest.approx(float(share[:-1]) / 100, rel=1e-6)
+    late = planning(config, 4, 4, machine._replace(far=Link(1e6, 0)))
+    assert gbit_of_shares(a, late.costs)["99%"] is None
 
 
 # ---- properties

@@ -45,6 +45,14 @@ def test_a_run_takes_the_layout_that_is_found(tmp_path: Path) -> None:
     assert " ms per step, predicted " in as_text(done)
 
 
+def test_replicas_are_planned_as_they_run(tmp_path: Path) -> None:
+    """With local steps, of which none may be measured as a round."""
+    config = Config(**{**vars(MLP), "sync": "local", "every": 2, "plan": machine_file(tmp_path)})
+    (start, done, taken), *_ = threads.run(2, lambda comm: trained(comm, config))
+    assert (taken.sync, taken.dp, done["steps"]) == ("local", 2, 6)
+    assert start["plan"]["layout"].startswith("--dp 2")
+
+
 def test_layouts_fit_into_memory_or_ranks_swap(tmp_path: Path) -> None:
     """In much memory the layout is the one that is found without a limit."""
     plain = Config(**{**vars(MLP), "plan": machine_file(tmp_path), "steps": 2})

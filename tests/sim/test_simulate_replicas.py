@@ -112,10 +112,10 @@ def test_the_rate_is_where_the_share_is_reached() -> None:
     def seconds(rate: float) -> float:
         return seconds_a_step(model, LocalSteps(5), Sent(1, 1e6).seconds(0.01, rate))
 
-    rate = rate_needed(0.9, model, seconds)
+    rate = rate_needed(1 / 0.9, seconds)
     assert rate is not None
     assert 1 / seconds(rate) == pytest.approx(0.9, rel=1e-6)
-    assert rate_needed(0.9999, model, seconds) is None  # messages alone take more
+    assert rate_needed(1 / 0.9999, seconds) is None  # messages alone take more
 
 
 # ---- the command

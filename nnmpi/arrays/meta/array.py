@@ -39,6 +39,30 @@ counting: ContextVar[AllocationCounter | None] = ContextVar("counting", default=
 """The AllocationCounter that counts new arrays without data; None if they are not counted."""
 
 
+class TouchCounter:
+    """Counts the bytes that functions of arrays read and write."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+touching: ContextVar[TouchCounter | None] = ContextVar("touching", default=None)
+"""The TouchCounter of what functions of arrays without data would read and write, if any."""
+
+
+def touch(*arrays: Any) -> None:
+    """Counts the bytes of arrays that a function reads or writes."""
+    if (counter := touching.get()) is not None:
+        counter.bytes += sum(getattr(array, "nbytes", 0) for array in arrays)
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """True for two views of the same memory."""
+    if not isinstance(b, np.ndarray) or shapes.owner(a) is not shapes.owner(b):
+        return False
+    return bool(a.__array_interface__ == b.__array_interface__)
+
+
 RULES: dict[Any, Callable[..., Any]] = {}
 """How NumPy's functions compute on arrays without data, beside those in OF_METHODS."""
 
@@ -76,7 +100,9 @@ class MetaArray(np.ndarray):
         else:
             shape = shapes.matmul(*inputs)
         if out is not None:
+            touch(*inputs, out[0])
             return out[0]  # nothing is written
+        touch(*inputs)
         result = getattr(ufunc, method)(*map(small, inputs), **options)
         if isinstance(result, tuple):
             return tuple(new_like(shape, item) for item in result)
@@ -110,6 +136,7 @@ class MetaArray(np.ndarray):
         return new_array([self.size], self.dtype)
 
     def copy(self, order: Any = "C") -> Any:
+        touch(self)
         return new_like(self.shape, small(self).copy(order))
 
     def astype(self, dtype: Any, order: Any = "K", *args: Any, copy: bool = True) -> Any:  # type: ignore[override]
@@ -117,6 +144,7 @@ class MetaArray(np.ndarray):
         the same."""
         if not copy and self.dtype == dtype:
             return self
+        touch(self)
         return new_like(self.shape, small(self).astype(dtype, order))
 
     def take(self, indices: Any, axis: int | None = None, **options: Any) -> Any:  # type: ignore[override]
@@ -174,6 +202,9 @@ class MetaArray(np.ndarray):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Writes nothing: an array without data has no memory."""
+        is_basic = isinstance(index, slice) or index is ...
+        if not (is_basic and _is_same(self[index], value)):  # NumPy does not copy a[i] += 1 back
+            touch(value, value)  # read, and written
 
     def fill(self, value: Any) -> None:
         """Writes nothing: an array without data has no memory."""
@@ -210,4 +241,6 @@ def new_like(shape: Sequence[int], example: Any) -> MetaArray:
     """Makes an array without data of this shape, with the dtype and the memory layout of an
     example."""
     example = np.asarray(example)
-    return new_array(shape, example.dtype, axis_order(example))
+    array = new_array(shape, example.dtype, axis_order(example))
+    touch(array)
+    return array

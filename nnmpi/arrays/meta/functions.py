@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib import stride_tricks
 
 from nnmpi.arrays.meta import shapes
-from nnmpi.arrays.meta.array import RULES, MetaArray, new_array, new_like
+from nnmpi.arrays.meta.array import RULES, MetaArray, new_array, new_like, touch
 from nnmpi.arrays.meta.shapes import axis_order, owner, refuse, small
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -58,6 +58,7 @@ def _where(*arguments: Any) -> Any:
 @_register(np.concatenate)
 def _concatenate(arrays: Sequence[Any], axis: int | None = 0, out: Any = None, **how: Any) -> Any:
     parts = [np.reshape(a, -1) if axis is None else np.asanyarray(a) for a in arrays]
+    touch(*parts)
     k = (axis or 0) % parts[0].ndim
     example = np.concatenate([*map(small, parts)], k, **how)
     return new_like(shapes.concatenated(parts, k), example)

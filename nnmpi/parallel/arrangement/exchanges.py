@@ -18,6 +18,7 @@ import numpy as np
 
 from nnmpi.collectives import verify
 from nnmpi.collectives.algorithms import ALGORITHMS, ALL_GATHERS, BROADCASTS, REDUCE_SCATTERS
+from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.collectives.step import Algorithm, Collective, Pieces, Step, chunk_start, in_rounds
 from nnmpi.parallel.arrangement.arrangement import Arrangement, node_leaders
 from nnmpi.parallel.arrangement.cached import cached
@@ -38,7 +39,8 @@ class Exchange(NamedTuple):
 
     what       one word for the content, used in tables
     operation  the collective, or a message
-    algorithm  the name of the algorithm that carries out the collective
+    algorithm  the name of the algorithm that carries out the collective, or of a graph of
+               neighbours
     group      the ranks that take part; for a message, the sender and the receivers
     numbers    the elements in the buffer of a collective; for all-to-alls and messages, the
                elements that this rank sends
@@ -285,9 +287,15 @@ def _to_each(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
     return Traffic(exchange.nbytes, len(exchange.group) - 1)
 
 
+def _to_neighbours(a: Arrangement, exchange: Exchange, rank: int) -> Traffic:
+    graph = GRAPHS[exchange.algorithm](len(exchange.group))
+    return Traffic(exchange.nbytes, 1).times(len(graph.offsets))
+
+
 SENT: Mapping[Collective, Callable[[Arrangement, Exchange, int], Traffic]] = {
     Collective.ALL_REDUCE: _all_reduced,
     **dict.fromkeys(PLANS, _in_chunks),
     Collective.ALL_TO_ALL: _to_each,
     Collective.MESSAGE: _to_each,
+    Collective.NEIGHBOURS: _to_neighbours,
 }

@@ -10,7 +10,7 @@ of its own optimizer.
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any, Protocol
 
 import numpy as np
@@ -129,11 +129,11 @@ def make(layout: Layout, spec: TrainSpec) -> ExecutorStrategy:
 
 
 def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
-    """Returns a round of one step of a rank."""
+    """Returns the rounds of a rank over equal batches, which end with an epoch of few batches."""
     parts, optimizer, rounds, _ = _made(layout, spec)
 
     def run(load: Load, state: StepState, batches: int) -> StepResult:
-        return next(rounds.steps([load], state, state.batch + 1))
+        return next(rounds.steps(repeat(load), state, batches))
 
     return RankStep(parts.store, optimizer, run)
 

@@ -122,6 +122,7 @@ class Description(NamedTuple):
             step=0.0,
             micro_batch=0.0,
             speed=self.rate(dtype) / 2,
+            moving=1 / self.moved,
             sheet=Sheet(
                 rate=self.rate(dtype),
                 start=self.products_start,

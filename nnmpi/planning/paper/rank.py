@@ -9,7 +9,9 @@ import numpy as np
 
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
+from nnmpi.arrays.meta.array import TouchCounter, touching
 from nnmpi.collectives.gossip import GRAPHS
+from nnmpi.collectives.step import Collective
 from nnmpi.data.loader import Batch, Load
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.single_store import SingleStore
@@ -35,6 +37,7 @@ from nnmpi.planning.paper.comm import RankState, layout_on_paper, rank_state
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.stage import PaperStage
 from nnmpi.planning.paper.twins import moved, twin
+from nnmpi.schedules.op import Kind
 
 CONTROL = StepControl(
     lr_factor=lambda step: 1.0,
@@ -104,10 +107,15 @@ def _part(
 
 class PaperStep(NamedTuple):
     """The exchanges of a rank in a step, by axis, and the memory that it holds for trained
-    parameters."""
+    parameters.
+
+    touched  bytes that it reads and writes besides passes and update, in a step on average: to make
+             what is exchanged from arrays, and arrays from it
+    """
 
     exchanges: Mapping[str, list[Exchange]]
     held: Memory
+    touched: float = 0.0
 
 
 def exchanges(a: Arrangement, rank: int, batch: int) -> Mapping[str, list[Exchange]]:
@@ -139,11 +147,45 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
     # only the last step is logged. Before it ZeRO needs one step, since no parameter is gathered
     # yet, and PipeDream one per stage, until its pipeline is full and all weight versions exist
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
+    batches = 1 if a.config.sync in AVERAGED else 1 << 30  # a round ends with an epoch
     for number in range(first + 1):
         paper_rank.state.log.clear()
-        paper_rank.run(load, StepState(number, 0, number), 1 << 30)
+        paper_rank.run(load, StepState(number, 0, number), batches)
         paper_rank.store.wait()
-    return PaperStep(paper_rank.state.log.exchanges(), _held(a, paper_rank))
+    exchanges, touched = paper_rank.state.log.exchanges(), 0.0
+    if a.config.sync in AVERAGED:
+        others = a.mesh.group(rank, "dp")
+        exchanges["dp"] = [_of_replicas(a, each, others) for each in exchanges.get("dp", ())]
+        touched = _touched_by_replica(a, partial(paper_rank.run, load))
+    return PaperStep(exchanges, _held(a, paper_rank), touched)
+
+
+def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:
+    """An exchange along dp, as one between replicas: all messages of gossip are one exchange."""
+    what = "parameters" if exchange.what == "gradients" else exchange.what
+    exchange = exchange._replace(what=what, during=Kind.UPDATE)
+    if a.config.sync == "local" or exchange.operation is not Collective.MESSAGE:
+        return exchange
+    return exchange._replace(
+        what="parameters",
+        operation=Collective.NEIGHBOURS,
+        algorithm=a.config.graph,
+        group=replicas,
+        times=1,
+    )
+
+
+def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:
+    """The bytes that a replica touches in a step on average, from rounds of one step and of two."""
+    of_rounds = list[int]()
+    for steps in (1, 2)[: a.config.every]:
+        counter = TouchCounter()
+        token = touching.set(counter)
+        run(StepState(), steps)
+        touching.reset(token)
+        of_rounds.append(counter.bytes)
+    of_step = of_rounds[-1] - of_rounds[0]
+    return of_step + (of_rounds[0] - of_step) / a.config.every
 
 
 def _held(a: Arrangement, paper_rank: PaperRank) -> Memory:
@@ -192,8 +234,15 @@ def parameters_sent(a: Arrangement, rank: int, batch: int) -> Traffic:
 
 
 def all_sent(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> Traffic:
-    """The bytes and messages that a rank sends in these exchanges, in a step on average."""
+    """The bytes and messages that a rank sends in these exchanges, in a step on average,
+    rounded."""
+    in_period, period = sent_in_period(a, rank, exchanges)
+    return in_period.over(period)
+
+
+def sent_in_period(a: Arrangement, rank: int, exchanges: Iterable[Exchange]) -> tuple[Traffic, int]:
+    """The bytes and messages that a rank sends in these exchanges, and in how many steps."""
     logged = [*exchanges]
     period = max((each.every for each in logged), default=1)  # others happen in each of its steps
     in_period = (sent(a, each, rank).times(period // each.every) for each in logged)
-    return sum(in_period, Traffic()).over(period)
+    return sum(in_period, Traffic()), period

@@ -86,12 +86,15 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
     """The time of a step, and its parts, the longest of each term first."""
     step, sheet = step_model(a, costs), costs.machine.sheet
     hides_tensor = sheet is not None and "tp" in sheet.hides
-    summed = (*step.last.exchanges["gathers"], *step.last.exchanges["sums"])
+    last, averaged = step.last.exchanges, step.averaged
+    summed = (*last["gathers"], *last["sums"], *averaged.exchanges["averages"])
+    touched = f"arrays to send and received: {amount(averaged.touched)} read and written"
     parts = [
         *_unit_parts(a, costs, step),
         *_exchange_parts("tensor", step.busiest.exchanges["tensor"], costs.exchanges),
         StepPart("bubble", "waiting for other stages", 1, step.time.bubble),
         *_exchange_parts("sums", summed, costs.exchanges),
+        StepPart("packing", touched, 1, step.time.packing),
         *_update_parts(a, costs, step.updated),
         *_other_parts(costs, step),
     ]
@@ -141,7 +144,8 @@ def _exchange_parts(
             how = f" by {e.algorithm}" if e.algorithm else ""
             name = e.operation.name.lower().replace("_", "-")
             length = f"of {amount(e.nbytes)} over {plural(len(e.group), 'rank')}"
-            rows.append((f"{e.what}: {name}{how} {length}", e.times, times.seconds(e)))
+            when = f", every {e.every} steps" * (e.every > 1)
+            rows.append((f"{e.what}: {name}{how} {length}{when}", e.times, times.seconds(e)))
     return _added_up(term, rows)
 
 

@@ -1,9 +1,10 @@
 """Searches layouts for a model, a cluster and a machine; for --plan, when the ranks of a run are
 there."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import Field, replace
+from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
 from nnmpi.options.config import Config, options
@@ -11,11 +12,14 @@ from nnmpi.options.quoting import shown
 from nnmpi.options.terms import size
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.planning.arranger import Arranger
+from nnmpi.planning.exchange_time import with_fastest_sum
 from nnmpi.planning.machine import TYPICAL, Machine, Sheet, read_machine
+from nnmpi.planning.network_speed import gbit_of_shares
 from nnmpi.planning.search import Searcher, SearchResult
-from nnmpi.planning.step_time import CostModel
+from nnmpi.planning.step_time import CostModel, step_time
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.run.measuring import measure, processor
 from nnmpi.run.planning.paper import MachineRequest, cost_models
@@ -28,6 +32,13 @@ from nnmpi.sim.drawing.tables import amount, plural
 SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
 """The options of sums that a plan takes as given, because they change results."""
 
+STEPS_APART = "staleness", "servers", "slow_rank", "jitter"
+MEETINGS = tuple(o for o in options(("sync",)) if o.name not in STEPS_APART)
+"""The options that say when ranks exchange what; a plan takes them as given, likewise."""
+
+
+AUTO = "auto"
+"""The value of --plan that measures."""
 
 DATA = "DATA"
 """The word that a command has in the place of data, of which a plan was given the vocabulary."""
@@ -35,6 +46,11 @@ DATA = "DATA"
 
 class NoLayoutFitsError(ValueError):
     """No layout fits into the memory of a rank."""
+
+
+def asked(config: Config) -> list[Field[Any]]:
+    """The options of MEETINGS that are not at their defaults."""
+    return [o for o in MEETINGS if getattr(config, o.name) != o.default]
 
 
 class PlanRequest(NamedTuple):
@@ -65,7 +81,8 @@ class FoundLayouts(NamedTuple):
     def title(self) -> str:
         """The model, the ranks and the nodes of the plan, as text."""
         nodes = f" on {plural(self.request.nodes, 'node')}" if self.request.nodes > 1 else ""
-        return f"{self.config.model} on {plural(self.request.ranks, 'rank')}{nodes}"
+        mode = "".join(f", {o.name} {getattr(self.config, o.name)}" for o in asked(self.config))
+        return f"{self.config.model} on {plural(self.request.ranks, 'rank')}{nodes}{mode}"
 
 
 class PlanModels(NamedTuple):
@@ -78,7 +95,7 @@ class PlanModels(NamedTuple):
 
 def on_paper(config: Config, request: PlanRequest, machine: MachineRequest) -> PlanModels:
     """The models of memory and time for a config on a cluster that exists on paper only."""
-    strategies.check(config, request.ranks)
+    strategies.check(replace(config, plan=AUTO), request.ranks)
     _, uncut = uncut_of(config, request.vocabulary)
     cluster = Cluster.on_paper(request.ranks, request.nodes, machine.device)
     return plan_models(request, uncut, cluster, machine.machine)
@@ -106,6 +123,33 @@ def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
     return FoundLayouts(
         models.arranger.plain, request, result, notes, models.costs.model.is_measured
     )
+
+
+class NetworkNeed(NamedTuple):
+    """The Gbit/s between nodes at which a layout computes for each share of the time."""
+
+    layout: str
+    seconds: float
+    gbit: Mapping[str, float | None]
+
+
+def network_needs(layouts: FoundLayouts, models: PlanModels) -> Iterator[NetworkNeed]:
+    """Yields how fast the network has to be for the fastest layout, for the fastest one along dp
+    alone, and, if ranks exchange less than gradients in each step, for plain data parallelism."""
+    arranger, plain = models.arranger, layouts.config
+    along_dp = layouts.search.pure.get("dp")
+    for planned in dict.fromkeys(filter(None, (layouts.search.best[0], along_dp))):
+        yield _need(planned.flags, arranger.arranged(planned.layout), models.costs)
+    if asked(plain):
+        usual: dict[str, Any] = {o.name: o.default for o in MEETINGS}
+        with suppress(ValueError):  # there may be too few samples for so many ranks
+            a = arranger.arranged_by(replace(plain, **usual))
+            yield _need("data parallelism", a, models.costs)
+
+
+def _need(name: str, a: Arrangement, costs: CostModel) -> NetworkNeed:
+    a = with_fastest_sum(a, costs.exchanges)
+    return NetworkNeed(name, step_time(a, costs).seconds, gbit_of_shares(a, costs))
 
 
 def _prefer_dp(
@@ -195,10 +239,6 @@ def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
         yield f"exchanges along {axis} are hidden behind computing, as its description says"
     if "pp" in sheet.divides:
         yield "ranks along tp send a part each of what goes to the next stage, as it says"
-
-
-AUTO = "auto"
-"""The value of --plan that measures."""
 
 
 def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:

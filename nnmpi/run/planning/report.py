@@ -1,6 +1,6 @@
 """The output of nnmpi.plan: a JSON object, and a table made from it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from shlex import quote
 from typing import Any
 
@@ -11,13 +11,14 @@ from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
-from nnmpi.run.planning.planning import DATA, SUMS, FoundLayouts
-from nnmpi.sim.drawing.tables import amount, columns, plural
+from nnmpi.run.planning.planning import DATA, MEETINGS, SUMS, FoundLayouts, NetworkNeed
+from nnmpi.sim.drawing.tables import amount, columns, plural, three_or_none
+from nnmpi.sim.replicas import SHARES
 
 TERMS = StepTime._fields
 
 
-def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
+def as_event(layouts: FoundLayouts, needs: Iterable[NetworkNeed], file: str | None = None) -> Event:
     """The plan as an event, its best layouts first; `file` is the file of the first one, if it was
     written."""
     best, request = layouts.search.best[0], layouts.request
@@ -33,6 +34,7 @@ def as_event(layouts: FoundLayouts, file: str | None = None) -> Event:
         "pure": {
             name: _row(layouts, planned, best) for name, planned in layouts.search.pure.items()
         },
+        "network": [need._asdict() for need in needs],
         "command": " ".join(command(layouts, best, file)),
     }
 
@@ -45,6 +47,8 @@ def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Ev
         "seconds": planned.time.seconds,
         "samples_per_second": layouts.config.batch_size / planned.time.seconds,
         "bytes": planned.nbytes,
+        "sent_bytes": planned.sent.bytes / planned.period,
+        "sent_messages": planned.sent.messages / planned.period,
         "fits": planned.nbytes <= (layouts.request.memory or float("inf")),
         **planned.time._asdict(),
         "why": why(planned, best, layouts.request.memory),
@@ -63,7 +67,7 @@ def why(planned: PricedLayout, best: PricedLayout, memory: float | None) -> str:
     return f"{name} +{_number(1e3 * more)} ms" if planned.layout != best.layout and more > 0 else ""
 
 
-GIVEN = (*options(TRAINED), *SUMS)
+GIVEN = (*options(TRAINED), *SUMS, *MEETINGS)
 """The options of a plan that a run gets unchanged."""
 
 
@@ -103,7 +107,7 @@ SMALL = 1e-6
 WIDEST = 100
 """The most characters of the flags of a layout in the table; longer ones are cut off."""
 
-HEAD = ["layout", "ms a step", "samples/s", "memory", *TERMS, "loses by"]
+HEAD = ["layout", "ms a step", "samples/s", "memory", "sent", "messages", *TERMS, "loses by"]
 
 
 def as_text(e: Event) -> str:
@@ -122,10 +126,24 @@ def as_text(e: Event) -> str:
         "",
         *lines,
         "",
+        *_network(e["network"]),
         f"{plural(counts['looked'], 'layout')} examined; {counts['pruned']:,} cannot be faster by "
         f"their bound, {counts['refused']:,} are impossible, {counts['too_large']:,} are too large",
         f"run the first one with: {e['command']}",
     ])  # fmt: skip
+
+
+def _network(needs: list[dict[str, Any]]) -> Iterator[str]:
+    """The lines on how fast the network has to be; none on a single node."""
+    if not needs:
+        return
+    shares = [f"{share:.0%}" for share in SHARES]
+    rows = [["Gbit/s between nodes for computing", "ms a step", *shares]]
+    for need in needs:
+        cells = [three_or_none(need["gbit"][share]) for share in shares]
+        flags = shown(need["layout"], WIDEST)
+        rows.append([flags, _number(1e3 * need["seconds"]), *cells])
+    yield from (*columns(rows).splitlines(), "")
 
 
 def _number(x: float) -> str:
@@ -137,4 +155,5 @@ def _cells(row: dict[str, Any], name: str = "") -> list[str]:
     seconds, *terms = (_number(1e3 * row[term]) for term in ("seconds", *TERMS))
     speed = _number(row["samples_per_second"])
     flags = shown(row["flags"], WIDEST)
-    return [f"{name}{flags}", seconds, speed, amount(row["bytes"]), *terms, row["why"]]
+    sent = amount(row["bytes"]), amount(row["sent_bytes"]), three_or_none(row["sent_messages"])
+    return [f"{name}{flags}", seconds, speed, *sent, *terms, row["why"]]

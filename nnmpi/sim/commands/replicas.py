@@ -10,20 +10,25 @@ from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.schedules.local_steps import LocalSteps
 from nnmpi.sim.drawing.neighbours import neighbours
 from nnmpi.sim.drawing.svg import svg
-from nnmpi.sim.drawing.tables import amount, duration, plural, table
+from nnmpi.sim.drawing.tables import amount, duration, plural, table, three_or_none
 from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.network import Record, add_number, check_count, check_number
-from nnmpi.sim.replicas import Model, Sent, all_reduce, rate_needed, seconds_a_step, steps
+from nnmpi.sim.replicas import (
+    GBIT,
+    SHARES,
+    Model,
+    Sent,
+    all_reduce,
+    gbit_needed,
+    seconds_a_step,
+    steps,
+)
 
 BITS = {"float32": 32, "bfloat16": 16, "int8": 8, "float4": 4}
 """Bits of a number that is sent; scales of int8 and float4 are left out."""
 
 SYNCS = "local", "gossip"
 
-SHARES = 0.5, 0.8, 0.9, 0.95, 0.99
-"""Shares of time that are computing, for which the table has a bandwidth."""
-
-GBIT = 1e9 / 8  # bytes
 MOST_REPLICAS, MOST_STEPS = 4096, 2000  # simulated in seconds
 DRAWN = 4  # steps that a timeline shows after the first period, and what it delays
 
@@ -110,36 +115,30 @@ def _record(row: Row, model: Model, options: argparse.Namespace) -> Record:
         piece = row.sent.seconds(options.alpha, rate) / model.layers
         return seconds_a_step(model, row.schedule, piece)
 
-    needed = {share: rate_needed(share, model, seconds) for share in SHARES}
     return {
         "name": row.name,
         "bytes": row.sent.nbytes / row.schedule.every,
         "messages": row.sent.messages / row.schedule.every,
         "seconds": seconds(options.gbit * GBIT),
-        "gbit": {f"{share:.0%}": rate and rate / GBIT for share, rate in needed.items()},
+        "gbit": gbit_needed(model.seconds, seconds),
         "gap": row.gap,
     }
 
 
 def _table(records: list[Record], options: argparse.Namespace) -> str:
     def gbit(share: str) -> Callable[[Record], str]:
-        return lambda r: _three(r["gbit"][share])
+        return lambda r: three_or_none(r["gbit"][share])
 
     cells: dict[str, Callable[[Record], str]] = {
         "a step": lambda r: r["name"],
         "bytes": lambda r: amount(r["bytes"]),
-        "messages": lambda r: _three(r["messages"]),
+        "messages": lambda r: three_or_none(r["messages"]),
         f"at {options.gbit:g} Gbit/s": lambda r: duration(r["seconds"]),
         "computing": lambda r: f"{options.step_seconds / r['seconds']:.0%}",
         **{f"{'Gbit/s for ' * (i == 0)}{x:.0%}": gbit(f"{x:.0%}") for i, x in enumerate(SHARES)},
-        "gap": lambda r: _three(r["gap"]),
+        "gap": lambda r: three_or_none(r["gap"]),
     }
     return table(cells, records)
-
-
-def _three(x: float | None) -> str:
-    """Formats a number with three digits."""
-    return "-" if x is None else f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
 
 
 def _picture(options: argparse.Namespace, model: Model, rows: list[Row], heading: str) -> str:

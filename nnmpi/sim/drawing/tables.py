@@ -26,6 +26,11 @@ def _three(x: float) -> str:
     return f"{x:,.0f}" if abs(x) >= 999.5 else f"{x:.3g}"
 
 
+def three_or_none(x: float | None) -> str:
+    """Formats a number with three digits, and `-` if there is none."""
+    return "-" if x is None else _three(x)
+
+
 def columns(
     rows: Sequence[Sequence[str]], first: Align = str.ljust, others: Align = str.rjust
 ) -> str:

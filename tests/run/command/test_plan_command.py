@@ -17,6 +17,7 @@ from nnmpi.io.output import NullReport
 from nnmpi.options.cli import from_layout, with_layout
 from nnmpi.options.config import Config
 from nnmpi.planning.machine import TYPICAL, UnitTimes
+from nnmpi.planning.step_time import StepTime
 from nnmpi.run.measuring import processor
 
 CNN = "--model mnist-cnn --data mnist"
@@ -29,7 +30,7 @@ def planned(text: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_the_table_has_the_best_ten_and_pure_layouts(capsys: pytest.CaptureFixture[str]) -> None:
     text = planned(f"{CNN} --ranks 8 --nodes 2", capsys)
-    head = "layout ms a step samples/s memory compute tensor bubble sums update other loses by"
+    head = f"layout ms a step samples/s memory sent messages {' '.join(StepTime._fields)} loses by"
     lines = text.splitlines()
     (at,) = (k for k, line in enumerate(lines) if " ".join(line.split()) == head)
     assert all(line.startswith("--") for line in lines[at + 1 : at + 11])
@@ -42,7 +43,7 @@ def test_the_table_has_the_best_ten_and_pure_layouts(capsys: pytest.CaptureFixtu
 
 def test_terms_add_up_and_losers_say_why(capsys: pytest.CaptureFixture[str]) -> None:
     e = json.loads(planned(f"{CNN} --ranks 8 --nodes 2 --json", capsys))
-    terms = ("compute", "tensor", "bubble", "sums", "update", "other")
+    terms = StepTime._fields
     for row in [*e["best"], *e["pure"].values()]:
         assert row["seconds"] == pytest.approx(sum(row[term] for term in terms))
         assert row["samples_per_second"] == pytest.approx(64 / row["seconds"])
@@ -71,6 +72,37 @@ def test_the_command_of_the_winner_is_one_of_nnmpi_train(
     assert layout.items() <= e["best"][0]["layout"].items()
     for name, value in vars(train.parser().parse_args(shlex.split(options))).items():
         assert given.get(name, getattr(Config(), name, value)) == value
+
+
+MODES = {
+    "": 2 * 3 / 4,
+    "--sync=local --every=7": 2 * 3 / 4 / 7,
+    "--sync=gossip --every=7 --graph=exponential": 2 + 2 * 3 / 4 / 7,
+}
+"""What each of 4 replicas sends in a step, in units of all parameters."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_is_priced_beside_data_parallelism(
+    mode: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = "--model mlp:64-256-256-10 --data synthetic:64:10:9999 --batch-size 4096"
+    options = f"{model} --ranks 4 --nodes 4 {mode}"
+    e = json.loads(planned(f"{options} --json", capsys))
+    dp, numbers = e["pure"]["dp"], 65 * 256 + 257 * 256 + 257 * 10
+    assert dp["sent_bytes"] == pytest.approx(MODES[mode] * 4 * numbers, rel=2e-3)  # and scalars
+    assert mode in e["command"]
+    needs = {need["layout"]: need["gbit"]["50%"] for need in e["network"]}
+    assert needs[dp["flags"]] > 0
+    assert ("data parallelism" in needs) == bool(mode)
+    if "local" in mode:
+        assert needs[dp["flags"]] < needs["data parallelism"] / 4
+    assert "Gbit/s between nodes for computing" in planned(options, capsys)
+
+
+def test_ranks_that_make_steps_apart_have_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan.main(shlex.split(f"{CNN} --ranks 4 --sync asp")) == 2
+    assert "1 server (sync asp): a plan is for ranks that make" in capsys.readouterr().err
 
 
 # ---- machines
