@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lib import steps_plot
 from lib.collectives import plot as collectives
+from lib.communication import plot as communication
 from lib.scaling import plot as scaling
 from lib.timing import Row
 
@@ -30,6 +31,7 @@ PLOTS: dict[str, Callable[[Sequence[Row], str], None]] = {
     "language": steps_plot.draw,
     "scaling": scaling.draw,
     "collectives": _collectives,
+    "communication": communication.draw,
 }
 """By the benchmark that wrote the rows."""
 

@@ -23,7 +23,7 @@ SECONDS = 300  # for one cell
 
 SYMBOLS = {
     **{name: f"<mi>{name}</mi>" for name in ("log", "max", "min", "sin")},
-    **{name: f"<mi>&{name};</mi>" for name in ("alpha", "beta", "eta", "tau", "pi")},
+    **{name: f"<mi>&{name};</mi>" for name in ("alpha", "beta", "gamma", "eta", "tau", "pi")},
     **{name: f"<mo>&{name};</mo>" for name in ("sum", "times", "approx", "lceil", "rceil", "top")},
     "infty": "<mi>&infin;</mi>",
     "cdot": "<mo>&sdot;</mo>",

@@ -1,0 +1,112 @@
+"""The plot of benchmarks/communication.py: losses over bytes, and over seconds on a network."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from lib import panels
+from lib.timing import Row
+
+COLORS = {
+    "data parallelism": "#222222",
+    "local, H = 10": "#56b4e9",
+    "local, H = 30": "#0072b2",
+    "streaming, H = 30": "#5e3c99",
+    "gossip, ring": "#e69f00",
+    "gossip, exponential": "#b35806",
+    "top-k, 1%": "#009e73",
+    "sign": "#cc79a7",
+    "PowerSGD, rank 4": "#d73027",
+    "int8": "#8a8a8a",
+}
+APART = 0.045  # of the height of a panel, between two labels
+
+
+class Curve(NamedTuple):
+    """Mean losses over seeds after some steps."""
+
+    name: str
+    steps: list[int]
+    losses: list[float]
+
+
+def draw(rows: Sequence[Row], path: str) -> None:
+    """A panel over bytes, and one over seconds where there are rows of a network."""
+    from matplotlib.figure import Figure
+
+    of_losses = [row for row in rows if row["section"] == "loss"]
+    case, replicas = of_losses[0]["case"], of_losses[0]["ranks"]
+    of_losses = [r for r in of_losses if (r["case"], r["ranks"]) == (case, replicas)]
+    of_network = [r for r in rows if r["section"] == "network" and r["ranks"] == replicas]
+    seconds = {r["algorithm"]: r["seconds"] for r in of_network if r["case"] == case}
+    sent = {row["algorithm"]: row["bytes"] / 1e6 for row in of_losses}
+    curves = curves_of(of_losses)
+    figure = Figure(figsize=(15 if seconds else 8.5, 6.8), layout="constrained")
+    seeds = len({row["seed"] for row in of_losses})
+    first = of_losses[0]
+    panels.heading(
+        figure,
+        f"{case}, {replicas} replicas, {first['steps']} steps; losses are means of {seeds} seeds",
+    )
+    drawn = [(sent, "Test loss over MB that a replica has sent", "MB")]
+    if seconds:
+        rate = of_network[0]["bits_per_second"] / 1e6
+        drawn.append((seconds, f"Test loss over seconds, links of {rate:g} Mbit/s", "s"))
+    for axes, (step, title, unit) in zip(
+        figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True
+    ):
+        panel(axes, curves, step, unit)
+        panels.title(axes, title)
+    figure.savefig(path, dpi=120)
+
+
+def curves_of(rows: Sequence[Row]) -> list[Curve]:
+    """The mean curve of each way."""
+    found = []
+    for name in dict.fromkeys(row["algorithm"] for row in rows):
+        of = [row for row in rows if row["algorithm"] == name]
+        steps = [int(key.removeprefix("loss_")) for key in of[0] if key.startswith("loss_")]
+        means = [statistics.mean(row[f"loss_{step}"] for row in of) for step in steps]
+        found.append(Curve(name, steps, means))
+    return found
+
+
+def panel(axes: Any, curves: Sequence[Curve], step: Mapping[str, float], unit: str) -> None:
+    """Curves over what a step takes, on a logarithmic axis, each with its name at its end."""
+    ends = []
+    for curve in curves:
+        if curve.name in step:
+            x = [step[curve.name] * n for n in curve.steps]
+            color = COLORS[curve.name]
+            axes.plot(x, curve.losses, color=color, linewidth=2, marker="o", markersize=4)
+            ends.append((curve.name, x[-1], curve.losses[-1]))
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.set_xlim(low, high * (high / low) ** 0.45)  # room for the names
+    bottom, top = axes.get_ylim()
+    for (name, x, y), at in zip(
+        ends, heights([y for *_, y in ends], APART * (top - bottom)), strict=True
+    ):
+        axes.annotate(
+            f"{name} {y:.2f}",
+            (x, y),
+            (high * 1.15, at),
+            va="center",
+            size=11,
+            color=COLORS[name],
+            arrowprops={"arrowstyle": "-", "color": COLORS[name], "linewidth": 0.6, "alpha": 0.6},
+        )
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} {unit}")
+    axes.xaxis.set_minor_formatter("")
+    panels.style(axes)
+
+
+def heights(values: Sequence[float], apart: float) -> list[float]:
+    """Heights near the values, of which no two are closer than `apart`; in the same order."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    found = list(values)
+    for below, i in pairwise(order):
+        found[i] = max(found[i], found[below] + apart)
+    shift = statistics.mean(values) - statistics.mean(found)
+    return [y + shift for y in found]

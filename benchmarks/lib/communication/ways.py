@@ -1,0 +1,90 @@
+"""What benchmarks/communication.py trains, and the ways in which replicas communicate.
+
+All ways have the inner optimizer, the rate and the schedule of data parallelism. Outer rates were
+tuned on seed 0 with 4 replicas and are the same for all.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+Options = Mapping[str, Any]
+
+
+class Subject(NamedTuple):
+    """A model and its data: options of training, and how often and on how many samples it is
+    evaluated."""
+
+    name: str
+    options: Options
+    outer: Options
+    steps: int
+    every: int  # steps from one evaluation to the next
+    tested: int  # test samples
+
+    def of(self, way: "Way") -> dict[str, Any]:
+        """The options of training in a way."""
+        outer = self.outer if way.options.get("sync") == "local" else {}
+        return {**self.options, **outer, **way.options}
+
+
+class Way(NamedTuple):
+    """How replicas communicate, by the options that differ from those of data parallelism."""
+
+    name: str
+    options: Options
+
+    @property
+    def period(self) -> int:
+        """The number of steps after which exchanges repeat."""
+        return int(self.options["every"]) if self.options.get("sync") == "local" else 1
+
+    def short(self) -> "Way":
+        """The way with rounds of two steps."""
+        rounds = {"every": 2} if "sync" in self.options else {}
+        return self._replace(options={**self.options, **rounds})
+
+
+AGAINST = "dp"
+"""The way that the others are compared with."""
+
+WAYS = {
+    AGAINST: Way("data parallelism", {}),
+    "local10": Way("local, H = 10", {"sync": "local", "every": 10}),
+    "local30": Way("local, H = 30", {"sync": "local", "every": 30}),
+    "ring": Way("gossip, ring", {"sync": "gossip", "graph": "ring"}),
+    "exponential": Way("gossip, exponential", {"sync": "gossip", "graph": "exponential"}),
+}
+
+SUBJECTS = {
+    "gpt": Subject(
+        "gpt:4x4x128",
+        {
+            "model": "gpt:4x4x128",
+            "data": "text",
+            "context": 32,
+            "batch_size": 16,
+            "optimizer": "adamw",
+            "lr": 3e-3,
+            "lr_schedule": "warmup:30+cosine",
+        },
+        {"outer_lr": 0.7, "outer_momentum": 0.9},
+        steps=300,
+        every=60,
+        tested=256,
+    ),
+    "cnn": Subject(
+        "mnist-cnn",
+        {
+            "model": "mnist-cnn",
+            "data": "mnist",
+            "batch_size": 64,
+            "optimizer": "adamw",
+            "lr": 1e-3,
+            "lr_schedule": "warmup:30+cosine",
+        },
+        {"outer_lr": 0.7, "outer_momentum": 0.9},
+        steps=240,
+        every=60,
+        tested=2000,
+    ),
+}
