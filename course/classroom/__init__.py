@@ -6,15 +6,16 @@ nnmpi course check DIR    loads the checks of the assignment, starts workers, ad
      └─ monitor           reports where ranks wait if nothing goes on, and ends the process
 """
 
-from classroom.check import Check, Finding, Mutant
+from classroom.check import Check, FaultError, Finding, Mutant
 from classroom.collectives import Call, Collectives
-from classroom.compare import any_rank, counted, differs, explained, first, shape_of
+from classroom.compare import any_rank, counted, differs, explained, first, needed, shape_of
 from classroom.messages import Messages
 
 __all__ = [
     "Call",
     "Check",
     "Collectives",
+    "FaultError",
     "Finding",
     "Messages",
     "Mutant",
@@ -23,5 +24,6 @@ __all__ = [
     "differs",
     "explained",
     "first",
+    "needed",
     "shape_of",
 ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, SimpleNamespace
 from typing import Any
 
+from classroom.check import FaultError
 from classroom.messages import Messages
 
 OPEN = (
@@ -91,6 +92,8 @@ def told(error: BaseException, path: Path) -> str:
         frames = _frames(cause, path)
     if not frames and isinstance(error, (SyntaxError, HiddenError)):
         return f"{path.name} cannot be loaded: {error}"
+    if isinstance(error, FaultError):
+        return str(error)
     if not frames:
         return f"the check itself failed: {type(error).__name__}: {error}"
     if isinstance(cause, NotImplementedError):

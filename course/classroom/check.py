@@ -32,6 +32,10 @@ class Finding(NamedTuple):
         return f"rank {self.rank}{f', step {self.step}' * (self.step >= 0)}: {self.text}"
 
 
+class FaultError(Exception):
+    """A student's value with which a check cannot go on; the text says what is wrong with it."""
+
+
 class Check(NamedTuple):
     """A graded check of an assignment: all of its points, if it finds nothing on any rank.
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from classroom.check import Finding
+from classroom.check import FaultError, Finding
 from nnmpi.comm import Comm
 
 FACTORS = (2, 3, 4, 8)
@@ -22,6 +22,13 @@ def shape_of(value: Any, shape: Sequence[int], label: str) -> str:
     if np.shape(value) != tuple(shape):
         return f"{label} has shape {np.shape(value)}, {wanted}"
     return ""
+
+
+def needed(value: Any, shape: Sequence[int], label: str) -> Any:
+    """The value, an array of numbers of this shape; otherwise the check ends with a FaultError."""
+    if wrong := shape_of(value, shape, label):
+        raise FaultError(wrong)
+    return value
 
 
 def differs(
@@ -66,7 +73,9 @@ def _hint(got: Any, expected: Any, limit: float) -> str:
 def explained(finding: Finding | None, got: Any, mistakes: Mapping[str, Any]) -> Finding | None:
     """The finding, with the name of the first mistake that gives the array `got`."""
     for name, wrong in mistakes.items():
-        if finding and np.shape(got) == np.shape(wrong) and np.allclose(got, wrong, 1e-9, 1e-12):
+        if not finding or shape_of(got, np.shape(wrong), ""):
+            return finding
+        if np.allclose(got, wrong, 1e-9, 1e-12):
             return finding._replace(text=f"{finding.text}: {name}")
     return finding
 

@@ -1,15 +1,15 @@
 """Compares a function of parts of arrays, one on each rank, with the same function on one rank."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import nnmpi
-from classroom.check import Finding
+from classroom.check import FaultError, Finding
 from classroom.collectives import Collectives
-from classroom.compare import counted, differs, explained, first, shape_of
+from classroom.compare import counted, differs, explained, first, needed, shape_of
 from classroom.traffic import sent
 from nnmpi.comm import Comm
 from nnmpi.comm.arguments import Array
@@ -68,6 +68,23 @@ def pair(value: Any) -> tuple[Any, Callable[[Any], Any]]:
     if isinstance(value, tuple) and len(value) == 2 and callable(value[1]):
         return value
     return value, lambda g: None
+
+
+def used(
+    call: Callable[..., Any], arguments: Sequence[Array], shape: tuple[int, ...], label: str
+) -> tuple[Any, Callable[[Any], list[Array]]]:
+    """The result and the vjp of a call, for a check that goes on with arrays of their shapes."""
+    y, vjp = pair(call(*arguments))
+
+    def gradients(g: Any) -> list[Array]:
+        got = vjp(g)
+        got = got if isinstance(got, tuple | list) else (got,)
+        if len(got) != len(arguments):
+            raise FaultError(f"{label}: {len(got)} gradients, expected {len(arguments)}")
+        labels = [f"{label}: gradient {i}" for i in range(len(got))]
+        return [needed(d, a.shape, name) for d, a, name in zip(got, arguments, labels, strict=True)]
+
+    return needed(y, shape, f"{label}: the result"), gradients
 
 
 def compared(

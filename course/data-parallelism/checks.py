@@ -8,7 +8,17 @@ import numpy as np
 from numpy import ndarray
 from numpy.random import Generator
 
-from classroom import Check, Collectives, Finding, counted, differs, explained, first
+from classroom import (
+    Check,
+    Collectives,
+    FaultError,
+    Finding,
+    counted,
+    differs,
+    explained,
+    first,
+    needed,
+)
 from classroom.traffic import PaperSums, arrays_in, sent
 from nnmpi.comm import Comm
 
@@ -38,7 +48,8 @@ def samples_of(n: int, micro_batches: int, rank: int, size: int) -> list[slice]:
 def samples(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     for n, M in ((12, 1), (SAMPLES, 1), (SAMPLES, MICRO_BATCHES), (int(rng.integers(20, 40)), 4)):
         got, expected = (f(n, M, comm.rank, comm.size) for f in (adapters.own_samples, samples_of))
-        if got != expected:
+        is_list = isinstance(got, list) and all(isinstance(s, slice) for s in got)
+        if not is_list or got != expected:
             call = f"own_samples({n}, {M}, {comm.rank}, {comm.size})"
             return Finding(comm.rank, f"{call} is {got}, expected {expected}")
     return None
@@ -55,7 +66,7 @@ def buckets(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     }
     for (nbytes, most), expected in cases.items():
         got = adapters.cut_buckets([*nbytes], most)
-        if got != expected:
+        if not isinstance(got, list) or got != expected:
             call = f"cut_buckets({[*nbytes]}, {most})"
             return Finding(comm.rank, f"{call} is {got}, expected {expected}")
     return None
@@ -80,14 +91,20 @@ def gradients(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
                 sync.ready(m, i, given := gradient.copy())
                 label = f"after ready({m}, {i}, ...), its argument"
                 changed = changed or differs(comm.rank, given, gradient, label, step)
-        result = sync.finish()
-        if not isinstance(result, list | tuple) or len(result) != len(SHAPES):
-            return Finding(comm.rank, f"finish() returned no list of {len(SHAPES)} arrays", step)
-        got = [np.array(g) for g in result]
+        got = [g.copy() for g in finished(sync, SHAPES)]
         each = zip(range(len(SHAPES)), got, drawn, last, strict=True)
         wrong = wrong or changed or first(*(wrong_mean(comm, step, *case) for case in each))
         last = [d.mean(axis=0) for d in drawn]
     return wrong
+
+
+def finished(sync: Any, shapes: Sequence[tuple[int, ...]]) -> list[ndarray]:
+    """The gradients that `finish` returns."""
+    got = sync.finish()
+    if not isinstance(got, list | tuple) or len(got) != len(shapes):
+        raise FaultError(f"finish() returned no list of {len(shapes)} arrays")
+    names = [f"the gradient of parameter {i}" for i in range(len(shapes))]
+    return [needed(g, shape, name) for g, shape, name in zip(got, shapes, names, strict=True)]
 
 
 def mean(samples: ndarray) -> ndarray:
@@ -219,13 +236,13 @@ def training(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     for step in range(10):
         rows = [*range(31)][13 * (step % 3) : 13 * (step % 3) + 13]
         batch, goal = x[rows], y[rows]
-        cut = adapters.own_samples(len(rows), 2, comm.rank, comm.size)
+        cut = samples_of(len(rows), 2, comm.rank, comm.size)
         sync.begin([len(batch[part]) for part in cut], len(rows))
         for m, part in enumerate(cut):
             for i, g in losses(mine, batch[part], goal[part]):
                 sync.ready(m, i, g)
-        for v, g in zip(mine, sync.finish(), strict=True):
-            v -= 0.1 * np.asarray(g)
+        for v, g in zip(mine, finished(sync, shapes), strict=True):
+            v -= 0.1 * g
         for i, g in losses([v.copy() for v in alone], batch, goal):
             alone[i] -= 0.1 * g
         each = zip(mine, alone, ("W1", "b1", "W2", "b2"), strict=True)

@@ -21,6 +21,7 @@ from classroom.sharded import (
     mine,
     pair,
     span,
+    used,
 )
 from classroom.traffic import sent
 from nnmpi.comm import Comm
@@ -183,7 +184,10 @@ def attention_case(adapters: Any, comm: Comm, rng: Generator) -> Sharded:
         "a head has columns of every position, not rows": Attention(heads=by_rows),
     }
     hints = {hint: wrong(*map(nnmpi.tensor, values)).data for hint, wrong in mistakes.items()}
-    attend = partial(adapters.attention, heads=heads.stop - heads.start)
+
+    def attend(facade: Collectives, *parts: ndarray) -> Any:
+        return adapters.attention(facade, *parts, heads.stop - heads.start)
+
     return Sharded(tuple(Argument(*row) for row in cut), attend, Attention(), hints=hints)
 
 
@@ -256,15 +260,20 @@ def training(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     arguments = *block.arguments[1:], *layers.arguments[1:], *head
     facade, start = Collectives(comm), span(CLASSES, comm.rank, comm.size).start
 
+    def cross_entropy(scores: ndarray) -> Any:
+        return adapters.cross_entropy(facade, scores, labels, start)
+
     def sharded(*v: ndarray) -> tuple[Any, list[ndarray]]:
-        y, of_block = block.call(facade, x, *v[:4])
-        h, of_layers = layers.call(facade, x + y, *v[4:8])
-        scores, of_head = adapters.column_linear(facade, x + y + h, *v[8:])
-        loss, of_loss = adapters.cross_entropy(facade, scores, labels, start)
-        d, *of_scores = of_head(of_loss(1.0))
+        y, of_block = used(partial(block.call, facade), (x, *v[:4]), x.shape, "attention")
+        h, of_layers = used(partial(layers.call, facade), (x + y, *v[4:8]), x.shape, "mlp")
+        column_linear = partial(adapters.column_linear, facade)
+        of_scores = (x + y + h, *v[8:]), (ROWS, len(v[9]))
+        scores, of_head = used(column_linear, *of_scores, "column_linear")
+        loss, of_loss = used(cross_entropy, (scores,), (), "cross_entropy")
+        d, *of_linear = of_head(*of_loss(1.0))
         dh, *of_mlp = of_layers(d)
         _, *of_attention = of_block(d + dh)
-        return loss, [*of_attention, *of_mlp, *of_scores]
+        return loss, [*of_attention, *of_mlp, *of_linear]
 
     def alone(*v: ndarray) -> tuple[Any, list[ndarray]]:
         tensors = [nnmpi.tensor(value, requires_grad=True) for value in v]
