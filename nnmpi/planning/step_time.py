@@ -24,6 +24,7 @@ import numpy as np
 
 from nnmpi.collectives.step import Collective
 from nnmpi.options.collector import gc_paused
+from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.parallel.arrangement.program import micro_batches, ops
@@ -101,10 +102,6 @@ class RankStep(NamedTuple):
         """The seconds of the optimizer."""
         return self.numbers * costs.machine.updates[a.config.optimizer]
 
-    def averages(self, costs: CostModel) -> float:
-        """The seconds of the exchanges of replicas."""
-        return costs.exchanges.total(self.exchanges["averages"])
-
     def update(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the optimizer, and of the exchanges around it."""
         return self.optimizer(a, costs) + costs.exchanges.total(self.exchanges["update"])
@@ -169,16 +166,18 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
     share = compute / all_units if len(ranks) > 1 and all_units else 1.0
     updated = max(ranks, key=lambda item: item.update(a, costs))
-    averaged = max(ranks, key=lambda item: item.averages(costs))
+    averaged = max(ranks, key=lambda item: times.total(item.exchanges["averages"]))
     time = StepTime(
         compute=compute,
         tensor=busy - compute if tensor else 0.0,
         bubble=passed - busy,
-        sums=done[last] - passed + averaged.averages(costs),
+        sums=done[last] - passed,
         packing=averaged.touched * costs.machine.moving,
         update=updated.update(a, costs),
         other=costs.machine.step + share * len(micro) * costs.machine.micro_batch,
     )
+    averages = _exposed_averages(averaged, a.config, times, time.seconds, hides)
+    time = time._replace(sums=time.sums + averages)
     return StepModel(time, ranks, micro, ranks[busiest], ranks[last], updated, averaged)
 
 
@@ -286,3 +285,18 @@ def _exposed(
         ready = last * (done / numbers - 1) if is_hidden else 0.0
         clock = max(clock, ready) + times.seconds(sum_)
     return gathers + max(clock, 0.0)
+
+
+def _exposed_averages(
+    rank: RankStep, config: Config, times: ExchangeTimes, alone: float, hides: bool
+) -> float:
+    """The seconds in a step of exchanges of replicas that no step hides; a step takes `alone`
+    seconds besides.
+
+    Between nodes, a fragment travels during the steps until it is applied, before another is sent.
+    """
+    logged, hidden = rank.exchanges["averages"], 0.0
+    for e in logged:
+        if e.what == "parameters" and (hides or times.is_between_nodes(e)):
+            hidden += min(times.seconds(e), e.times * config.apply_after * alone / e.every)
+    return times.total(logged) - hidden

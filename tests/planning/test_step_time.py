@@ -149,6 +149,22 @@ def test_replicas_that_meet_in_every_step_take_a_step_of_data_parallelism_and_a_
     assert seldom.packing == pytest.approx(found.packing / 4)
 
 
+def test_fragments_wait_for_what_the_next_steps_do_not_hide() -> None:
+    """On a slow link 2 of 4 steps hide a part of 2 exchanges, on a fast one they hide all."""
+    apart = replace(ALONE, fragments=2)
+    for beta, is_slow in ((1e-4, False), (1.0, True)):
+        machine = alike(NO_SCALARS._replace(far=Link(0.0, beta), adding=0.0))
+        whole, hidden = (
+            times(planning(replace(apart, apply_after=later), 4, 4, machine), dp=4)
+            for later in (0, 1)
+        )
+        alone = hidden.seconds - hidden.sums
+        expected = whole.sums - 2 / 4 * alone if is_slow else 0.0
+        assert hidden.sums == pytest.approx(expected, abs=0.01 * whole.sums)
+        on_a_node = times(planning(replace(apart, apply_after=1), 4, 1, machine), dp=4)
+        assert on_a_node.sums == times(planning(apart, 4, 1, machine), dp=4).sums
+
+
 def test_neighbours_share_the_links_of_nodes() -> None:
     """A ring of 4 on 2 nodes: each node sends two buffers at once; on 4 nodes each rank does."""
     gossip = replace(MLP, sync="gossip", every=1 << 20)
