@@ -71,6 +71,14 @@ MUTANTS = {
     "gradient of relu is 1": Mutant(
         (("g * (a.data > 0)", "g"),), "relu", "gradient of argument 0["
     ),
+    "no result": Mutant(
+        (("return Tensor(np.log(a.data)", "Tensor(np.log(a.data)"),), "log", "the value is NoneType"
+    ),
+    "gradients of leaves lost": Mutant(
+        (("            t.grad = g if", "            t.grade = g if"),),
+        "training",
+        "the gradient of parameter 0 is NoneType",
+    ),
     "too long": Mutant(
         (("def backward(root, g):\n", "def backward(root, g):\n" + "    root = root\n" * 20),),
         "80 lines",

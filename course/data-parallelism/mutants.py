@@ -68,6 +68,9 @@ MUTANTS = {
         "gradients",
         "no sum over ranks",
     ),
+    "nothing returned": Mutant(
+        (("        return self.views", "        self.views"),), "gradients", "no list of 6 arrays"
+    ),
     "sum of each micro-batch": Mutant(
         (("        if m < len(self.weights) - 1:\n            return\n", ""),),
         "overlap",

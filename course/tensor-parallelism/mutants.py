@@ -18,6 +18,9 @@ MUTANTS = {
         "copy",
         "an all-reduce is missing",
     ),
+    "no vjp": Mutant(
+        (("return x, lambda g: summed(comm, g)", "return x"),), "copy", "gradient of x is NoneType"
+    ),
     "argument overwritten": Mutant(
         ((SUMMED, "    comm.all_reduce(x)\n    return x\n"),), "copy", "its argument g"
     ),
@@ -140,6 +143,11 @@ MUTANTS = {
         (("return sum_over_ranks(dx), *dW", "return dx, *dW"),),
         "attention",
         "an all-reduce is missing",
+    ),
+    "no gradient of Wo": Mutant(
+        (("return sum_over_ranks(dx), *dW, a.T @ g", "return sum_over_ranks(dx), *dW"),),
+        "training",
+        "attention: 4 gradients, expected 5",
     ),
     "an all-reduce for each of q, k, v": Mutant(
         (
