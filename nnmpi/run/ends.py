@@ -83,7 +83,7 @@ def open_reports(
     begun = resumed_event if resumed else start_event
     event = {**begun(session, run), **environment(session)}
     if run.reported.once(run.first, "start"):
-        arranged = arranged_event(session.arrangement) if run.opened else {}
+        arranged = arranged_event(session.arrangement) if run.report.describes_ranks else {}
         run.report.event({**event, **arranged})
     for event in lost:
         run.report.event(event)

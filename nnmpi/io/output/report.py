@@ -43,7 +43,12 @@ class Report:
     was `launched` draws no bar, since its launcher forwards whole lines. If one of the two outputs
     fails, the other is still written; the error of the log is raised at the end of the run, so that
     the run can save its model. If `kept` is a list, all events are appended to it.
+
+    describes_ranks   True if the start event tells what ranks hold and send, which takes a step on
+                      paper of each kind of ranks
     """
+
+    describes_ranks = True
 
     def __init__(
         self,
@@ -166,6 +171,8 @@ class Report:
 
 class NullReport(Report):
     """A Report that shows nothing, for all ranks except rank 0."""
+
+    describes_ranks = False
 
     def __init__(self) -> None:
         super().__init__(quiet=True)

@@ -47,6 +47,8 @@ def digits() -> Dataset:
 class Heard(Report):
     """Keeps the events, and the loss of every step."""
 
+    describes_ranks = False
+
     def __init__(self) -> None:
         super().__init__(quiet=True)
         self.events: list[Event] = []
