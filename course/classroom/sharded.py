@@ -113,7 +113,7 @@ def differs_from_one_rank(comm: Comm, case: Sharded, g: Array, label: str = "") 
     """A finding if the result or a gradient differs, or an argument was changed; g is whole."""
     expected, gradients = on_one_rank(case, g)
     given = [mine(comm, a.values, a.axis) for a in case.arguments] + [mine(comm, g, case.axis)]
-    before, names = [array.copy() for array in given], [a.name for a in case.arguments]
+    copies, names = [array.copy() for array in given], [a.name for a in case.arguments]
     y, vjp = pair(case.call(Collectives(comm), *given[:-1]))
     y = np.array(y) if isinstance(y, np.ndarray) else y
     got = vjp(given[-1])
@@ -126,7 +126,7 @@ def differs_from_one_rank(comm: Comm, case: Sharded, g: Array, label: str = "") 
         of_gradient = mine(comm, e, a.axis), f"{label}the gradient of {a.name}", NONE
         each.append(compared(comm, d, *of_gradient, a.axis is None))
     written = [f"{label}after the call, its argument {name}" for name in [*names, "g"]]
-    kept = map(partial(differs, comm.rank), given, before, written)
+    kept = map(partial(differs, comm.rank), given, copies, written)
     return wrong or first(*each) or first(*kept)
 
 

@@ -11,10 +11,10 @@ from nnmpi.comm.arguments import Array
 
 
 def sent(comm: Comm, call: Callable[[], Any]) -> tuple[Any, int]:
-    """What a call returns, and the bytes that all ranks together send during it; collective."""
-    before = sum(comm.ledger.sent_bytes)
+    """The value of a call, and the bytes that all ranks together send during it; collective."""
+    start = sum(comm.ledger.sent_bytes)
     value = call()
-    count = np.array([float(sum(comm.ledger.sent_bytes) - before)])
+    count = np.array([float(sum(comm.ledger.sent_bytes) - start)])
     comm.all_reduce(count, "ring")
     return value, int(count[0])
 

@@ -46,7 +46,7 @@ class GradientSync:
         """Takes the gradient of parameter i from micro-batch m, and returns without waiting.
 
         gradient: shapes[i]; that of the mean loss over this rank's samples of micro-batch m, zeros
-        if it has none. It is not kept and not changed.
+        if it has none. It is not changed.
         """
         raise NotImplementedError("GradientSync.ready")
 

@@ -82,10 +82,10 @@ def column_linear(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
 def row_linear(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     x, W, b = (rng.standard_normal(s) for s in ((ROWS, HIDDEN), (HIDDEN, INPUTS), (INPUTS,)))
     cut = Argument("x", x, Axis(1)), Argument("W", W, Axis(0)), Argument("b", b)
-    own = mine(comm, x, Axis(1)) @ mine(comm, W, Axis(0))
+    product = mine(comm, x, Axis(1)) @ mine(comm, W, Axis(0))
     hints = {
         "b is added on every rank, and so counts several times": x @ W + comm.size * b,
-        "this is the product of this rank's parts alone: an all-reduce is missing": own + b,
+        "this is the product of this rank's parts alone: an all-reduce is missing": product + b,
     }
     case = Sharded(cut, adapters.row_linear, linear, hints=hints)
     return differs_from_one_rank(comm, case, rng.standard_normal((ROWS, INPUTS)))
@@ -131,13 +131,13 @@ def wrong_losses(comm: Comm, scores: ndarray, labels: ndarray) -> dict[str, Any]
 
     rows, z = np.arange(len(labels)), scores - scores.max(axis=1, keepdims=True)
     cuts = [span(CLASSES, rank, comm.size) for rank in range(comm.size)]
-    own = np.hstack([scores[:, c] - scores[:, c].max(axis=1, keepdims=True) for c in cuts])
-    of_label, of_own = z[rows, labels], own[rows, labels]
+    shifted = np.hstack([scores[:, c] - scores[:, c].max(axis=1, keepdims=True) for c in cuts])
+    of_label, of_shifted = z[rows, labels], shifted[rows, labels]
     of_all = sum(z[:, c][rows, (labels - c.start) % (c.stop - c.start)] for c in cuts)
     alone = log_sum(z[:, cuts[comm.rank]])
     return {
         "the sum over the rows, not the mean": (log_sum(z) - of_label).sum(),
-        "each rank subtracts the maximum of its own scores": (log_sum(own) - of_own).mean(),
+        "each rank subtracts the maximum of its own scores": (log_sum(shifted) - of_shifted).mean(),
         "only this rank's exponentials are in the sum": (alone - of_label).mean(),
         "the score of a label is added on ranks that do not have it": (log_sum(z) - of_all).mean(),
     }
@@ -284,12 +284,12 @@ def training(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
         return loss.data, [np.asarray(t.grad) for t in tensors]
 
     got, parts = trained(sharded, [mine(comm, a.values / 3, a.axis) for a in arguments])
-    expected, whole = trained(alone, [a.values / 3 for a in arguments])
+    expected, values = trained(alone, [a.values / 3 for a in arguments])
     losses = enumerate(zip(got, expected, strict=True))
-    values = zip(arguments, parts, whole, strict=True)
+    each = zip(arguments, parts, values, strict=True)
     return first(
         *(differs(comm.rank, loss, e, "the loss", step) for step, (loss, e) in losses),
-        *(differs(comm.rank, v, mine(comm, e, a.axis), a.name, 5) for a, v, e in values),
+        *(differs(comm.rank, v, mine(comm, e, a.axis), a.name, 5) for a, v, e in each),
     )
 
 
