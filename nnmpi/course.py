@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from zlib import crc32
 
@@ -57,7 +58,7 @@ def parser() -> cli.Parser:
         help="ranks are processes, started by a command (mpirun -n); without it they are threads",
     )
     check_parser.add_argument(
-        "--deadline", type=float, default=10.0, help="seconds a check may hang"
+        "--deadline", type=float, default=30.0, help="seconds a check may hang"
     )
     check_parser.add_argument("--json", action="store_true", help="print the results as JSON")
     check_parser.add_argument(
@@ -84,7 +85,9 @@ def new(given: argparse.Namespace) -> int:
     for name in HANDED_OUT:
         shutil.copyfile(COURSE / given.assignment / name, folder / name)
     facts = {"assignment": given.assignment, "student": student, "seed": seed_of(student)}
-    (folder / RECORD).write_text(json.dumps(facts) + "\n")
+    of_student = _grader().files_of(given.assignment, seed_of(student))
+    for name, text in {**of_student, RECORD: json.dumps(facts) + "\n"}.items():
+        (folder / name).write_text(text)
     print(f"{folder}: read README.md, fill adapters.py, then run: nnmpi course check {folder}")
     return 0
 
@@ -101,8 +104,7 @@ def check(given: argparse.Namespace) -> int:
     if not adapters.is_file():
         raise ValueError(f"there is no {shown(str(adapters))}: nnmpi course new makes one")
     student, began = given.student or student, time.monotonic()
-    sys.path.insert(0, str(COURSE))
-    grading = importlib.import_module("classroom.grading")
+    grading = _grader()
     how = grading.How(given.only, given.ranks, given.mpi, given.deadline)
     results = grading.grade(assignment, adapters, seed_of(student), how)
     if not results:
@@ -112,6 +114,11 @@ def check(given: argparse.Namespace) -> int:
     of_student = {"assignment": assignment, "student": student, "seed": seed_of(student)}
     _report(given, of_student, [r.row() for r in results], time.monotonic() - began)
     return int(any(r.fault for r in results))
+
+
+def _grader() -> ModuleType:
+    sys.path.insert(0, str(COURSE))
+    return importlib.import_module("classroom.grading")
 
 
 def _record(path: Path) -> tuple[str, str]:

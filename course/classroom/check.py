@@ -2,6 +2,7 @@
 
 import importlib.util
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
@@ -18,15 +19,20 @@ Adapters: TypeAlias = Any
 
 
 class Finding(NamedTuple):
-    """A fault that a rank has found. Of several, the first is that of the lowest step and rank.
+    """A fault that a rank has found. Of several, the lowest step is the first, then the rank.
 
     text    what is wrong, with the number that came out and the number expected, in one line
-    step    the round, micro-batch or training step; -1 if the check has none
+    step    the round, micro-batch or training step; -1 if the check has none, which is later
     """
 
     rank: int
     text: str
     step: int = -1
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """The key by which findings are sorted."""
+        return (self.step if self.step >= 0 else inf), self.rank
 
     def __str__(self) -> str:
         return f"rank {self.rank}{f', step {self.step}' * (self.step >= 0)}: {self.text}"

@@ -8,9 +8,6 @@ import numpy as np
 from classroom.check import FaultError, Finding
 from nnmpi.comm import Comm
 
-FACTORS = (2, 3, 4, 8)
-"""Factors that a missing or a second division by a number of ranks leaves."""
-
 
 def shape_of(value: Any, shape: Sequence[int], label: str) -> str:
     """The reason why a value is not an array of numbers of this shape; "" if it is."""
@@ -58,13 +55,12 @@ def _hint(got: Any, expected: Any, limit: float) -> str:
         return " (all of it is zero)"
     if not np.isfinite(got).all():
         return " (it has numbers that are not finite)"
-    for factor in FACTORS:
-        if np.all(np.abs(got - factor * expected) <= factor * limit):
-            return f" (all of it is {factor} times too large)"
-        if np.all(np.abs(factor * got - expected) <= factor * limit):
-            return f" (all of it is {factor} times too small)"
-    if np.all(np.abs(got + expected) <= limit):
-        return " (the sign is wrong)"
+    factor = float(np.vdot(expected, got) / max(np.vdot(expected, expected), 1e-300))
+    if factor and np.all(np.abs(got - factor * expected) <= max(abs(factor), 1) * limit):
+        if factor < 0:
+            return f" (all of it is {factor:.4g} times that)"
+        times = f"{max(factor, 1 / factor):.4g} times too {'large' if factor > 1 else 'small'}"
+        return f" (all of it is {times})" if got.size > 1 else ""
     if got.ndim == 2 and got.shape[0] == got.shape[1] and np.allclose(got, expected.T):
         return " (it is transposed)"
     return ""
@@ -88,8 +84,8 @@ def counted(rank: int, got: float, expected: float, label: str) -> Finding | Non
 
 
 def first(*findings: Finding | None) -> Finding | None:
-    """The finding with the lowest step and rank; None if there is none."""
-    return min((f for f in findings if f is not None), key=lambda f: (f.step, f.rank), default=None)
+    """The first of the findings, by step and rank; None if there is none."""
+    return min((f for f in findings if f is not None), key=lambda f: f.order, default=None)
 
 
 def any_rank(comm: Comm, finding: Finding | None) -> bool:

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -49,7 +50,13 @@ class How(NamedTuple):
     only: str = ""
     ranks: int = 0
     launcher: str = ""
-    deadline: float = 10.0
+    deadline: float = 30.0
+
+
+def files_of(assignment: str, seed: int) -> dict[str, str]:
+    """The texts of further files that a student gets, by name, if `checks.py` has a `files`."""
+    files: Callable[[int], dict[str, str]] = getattr(checks_of(assignment), "files", lambda _: {})
+    return files(seed)
 
 
 def grade(assignment: str, adapters: Path, seed: int, how: How) -> list[Result]:
@@ -101,15 +108,15 @@ def blame(
     left, blamed = list[tuple[int, int]](), len(faults)
     for number, (check, size) in enumerate(cases):
         of_case = [row for row in rows if row.case == number]
-        wrong = sorted((r.hangs, r.step, r.rank, r.text) for r in of_case if r.text)
-        if check in faults or (len(of_case) == size and not wrong):
+        wrong = [Finding(r.rank, r.text, r.step) for r in of_case if r.text and not r.hangs]
+        waiting = [f"rank {r.rank} {r.text}" for r in of_case if r.hangs]
+        if check in faults or (len(of_case) == size and not wrong and not waiting):
             continue
-        if not wrong:
+        if not wrong and not waiting:
             left.append((check, size))
             continue
-        hangs, step, rank, text = wrong[0]
-        texts = [] if hangs else [str(Finding(rank, text, step))]
-        if waiting := [f"rank {row.rank} {row.text}" for row in of_case if row.hangs]:
+        texts = [str(min(wrong, key=lambda finding: finding.order))] if wrong else []
+        if waiting:
             texts.append(f"hangs: {'; '.join(waiting)}")
         fault = "; ".join(texts)
         faults[check] = f"{size} rank{'s' * (size > 1)}: {fault}"

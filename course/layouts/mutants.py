@@ -1,0 +1,55 @@
+"""Wrong solutions of layouts that the checks have to catch."""
+
+from classroom import Mutant
+
+MUTANTS = {
+    "one way around the ring": Mutant(
+        (("return 2 * (p - 1) / p * numbers * 4", "return (p - 1) / p * numbers * 4"),),
+        "dp bytes",
+        "which a step on paper sends",
+    ),
+    "p times too much": Mutant(
+        (("return 2 * (p - 1) / p * numbers * 4", "return 2 * (p - 1) * numbers * 4"),),
+        "dp bytes",
+        "dp_bytes(",
+    ),
+    "every layer is gathered twice": Mutant(
+        (("sum(layers[:-2])", "sum(layers)"),), "fsdp bytes", "fsdp_bytes("
+    ),
+    "the gradient of the data too": Mutant(
+        (("(2 * blocks - 1)", "2 * blocks"),), "tp bytes", "tp_bytes("
+    ),
+    "whole gradients in each group": Mutant(
+        (("2 * d * f * blocks // tp, dp", "2 * d * f * blocks, dp"),), "mixed bytes", "mixed_bytes("
+    ),
+    "the whole batch in each group": Mutant(
+        (("blocks, rows // dp, tp)", "blocks, rows, tp)"),), "mixed bytes", "mixed_bytes("
+    ),
+    "swapped axes": Mutant(
+        (("rows // dp, tp)", "rows // tp, dp)"),), "mixed bytes", "mixed_bytes("
+    ),
+    "forward only": Mutant(
+        (("6 * parameters * rows", "2 * parameters * rows"),), "seconds", "compute_seconds("
+    ),
+    "fsdp like dp": Mutant(
+        (("return 3 * (p - 1)", "return 2 * (p - 1)"),), "tokens a rank", "fsdp_tokens("
+    ),
+    "tokens of the whole batch": Mutant(
+        (("return f / p", "return float(f)"),), "dp or tp", "dp_or_tp_tokens("
+    ),
+    "the most instead of the least": Mutant(
+        (("return min(meshes", "return max(meshes"),), "best mesh", "bytes; ("
+    ),
+    "the mesh in the wrong order": Mutant(
+        (("blocks, rows, *mesh))", "blocks, rows, *mesh))[::-1]"),), "best mesh", "best_mesh("
+    ),
+    "ZeRO 2 keeps its gradients": Mutant((("zero >= 2", "zero >= 3"),), "memory", ", 2) is"),
+    "plain dp between nodes": Mutant(
+        (('"--tp 8"', '"--dp 8"'),), "layout by hand", "'--dp 8' takes"
+    ),
+    "a layout of other ranks": Mutant(
+        (('"--tp 8"', '"--dp 4 --tp 4"'),),
+        "layout by hand",
+        "by_hand() is '--dp 4 --tp 4': ",
+    ),
+}
