@@ -1,9 +1,72 @@
 """Sizes of compressed arrays: what each form sends, exactly."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import NamedTuple, TypeAlias
 
 BLOCK = 256
 """Elements of a block, which is rounded by itself."""
 
 WIDTHS: Mapping[str, int] = {"bfloat16": 2 * BLOCK, "int8": BLOCK + 4}
 """The bytes of a block in each form: int8 has a float32 scale."""
+
+Shape: TypeAlias = tuple[int, int]
+"""Rows and columns of a tensor that is compressed as a matrix: the first axis in memory, and the
+others. A vector is one row."""
+
+
+class Compressed(NamedTuple):
+    """What each of p ranks sends for tensors, in the mean over ranks, with rings."""
+
+    messages: int
+    nbytes: float
+
+
+def top_count(shape: Shape, fraction: float) -> int:
+    """Returns how many entries of a tensor topk sends."""
+    n = prod(shape)
+    return min(n, max(1, round(fraction * n)))
+
+
+def blocks_of(n: int) -> int:
+    """Returns how many blocks n elements need."""
+    return -(-n // BLOCK)
+
+
+def is_factored(shape: Shape, rank: int) -> bool:
+    """Returns True if two factors of this rank have fewer elements than the matrix."""
+    return rank * sum(shape) < prod(shape)
+
+
+def _topk(shapes: Sequence[Shape], fraction: float, itemsize: int, p: int) -> Compressed:
+    entries = sum(top_count(shape, fraction) for shape in shapes)
+    return Compressed(p - 1, (p - 1) * entries * (4 + itemsize))
+
+
+def _sign(shapes: Sequence[Shape], _: float, itemsize: int, p: int) -> Compressed:
+    bits = sum(map(prod, shapes))
+    return Compressed(p - 1, (p - 1) * (-(-bits // 8) + 4 * len(shapes)))
+
+
+def _powersgd(shapes: Sequence[Shape], rank: float, itemsize: int, p: int) -> Compressed:
+    r = int(rank)
+    factored = [shape for shape in shapes if is_factored(shape, r)]
+    whole = sum(map(prod, shapes)) - sum(map(prod, factored))
+    numbers = whole + sum(r * sum(shape) for shape in factored)
+    nbytes = 2 * (p - 1) / p * numbers * max(itemsize, 4)
+    return Compressed(2 * (p - 1) * (1 + bool(factored)), nbytes)
+
+
+def _int8(shapes: Sequence[Shape], _: float, itemsize: int, p: int) -> Compressed:
+    blocks = sum(blocks_of(prod(shape)) for shape in shapes)
+    return Compressed(2 * (p - 1), 2 * (p - 1) / p * blocks * WIDTHS["int8"])
+
+
+SENT: Mapping[str, Callable[[Sequence[Shape], float, int, int], Compressed]] = {
+    "topk": _topk,
+    "sign": _sign,
+    "powersgd": _powersgd,
+    "int8": _int8,
+}
+"""What is sent for the tensors of a bucket, by codec: a function of their shapes, the number after
+the codec's name, the bytes of an element, and the ranks."""

@@ -57,12 +57,15 @@ class ReplicaState(NamedTuple):
     replica    the number of this one, of `replicas`
     names      of the arrays
     bound      the names of those that are of no use among another number of replicas
+    summed     the names of those whose sum over the replicas counts: among fewer replicas, one
+               takes the sum of several, and among more, a new one has zeros
     """
 
     replica: int
     replicas: int
     names: tuple[str, ...]
     bound: tuple[str, ...] = ()
+    summed: tuple[str, ...] = ()
 
 
 _FACTS = attrgetter("has_grad", "store")

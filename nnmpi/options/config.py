@@ -195,6 +195,12 @@ class Config:
         "float32 or that of --dtype, which is rounded after each addition and sends fewer bytes",
         choices=("float32", *dtypes.HALVES),
     )
+    compress: str | None = _reduce(
+        None,
+        "send less of gradients, and the rest in later steps: topk:FRACTION of the entries, "
+        "sign (1 bit), powersgd:RANK (factors of matrices) or int8",
+        form=terms.compression,
+    )
     bucket_mb: float | None = _reduce(
         None, "gradients per all-reduce, in MB; default: 1, or all of them on one node", ABOVE_0
     )

@@ -70,6 +70,37 @@ def _term(spec: str) -> Rate:
     return rate
 
 
+class Compression(NamedTuple):
+    """The name of a codec, and its number: the fraction of topk, or the rank of powersgd."""
+
+    name: str
+    number: float = 0.0
+
+
+CODECS: Mapping[str, Callable[[str], float]] = {
+    "topk": float,
+    "sign": float,
+    "powersgd": int,
+    "int8": float,
+}
+"""The types of the numbers of codecs; only topk and powersgd take one."""
+
+
+def compression(spec: str) -> Compression:
+    """Parses `topk:FRACTION`, `sign`, `powersgd:RANK` or `int8`."""
+    name, colon, text = spec.partition(":")
+    try:
+        number = CODECS[name](text) if colon else 0
+        if not {"topk": 0 < number <= 1, "powersgd": number >= 1}.get(name, not colon):
+            raise ValueError
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{quoted(spec)} must be topk:FRACTION, above 0 and at most 1, sign, powersgd:RANK, at "
+            "least 1, or int8"
+        ) from None
+    return Compression(name, number)
+
+
 CUTS = {
     "batch": ("dp", "tp"),
     "length": ("cp", "tp"),

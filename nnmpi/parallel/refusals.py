@@ -28,6 +28,7 @@ PLANNED = (
     *("allreduce", "cut"),
 )
 """The options that a plan chooses: a layout."""
+LEAVE_ONE = "leave one of the two out"
 NO_SERVERS = "leave it out, or use --sync bsp --servers 0"
 WHOLE_MODEL = "every rank that computes has the whole model and its activations"
 WHOLE_SLICE = "one rank computes a slice, forward and back, before the next one"
@@ -45,7 +46,7 @@ class Refusal(NamedTuple):
     option: str
     beside: str
     reason: str
-    remedy: str = "leave one of the two out"
+    remedy: str = LEAVE_ONE
 
 
 class Requires(NamedTuple):
@@ -118,6 +119,24 @@ REFUSALS = (
         )
     ),
     Refusal("outer_momentum", "outer sgd", "only nesterov has a momentum there"),
+    # compressed gradients
+    *(
+        Refusal("compress", beside, reason, remedy)
+        for beside, reason, remedy in (
+            ("verify", "it leaves out a part of each gradient, unlike one rank", LEAVE_ONE),
+            ("reproducible", "what is left out depends on the number of ranks", LEAVE_ONE),
+            ("pipedream", "dp is 1 there, so no gradients are sent", LEAVE_ONE),
+            ("servers", "servers take whole gradients", NO_SERVERS),
+            ("averaging", "replicas send parameters there, not gradients", LEAVE_ONE),
+            ("zero", "each rank receives only sums of its part, which are whole", LEAVE_ONE),
+            ("dtype float16", "what is kept would have the loss scale of its step", "use bfloat16"),
+            ("allreduce in memory", "sums in memory of a node send nothing", "use ring"),
+            ("nccl", "NCCL adds up numbers, and compressed gradients are bytes", "use ring"),
+            ("memory", "what is kept must be in memory", LEAVE_ONE),
+            ("plan", "a plan is for gradients that are sent whole", LEAVE_ONE),
+            ("backup", "what a rank has not sent is on that rank only", LEAVE_ONE),
+        )
+    ),
     # axes other than dp
     *(Refusal(axis, "servers", WHOLE_MODEL, NO_SERVERS) for axis in AXES_BESIDE_DP),
     *(Refusal(axis, "slow_rank", SLOWING) for axis in AXES_BESIDE_DP),

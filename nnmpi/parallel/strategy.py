@@ -257,6 +257,7 @@ def synchronous(
         swapper.take(parts.store, [[*stage.parameters()] for stage in part.stages.values()])
     with swapper.allocating_state() if swapper else nullcontext():
         optimizer = spec.optimizer(parts.store.parameters)
+    parts.store.keep_state(optimizer)
     update = update_of(parts.store, optimizer, layout, spec)
     last = LastStep(update, part.model) if layout.all.fault_tolerant else None
     deferred, clip_norm = None, spec.arrangement.config.clip_norm
@@ -290,6 +291,7 @@ class RankStep(NamedTuple):
 def rank_step(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> RankStep:
     """Returns the step of a rank that makes every step together with the others."""
     optimizer = spec.optimizer(parts.store.parameters)
+    parts.store.keep_state(optimizer)
     apply = update_of(parts.store, optimizer, layout, spec).apply
     channels, op_hooks = on_one_rank(spec)
     executor = executor_of(layout, spec, parts.sync, apply, parts.batch_stats, channels, op_hooks)

@@ -14,6 +14,7 @@ TEXTS = {
     "slow_rank": "0:2",
     "augment": "crop:4+flip",
     "memory": "1kB",
+    "compress": "sign",
 }
 """Of options that only some texts fit."""
 

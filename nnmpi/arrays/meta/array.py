@@ -73,6 +73,7 @@ OF_METHODS = frozenset(
         *(np.repeat, np.take, np.take_along_axis, np.split, np.array_split, np.diagonal),
         *(np.sum, np.prod, np.mean, np.std, np.var, np.max, np.min, np.amax, np.amin),
         *(np.any, np.all, np.argmax, np.argmin, np.argsort, np.cumsum, np.cumprod, np.clip),
+        np.argpartition,
         *(np.copy, np.atleast_1d, np.atleast_2d, np.broadcast_arrays, np.iscomplexobj),
     }
 )
@@ -165,6 +166,9 @@ class MetaArray(np.ndarray):
 
     def argsort(self, axis: Any = -1, *args: Any, **options: Any) -> Any:
         return new_like(self.shape, small(self).argsort(axis))
+
+    def argpartition(self, kth: Any, axis: Any = -1, *args: Any, **options: Any) -> Any:
+        return self.argsort(axis)
 
     def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
         places = small(self).argmax(axis, keepdims=keepdims)

@@ -97,6 +97,16 @@ def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any
     return new_like([lengths[c] for c in output], result)
 
 
+@_register(np.packbits)
+def _packbits(a: Any) -> Any:
+    return new_array([-(-a.size // 8)], np.uint8)
+
+
+@_register(np.unpackbits)
+def _unpackbits(a: Any) -> Any:
+    return new_array([8 * a.size], np.uint8)
+
+
 @_register(np.broadcast_to)
 def _broadcast_to(a: Any, shape: Any, subok: bool = True) -> Any:
     options = {"subok": True}

@@ -72,6 +72,11 @@ RESUME_RULES = (
         "the steps from here on differ",
     ),
     ResumeRule(
+        ("compress",),
+        ResumeEffect.WARNED,
+        "other parts of gradients are sent from here on",
+    ),
+    ResumeRule(
         ("every", "fragments", "apply_after", "outer", "outer_lr", "outer_momentum", "graph"),
         ResumeEffect.WARNED,
         "replicas differ by other steps from here on",

@@ -57,6 +57,7 @@ OF_RANKS = (
     *(axis.name for axis in AXES),
     *("zero", "schedule", "virtual_stages", "cut", "recompute", "reduce_dtype"),
     *("slow_rank", "jitter", "verify", "sequence_parallel", "layout", "backup", "mtbf"),
+    "compress",
 )
 """The options that a run on one rank cannot use."""
 
@@ -80,6 +81,7 @@ def arrange(
     check_fragments(config, graph)
     _check_branches(sharding, division)
     _check_samples(graph, sharding, division)
+    _check_terms(config, graph, sharding)
     kinds, models = _kinds(sharding, mesh), dict[object, RankModel]()
     for at, kind in kinds.items():  # large jobs have few kinds
         if kind not in models:
@@ -195,6 +197,17 @@ def _check_samples(graph: Graph, sharding: Sharding, division: Division) -> None
             )
 
 
+def _check_terms(config: Config, graph: Graph, sharding: Sharding) -> None:
+    """Raises ValueError if gradients are compressed of which ranks along tp have terms."""
+    if config.compress and sharding.terms:
+        path = graph.variables[min(sharding.terms)].path
+        raise ValueError(
+            f"compress {config.compress}: each of the {config.tp} ranks along tp has a term of the "
+            f"gradient of {path}, and what they keep would differ: leave out --sequence-parallel, "
+            "and terms of --layout that cut samples, positions or rows, or --compress"
+        )
+
+
 def _regions(sharding: Sharding, trained: Sequence[int]) -> dict[int, int]:
     """Returns the region number of each trained parameter; a new region begins wherever parameters
     of branches begin or end, and odd regions are those of branches.
@@ -223,6 +236,8 @@ def _store(
             return kind
     if asked.zero and copies > 1 and not is_in_window:
         return asked
+    if config.compress and copies > 1:
+        return STORE_KINDS["compressed"]
     if copies == 1 and not is_tied:
         return STORE_KINDS["local"]
     return STORE_KINDS["node" if is_in_window else "replica"]

@@ -38,6 +38,7 @@ def algorithm(
         a parameter is in several stages                      ring
         every rank has a GPU of its own, and finds NCCL       nccl, unless ranks may be lost
         ZeRO 2 or 3, or ZeRO where ranks may be lost          ring
+        gradients are compressed, for messages                ring
         ranks compute on GPUs, which share no memory          ring
         all ranks along dp on one node, with enough memory    shared
         ZeRO 1, or tp over nodes that differ                  ring
@@ -54,6 +55,7 @@ def algorithm(
     if config.allreduce == "auto" and not tied and _suits_nccl(config, cluster, mesh):
         return "nccl"
     divides = asked_kind(config).scatters and config.allreduce == "auto"
+    divides |= config.compress is not None
     if tied or cluster.has_devices or divides or (config.zero and cluster.survives):
         return "ring"
     groups = mesh.groups(*REPLICAS)
@@ -100,7 +102,12 @@ def _suits_nccl(config: Config, cluster: Cluster, mesh: Mesh) -> bool:
     """Returns True if ranks that step together sum gradients and nothing rules out NCCL."""
     sums = mesh.count(*REPLICAS) > 1 or mesh.axes["tp"] > 1
     together = not (server_count(config) or config.reproducible or config.schedule == "pipedream")
-    can = cluster.has_nccl and not cluster.survives and cluster.shared_gpu is None
+    can = (
+        cluster.has_nccl
+        and not config.compress
+        and not cluster.survives
+        and cluster.shared_gpu is None
+    )
     return can and sums and together
 
 

@@ -40,6 +40,7 @@ STORE_KINDS: dict[str, StoreKind] = {
         StoreKind("replica", has_pages=True),
         StoreKind("local", has_pages=True),
         StoreKind("node", updaters=lambda a, rank, _: a.near_replicas(rank)),
+        StoreKind("compressed", scalars=False),
         _zero("zero 1", zero=1, has_all_values=True),
         _zero("zero 2", zero=2, scatters=True, has_all_values=True),
         _zero("zero 3", zero=3, scatters=True),

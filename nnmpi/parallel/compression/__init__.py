@@ -2,4 +2,5 @@
 
 exchange.py   an exchange in several phases, as one Transfer
 blocks.py     sums of which both halves are sent as bfloat16 or int8
+codecs.py     topk, sign, PowerSGD and int8 for gradients, with what they leave out
 """

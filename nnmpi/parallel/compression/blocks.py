@@ -18,7 +18,7 @@ import numpy as np
 from nnmpi.arrays import dtypes
 from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels.precision import cast
-from nnmpi.collectives.compressed import BLOCK, WIDTHS
+from nnmpi.collectives.compressed import BLOCK, WIDTHS, blocks_of
 from nnmpi.collectives.step import bounds
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.wire import Transfer, Transfers, Wire
@@ -122,7 +122,7 @@ def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:
 
 def _blocks(row: Array) -> Array:
     """Returns a flat array in rows of BLOCK elements, the last one filled up with zeros."""
-    n = -(-row.size // BLOCK)
+    n = blocks_of(row.size)
     if row.size < n * BLOCK:
         row = xp_of(row).concatenate([row, xp_of(row).zeros(n * BLOCK - row.size, row.dtype)])
     return row.reshape(n, BLOCK)

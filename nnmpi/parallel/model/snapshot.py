@@ -262,15 +262,17 @@ class Restored:
         write: Write,
     ) -> None:
         """Loads a state array that each replica has with other values: from the replica of the same
-        number or, if there were fewer, from another one; nothing if the snapshot has none. Every
-        rank calls it."""
+        number or, if there were fewer, from another one; nothing if the snapshot has none. If their
+        sum counts, each replica of the snapshot is loaded by one replica. Every rank calls it."""
         replicas, mine = self._replicas_with(name), optimizer.replica_state
         of_no_use = mine is not None and name in mine.bound and len(replicas) != mine.replicas
         if not replicas or of_no_use:
             return
-        number = replicas[(mine.replica if mine else 0) % len(replicas)]
-        sources = {replica_path(path, name, number): path for path in self._tensors}
-        needs = [held._replace(tensor=replica_path(held.tensor, name, number)) for held in need]
+        r, n = (mine.replica, mine.replicas) if mine else (0, 1)
+        numbers: list[int | None] = [replicas[r % len(replicas)]]
+        if mine and name in mine.summed:
+            numbers = [*replicas[r::n]]
+            numbers += [None] * (-(-len(replicas) // n) - len(numbers))
         tensors = [
             MovedTensor(
                 replica_path(p.path, name, k), p.shape, memory_axes(t), ((VALUES, self._wide),)
@@ -278,16 +280,29 @@ class Restored:
             for k in replicas
             for p, t, _ in self._tensors.values()
         ]
+        written = set[Range]()
 
-        def renamed(held: Range, _: str, values: np.ndarray) -> None:
-            write(held._replace(tensor=sources[held.tensor]), name, values)
+        def added(held: Range, _: str, values: np.ndarray) -> None:
+            path = held.tensor.rpartition(f".{name}{REPLICA}")[0]
+            held = held._replace(tensor=path)
+            if held in written:
+                old = optimizer.numbers(name, local[path], held.lo, held.hi)
+                values = values + backend.to_host(old)
+            written.add(held)
+            write(held, name, values)
 
-        for (_, held), count, _ in self._have:  # steps that were skipped differ between replicas
-            if (j := local.get(sources.get(held.tensor, ""))) is not None:
-                optimizer.steps[j] = count
-
-        plan = self._plan_of(tensors, [key for key, *_ in self._have], needs)
-        carry_out(plan, self._comm, self._read, renamed)
+        for number in numbers:
+            paths = {replica_path(path, name, number or 0): path for path in self._tensors}
+            for (_, held), count, _ in self._have:  # skipped steps differ between replicas
+                if (j := local.get(paths.get(held.tensor, ""))) is not None:
+                    optimizer.steps[j] = count
+            needs = [
+                held._replace(tensor=replica_path(held.tensor, name, number))
+                for held in need
+                if number is not None
+            ]
+            plan = self._plan_of(tensors, [key for key, *_ in self._have], needs)
+            carry_out(plan, self._comm, self._read, added)
 
     def _replicas_with(self, name: str) -> list[int]:
         """The numbers of the replicas of which the snapshot has all of a state array; of others,

@@ -52,6 +52,8 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     facts: dict[str, Any] = {"allreduce": arrangement.algorithm, "progress": progress}
     if config.zero:
         facts["zero"] = config.zero
+    if config.compress:
+        facts["compress"] = config.compress
     return StrategyParts(
         store=store,
         cut=BatchSplit(config.micro_batches, dp.size, dp.rank),
@@ -119,6 +121,7 @@ def _store_and_sync(
             p.move(SingleStore(p.data.astype(a.dtype)), 0)
     in_front, apart = held.scalars, dp.size == 1
     made_from = StoreSpec(parameters, a.dtype, on, dp, in_front, buckets, scaler, apart)
+    made_from = made_from._replace(compress=a.config.compress or "")
     store, at_end = STORES[a.store.name](made_from), list[Callable[[], None]]()
     if a.store.scatters and tied:
         wires = {buckets.of[i]: wire_of(comm, on) for i, comm in tied.items()}

@@ -19,6 +19,7 @@ from nnmpi.comm import Comm
 from nnmpi.nn.parameter import Parameter, memory_order
 from nnmpi.nn.place import Range
 from nnmpi.nn.store import FlatStore, Operands, Shard, shards_of, within
+from nnmpi.optim import Optimizer
 from nnmpi.optim.loss_scale import Scaler
 from nnmpi.parallel.arrangement.flat_buffer import LOSS, REQUEST, FlatSlice, scalar_count
 from nnmpi.parallel.stores.buckets import NO_BUCKETS, Buckets
@@ -32,6 +33,7 @@ class StoreSpec(NamedTuple):
     scalars   how many scalars have room in front of the gradients; 0: they are summed separately
     apart     True if they are summed separately although they have room: no sum takes them along
     scaler    the loss scale, if parameters have masters
+    compress  the value of --compress
     """
 
     parameters: Sequence[Parameter]
@@ -42,6 +44,7 @@ class StoreSpec(NamedTuple):
     buckets: Buckets = NO_BUCKETS
     scaler: Scaler | None = None
     apart: bool = False
+    compress: str = ""
 
 
 InPieces: TypeAlias = Callable[..., Iterator[Sequence[Array]]]
@@ -185,6 +188,9 @@ class LocalStore(FlatStore):
 
     # ---- a step
 
+    def keep_state(self, optimizer: Optimizer) -> None:
+        """Adds the state that this store keeps from step to step to that of the optimizer."""
+
     def begin(self) -> None:
         """Starts a step: no parameter has a gradient."""
         for p in self.parameters:
@@ -207,6 +213,9 @@ class LocalStore(FlatStore):
 
     def show_sums(self) -> None:
         """Makes `flat_grad` show the sums, which are all complete."""
+
+    def commit(self) -> None:
+        """Keeps what the sums have left for the next step; called if the step is made."""
 
     def owned(self, start: int, end: int) -> Iterator[tuple[Array, Array, MixedStep]]:
         for shard in self.own_shards(start, end):

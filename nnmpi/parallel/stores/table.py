@@ -8,6 +8,7 @@ Stores of other strategies take one more argument and are made there: `VersionSt
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from nnmpi.parallel.stores.compressed import CompressedStore
 from nnmpi.parallel.stores.gathered_values import GatheredValues
 from nnmpi.parallel.stores.gradient_slots import GradientSlots, WholeGradients
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
@@ -19,6 +20,7 @@ STORES: Mapping[str, Callable[[StoreSpec], LocalStore]] = {
     "local": LocalStore,
     "replica": LocalStore,
     "node": NodeStore,
+    "compressed": CompressedStore,
     "zero 1": partial(ZeroStore, GatheredValues, WholeGradients),
     "zero 2": partial(ZeroStore, GatheredValues, GradientSlots),
     "zero 3": partial(ZeroStore, WeightSlots, GradientSlots),

@@ -32,6 +32,7 @@ LAYOUTS: dict[str, tuple[int, Options]] = {
     "tensor parallel": (4, {**RING, "dp": 2, "tp": 2}),
     "slices": (3, {"reproducible": True, "slices": 4, "clip_norm": None}),
     "local steps": (4, PLAIN_MEAN),
+    "compressed": (3, {**RING, "compress": "topk:1"}),
     "zero 1, backups": (3, {**RING, "zero": 1, "backup": 2}),
     "zero 3, backups": (3, {**RING, "zero": 3, "bucket_mb": 0.001, "backup": 2}),
     "one pipeline, backups": (3, {"pp": 3, "micro_batches": 3, "backup": 1}),

@@ -1,0 +1,194 @@
+"""CODECS: ways to send the gradients of a bucket in fewer bytes, and to keep what was left out.
+
+    topk      the largest entries of each tensor, with their places
+    sign      a bit for each entry, and the mean absolute value of each tensor
+    powersgd  factors of each matrix M: P = M Q, summed and made orthonormal; Q = M^T P, summed
+    int8      blocks of 8 bits, with scales (`blocks.py`)
+
+Tensors are compressed one by one: neither buckets nor pipelines change the result, and ranks along
+tp with copies of a tensor compute the same.
+
+A codec takes gradient + residual of this rank, and leaves in their place what it has not sent: the
+next residual. The sum over ranks of what was sent, and of what was kept, is that of the gradients.
+(Stich et al. 2018; Karimireddy et al. 2019; Vogels et al. 2019.)
+"""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.kernels.precision import cast
+from nnmpi.collectives.compressed import BLOCK, Shape, blocks_of, is_factored, top_count
+from nnmpi.parallel.compression.blocks import PACKINGS, summed
+from nnmpi.parallel.compression.exchange import Phases
+from nnmpi.parallel.wire import Transfer, Wire
+
+
+class Bucket(NamedTuple):
+    """The tensors of a bucket that are compressed and summed over the ranks of `wire`.
+
+    row        flat: gradient + residual of this rank; in the end the next residual
+    shapes     of the tensors, which follow each other in `row`
+    rooms      the most elements that a tensor has on any rank along tp
+    dtype      of gradients
+    algorithm  the all-reduce of sums that are not compressed
+    factors    the transposed factors Q of the last step, each at the start of its matrix's place
+    """
+
+    row: Array
+    shapes: Sequence[Shape]
+    rooms: Sequence[int]
+    dtype: Any
+    wire: Wire
+    algorithm: str
+    factors: Array | None = None
+
+    @property
+    def parts(self) -> list[slice]:
+        """The slice of each tensor."""
+        ends = accumulate(map(prod, self.shapes), initial=0)
+        return [slice(lo, hi) for lo, hi in pairwise(ends)]
+
+
+class Codec(NamedTuple):
+    """A way to compress.
+
+    sum          the phases that return the sum over ranks, given a bucket and the number after the
+                 codec's name
+    has_factors  whether it begins with factors of the last step, equal on all ranks
+    """
+
+    sum: Callable[[Bucket, float], Phases]
+    has_factors: bool = False
+
+
+def _topk(bucket: Bucket, fraction: float) -> Phases:
+    row, xp = bucket.row, xp_of(bucket.row)
+    picks = list[Array]()
+    for part, shape in zip(bucket.parts, bucket.shapes, strict=True):
+        first = prod(shape) - top_count(shape, fraction)
+        order = xp.argpartition(abs(row[part]), first)
+        picks.append(order[first:].astype(np.int32) + np.int32(part.start))
+    places = xp.concatenate(picks)
+    values = cast(row[places], bucket.dtype)
+    row[places] -= cast(values, row.dtype)
+    total = xp.zeros_like(row)
+    for terms, at in (yield from _gathered((values, places), bucket.wire)):
+        total[at] += cast(terms, row.dtype)
+    return total
+
+
+def _sign(bucket: Bucket, _: float) -> Phases:
+    row, xp = bucket.row, xp_of(bucket.row)
+    scales = xp.stack([abs(row[part]).mean() for part in bucket.parts]).astype(np.float32)
+    sizes = [prod(shape) for shape in bucket.shapes]
+
+    def signed(bits: Array, scales: Array) -> Array:
+        sizes_of = xp.repeat(scales.astype(row.dtype), sizes)
+        return xp.where(xp.unpackbits(bits)[: row.size].view(np.bool_), sizes_of, -sizes_of)
+
+    bits = xp.packbits(row >= 0)
+    row -= signed(bits, scales)
+    total = xp.zeros_like(row)
+    for of_rank in (yield from _gathered((bits, scales), bucket.wire)):
+        total += signed(*of_rank)
+    return total
+
+
+def _powersgd(bucket: Bucket, rank: float) -> Phases:
+    row, xp, r, factors = bucket.row, xp_of(bucket.row), int(rank), bucket.factors
+    assert factors is not None
+    parts = [*zip(bucket.parts, bucket.shapes, strict=True)]
+    whole = [part for part, shape in parts if not is_factored(shape, r)]
+    pairs = [(p, shape) for p, shape in parts if is_factored(shape, r)]
+    ms = [row[part].reshape(shape) for part, shape in pairs]
+    qs = [factors[p.start : p.start + r * n].reshape(r, n) for p, (_, n) in pairs]  # transposed
+    terms = [*(row[part] for part in whole), *(q @ m.T for q, m in zip(qs, ms, strict=True))]
+    yield from _summed(terms, bucket)
+    sums, ps = terms[: len(whole)], terms[len(whole) :]  # transposed, too
+    for p in ps:
+        orthonormalise(p)
+    news = [p @ m for p, m in zip(ps, ms, strict=True)]
+    for p, q, m in zip(ps, news, ms, strict=True):
+        m -= p.T @ q
+    yield from _summed(news, bucket)
+    total = xp.empty_like(row)
+    for part, values in zip(whole, sums, strict=True):
+        total[part], row[part] = values, 0
+    for (part, shape), p, q, old in zip(pairs, ps, news, qs, strict=True):
+        total[part].reshape(shape)[...] = p.T @ q
+        # a factor of zeros, from gradients of zeros, would stay so for ever
+        old[...] = xp.where(abs(q).max(axis=1, keepdims=True) > 0, q, old)
+    return total
+
+
+def _int8(bucket: Bucket, _: float) -> Phases:
+    """Each tensor has blocks of its own, at places that are the same on all ranks along tp, so that
+    copies of it there are rounded alike, by the same rank along dp."""
+    row, xp = bucket.row, xp_of(bucket.row)
+    firsts = [BLOCK * k for k in accumulate(map(blocks_of, bucket.rooms), initial=0)]
+    padded = xp.zeros(firsts[-1], row.dtype)
+    places = [slice(at, at + prod(shape)) for at, shape in zip(firsts, bucket.shapes, strict=False)]
+    pairs = [*zip(bucket.parts, places, strict=True)]
+    for part, place in pairs:
+        padded[place] = row[part]
+    sums, total = (yield from summed(padded, bucket.wire, PACKINGS["int8"], keeps=True)), row.copy()
+    for part, place in pairs:
+        row[part], total[part] = padded[place], sums[place]
+    return total
+
+
+CODECS: Mapping[str, Codec] = {
+    "topk": Codec(_topk),
+    "sign": Codec(_sign),
+    "powersgd": Codec(_powersgd, has_factors=True),
+    "int8": Codec(_int8),
+}
+"""The codecs by name."""
+
+
+def orthonormalise(rows: Array) -> None:
+    """Makes the rows of a matrix orthonormal, by Gram and Schmidt; a row of zeros stays.
+
+    Twice: a row that depends on those above it leaves rounding errors, which are not orthogonal.
+    """
+    xp = xp_of(rows)
+    for i, row in enumerate(rows):
+        for _ in range(2):
+            row -= (rows[:i] @ row) @ rows[:i]
+            length = xp.sqrt((row * row).sum())
+            row /= xp.where(length > 0, length, 1)
+
+
+def _gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
+    """Returns the arrays of each rank; those of all ranks have the same lengths and types."""
+    xp = xp_of(arrays[0])
+    here = xp.concatenate([array.view(np.uint8) for array in arrays])
+    everywhere = xp.empty((wire.size, here.size), np.uint8)
+    everywhere[wire.rank] = here
+    yield wire.start_all_gather(everywhere.reshape(-1))
+    ends = [*pairwise(accumulate((array.nbytes for array in arrays), initial=0))]
+    # copied, because a part may begin at an address that its type does not allow
+    return [
+        [
+            xp.array(row[lo:hi]).view(array.dtype)
+            for array, (lo, hi) in zip(arrays, ends, strict=True)
+        ]
+        for row in everywhere
+    ]
+
+
+def _summed(arrays: list[Array], bucket: Bucket) -> Generator[Transfer, None, None]:
+    """Replaces arrays in a list by views of their sums over the ranks, in one all-reduce."""
+    if not arrays:
+        return
+    row = xp_of(arrays[0]).concatenate([array.reshape(-1) for array in arrays])
+    yield bucket.wire.start(row, bucket.algorithm)
+    at = 0
+    for k, array in enumerate(arrays):
+        arrays[k] = row[at : at + array.size].reshape(array.shape)
+        at += array.size

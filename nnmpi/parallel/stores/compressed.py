@@ -1,0 +1,114 @@
+"""CompressedStore: copies on each rank, whose gradients are compressed before they are summed.
+
+    gradient + residual ─► codec ─┬─► messages ─► sum, in place of the gradient
+                                  └─► what was not sent: the next residual
+
+Residuals are optimizer state, with other values on each replica. A step that is skipped, or undone
+because a rank was lost, leaves them as they were: they are written when the step is made.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+from nnmpi.arrays import keyed
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels.precision import cast, cast_loop
+from nnmpi.collectives.compressed import Shape
+from nnmpi.nn.parameter import Parameter
+from nnmpi.optim import Optimizer
+from nnmpi.optim.optimizer import ReplicaState
+from nnmpi.options import terms
+from nnmpi.parallel.compression.codecs import CODECS, Bucket
+from nnmpi.parallel.compression.exchange import Exchange, Phases
+from nnmpi.parallel.stores.local import LocalStore, StoreSpec
+from nnmpi.parallel.wire import Transfer, wire_of
+
+RESIDUAL, FACTOR = "compress_residual", "compress_factor"
+"""The names of optimizer state: what was not sent so far, and factors of the last step."""
+
+
+class CompressedStore(LocalStore):
+    """A store that sums gradients with a codec; tied parameters of other stages are summed as they
+    are."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        name, self._number = terms.compression(spec.compress)
+        self._codec = CODECS[name]
+        super().__init__(spec)
+        self._wire = wire_of(self.dp, self.on)
+        self._kept: dict[int, Bucket] = {}  # by bucket, for the next step
+
+    def keep_state(self, optimizer: Optimizer) -> None:
+        self._optimizer, at = optimizer, 0
+        self._places: dict[int, slice] = {}  # of each parameter in the state
+        for p in optimizer.parameters:
+            start, end = self.spans[p.index]
+            self._places[p.index] = slice(at, at + p.size)
+            at += end - start
+        optimizer.add_state(RESIDUAL)
+        if self._codec.has_factors:
+            # every place: another layout finds random numbers, too, where it looks for factors
+            factors = optimizer.add_state(FACTOR)
+            for p in optimizer.parameters:
+                key = keyed.key(FACTOR, p.place.path)
+                index = self.on.xp.ones(p.size, "uint32").cumsum(dtype="uint32")
+                factors[self._places[p.index]] = keyed.normal(key, index, index[:1])
+        state = ReplicaState(self.dp.rank, self.dp.size, (RESIDUAL,), summed=(RESIDUAL,))
+        optimizer.replica_state = state
+
+    def start(self, b: int) -> Transfer | None:
+        if self.buckets.all[b].comm is not self._wire:
+            return super().start(b)
+        return Exchange(self._phases(b)) if self._members(b) else None
+
+    def commit(self) -> None:
+        state = self._optimizer.state
+        for b, bucket in self._kept.items():
+            for i, part in zip(self._members(b), bucket.parts, strict=True):
+                state[RESIDUAL][self._places[i]] = bucket.row[part]
+                if bucket.factors is not None:
+                    state[FACTOR][self._places[i]] = bucket.factors[part]
+        self._kept.clear()
+
+    def slot_bytes(self) -> int:
+        """The memory of the next residuals and factors, until a step is made."""
+        n = sum(p.size for p in self.parameters) * (1 + self._codec.has_factors)
+        return n * int(self.updated_dtype.itemsize)
+
+    def _members(self, b: int) -> list[int]:
+        return [i for i in self.buckets.members[b] if self.parameters[i].size]
+
+    def _phases(self, b: int) -> Phases:
+        members = self._members(b)
+        row, gradients = self._state(RESIDUAL, members), [*map(self._gradient, members)]
+        bucket = Bucket(
+            row,
+            [_shape(self.parameters[i]) for i in members],
+            [self.parameters[i].room for i in members],
+            self.dtype,
+            self._wire,
+            self.buckets.algorithm,
+            self._state(FACTOR, members) if self._codec.has_factors else None,
+        )
+        for part, gradient in zip(bucket.parts, gradients, strict=True):
+            row[part] += cast(gradient, row.dtype)
+        total = yield from self._codec.sum(bucket, self._number)
+        for part, gradient in zip(bucket.parts, gradients, strict=True):
+            cast_loop(total[part], gradient)
+        self._kept[b] = bucket
+        return total
+
+    def _state(self, name: str, members: Sequence[int]) -> Array:
+        """A copy of the state of some parameters, one after the other."""
+        state = self._optimizer.state[name]
+        return self.on.xp.concatenate([state[self._places[i]] for i in members])
+
+    def _gradient(self, i: int) -> Array:
+        start = self.spans[i][0]
+        return self.flat_grad[start : start + self.parameters[i].size]
+
+
+def _shape(p: Parameter) -> Shape:
+    """The parameter as a matrix: its first axis in memory, and the others; a vector is one row."""
+    rows = p.shape[p.memory_axes[0]] if len(p.shape) > 1 else 1
+    return rows, prod(p.shape) // rows
