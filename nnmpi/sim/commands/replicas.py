@@ -1,12 +1,15 @@
-"""Local steps, fragments and gossip beside data parallelism: the part of the subcommand `sync` that
-prices what replicas send."""
+"""Local steps, fragments, gossip and compressed gradients beside data parallelism: the part of the
+subcommand `sync` that prices what replicas send."""
 
 import argparse
 from collections.abc import Callable, Iterator
 from itertools import islice
+from math import isqrt
 from typing import Any, NamedTuple
 
+from nnmpi.collectives.compressed import SENT
 from nnmpi.collectives.gossip import GRAPHS
+from nnmpi.options import terms
 from nnmpi.schedules.local_steps import LocalSteps
 from nnmpi.sim.drawing.neighbours import neighbours
 from nnmpi.sim.drawing.svg import svg
@@ -55,6 +58,8 @@ def add_options(p: argparse.ArgumentParser) -> None:
     about = "of gradients, and of parameters in gossip (default bfloat16)"
     sent.add_argument("--dtype", choices=BITS, default="bfloat16", help=about)
     sent.add_argument("--outer-dtype", choices=BITS, help="of local steps (default: --dtype)")
+    about = "also gradients sent so, as in training; may be repeated: topk:0.01, powersgd:4"
+    sent.add_argument("--compress", action="append", default=[], metavar="CODEC", help=about)
     sent.add_argument("--graph", choices=GRAPHS, help="of gossip (default: all)")
     add_number(sent, "--gbit", "10", "Gbit/s of the link of a replica")
     add_number(sent, "--alpha", "0", "seconds per message")
@@ -97,6 +102,8 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
     outer = all_reduce(n, nbytes(options.outer_dtype or options.dtype), layers)
     once = f"local, every {options.every}"
     yield "", Row("data parallelism", all_reduce(n, nbytes(options.dtype), layers), gap=1)
+    for spec in options.compress:
+        yield "", Row(spec, _compressed(spec, options), gap=1)
     yield "local", Row(once, outer, LocalSteps(options.every))
     streaming = LocalSteps(options.every, options.fragments, options.apply_after)
     if streaming != LocalSteps(options.every):
@@ -108,6 +115,16 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
         degree = len(graph.offsets)
         sent = Sent(degree * layers, degree * nbytes(options.dtype))
         yield "gossip", Row(f"gossip, {name}", sent, gap=graph.gap())
+
+
+def _compressed(spec: str, options: argparse.Namespace) -> Sent:
+    """What a replica sends of compressed gradients; a layer is a matrix, as square as possible."""
+    name, number = terms.compression(spec)
+    size = round(options.parameters / options.layers)
+    rows = isqrt(size)
+    itemsize, n = -(-BITS[options.dtype] // 8), options.replicas
+    of_layer = SENT[name]([(rows, size // rows)], number, itemsize, n)
+    return Sent(of_layer.messages * options.layers, of_layer.nbytes * options.layers)
 
 
 def _record(row: Row, model: Model, options: argparse.Namespace) -> Record:
