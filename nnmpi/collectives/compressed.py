@@ -16,7 +16,7 @@ others. A vector is one row."""
 
 
 class Compressed(NamedTuple):
-    """What each of p ranks sends for tensors, in the mean over ranks, with rings."""
+    """The traffic of each of p ranks, in the mean over ranks; sums and gathers go round rings."""
 
     messages: int
     nbytes: float
@@ -68,5 +68,5 @@ SENT: Mapping[str, Callable[[Sequence[Shape], float, int, int], Compressed]] = {
     "powersgd": _powersgd,
     "int8": _int8,
 }
-"""What is sent for the tensors of a bucket, by codec: a function of their shapes, the number after
+"""The traffic of the tensors of a bucket, by codec: a function of their shapes, the number after
 the codec's name, the bytes of an element, and the ranks."""

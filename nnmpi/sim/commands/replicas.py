@@ -118,7 +118,7 @@ def _rows(options: argparse.Namespace) -> Iterator[tuple[str, Row]]:
 
 
 def _compressed(spec: str, options: argparse.Namespace) -> Sent:
-    """What a replica sends of compressed gradients; a layer is a matrix, as square as possible."""
+    """Returns the traffic of compressed gradients; a layer is a matrix, as square as possible."""
     name, number = terms.compression(spec)
     size = round(options.parameters / options.layers)
     rows = isqrt(size)
