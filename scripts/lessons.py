@@ -148,9 +148,14 @@ def main(is_run: bool) -> None:
             (lessons / file).write_text(content, encoding="utf-8")
     index = (NOTEBOOKS / "README.md").read_text(encoding="utf-8")
     (lessons / "index.md").write_text(index.replace(".ipynb)", ".md)"), encoding="utf-8")
+    (FOLDER / "course").mkdir()
+    for path in ROOT.glob("course/*/README.md"):
+        shutil.copy(path, FOLDER / "course" / f"{path.parent.name}.md")
     for path in FOLDER.glob("*.md"):
         text = path.read_text(encoding="utf-8")
         text = text.replace("../examples/notebooks/README.md", "lessons/index.md")
+        text = re.sub(r"\.\./examples/notebooks/([\w-]+)\.ipynb", r"lessons/\1.md", text)
+        text = re.sub(r"\.\./course/([\w-]+)/README\.md", r"course/\1.md", text)
         path.write_text(text, encoding="utf-8")
 
 
