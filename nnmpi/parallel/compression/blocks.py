@@ -9,7 +9,7 @@ order of ranks, and every rank unpacks the same bytes: so all have the same bits
 the same for any algorithm, which an all-reduce that rounds after each addition is not.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ from nnmpi.collectives.step import bounds
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.wire import Transfer, Transfers, Wire
 
+PIECE = 128
+"""Blocks that are packed at a time."""
+
 LEAST_SCALE = 1e-30
 """A block of int8 with a smaller scale is zeros: the inverse of the scale would overflow."""
 
@@ -30,10 +33,12 @@ LEAST_SCALE = 1e-30
 class Packing(NamedTuple):
     """A form in which blocks are sent.
 
-    pack     floats (..., BLOCK) to bytes (..., width)
+    width    the bytes of a block
+    pack     floats (blocks, BLOCK) to bytes (blocks, width)
     unpack   these bytes to floats of a dtype
     """
 
+    width: int
     pack: Callable[[Array], Array]
     unpack: Callable[[Array, Any], Array]
 
@@ -49,24 +54,23 @@ def _unpack_bfloat16(packed: Array, dtype: Any) -> Array:
 def _pack_int8(x: Array) -> Array:
     """Packs blocks as a float32 scale, the largest absolute value over 127, and multiples of it."""
     xp = xp_of(x)
-    scales = (abs(x).max(axis=-1, keepdims=True) / 127).astype(np.float32)
-    packed = xp.empty((*x.shape[:-1], WIDTHS["int8"]), np.uint8)
+    scales = (abs(x).max(axis=1, keepdims=True) / 127).astype(np.float32)
+    packed = xp.empty((len(x), WIDTHS["int8"]), np.uint8)
     with np.errstate(divide="ignore", invalid="ignore"):  # NaN stays in the scale
         factors = xp.where(scales > LEAST_SCALE, 1 / scales.astype(x.dtype), 0)
-        packed[..., 4:] = xp.rint(x * factors).astype(np.int8).view(np.uint8)
-    packed[..., :4] = scales.view(np.uint8)
+        packed[:, 4:] = xp.rint(x * factors).astype(np.int8).view(np.uint8)
+    packed[:, :4] = scales.view(np.uint8)
     return packed
 
 
 def _unpack_int8(packed: Array, dtype: Any) -> Array:
-    xp = xp_of(packed)
-    scales = xp.ascontiguousarray(packed[..., :4]).view(np.float32)
-    return packed[..., 4:].view(np.int8) * scales.astype(dtype)
+    scales = xp_of(packed).ascontiguousarray(packed[:, :4]).view(np.float32)
+    return packed[:, 4:].view(np.int8) * scales.astype(dtype)
 
 
 PACKINGS: Mapping[str, Packing] = {
-    "bfloat16": Packing(_pack_bfloat16, _unpack_bfloat16),
-    "int8": Packing(_pack_int8, _unpack_int8),
+    "bfloat16": Packing(WIDTHS["bfloat16"], _pack_bfloat16, _unpack_bfloat16),
+    "int8": Packing(WIDTHS["int8"], _pack_int8, _unpack_int8),
 }
 """The forms in which blocks are sent, by name."""
 
@@ -80,7 +84,8 @@ def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
 
     def mean() -> Phases:
         total = yield from summed(row, wire, PACKINGS[form])
-        row[...] = total / wire.size
+        total /= wire.size
+        row[...] = total
         return row
 
     return Exchange(mean(), alone=True)
@@ -88,27 +93,44 @@ def start_mean(row: Array, wire: Wire, form: str) -> Transfer:
 
 def summed(row: Array, wire: Wire, packing: Packing, keeps: bool = False) -> Phases:
     """Returns the sum over the ranks of a flat array, sent as a packing; with `keeps`, leaves in
-    `row` what the packing has left out.
+    `row`, of full blocks, what the packing has left out.
 
     Each rank keeps the rounding of its own terms, and that of the sums in its part of the blocks.
     """
-    xp, p, n = xp_of(row), wire.size, row.size
-    packed = packing.pack(_blocks(row))
-    ends = bounds(len(packed), p)
-    lo, hi = ends[wire.rank], ends[wire.rank + 1]
-    if keeps:
-        row -= packing.unpack(packed, row.dtype).reshape(-1)[:n]
-    terms = xp.empty((p, hi - lo, packed.shape[-1]), np.uint8)
-    terms[wire.rank] = packed[lo:hi]
+    xp, p, dtype, blocks = xp_of(row), wire.size, row.dtype, _blocks(row)
+    assert not keeps or blocks.size == row.size
+    packed = xp.empty((len(blocks), packing.width), np.uint8)
+    for piece in _pieces(blocks, slice(0, len(blocks))):
+        packed[piece] = packing.pack(blocks[piece])
+        if keeps:
+            blocks[piece] -= packing.unpack(packed[piece], dtype)
+    ends = bounds(len(blocks), p)
+    here = slice(ends[wire.rank], ends[wire.rank + 1])
+    terms = xp.empty((p, here.stop - here.start, packing.width), np.uint8)
+    terms[wire.rank] = packed[here]
     yield _scattered(packed, terms, ends, wire)
-    total = packing.unpack(terms, row.dtype).sum(axis=0)
-    packed[lo:hi] = packing.pack(total)
-    if keeps:
-        part = row[lo * BLOCK : hi * BLOCK]
-        part += (total - packing.unpack(packed[lo:hi], row.dtype)).reshape(-1)[: part.size]
-    parts = [(b - a) * packed.shape[-1] for a, b in pairwise(ends)]
+    for piece in _pieces(blocks, here):
+        of_ranks = terms[:, piece.start - here.start : piece.stop - here.start]
+        total = packing.unpack(of_ranks[0], dtype)
+        for r in range(1, p):
+            total += packing.unpack(of_ranks[r], dtype)
+        packed[piece] = packing.pack(total)
+        if keeps:
+            total -= packing.unpack(packed[piece], dtype)
+            blocks[piece] += total
+    parts = [(b - a) * packing.width for a, b in pairwise(ends)]
     yield wire.start_all_gather(packed.reshape(-1), parts=parts)
-    return packing.unpack(packed, row.dtype).reshape(-1)[:n]
+    totals = xp.empty_like(blocks)
+    for piece in _pieces(blocks, slice(0, len(blocks))):
+        totals[piece] = packing.unpack(packed[piece], dtype)
+    return totals.reshape(-1)[: row.size]
+
+
+def _pieces(blocks: Array, within: slice) -> Iterator[slice]:
+    """Yields slices of some blocks: on the host short ones, whose copies fit into a cache."""
+    step = PIECE if type(blocks) is np.ndarray else max(len(blocks), 1)
+    for start in range(within.start, within.stop, step):
+        yield slice(start, min(start + step, within.stop))
 
 
 def _scattered(packed: Array, terms: Array, ends: Any, wire: Wire) -> Transfer:

@@ -85,11 +85,14 @@ def _topk(bucket: Bucket, fraction: float) -> Phases:
 def _sign(bucket: Bucket, _: float) -> Phases:
     row, xp = bucket.row, xp_of(bucket.row)
     scales = xp.stack([abs(row[part]).mean() for part in bucket.parts]).astype(np.float32)
-    sizes = [prod(shape) for shape in bucket.shapes]
 
     def signed(bits: Array, scales: Array) -> Array:
-        sizes_of = xp.repeat(scales.astype(row.dtype), sizes)
-        return xp.where(xp.unpackbits(bits)[: row.size].view(np.bool_), sizes_of, -sizes_of)
+        signs = xp.unpackbits(bits)[: row.size].astype(row.dtype)
+        signs *= 2  # not `where`: it takes five times as long, as no branch can be predicted
+        signs -= 1
+        for part, scale in zip(bucket.parts, scales.astype(row.dtype), strict=True):
+            signs[part] *= scale
+        return signs
 
     bits = xp.packbits(row >= 0)
     row -= signed(bits, scales)
@@ -136,10 +139,10 @@ def _int8(bucket: Bucket, _: float) -> Phases:
     pairs = [*zip(bucket.parts, places, strict=True)]
     for part, place in pairs:
         padded[place] = row[part]
-    sums, total = (yield from summed(padded, bucket.wire, PACKINGS["int8"], keeps=True)), row.copy()
+    sums = yield from summed(padded, bucket.wire, PACKINGS["int8"], keeps=True)
     for part, place in pairs:
-        row[part], total[part] = padded[place], sums[place]
-    return total
+        row[part] = padded[place]
+    return xp.concatenate([sums[place] for place in places])
 
 
 CODECS: Mapping[str, Codec] = {

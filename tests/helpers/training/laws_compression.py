@@ -77,7 +77,7 @@ def means_in_blocks_are_rounded_twice(comm: Comm) -> None:
 
 def sums_in_blocks_keep_what_they_leave_out(comm: Comm) -> None:
     for form, packing in PACKINGS.items():
-        row = np.random.default_rng(comm.rank).standard_normal(3000)
+        row = np.random.default_rng(comm.rank).standard_normal(12 * BLOCK)
         before = np.sum(gather_objects(comm, row), 0)
         work = Exchange(summed(row, comm, packing, keeps=True))
         work.wait()
