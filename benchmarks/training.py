@@ -14,6 +14,9 @@ its own. All take the same step from the same weights, on a batch that is in mem
                                             compile  T+ with model and loss by torch.compile
                                             JAX      the whole step by jax.jit, arrays donated
 
+With --other PYTHON the PyTorch or JAX of another environment is timed in the same rounds, in the
+forms of --subjects; names have the version, as in "T+ 2.15.0".
+
 "to best" is the ratio to the fastest of the others in float32 in this case, by its median. That of
 16 bits is to the faster of autocast and nnmpi in float32. A Trainer's step has what a loop of a few
 lines has not: batches in a new order, the norm of the gradient, events.
@@ -27,6 +30,7 @@ PyTorch's convolutions too, which by default may use TF32.
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -34,7 +38,7 @@ from typing import Any
 
 from lib import jobs, timing
 from lib.jobs import Job, Task
-from lib.libraries import SUBJECTS, Device, processes, versions
+from lib.libraries import SUBJECTS, Device, processes, versions, versions_of
 from lib.models import CASES, LARGE, WORKLOADS
 from lib.rounds import interleaved
 from lib.tables import Column, table
@@ -103,9 +107,10 @@ def rows_of(case: str, samples_of: dict[str, list[Sample]], about: Row) -> list[
             **about,
         }
         known = NARROW_PEERS if subject in NARROW else PEERS
-        peers = [other for other in samples_of if other in known]
+        peers = [other for other in samples_of if {other, other.rpartition(" ")[0]} & {*known}]
         best = min(peers, key=lambda peer: getattr(mids[peer], kind), default=None)
-        if subject not in PACKAGES and best is not None:
+        is_peer = subject in PACKAGES or subject.rpartition(" ")[0] in PACKAGES
+        if not is_peer and best is not None:
             for name, peer in [*((peer, peer) for peer in peers), ("best", best)]:
                 spread, key = timing.ratio(times[subject], times[peer]), f"ratio to {name}"
                 row |= {key: round(spread.median, 3)}
@@ -120,7 +125,8 @@ def show(rows: Sequence[Row]) -> None:
     """Print the table, one line per case and subject."""
     times = Column("cpu ms", "cpu_seconds", factor=1e3), Column("wall ms", "seconds", factor=1e3)
     to = partial(Column, form="{:.2f}")
-    ratios = [to(f"to {name}", f"ratio to {name}") for name in (*PEERS, *NARROW_PEERS, "best")]
+    keys = dict.fromkeys(key for row in rows for key in row if key.startswith("ratio to "))
+    ratios = [to(key[6:], key) for key in keys if not key.endswith(("_low", "_high"))]
     facts = Column("goal", "goal", "{:.2f}"), Column("best", "best", "{}")
     columns = [c for c in (*times, *ratios, *facts) if any(c.key in row for row in rows)]
     print(table("", columns, rows, lambda row: f"{row['case']} {row['subject']}"))
@@ -143,6 +149,7 @@ def main() -> None:
     p.add_argument("--seconds", type=float, default=0.2, help="per subject and round")
     p.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     p.add_argument("--tf32", action="store_true", help="allow TF32 on a GPU")
+    p.add_argument("--other", action="append", default=[], metavar="PYTHON", help="time its, too")
     p.add_argument("--json", help="write one row per measurement")
     a = p.parse_args()
     chosen = (
@@ -170,7 +177,13 @@ def measure(a: argparse.Namespace, cases: list[str], subjects: list[str]) -> Non
     print(", ".join(f"{key} {value}" for key, value in about.items()))
     rows: list[Row] = []
     first = first_task(cases[0], a.batch)
-    with started(Device(a.device, a.tf32), [s for s in subjects if has(s, about)], first) as found:
+    pythons = {s: sys.executable for s in subjects if has(s, about)}
+    for other in a.other:
+        of_other = versions_of(other)
+        pythons |= {
+            f"{s} {of_other[p]}": other for s in subjects if (p := PEERS.get(s)) in of_other
+        }
+    with started(Device(a.device, a.tf32), pythons, first) as found:
         for case in cases:
             tasks = tasks_of(case, found, a.batch)
             rows += rows_of(case, interleaved(tasks, a.rounds, a.seconds), about)
@@ -188,14 +201,15 @@ def has(subject: str, about: Row) -> bool:
 
 
 @contextmanager
-def started(device: Device, subjects: Sequence[str], first: Task) -> Iterator[dict[str, Job]]:
-    """The jobs of these subjects, as far as this machine can run them."""
+def started(device: Device, pythons: dict[str, str], first: Task) -> Iterator[dict[str, Job]]:
+    """The jobs of these subjects, each by its Python, as far as this machine can run them."""
     with ExitStack() as stack:
-        jobs_of = {
-            s: stack.enter_context(Job(s, 1, partial(processes, s, device), COMPILING))
-            for s in subjects
-        }
-        for s in subjects:  # it may need a compiler, a type of numbers, or a PyTorch with CUDA
+        jobs_of = {}
+        for s, python in pythons.items():
+            subject = s if s in SUBJECTS else s.rpartition(" ")[0]
+            start = partial(processes, subject, device, python=python)
+            jobs_of[s] = stack.enter_context(Job(s, 1, start, COMPILING))
+        for s in pythons:  # it may need a compiler, a type of numbers, or a PyTorch with CUDA
             is_sure = s == "nnmpi" or (device.name == "cpu" and "compile" not in s)
             if not is_sure and not jobs.can_run(jobs_of[s], first):
                 del jobs_of[s]

@@ -6,6 +6,8 @@ All are bound to that core: JAX computes on as many threads as it finds cores.
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 from functools import partial
 from importlib import metadata
@@ -58,10 +60,25 @@ class Device(NamedTuple):
     tf32: bool = False
 
 
-def processes(subject: str, device: Device, folder: Path) -> list[Process]:
+VERSIONS = """
+import importlib.metadata as m
+print(*(f"{d.name} {d.version}" for d in m.distributions() if d.name in ("torch", "jax")), sep=",")
+"""
+
+
+def versions_of(python: str) -> dict[str, str]:
+    """The versions of PyTorch and JAX that another Python has."""
+    printed = subprocess.run([python, "-c", VERSIONS], check=True, capture_output=True, text=True)
+    return dict(each.split() for each in printed.stdout.strip().split(",") if each)
+
+
+def processes(
+    subject: str, device: Device, folder: Path, python: str = sys.executable
+) -> list[Process]:
     """The process of a subject, which waits for tasks."""
     math = "tf32" if device.tf32 else "float32"
-    command = [*jobs.program(__name__), subject, device.name, math, str(folder)]
+    program = [python, *jobs.program(__name__)[1:]]
+    command = [*program, subject, device.name, math, str(folder)]
     return [Process(command, ONE_THREAD | SUBJECTS[subject])]
 
 
