@@ -14,7 +14,7 @@ from nnmpi.arrays import blas
 from nnmpi.comm import Comm, ended
 from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.options import cli
-from nnmpi.options.config import TRAINED, Config
+from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.planning.machine import Machine, read_machine
@@ -30,6 +30,9 @@ def parser() -> cli.Parser:
     p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
     cli.add_flags(p, TRAINED)
+    for option in options(("reduce",)):
+        if option.name == "compress":
+            cli.add_flag(p, option)
     return p
 
 
@@ -55,12 +58,12 @@ def known_machine(comm: Comm, out: str) -> Machine | None:
 def command(comm: Comm, given: argparse.Namespace) -> int:
     """Measures this machine, and rank 0 writes the file; every rank calls it."""
     blas.tune()
-    options = vars(given)
-    out: str = options.pop("out")
+    chosen = vars(given)
+    out: str = chosen.pop("out")
 
     def checked() -> Config:
         check_target(out, "out")
-        return Config(**options)
+        return Config(**chosen)
 
     config = all_or_none(comm, checked)
     known = all_or_none(comm, lambda: known_machine(comm, out))

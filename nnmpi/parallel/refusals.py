@@ -133,7 +133,6 @@ REFUSALS = (
             ("allreduce in memory", "sums in memory of a node send nothing", "use ring"),
             ("nccl", "NCCL adds up numbers, and compressed gradients are bytes", "use ring"),
             ("memory", "what is kept must be in memory", LEAVE_ONE),
-            ("plan", "a plan is for gradients that are sent whole", LEAVE_ONE),
             ("backup", "what a rank has not sent is on that rank only", LEAVE_ONE),
         )
     ),

@@ -248,7 +248,7 @@ class LowerBounds:
         buckets.
         """
         links, config = self._costs.exchanges.links(group), self._arranger.plain
-        if config.sync in AVERAGED:  # replicas are averaged later
+        if config.sync in AVERAGED or config.compress:  # less is sent
             return 0.0
         others, numbers = links.node_count - 1, sum(modules)
         sent = numbers * self._itemsize * others / links.node_count * links.sharing

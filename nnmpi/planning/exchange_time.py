@@ -181,7 +181,9 @@ def with_fastest_sum(a: Arrangement, times: ExchangeTimes) -> Arrangement:
         for rank in ranks
         for bucket in (() if a.store.zero else a.model_on(rank).buckets)
     ]
-    if a.config.sync in AVERAGED:
+    if a.config.compress:
+        sums = []
+    if a.config.sync in AVERAGED or a.config.compress:
         logged = [exchanges(a, rank, a.config.batch_size).get("dp", ()) for rank in ranks]
         whole = (e for e in chain.from_iterable(logged) if e.operation is Collective.ALL_REDUCE)
         sums += [e for e in whole if e.algorithm == a.algorithm]

@@ -89,6 +89,8 @@ class _Prices:
             costs.exchanges.seconds(summed(a, a.mesh.group(0, axis), numbers)) / numbers
             for axis in ("tp", "dp")
         )
+        # replicas that send less do so seldom, or send much less
+        sums *= 0 if a.config.compress else 1 / (a.config.every if a.config.sync == "local" else 1)
         self._of_number = sums + costs.machine.updates[a.config.optimizer]
 
     def _of_nodes(self, units: Sequence[Unit], times: np.ndarray) -> list[float]:

@@ -103,6 +103,7 @@ class Machine(NamedTuple):
     spread       by how much two measurements differ: the mean ratio of sums or of units, less 1
     load         the load average just before: processes that wanted a core
     moving       seconds in which array functions read or write a byte
+    coding       seconds per element that codecs take besides, by --compress
     sheet        of a machine that is described, not measured
     """
 
@@ -120,6 +121,7 @@ class Machine(NamedTuple):
     spread: float = 0.0
     load: float = 0.0
     moving: float = 1e-10
+    coding: Mapping[str, float] = {}
     sheet: Sheet | None = None
 
     @property
@@ -147,6 +149,7 @@ class Machine(NamedTuple):
         return self._replace(
             models=(*self.models, *others),
             updates={**known.updates, **self.updates},
+            coding={**known.coding, **self.coding},
             far=known.far if self.far == TYPICAL.far else self.far,
         )
 
@@ -202,6 +205,7 @@ class Machine(NamedTuple):
         yield from ((name, 0, [getattr(self, name)]) for name in ONCE)
         yield from ((name, 1, [getattr(self, name)]) for name in ("ranks", "speed"))
         yield "updates", 0, self.updates.values()
+        yield "coding", 0, self.coding.values()
         for curve in self.sums.values():
             yield "sums", 0, chain.from_iterable(curve.points)
         for model in self.models:

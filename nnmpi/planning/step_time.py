@@ -102,6 +102,11 @@ class RankStep(NamedTuple):
         """The seconds of the optimizer."""
         return self.numbers * costs.machine.updates[a.config.optimizer]
 
+    def packing(self, a: Arrangement, costs: CostModel) -> float:
+        """The seconds of the array functions that make what is sent, and use what is received."""
+        coding = costs.machine.coding.get(a.config.compress or "", 0.0) if self.touched else 0.0
+        return self.touched * costs.machine.moving + self.numbers * coding
+
     def update(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the optimizer, and of the exchanges around it."""
         return self.optimizer(a, costs) + costs.exchanges.total(self.exchanges["update"])
@@ -172,7 +177,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         tensor=busy - compute if tensor else 0.0,
         bubble=passed - busy,
         sums=done[last] - passed,
-        packing=averaged.touched * costs.machine.moving,
+        packing=max(item.packing(a, costs) for item in ranks),
         update=updated.update(a, costs),
         other=costs.machine.step + share * len(micro) * costs.machine.micro_batch,
     )
@@ -273,15 +278,17 @@ def _exposed(
     if gathers and (hides or times.is_between_nodes(step.exchanges["gathers"][0])):
         inside = sum(map(times.between_nodes, step.exchanges["tensor"]))
         gathers = _exposed_gathers(step.exchanges["gathers"], busy - inside, times)
-    numbers, done = sum(sum_.numbers for sum_ in sums), 0
+    # nothing hides what begins after the passes, such as the second phase of compressed sums
+    numbers, done = sum(sum_.numbers for sum_ in sums if sum_.what == "gradients"), 0
     last = sum(
         max(passes[Kind.B] + within[s, Kind.B] - on_link[s, Kind.B], 0.0)
         for s, passes in step.compute.items()
     )
     clock = -last
     for sum_ in sums:
-        done += sum_.numbers
-        is_hidden = hides or times.is_between_nodes(sum_)
+        is_early = sum_.what == "gradients"
+        done += sum_.numbers * is_early
+        is_hidden = is_early and (hides or times.is_between_nodes(sum_))
         ready = last * (done / numbers - 1) if is_hidden else 0.0
         clock = max(clock, ready) + times.seconds(sum_)
     return gathers + max(clock, 0.0)

@@ -26,6 +26,7 @@ from nnmpi.collectives.price import Link
 from nnmpi.collectives.step import Collective
 from nnmpi.comm import Comm, NoRoomError, OtherRankError, comm_self
 from nnmpi.comm.allreduce.autotune import fits
+from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.division import work
@@ -35,6 +36,7 @@ from nnmpi.parallel.step.executor import StepState
 from nnmpi.planning.exchange_time import IN_PLACE, curve_name
 from nnmpi.planning.machine import TYPICAL, Curve, Machine, MeasuredModel, UnitTimes
 from nnmpi.planning.unit_times import signature
+from nnmpi.run.codec_call import codec_call
 from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
@@ -130,17 +132,20 @@ def _measure_node(setup: Setup, comm: Comm, quantile: float) -> Machine:
         step, micro_batch = _overheads(comm, setup, model, update, session)
         numbers = sum(p.size for p in session.optimizer.parameters)
         moving = _moving(comm, numbers, quantile)
+        coding = _coding(comm, setup.config, session, moving, quantile)
     parts = (_tp_units(comm, setup, tp, sizes) for tp in _group_sizes(comm))
     return Machine(
         *(processor(), comm.size, near, TYPICAL.far, network.gamma, sums),
         *({config.optimizer: update}, step, micro_batch, speed, (model, *filter(None, parts))),
         moving=moving,
+        coding=coding,
     )
 
 
 def _session(setup: Setup, comm: Comm, **options: Any) -> Session:
     """A session of the ranks of `comm`, arranged by these options, in a run of its own."""
-    config = replace(setup.config, plan=None, verify=False, check_copies=0, sync="bsp", **options)
+    plain = {"plan": None, "verify": False, "check_copies": 0, "sync": "bsp", "compress": None}
+    config: Config = replace(setup.config, **{**plain, **options})
     return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
 
 
@@ -291,6 +296,19 @@ def _moving(comm: Comm, numbers: int, quantile: float) -> float:
     many elements."""
     a, b = np.ones(numbers, np.float32), np.ones(numbers, np.float32)
     return _cold_seconds(comm, partial(np.add, a, b), quantile) / (3 * a.nbytes)
+
+
+def _coding(
+    comm: Comm, config: Config, session: Session, moving: float, quantile: float
+) -> dict[str, float]:
+    """The seconds per element that the codec of --compress takes besides reading and writing, by
+    its name; empty without one."""
+    if config.compress is None:
+        return {}
+    parameters = session.optimizer.parameters
+    call, nbytes = codec_call(config.compress, parameters)
+    seconds = _cold_seconds(comm, call, quantile) - nbytes * moving
+    return {config.compress: max(seconds, 0.0) / sum(p.size for p in parameters)}
 
 
 def _overheads(

@@ -38,6 +38,7 @@ MODELS = {
     "halves": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=10, dtype="float16"),
     "tp is far": Config(model="mlp:784-256-256-10", data=IMAGES, batch_size=32, order="dp,tp,pp"),
     "replicas": Config(model="mlp:784-100-30-10", data=IMAGES, batch_size=32, sync="local"),
+    "codes": Config(model="mlp:784-99-10", data=IMAGES, batch_size=32, compress="powersgd:2"),
     "gossip": Config(model="mlp:784-99-10", data=IMAGES, batch_size=12, sync="gossip", every=2),
     "gpt": Config(model="gpt:2x2x16", data="text", context=16, batch_size=8),
     "large images": Config(
@@ -56,6 +57,7 @@ CASES = {
     "another order": ("tp is far", 8, 2, TYPICAL),
     "local steps": ("replicas", 8, 4, SLOW_LINKS),
     "neighbours": ("gossip", 3, 3, SLOW_LINKS),
+    "compressed": ("codes", 4, 2, SLOW_LINKS),
     "sequences": ("gpt", 2, 2, SLOW_LINKS),
     "rows of images": ("large images", 4, 2, TYPICAL),
 }

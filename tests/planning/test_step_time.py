@@ -165,6 +165,25 @@ def test_fragments_wait_for_what_the_next_steps_do_not_hide() -> None:
         assert on_a_node.sums == times(planning(apart, 4, 1, machine), dp=4).sums
 
 
+@pytest.mark.parametrize("spec", ["topk:0.1", "sign", "powersgd:2", "int8"])
+def test_compressed_gradients_take_time_to_code_and_passes_hide_one_phase(spec: str) -> None:
+    """A second phase begins after the passes; all of it counts, and all that is coded."""
+    machine = alike(NO_SCALARS)._replace(coding={spec: 1.0})
+    there = planning(replace(MLP, compress=spec, bucket_mb=1e-3), 4, 4, machine)
+    model = step_model(there.arranger.arranged(Candidate(dp=4)), there.costs)
+    (rank,), sums = model.ranks, model.last.exchanges["sums"]
+    assert model.time.packing == pytest.approx(NUMBERS, rel=0.03)  # room between tensors
+    assert 4 * 8 * NUMBERS < rank.touched < 4 * 80 * NUMBERS
+    phases = {
+        word: there.costs.exchanges.total(e for e in sums if e.what == word)
+        for word in ("gradients", "sums")
+    }
+    assert bool(phases["sums"]) == (spec in ("powersgd:2", "int8"))
+    assert phases["sums"] < model.time.sums < phases["sums"] + phases["gradients"] / 2
+    plain = times(planning(MLP, 4, 4, machine), dp=4)
+    assert (plain.packing, plain.compute) == (0, pytest.approx(model.time.compute))
+
+
 def test_neighbours_share_the_links_of_nodes() -> None:
     """A ring of 4 on 2 nodes: each node sends two buffers at once; on 4 nodes each rank does."""
     gossip = replace(MLP, sync="gossip", every=1 << 20)

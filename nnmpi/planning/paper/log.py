@@ -55,7 +55,8 @@ class StepLog(Recorder):
             if exchange.operation is Collective.ALL_GATHER and self._zero:
                 kind, word = Kind.F if self._zero == 3 else Kind.UPDATE, "parameters"
             else:
-                kind, word = Kind.B if self._zero > 1 else Kind.REDUCE, "gradients"
+                word = "gradients" if self._stage != NO_STAGE else "sums"
+                kind = Kind.B if self._zero > 1 else Kind.REDUCE
         elif stage == NO_STAGE and axis != "model":
             word = "gradients" if axis == "tp" else "scalars"
         # sums at the end of a step keep their order: it decides which of them passes can hide

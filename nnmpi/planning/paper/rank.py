@@ -157,17 +157,19 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
         others = a.mesh.group(rank, "dp")
         exchanges["dp"] = [_of_replicas(a, each, others) for each in exchanges.get("dp", ())]
         touched = _touched_by_replica(a, partial(paper_rank.run, load))
+    elif a.config.compress:
+        touched = _touched(partial(paper_rank.run, load), StepState(1, 0, 1), batches)
     return PaperStep(exchanges, _held(a, paper_rank), touched)
 
 
 def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:
     """An exchange along dp, as one between replicas: all messages of gossip are one exchange."""
-    what = "parameters" if exchange.what == "gradients" else exchange.what
+    agrees = exchange.operation is Collective.ALL_REDUCE and exchange.what == "scalars"
+    what = "scalars" if agrees else "parameters"
     exchange = exchange._replace(what=what, during=Kind.UPDATE)
     if a.config.sync == "local" or exchange.operation is not Collective.MESSAGE:
         return exchange
     return exchange._replace(
-        what="parameters",
         operation=Collective.NEIGHBOURS,
         algorithm=a.config.graph,
         group=replicas,
@@ -175,15 +177,18 @@ def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) 
     )
 
 
+def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
+    """The bytes that array functions touch in steps whose passes are recorded already."""
+    counter = TouchCounter()
+    token = touching.set(counter)
+    run(state, batches)
+    touching.reset(token)
+    return counter.bytes
+
+
 def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:
     """The bytes that a replica touches in a step on average, from rounds of one step and of two."""
-    of_rounds = list[int]()
-    for steps in (1, 2)[: a.config.every]:
-        counter = TouchCounter()
-        token = touching.set(counter)
-        run(StepState(), steps)
-        touching.reset(token)
-        of_rounds.append(counter.bytes)
+    of_rounds = [_touched(run, StepState(), steps) for steps in (1, 2)[: a.config.every]]
     of_step = of_rounds[-1] - of_rounds[0]
     return of_step + (of_rounds[0] - of_step) / a.config.every
 

@@ -29,12 +29,15 @@ from nnmpi.run.setup.cutting import UncutModel, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model
 from nnmpi.sim.drawing.tables import amount, plural
 
-SUMS = tuple(o for o in options(("reduce",)) if o.name == "reduce_dtype")
+SUMS = tuple(o for o in options(("reduce",)) if o.name in ("reduce_dtype", "compress"))
 """The options of sums that a plan takes as given, because they change results."""
 
 STEPS_APART = "staleness", "servers", "slow_rank", "jitter"
 MEETINGS = tuple(o for o in options(("sync",)) if o.name not in STEPS_APART)
 """The options that say when ranks exchange what; a plan takes them as given, likewise."""
+
+SENDING_LESS = tuple(o for o in (*SUMS, *MEETINGS) if o.name != "reduce_dtype")
+"""The options with which ranks send something else than whole gradients in each step."""
 
 
 AUTO = "auto"
@@ -49,8 +52,8 @@ class NoLayoutFitsError(ValueError):
 
 
 def asked(config: Config) -> list[Field[Any]]:
-    """The options of MEETINGS that are not at their defaults."""
-    return [o for o in MEETINGS if getattr(config, o.name) != o.default]
+    """The options of SENDING_LESS that are not at their defaults."""
+    return [o for o in SENDING_LESS if getattr(config, o.name) != o.default]
 
 
 class PlanRequest(NamedTuple):
@@ -81,8 +84,10 @@ class FoundLayouts(NamedTuple):
     def title(self) -> str:
         """The model, the ranks and the nodes of the plan, as text."""
         nodes = f" on {plural(self.request.nodes, 'node')}" if self.request.nodes > 1 else ""
-        mode = "".join(f", {o.name} {getattr(self.config, o.name)}" for o in asked(self.config))
-        return f"{self.config.model} on {plural(self.request.ranks, 'rank')}{nodes}{mode}"
+        words = [self.config.model, "on", plural(self.request.ranks, "rank") + nodes]
+        for o in asked(self.config):
+            words += [f"--{o.name.replace('_', '-')}", str(getattr(self.config, o.name))]
+        return " ".join(words)
 
 
 class PlanModels(NamedTuple):
@@ -141,7 +146,7 @@ def network_needs(layouts: FoundLayouts, models: PlanModels) -> Iterator[Network
     for planned in dict.fromkeys(filter(None, (layouts.search.best[0], along_dp))):
         yield _need(planned.flags, arranger.arranged(planned.layout), models.costs)
     if asked(plain):
-        usual: dict[str, Any] = {o.name: o.default for o in MEETINGS}
+        usual: dict[str, Any] = {o.name: o.default for o in SENDING_LESS}
         with suppress(ValueError):  # there may be too few samples for so many ranks
             a = arranger.arranged_by(replace(plain, **usual))
             yield _need("data parallelism", a, models.costs)
@@ -222,6 +227,11 @@ def _notes(
     if config.optimizer not in machine.updates:
         known = ", ".join(machine.updates)
         yield f"{file} does not have {config.optimizer}, which counts as the slowest of {known}"
+    if config.compress and config.compress not in machine.coding:
+        yield (
+            f"{file} does not have --compress {config.compress}, which counts as reading and "
+            f"writing arrays only: measure by {how} --compress {config.compress} --out FILE.json"
+        )
     if request.nodes > 1 and machine.far == TYPICAL.far:
         rate = 8e-9 / machine.far.beta
         yield f"links between nodes are guessed: {rate:.3g} Gbit/s, as `far` in {file}"

@@ -49,10 +49,12 @@ def test_a_plan_knows_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_small_batches_and_epochs_of_one_step_are_measured() -> None:
-    config = Config(model="iris-mlp", data="iris", batch_size=1, steps=1)
+    config = Config(model="iris-mlp", data="iris", batch_size=1, steps=1, compress="topk:0.1")
     (machine,) = threads.run(1, lambda comm: measured(config, comm))
     assert [*machine.models[0].units] == [1]
     assert machine.near == TYPICAL.near
+    assert [*machine.coding] == ["topk:0.1"]
+    assert machine.moving > 0
     whole = Config(model="iris-mlp", data="iris", batch_size=150)
     (machine,) = threads.run(1, lambda comm: measured(whole, comm))
     assert [*machine.models[0].units] == [15, 60, 120]

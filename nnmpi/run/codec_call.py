@@ -1,0 +1,43 @@
+"""A codec of --compress as a call without other ranks, to measure what it takes."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays import meta
+from nnmpi.arrays.meta.array import TouchCounter, touching
+from nnmpi.nn.parameter import Parameter
+from nnmpi.options import terms
+from nnmpi.parallel.compression.codecs import CODECS, Bucket
+from nnmpi.parallel.compression.exchange import Exchange
+from nnmpi.planning.paper.comm import COMPLETED
+
+
+class AloneWire:
+    """A Wire of a single rank, whose transfers are complete at once."""
+
+    size, rank = 1, 0
+    start = start_all_gather = isend = irecv = staticmethod(lambda *_, **__: COMPLETED)
+
+
+def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[], None], int]:
+    """Returns a call that codes and decodes gradients of these parameters as --compress `spec`
+    does, and the bytes that it reads and writes."""
+    name, number = terms.compression(spec)
+    rows = [p.shape[0] if len(p.shape) > 1 else 1 for p in parameters]
+    matrices = [(k, p.size // k) for k, p in zip(rows, parameters, strict=True)]
+    rooms, codec = [p.size for p in parameters], CODECS[name]
+
+    def run(row: Any, factors: Any) -> None:
+        wire: Any = AloneWire()
+        bucket = Bucket(row.copy(), matrices, rooms, row.dtype, wire, "ring", factors)
+        Exchange(codec.sum(bucket, number)).wait()
+
+    row = np.random.default_rng(0).normal(size=sum(rooms)).astype(np.float32)
+    counter = TouchCounter()
+    token = touching.set(counter)
+    run(meta.like(row), meta.like(row))
+    touching.reset(token)
+    return partial(run, row, row[::-1].copy()), counter.bytes
