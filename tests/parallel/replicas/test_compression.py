@@ -1,0 +1,64 @@
+"""Codecs on a device, and layouts in which gradients cannot be compressed."""
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from helpers.datafiles import refused
+from helpers.device import DEVICE, needs_device
+from helpers.training.laws_language import many_tokens
+from helpers.training.on_paper import arranged
+
+from nnmpi import nn
+from nnmpi.arrays.backend import CPU, Backend, to_host
+from nnmpi.comm import Comm, thread_ranks
+from nnmpi.parallel.arrangement.cluster import Cluster
+from nnmpi.parallel.compression.blocks import PACKINGS, start_mean
+from nnmpi.parallel.compression.codecs import CODECS, Bucket
+from nnmpi.parallel.compression.exchange import Exchange
+from nnmpi.parallel.wire import wire_of
+
+SHAPES = [(30, 70), (1, 7), (4, 90), (3, 2)]
+NUMBERS = {"topk": 0.05, "powersgd": 2}
+
+
+@needs_device
+def test_a_device_sums_as_the_host_does() -> None:
+    def law(comm: Comm) -> None:
+        on_host, on_device = _sums(comm, CPU), _sums(comm, DEVICE)
+        for name, arrays in on_host.items():
+            for a, b in zip(arrays, on_device[name], strict=True):
+                np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5, err_msg=name)
+
+    thread_ranks.run(2, law)
+
+
+def _sums(comm: Comm, on: Backend) -> dict[str, list[np.ndarray]]:
+    """By codec the sums, what is kept and the factors, and by form the means."""
+    sizes, sums, wire = [*map(prod, SHAPES)], dict[str, list[np.ndarray]](), wire_of(comm, on)
+
+    def drawn(seed: int) -> np.ndarray:
+        return np.random.default_rng(seed).standard_normal(sum(sizes), np.float32)
+
+    for name, codec in CODECS.items():
+        row, factors = on.asarray(drawn(comm.rank)), on.asarray(drawn(9))
+        bucket = Bucket(row, SHAPES, sizes, np.dtype("float32"), wire, "ring", factors)
+        work = Exchange(codec.sum(bucket, NUMBERS.get(name, 0)))
+        work.wait()
+        sums[name] = [to_host(array).copy() for array in (work.result, row, factors)]
+    for form in PACKINGS:
+        row = on.asarray(drawn(comm.rank))
+        start_mean(row, wire, form).wait()
+        sums[f"mean in {form}"] = [to_host(row).copy()]
+    return sums
+
+
+def test_terms_of_gradients_along_tp_are_refused() -> None:
+    """Their residuals would differ between ranks that have copies of a parameter."""
+    model = partial(nn.GPT, 1, 4, 16, 17, 6)
+    options: dict[str, Any] = {"build": model, "given": many_tokens, "compress": "sign", "tp": 2}
+    with refused("compress sign", "2 ranks along tp", "leave out --sequence-parallel"):
+        arranged(Cluster.on_paper(4), **options, sequence_parallel=True)
+    assert arranged(Cluster.on_paper(4), **options).store.name == "compressed"
+    assert arranged(Cluster.on_paper(2), **options).store.name == "local"  # dp is 1
