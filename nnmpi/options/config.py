@@ -31,6 +31,7 @@ SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
 SYNCS = ("bsp", "ssp", "asp", "local", "gossip")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete")
+OUTER_DTYPES = ("float32", "bfloat16", "int8")
 RECOMPUTED = ("none", "stage", "block", "selective")
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
@@ -240,6 +241,11 @@ class Config:
     )
     outer_lr: float = _sync(0.7, "rate of --outer; 1 with sgd takes the mean as it is", ABOVE_0)
     outer_momentum: float = _sync(0.9, "momentum of --outer nesterov", FROM_0_BELOW_1)
+    outer_dtype: str | None = _sync(
+        None,
+        "type in which replicas send their changes, with --sync local; default: that of values",
+        choices=OUTER_DTYPES,
+    )
     slow_rank: str | None = _sync(
         None, "R:FACTOR[,R:FACTOR]: slow down rank R by this factor, for experiments"
     )

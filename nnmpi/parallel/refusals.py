@@ -200,6 +200,7 @@ NEEDS = (
     Requires("every", "sync local or gossip", "in other modes ranks meet in every step"),
     Requires("fragments", "sync local", "only local steps exchange parts of the model in turn"),
     Requires("apply_after", "sync local", "only local steps go on while replicas exchange"),
+    Requires("outer_dtype", "sync local", "only local steps send changes of replicas"),
     Requires("graph", "sync gossip", "only gossip has neighbours"),
     Requires("outer", "sync local", "only local steps have an outer optimizer"),
     Requires("outer_lr", "sync local", "only local steps have an outer optimizer"),

@@ -77,7 +77,10 @@ RESUME_RULES = (
         "other parts of gradients are sent from here on",
     ),
     ResumeRule(
-        ("every", "fragments", "apply_after", "outer", "outer_lr", "outer_momentum", "graph"),
+        (
+            *("every", "fragments", "apply_after", "graph"),
+            *("outer", "outer_lr", "outer_momentum", "outer_dtype"),
+        ),
         ResumeEffect.WARNED,
         "replicas differ by other steps from here on",
     ),

@@ -50,6 +50,9 @@ class Gossiping:
                 work.wait()
         self._replica.assign(self._weight * sum(received, start=values))
 
+    def poll(self) -> None:
+        """Does nothing: no exchange goes on during a step."""
+
     def meet(self) -> None:
         """Keeps this replica's values, and shows the mean of all."""
         mean = self._replica.values()

@@ -1,21 +1,24 @@
 """The values of a replica as one flat array, and means over replicas: of values and of buffers."""
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator
 
 import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels.precision import merge_loop
+from nnmpi.collectives.compressed import BLOCK
 from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.nn.store import Operands
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.compression.blocks import PACKINGS, start_mean
+from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
-from nnmpi.parallel.wire import wire_of
+from nnmpi.parallel.wire import Transfer, Wire, wire_of
 
 VALUES = "replica_values"
 """The name of the state that has a replica's own values between two rounds."""
@@ -27,7 +30,7 @@ class ReplicaValues:
 
     16-bit parameters take part with their masters.
 
-    of   the indices of the parameters that are meant; all by default
+    of   the indices of the parameters of a fragment, which is sent as --outer-dtype; by default all
     """
 
     def __init__(
@@ -41,6 +44,9 @@ class ReplicaValues:
         self._comm, self._on, self._optimizer = layout.axis["dp"], spec.task.on, optimizer
         self._model, self._algorithm = spec.part.model, spec.arrangement.algorithm
         self._store, self._of = store, of
+        self._form = spec.arrangement.config.outer_dtype if of is not None else None
+        # copies on ranks along tp or pp are rounded alike in blocks without other parameters
+        self._align = BLOCK if self._form == "int8" else 1
 
     def operands(self) -> Iterator[tuple[slice, slice, Operands]]:
         """Yields the operands of the values, each with its slice of the flat array and that of a
@@ -48,34 +54,38 @@ class ReplicaValues:
         at = 0
         for span, x in self._optimizer.operands(self._of):
             yield slice(at, at + len(x.values)), span, x
-            at += len(x.values)
+            at += -(-len(x.values) // self._align) * self._align
 
     def values(self) -> Array:
         """Returns a copy of the values; masters take over 16-bit values that a user has changed."""
-        rows = list[Array]()
-        for _, _, x in self.operands():
+        n = max((here.stop for here, *_ in self.operands()), default=0)
+        row = self._on.xp.zeros(n, self._store.updated_dtype)
+        for here, _, x in self.operands():
             if x.mixed.values is not None:
                 merge_loop(x.values, x.mixed.values)
-            rows.append(x.values)
-        return self._on.xp.concatenate(rows)
+            row[here] = x.values
+        return row
 
-    def start_average(self, row: Array) -> Callable[[], None]:
-        """Starts to replace a flat array by its mean over the replicas; returns the function that
-        completes it."""
-        n = self._comm.size
-        if n == 1:
-            return lambda: None
-        work = wire_of(self._comm, self._on).start(row, self._algorithm)
+    def start_average(self, row: Array) -> Transfer:
+        """Starts to replace a flat array by its mean over the replicas, sent as --outer-dtype; no
+        other exchange may be under way on the Comm."""
+        wire = wire_of(self._comm, self._on)
+        if self._form is not None and self._form in PACKINGS and wire.size > 1:
+            return start_mean(row, wire, self._form)
+        return Exchange(self._mean(row, wire), alone=True)
 
-        def complete() -> None:
-            work.wait()
-            row[...] /= n
-
-        return complete
+    def _mean(self, row: Array, wire: Wire) -> Phases:
+        if wire.size > 1:
+            sent = row.astype(self._form or row.dtype, copy=False)
+            yield wire.start(sent, self._algorithm)
+            sent /= wire.size
+            if sent is not row:
+                row[...] = sent
+        return row
 
     def average(self, row: Array) -> None:
         """Replaces a flat array by its mean over the replicas."""
-        self.start_average(row)()
+        self.start_average(row).wait()
 
     def average_buffers(self) -> None:
         """Replaces the floating-point buffers of the model by their means over the replicas."""
@@ -83,8 +93,8 @@ class ReplicaValues:
 
     def assign(self, row: Array) -> None:
         """Copies a flat array to the values, and rounds it to the 16-bit ones beside them."""
-        for span, _, x in self.operands():
-            x.values[...] = row[span]
+        for here, _, x in self.operands():
+            x.values[...] = row[here]
             if x.mixed.values is not None:
                 x.mixed.values[...] = x.values
         self._store.settle()  # ranks along cp may share the values, and each writes a part

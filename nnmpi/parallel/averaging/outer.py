@@ -17,7 +17,6 @@ So each change of a replica is in exactly one mean. Between two rounds all show 
 and v).
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 from nnmpi.arrays.backend import Array
@@ -29,6 +28,7 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
+from nnmpi.parallel.wire import Transfer
 
 MOMENTUM = "outer_momentum"
 """The name of the outer optimizer's state, equal on all replicas."""
@@ -36,11 +36,11 @@ MOMENTUM = "outer_momentum"
 
 class InFlight(NamedTuple):
     """A mean that is being computed: the flat array, the values when they were sent if steps follow
-    meanwhile, and the function that completes it."""
+    meanwhile, and the transfer."""
 
     g: Array
     values: Array | None
-    complete: Callable[[], None]
+    mean: Transfer
 
 
 class Fragment:
@@ -98,41 +98,46 @@ class OuterOptimizer:
             fragment.is_due = True
 
     def after_step(self, number: int) -> None:
-        """Sends the fragment whose turn it is, and applies another."""
+        """Applies the fragment whose turn it is, and sends another."""
+        with self._recorder.once_in(self._every):
+            for fragment in self._fragments:
+                if fragment.sent == number:
+                    fragment.send(self._start)
+                if fragment.applied == number:
+                    self._apply(fragment)
+
+    def poll(self) -> None:
+        """Moves the mean of the fragment that is on its way."""
         for fragment in self._fragments:
-            if fragment.sent == number:
-                self._send(fragment)
-            if fragment.applied == number:
-                self._apply(fragment)
+            if fragment.in_flight is not None:
+                fragment.in_flight.mean.poll()
 
     def meet(self) -> None:
-        """Sends what is left, applies all, and shows the outer values: those of all replicas.
+        """Applies what is on its way, exchanges what is left, and shows the outer values: those of
+        all replicas.
 
         If a rank is lost, all begin the round again (`LastRound`); a replica that has ended the
         round already is the newest version, and the others take it.
         """
         for fragment in self._fragments:
+            self._apply(fragment)
+        for fragment in self._fragments:
             if fragment.is_due:
-                self._send(fragment)
+                fragment.send(self._start)
+                self._apply(fragment)
         with waiting("sums"):
             self._replica.average_buffers()
-        for fragment in self._fragments:
-            self._apply(fragment)
         if self._own:
             self._own.show(self._start)
-
-    def _send(self, fragment: Fragment) -> None:
-        with self._recorder.once_in(self._every):
-            fragment.send(self._start)
 
     def _apply(self, fragment: Fragment) -> None:
         """Makes the outer step of a fragment, if it has been sent."""
         if fragment.in_flight is None:
             return
-        g, values, complete = fragment.in_flight
+        g, values, mean = fragment.in_flight
         fragment.in_flight = None
         with waiting("sums"):
-            complete()
+            mean.wait()
         replica, theta = fragment.replica, self._start
         for here, span, _ in replica.operands():
             if self._has_momentum:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit
 from nnmpi.optim import Optimizer
@@ -23,7 +22,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.averaging.gossip import Gossiping
 from nnmpi.parallel.averaging.outer import OuterOptimizer
 from nnmpi.parallel.checks.slow_ranks import slowed
-from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.layout import Layout, duplicate
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.replicas.replicas import check_parts, pipelined, replicas
 from nnmpi.parallel.step.executor import Executor, GradientSync, StepResult, StepState
@@ -48,6 +47,9 @@ class Averaging(Protocol):
 
     def after_step(self, number: int) -> None:
         """Follows each step of a round; `number` is that of the step in its period, from 1 to H."""
+
+    def poll(self) -> None:
+        """Moves exchanges that go on during a step; called often."""
 
     def meet(self) -> None:
         """Ends a round: until the next one begins, all replicas show equal values."""
@@ -139,7 +141,10 @@ def rank_step(layout: Layout, spec: TrainSpec) -> RankStep:
 
 
 FACTS = {
-    "local": ("every", "fragments", "apply_after", "outer", "outer_lr", "outer_momentum"),
+    "local": (
+        *("every", "fragments", "apply_after", "outer_dtype"),
+        *("outer", "outer_lr", "outer_momentum"),
+    ),
     "gossip": ("every", "graph"),
 }
 """The options that describe the exchanges of replicas, by --sync."""
@@ -175,26 +180,39 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
     parts = parts._replace(describe={**parts.describe, **facts}, check=check_of(layout, spec))
     optimizer = spec.optimizer(parts.store.parameters)
     apply = update_of(parts.store, optimizer, layout, spec).apply
+    beside = layout
+    if config.apply_after and dp.size > 1:
+        beside, parts = _in_background(layout, parts, spec)
+    averaging = AVERAGING[config.sync](beside, spec, parts.store, optimizer)
     if config.apply_after:
-        parts = _progressing(parts, layout, spec)
+        parts = parts._replace(sync=PolledSync(parts.sync, averaging.poll))
     sync, stats = slowed(config, dp.rank, dp.size, parts.sync, parts.batch_stats)
     executor = executor_of(layout, spec, sync, apply, stats)
-    averaging = AVERAGING[config.sync](layout, spec, parts.store, optimizer)
     last = LastRound(optimizer, spec.part.model) if layout.all.fault_tolerant else None
     return parts, optimizer, Rounds(executor, averaging, layout, spec, last), executor
 
 
 class PolledSync(GradientSync):
-    """A GradientSync whose polls move all that a rank exchanges, with other replicas too."""
+    """A GradientSync whose polls move the exchanges between replicas too."""
 
-    def __init__(self, sync: GradientSync, dp: Comm) -> None:
+    def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
         self.begin, self.ready = sync.begin, sync.ready  # type: ignore[method-assign]
         self.reduce, self.finish = sync.reduce, sync.finish  # type: ignore[method-assign]
-        self.poll = dp.poll  # type: ignore[method-assign]
+        self._polls = sync.poll, poll
+
+    def poll(self) -> None:
+        for poll in self._polls:
+            poll()
 
 
-def _progressing(parts: StrategyParts, layout: Layout, spec: TrainSpec) -> StrategyParts:
-    """Returns parts with which exchanges between replicas advance while steps are computed."""
-    dp, progress = layout.axis["dp"], spec.arrangement.progress[layout.all.rank]
-    thread = dp.progress_thread if progress == "thread" else parts.progress
-    return parts._replace(sync=PolledSync(parts.sync, dp), progress=thread)
+def _in_background(
+    layout: Layout, parts: StrategyParts, spec: TrainSpec
+) -> tuple[Layout, StrategyParts]:
+    """Returns a layout with a Comm along dp for exchanges that go on during steps, on which nothing
+    else may be sent; and the parts that free it and let a thread move its messages where `arrange`
+    says so."""
+    comm = duplicate(layout.axis["dp"])
+    has_thread = spec.arrangement.progress[layout.all.rank] == "thread"
+    progress = comm.progress_thread if has_thread else parts.progress
+    parts = parts._replace(comms=[*parts.comms, comm], progress=progress)
+    return layout._replace(axis={**layout.axis, "dp": comm}), parts

@@ -26,7 +26,7 @@ COMMON: Options = {
 LOCAL: Options = {**COMMON, "sync": "local", "every": 3, "check_copies": 1}
 AVERAGING = (
     *("sync", "every", "graph", "outer", "outer_lr", "outer_momentum"),
-    *("fragments", "apply_after"),
+    *("fragments", "apply_after", "outer_dtype"),
 )
 GOSSIP: Options = {**COMMON, "sync": "gossip", "every": 3, "momentum": 0.8}
 RULES: tuple[Options, ...] = (
@@ -173,6 +173,16 @@ def fragments_equal_a_simulation_in_one_process(comm: Comm) -> None:
         assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (streaming, layout)
 
 
+def changes_are_sent_in_other_types(comm: Comm) -> None:
+    """float32 is exact for float32; sums of blocks are rounded, to the same bits everywhere."""
+    options = {**LOCAL, **RULES[2], **STREAMING[1], "dtype": "float32", "lr_schedule": "constant"}
+    whole = trained(comm, options)
+    assert distance(trained(comm, {**options, "outer_dtype": "float32"}), whole) == 0
+    for dtype, most in (("bfloat16", 1e-2), ("int8", 2e-2)):
+        difference = distance(trained(comm, {**options, "outer_dtype": dtype}), whole)
+        assert 0 < difference < most or (comm.size == 1 and difference == 0), dtype
+
+
 def one_replica_goes_on_as_one_rank(comm: Comm) -> None:
     """Its own values are those of one rank; what it shows of a fragment is older."""
     rows, alone = list[np.ndarray](), comm.split(comm.rank)
@@ -243,6 +253,7 @@ def what_a_user_sets_between_rounds_is_kept(comm: Comm) -> None:
 
 def a_run_sends_what_is_said(comm: Comm) -> None:
     ways = [LOCAL, {**LOCAL, "fragments": 2}, {**LOCAL, "apply_after": 1}]
+    ways.append({**ways[2], "outer_dtype": "int8"})
     ways += [{**GOSSIP, "graph": graph} for graph in GRAPHS]
     for way, layout in product(ways, layouts(comm.size)):
         config = Config(**{**way, **layout, "every": 2})
@@ -257,7 +268,7 @@ def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
     rule = {**RULES[2], "optimizer": "adam", "lr": 0.01, "dtype": "float32", "every": 2}
     rule |= {"lr_schedule": "constant"}
     ways = [{**LOCAL, **rule}, {**GOSSIP, "lr_schedule": "constant", "every": 2}]
-    ways.append({**ways[0], "every": 4, "fragments": 2, "apply_after": 1})
+    ways.append({**ways[0], "every": 4, "fragments": 2, "apply_after": 1, "outer_dtype": "int8"})
     for way, layout in product(ways, layouts(comm.size)):
         options = {**way, **layout}
         whole = trained(comm, options)
@@ -284,3 +295,37 @@ def a_snapshot_goes_on_with_another_number_of_replicas(comm: Comm) -> None:
             plain = {name: getattr(Config(), name) for name in AVERAGING}
             trainer.restore(snapshot, **{**plain, **layout})  # that of the first replica
             assert all(array.any() for array in trainer.optimizer.state.values())
+
+
+def replicas_come_and_go_between_two_jobs(comm: Comm) -> None:
+    """With --elastic: a new replica has the values that all show, the momentum of the outer
+    optimizer, and the state of another replica's optimizer."""
+    few = comm.split(0 if comm.rank < (comm.size + 1) // 2 else None)
+    for way in (LOCAL, {**LOCAL, **STREAMING[1]}, GOSSIP):
+        folder = gather_objects(comm, tempfile.mkdtemp() if comm.rank == 0 else "")[0]
+        options = {**way, "momentum": 0.8, "lr_schedule": "constant"}
+        options |= {"checkpoint_dir": folder, "keep": 9, "elastic": True}
+        told: tuple[Any, ...] = ()
+        for steps, ranks in ((5, few), (10, comm), (15, few)):
+            if ranks is not None:
+                config = Config(**{**options, "save_every": "5", "steps": steps, "epochs": steps})
+                with Trainer(config, data=digits(), comm=ranks) as trainer:
+                    if told:
+                        assert distance(contents(trainer), told[0]) == 0, (way, steps)
+                        states = gather_objects(ranks, dict(trainer.optimizer.state))
+                        check_taken(states, told[1], trainer.optimizer.replica_state.bound)
+                    trainer.fit(NullReport())
+                    states = gather_objects(ranks, dict(trainer.optimizer.state))
+                    told = contents(trainer), states
+            told = gather_objects(comm, told)[0]
+
+
+def check_taken(new: Sequence[Options], old: Sequence[Options], bound: Sequence[str]) -> None:
+    """Replica r has the state of replica r % n of n, but what only n replicas can use."""
+    for r, state in enumerate(new):
+        for name, row in state.items():
+            if name in bound:
+                assert (row == new[0][name]).all(), name
+            else:
+                assert row.any(), name
+                assert (row == old[r % len(old)][name]).all(), name
