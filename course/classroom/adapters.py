@@ -94,6 +94,8 @@ def told(error: BaseException, path: Path) -> str:
         return f"{path.name} cannot be loaded: {error}"
     if isinstance(error, FaultError):
         return str(error)
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and not frames:
+        return f"{path.name} has no {error.name}"
     if not frames:
         return f"the check itself failed: {type(error).__name__}: {error}"
     if isinstance(cause, NotImplementedError):

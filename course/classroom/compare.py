@@ -11,7 +11,7 @@ from nnmpi.comm import Comm
 
 def shape_of(value: Any, shape: Sequence[int], label: str) -> str:
     """The reason why a value is not an array of numbers of this shape; "" if it is."""
-    wanted = f"not an array of shape {tuple(shape)}"
+    wanted = f"not an array of shape {tuple(shape)}" if shape else "not a number"
     if not isinstance(value, (np.ndarray, np.generic, float, int)):
         return f"{label} is {type(value).__name__}, {wanted}"
     if np.asarray(value).dtype.kind not in "fiu":

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import nnmpi
 from classroom.check import COURSE, Check, Finding, checks_of
 from classroom.worker import Job, Row
 
-SILENCE = 20.0  # seconds without a result, beyond the deadline, until a worker is killed
+SILENCE = 60.0  # seconds without a result, beyond the deadline: mpirun starts slowly under load
 MANY_RANKS = {  # more of them than cores, which yield their core when they wait
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "OMPI_MCA_mpi_yield_when_idle": "1",
@@ -66,6 +67,8 @@ def grade(assignment: str, adapters: Path, seed: int, how: How) -> list[Result]:
     cases = [(i, n) for i, c in chosen for n in c.ranks if how.ranks in (0, n)]
     sizes = sorted({n for _, n in cases}) if how.launcher else [0]
     faults = dict[int, str]()
+    if how.launcher and not shutil.which(command := shlex.split(how.launcher)[0]):
+        raise ValueError(f"there is no {command}: name the command that starts ranks after --mpi")
     for size in sizes:
         left = [case for case in cases if size in (0, case[1]) and case[0] not in faults]
         while left:
@@ -74,6 +77,8 @@ def grade(assignment: str, adapters: Path, seed: int, how: How) -> list[Result]:
                 job = Job(assignment, str(adapters), seed, left, results, how.deadline, size > 0)
                 status = _work(job, Path(folder), f"{how.launcher} {size}" if size else "")
                 rows = [Row(*json.loads(x)) for x in Path(results).read_text().splitlines()]
+            if not rows:
+                raise ValueError(f"{how.launcher or sys.executable} has started no ranks: {status}")
             left = blame(left, rows, status, faults)
     return [Result(checks[i], faults.get(i, "")) for i in sorted({i for i, _ in cases})]
 

@@ -72,6 +72,7 @@ class Worker:
     def run(self) -> None:
         """Runs all cases whose check has not failed before."""
         comm = world(guard=False) if self.job.mpi else None
+        self._write(0, Finding(0, ""))  # of case -1: ranks have started
         for case, (check, size) in enumerate(self.job.cases):
             self.case, self.began = case, time.monotonic()
             if comm is not None:
@@ -123,7 +124,9 @@ class Worker:
             if ranks and (is_late or (still >= STILL and not self.job.mpi)):
                 for rank, (comm, thread) in sorted(ranks.items()):
                     self._write(rank, Finding(rank, self._where(comm, thread)), hangs=True)
-                time.sleep(TICK * STILL * self.job.mpi)  # the other processes report too
+                if self.job.mpi:
+                    time.sleep(TICK * STILL)  # the other processes report too
+                    comm.abort("the check hangs")
                 os._exit(HUNG)
 
     def _where(self, comm: Comm, thread: int) -> str:

@@ -89,6 +89,7 @@ def test_a_fault_is_named_and_not_waited_for(
         (["new", "ring", "x"], "invalid choice: 'ring'"),
         (["new", "all-reduce", "ada"], "ada has a README.md already: name another folder"),
         (["check", "ada", "--only", "ring"], "all-reduce has no check ring"),
+        (["check", "ada", "--mpi", "nompirun -n"], "there is no nompirun: name the command that"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
