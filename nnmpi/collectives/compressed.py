@@ -51,8 +51,8 @@ def _sign(shapes: Sequence[Shape], _: float, itemsize: int, p: int) -> Compresse
 def _powersgd(shapes: Sequence[Shape], rank: float, itemsize: int, p: int) -> Compressed:
     r = int(rank)
     factored = [shape for shape in shapes if is_factored(shape, r)]
-    whole = sum(map(prod, shapes)) - sum(map(prod, factored))
-    numbers = whole + sum(r * sum(shape) for shape in factored)
+    plain = sum(map(prod, shapes)) - sum(map(prod, factored))
+    numbers = plain + sum(r * sum(shape) for shape in factored)
     nbytes = 2 * (p - 1) / p * numbers * max(itemsize, 4)
     return Compressed(2 * (p - 1) * (1 + bool(factored)), nbytes)
 

@@ -128,6 +128,8 @@ def ranks_used(e: Event) -> Iterator[str]:
             yield f"{cut} cut over {plural(e[axis], 'rank')}"
     if "allreduce" in e:
         yield f"all-reduce {e['allreduce']}"
+    if "compress" in e:
+        yield f"gradients compressed by {e['compress']}"
     if "zero" in e:
         yield f"ZeRO {e['zero']}"
     if e.get("reproducible"):

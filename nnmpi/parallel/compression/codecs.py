@@ -106,13 +106,13 @@ def _powersgd(bucket: Bucket, rank: float) -> Phases:
     row, xp, r, factors = bucket.row, xp_of(bucket.row), int(rank), bucket.factors
     assert factors is not None
     parts = [*zip(bucket.parts, bucket.shapes, strict=True)]
-    whole = [part for part, shape in parts if not is_factored(shape, r)]
+    plain = [part for part, shape in parts if not is_factored(shape, r)]
     pairs = [(p, shape) for p, shape in parts if is_factored(shape, r)]
     ms = [row[part].reshape(shape) for part, shape in pairs]
     qs = [factors[p.start : p.start + r * n].reshape(r, n) for p, (_, n) in pairs]  # transposed
-    terms = [*(row[part] for part in whole), *(q @ m.T for q, m in zip(qs, ms, strict=True))]
+    terms = [*(row[part] for part in plain), *(q @ m.T for q, m in zip(qs, ms, strict=True))]
     yield from _summed(terms, bucket)
-    sums, ps = terms[: len(whole)], terms[len(whole) :]  # transposed, too
+    sums, ps = terms[: len(plain)], terms[len(plain) :]  # transposed, too
     for p in ps:
         orthonormalise(p)
     news = [p @ m for p, m in zip(ps, ms, strict=True)]
@@ -120,7 +120,7 @@ def _powersgd(bucket: Bucket, rank: float) -> Phases:
         m -= p.T @ q
     yield from _summed(news, bucket)
     total = xp.empty_like(row)
-    for part, values in zip(whole, sums, strict=True):
+    for part, values in zip(plain, sums, strict=True):
         total[part], row[part] = values, 0
     for (part, shape), p, q, old in zip(pairs, ps, news, qs, strict=True):
         total[part].reshape(shape)[...] = p.T @ q
