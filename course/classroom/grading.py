@@ -25,15 +25,16 @@ MANY_RANKS = {  # more of them than cores, which yield their core when they wait
 
 
 class Result(NamedTuple):
-    """A check and the first fault that it has found; "" if it has found none."""
+    """A check, the numbers of ranks it ran on, and the first fault on these; "" if none."""
 
     check: Check
+    ranks: tuple[int, ...]
     fault: str
 
     def row(self) -> dict[str, object]:
         """The result by the names that Gradescope uses."""
-        name, points, kind, ranks, _ = self.check
-        passed = f"passed on {', '.join(map(str, ranks))} rank{'s' * (ranks != (1,))}"
+        name, points, kind, *_ = self.check
+        passed = f"passed on {', '.join(map(str, self.ranks))} rank{'s' * (self.ranks != (1,))}"
         score = 0 if self.fault else points
         output = self.fault or passed
         return {"name": name, "kind": kind, "score": score, "max_score": points, "output": output}
@@ -80,7 +81,8 @@ def grade(assignment: str, adapters: Path, seed: int, how: How) -> list[Result]:
             if not rows:
                 raise ValueError(f"{how.launcher or sys.executable} has started no ranks: {status}")
             left = blame(left, rows, status, faults)
-    return [Result(checks[i], faults.get(i, "")) for i in sorted({i for i, _ in cases})]
+    sizes_of = {i: tuple(n for k, n in cases if k == i) for i, _ in cases}
+    return [Result(checks[i], ranks, faults.get(i, "")) for i, ranks in sizes_of.items()]
 
 
 def _work(job: Job, folder: Path, launcher: str) -> str:

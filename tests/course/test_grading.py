@@ -82,6 +82,14 @@ def test_a_fault_is_named_and_not_waited_for(
     assert "   0/5 points" in out
 
 
+def test_a_result_names_the_ranks_on_which_a_check_has_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    given = folder(tmp_path, "pass")
+    assert course.main(["check", str(given), "--only", "server sums", "--ranks", "1"]) == 0
+    assert "5/5   server sums                  law     passed on 1 rank\n" in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
