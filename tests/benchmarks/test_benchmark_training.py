@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 from helpers.benchfiles import BENCHMARKS
@@ -43,3 +44,23 @@ def test_all_libraries_take_the_same_steps(subject: str) -> None:
     for case, values in theirs.items():
         assert values == pytest.approx(ours[case], rel=1e-4), case
         assert values[0] > values[-1]
+
+
+@pytest.mark.long
+def test_the_library_of_another_python_is_timed_and_named_by_its_version(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    rows = tmp_path / "rows.json"
+    flags = f"--cases W3 --subjects nnmpi,T --rounds 1 --seconds 0.001 --other {sys.executable}"
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / "training.py", *flags.split(), "--json", rows],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env=environment({}),
+    )
+    assert done.returncode == 0, done.stderr
+    measured = [row for row in json.loads(rows.read_text()) if row["benchmark"] == "training"]
+    subjects = ["nnmpi", "T", f"T {torch.__version__}"]
+    assert [row["subject"] for row in measured] == subjects
+    assert [f"ratio to {name}" in measured[0] for name in subjects] == [False, True, True]
