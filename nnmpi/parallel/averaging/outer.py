@@ -116,8 +116,7 @@ class OuterOptimizer:
         """Applies what is on its way, exchanges what is left, and shows the outer values: those of
         all replicas.
 
-        If a rank is lost, all begin the round again (`LastRound`); a replica that has ended the
-        round already is the newest version, and the others take it.
+        If a rank is lost, all begin the round again, unless all have ended it (`LastRound`).
         """
         for fragment in self._fragments:
             self._apply(fragment)

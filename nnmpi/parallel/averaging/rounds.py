@@ -76,7 +76,8 @@ class Rounds:
         spec: TrainSpec,
         last: LastRound | None = None,
     ) -> None:
-        self._executor, self._averaging, self._dp = executor, averaging, layout.axis["dp"]
+        self._executor, self._averaging = executor, averaging
+        self._all, self._dp = layout.all, layout.axis["dp"]
         self._every, self._total = spec.arrangement.config.every, spec.control.steps
         self._recorder = spec.recorder
         self.last = last
@@ -116,6 +117,8 @@ class Rounds:
         self._averaging.meet()
         if self.last is not None:
             self.last.end(last.state.step)
+            self._all.barrier()
+            self.last.make(row.tolist())
         loss, request, skipped = row.tolist()
         samples = sum(result.samples for result in made)
         divisor = self._dp.size * sum(result.divisor for result in made)

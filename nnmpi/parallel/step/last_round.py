@@ -12,12 +12,20 @@ from nnmpi.optim import Optimizer
 class LastRound:
     """The version that a replica has, with what it needs to go back to it; sends no message.
 
-    version   the number of steps after which values and optimizer state are as `restore` leaves
-              them
+    A rank that has ended a round can still go back, until it knows that all ranks have ended it:
+    parts of a replica are on several ranks, and a round that only some of them have ended would not
+    be a whole model.
+
+    version    the number of steps after which values and optimizer state are as `restore` leaves
+               them
+    may_make   the version of the round that this rank has ended, if others may not have
+    decision   the number of steps, and the sums over all replicas, of the last round that all ranks
+               have ended; None before the first one
     """
 
     version = 0
-    may_make = decision = None  # no rank can end a round without the others
+    may_make: int | None = None
+    decision: tuple[int, tuple[float, ...]] | None = None
 
     def __init__(self, optimizer: Optimizer, model: Module) -> None:
         self._optimizer, self._model = optimizer, model
@@ -28,10 +36,6 @@ class LastRound:
         """Returns the batches: a round, not a step, is undone."""
         return iter(loads)
 
-    def make(self, decision: Sequence[float]) -> None:
-        """Never called: `may_make` is None."""
-        raise AssertionError("a round has no decision")
-
     def begin(self) -> None:
         """Copies everything that a round changes."""
         changed = [*self._optimizer.state.values(), *(b for _, b in self._model.named_buffers())]
@@ -41,13 +45,20 @@ class LastRound:
         self._steps = [*self._optimizer.steps]
 
     def end(self, step: int) -> None:
-        """Notes that a round is complete, after this number of steps."""
-        self.version, self._before = step, []
+        """Notes that this rank has ended a round, after this number of steps."""
+        self.may_make = step
+
+    def make(self, decision: Sequence[float]) -> None:
+        """Makes the round final, which all ranks have ended; `decision` has its sums over all
+        replicas."""
+        assert self.may_make is not None
+        self.version, self.decision = self.may_make, (self.may_make, (*decision,))
+        self.may_make, self._before = None, []
 
     def restore(self) -> None:
-        """Goes back to the beginning of the round, if one is under way."""
+        """Goes back to the beginning of the round, unless it is final."""
         for array, copy in self._before:
             array[...] = copy
         if self._before:
             self._optimizer.steps[:] = self._steps
-            self._before = []
+            self.may_make, self._before = None, []

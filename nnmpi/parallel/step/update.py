@@ -51,9 +51,10 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of(cls, decision: Sequence[float]) -> Self:
-        """Makes the outcome of a step from the decision of the ranks (see `DECIDED`)."""
-        loss, request, not_finite, squares, *_ = decision
-        return cls(loss, request, not not_finite, squares**0.5)
+        """Makes the outcome of a step from the decision of the ranks (see `DECIDED`); that of a
+        round of several steps has no sum of squares."""
+        loss, request, not_finite, *squares = decision
+        return cls(loss, request, not not_finite, squares[0] ** 0.5 if squares else None)
 
 
 class Update:

@@ -234,7 +234,7 @@ class Recovery:
             return
         run.adopt(plan.counters)
         if source and decision and source.version > run.state.step:
-            run.last = _result(trainer.setup.train, run.state, decision[1])
+            run.last = _result(trainer.setup.train, run.state, decision)
             run.count_step(run.last)
         trainer.checkpoints.newest = plan.checkpoint
         run.reported.adopt(plan.reported if self._was_spare else None, plan.repeated_calls)
@@ -306,8 +306,13 @@ class Recovery:
         return HeldCopy(version.version, session, self._tensors, ranges, version.about)
 
 
-def _result(loader: Loader, state: StepState, decision: Sequence[float]) -> StepResult:
-    """The result of the step that follows `state`, from the decision of all ranks."""
-    rows = next(islice(loader.batches(state.epoch), state.batch, None))
-    divisor = loader.divisor(loader.split.y.take(rows, axis=0))
-    return StepResult(state.next(len(loader)), len(rows), divisor, *Outcome.of(decision))
+def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:
+    """The result of the step, or the round of steps, that follows `state`, from the decision of all
+    ranks."""
+    end, sums = decision
+    samples, divisor = 0, 0.0
+    for rows in islice(loader.batches(state.epoch), state.batch, state.batch + end - state.step):
+        samples += len(rows)
+        divisor += loader.divisor(loader.split.y.take(rows, axis=0))
+        state = state.next(len(loader))
+    return StepResult(state, samples, divisor, *Outcome.of(sums))
