@@ -98,7 +98,7 @@ def test_a_mode_is_priced_beside_data_parallelism(
     assert ("data parallelism" in needs) == bool(mode)
     if "local" in mode:
         assert needs[dp["flags"]] < needs["data parallelism"] / 4
-    assert "Gbit/s between nodes for computing" in planned(options, capsys)
+        assert "Gbit/s between nodes for computing" in planned(options, capsys)
 
 
 def test_ranks_that_make_steps_apart_have_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
