@@ -51,8 +51,15 @@ WAYS = {
     AGAINST: Way("data parallelism", {}),
     "local10": Way("local, H = 10", {"sync": "local", "every": 10}),
     "local30": Way("local, H = 30", {"sync": "local", "every": 30}),
+    "streaming": Way(
+        "streaming, H = 30", {"sync": "local", "every": 30, "fragments": 3, "apply_after": 1}
+    ),
     "ring": Way("gossip, ring", {"sync": "gossip", "graph": "ring"}),
     "exponential": Way("gossip, exponential", {"sync": "gossip", "graph": "exponential"}),
+    "topk": Way("top-k, 1%", {"compress": "topk:0.01"}),
+    "sign": Way("sign", {"compress": "sign"}),
+    "powersgd": Way("PowerSGD, rank 4", {"compress": "powersgd:4"}),
+    "int8": Way("int8", {"compress": "int8"}),
 }
 
 SUBJECTS = {
@@ -67,7 +74,7 @@ SUBJECTS = {
             "lr": 3e-3,
             "lr_schedule": "warmup:30+cosine",
         },
-        {"outer_lr": 0.7, "outer_momentum": 0.9},
+        {"outer_lr": 0.7, "outer_momentum": 0.5},
         steps=300,
         every=60,
         tested=256,
@@ -79,11 +86,11 @@ SUBJECTS = {
             "data": "mnist",
             "batch_size": 64,
             "optimizer": "adamw",
-            "lr": 1e-3,
+            "lr": 3e-3,
             "lr_schedule": "warmup:30+cosine",
         },
-        {"outer_lr": 0.7, "outer_momentum": 0.9},
-        steps=240,
+        {"outer_lr": 0.7, "outer_momentum": 0.5},
+        steps=180,
         every=60,
         tested=2000,
     ),
