@@ -3,7 +3,8 @@
 Replicas that communicate less, beside data parallelism: from the same weights, with the same
 batches, inner optimizer and rates, for as many steps.
 
-    gpt   gpt:4x4x128 on the embedded text, in windows of 32 characters
+    gpt   gpt:4x4x128 on the embedded text, in windows of 32 characters, after 300 steps of one rank
+    new   the same with new weights
     cnn   mnist-cnn on MNIST: --data-dir has its files; the two t10k files are enough
 
 Losses are those of test samples at the end of a run. Bytes and messages are what a replica sends in
@@ -26,10 +27,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lib import jobs, timing
 from lib.communication import network, plot
-from lib.communication.run import dataset_of, run
+from lib.communication.run import dataset_of, run, weights
 from lib.communication.ways import AGAINST, SUBJECTS, WAYS, Subject, Way
 from lib.flags import Parser
 from lib.tables import MS, RATIO, Column, table
@@ -38,7 +40,7 @@ from lib.timing import Row
 import nnmpi
 from nnmpi.arrays import blas
 
-SMALL = {"steps": 4, "every": 2, "tested": 8}
+SMALL = {"steps": 4, "every": 2, "tested": 8, "before": 0}
 """A subject in short."""
 NAMED = ("case", "ranks", "algorithm", "seed", "steps", "options")
 """What a run is known by."""
@@ -59,11 +61,12 @@ def name_of(subject: Subject, way: Way, replicas: int, seed: int) -> Row:
 def measured(a: argparse.Namespace, facts: Row) -> list[Row]:
     """A row for each run, told when it is there, after those that the file has."""
     rows = {_name(row): row for row in stored(a.json)}
-    for (subject, dataset), replicas, seed in product(a.cases, a.replicas, a.seeds):
+    for (subject, dataset), seed, replicas in product(a.cases, a.seeds, a.replicas):
         for way in a.ways.values():
             row = name_of(subject, way, replicas, seed)
             if _name(row) not in rows:
-                done = run(subject, dataset, way, replicas, seed)
+                begun = weights(subject, dataset, f"{a.folder}/{subject.name}.safetensors")
+                done = run(subject, dataset, way, replicas, seed, begun)
                 row = {"benchmark": "communication", "section": "loss", **row}
                 row |= {"loss": done.loss, "bytes": done.nbytes, "messages": done.messages}
                 row |= {f"loss_{point.step}": point.loss for point in done.curve} | facts
@@ -197,7 +200,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     blas.tune()
     blas.default_threads(1)
     facts = timing.machine()
-    rows = with_ratios(measured(a, facts))
+    with TemporaryDirectory() as a.folder:
+        rows = with_ratios(measured(a, facts))
     show(rows)
     timing.finish(a.json, rows)
     if a.plot:

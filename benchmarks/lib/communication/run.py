@@ -1,6 +1,7 @@
 """One training run of benchmarks/communication.py, whose ranks are threads, and its result."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import nnmpi
@@ -9,6 +10,9 @@ from nnmpi import comm, data
 from nnmpi.comm import Comm
 from nnmpi.data import Dataset
 from nnmpi.io.output import NullReport
+
+BEFORE = 3e-3
+"""The rate of the steps that one rank makes first."""
 
 
 class Point(NamedTuple):
@@ -44,14 +48,33 @@ class Curve:
             self.points.append(Point(trainer.step, trainer.evaluate().mean_loss))
 
 
-def config_of(subject: Subject, way: Way, seed: int) -> nnmpi.Config:
+def config_of(subject: Subject, way: Way, seed: int, load: str | None = None) -> nnmpi.Config:
     """The options of a run, whose messages go round a ring where they are summed."""
-    return nnmpi.Config(**subject.of(way), steps=subject.steps, seed=seed, allreduce="ring")
+    options = subject.of(way)
+    return nnmpi.Config(**options, steps=subject.steps, seed=seed, allreduce="ring", load=load)
 
 
-def run(subject: Subject, dataset: Dataset, way: Way, replicas: int, seed: int) -> RunResult:
-    """Train on ranks that are threads, one a replica."""
-    config = config_of(subject, way, seed)
+def weights(subject: Subject, dataset: Dataset, file: str) -> str | None:
+    """Writes the weights that all runs begin with, if one rank trains them before."""
+    if not subject.before:
+        return None
+    options = {**subject.options, "lr": BEFORE, "lr_schedule": "warmup:30+constant"}
+    config = nnmpi.Config(**options, steps=subject.before, save=file)
+
+    def train(c: Comm) -> None:
+        with nnmpi.Trainer(config, data=dataset, comm=c) as trainer:
+            trainer.fit(NullReport())
+
+    if not Path(file).exists():
+        comm.threads(1, train)
+    return file
+
+
+def run(
+    subject: Subject, dataset: Dataset, way: Way, replicas: int, seed: int, load: str | None = None
+) -> RunResult:
+    """Train on ranks that are threads, one a replica; `load` are the weights to begin with."""
+    config = config_of(subject, way, seed, load)
 
     def train(c: Comm) -> tuple[Curve, Mapping[str, Any]]:
         curve = Curve(subject.every)

@@ -20,6 +20,7 @@ class Subject(NamedTuple):
     steps: int
     every: int  # steps from one evaluation to the next
     tested: int  # test samples
+    before: int = 0  # steps that one rank makes first, at a constant rate
 
     def of(self, way: "Way") -> dict[str, Any]:
         """The options of training in a way."""
@@ -62,36 +63,21 @@ WAYS = {
     "int8": Way("int8", {"compress": "int8"}),
 }
 
+GPT = {
+    "model": "gpt:4x4x128",
+    "data": "text",
+    "context": 32,
+    "batch_size": 16,
+    "optimizer": "adamw",
+    "lr": 3e-3,
+    "lr_schedule": "warmup:30+cosine",
+}
+CNN = {**GPT, "model": "mnist-cnn", "data": "mnist", "batch_size": 64}
+del CNN["context"]
+OUTER = {"outer_lr": 0.7, "outer_momentum": 0.5}
+
 SUBJECTS = {
-    "gpt": Subject(
-        "gpt:4x4x128",
-        {
-            "model": "gpt:4x4x128",
-            "data": "text",
-            "context": 32,
-            "batch_size": 16,
-            "optimizer": "adamw",
-            "lr": 3e-3,
-            "lr_schedule": "warmup:30+cosine",
-        },
-        {"outer_lr": 0.7, "outer_momentum": 0.5},
-        steps=300,
-        every=60,
-        tested=256,
-    ),
-    "cnn": Subject(
-        "mnist-cnn",
-        {
-            "model": "mnist-cnn",
-            "data": "mnist",
-            "batch_size": 64,
-            "optimizer": "adamw",
-            "lr": 3e-3,
-            "lr_schedule": "warmup:30+cosine",
-        },
-        {"outer_lr": 0.7, "outer_momentum": 0.5},
-        steps=180,
-        every=60,
-        tested=2000,
-    ),
+    "gpt": Subject("gpt:4x4x128, trained", {**GPT, "lr": 1e-3}, OUTER, 150, 30, 256, 300),
+    "new": Subject("gpt:4x4x128, new", GPT, OUTER, 300, 60, 256),
+    "cnn": Subject("mnist-cnn", CNN, OUTER, 180, 60, 2000),
 }
