@@ -24,8 +24,8 @@ STEPS = 1000  # within an epoch
 
 
 def steps(name: str, _: int | None = None) -> Steps:
-    """A function that makes so many periods of a way on this rank; a period is one step, or as many
-    as local steps make alone."""
+    """A function that makes so many periods of a way on this rank; a period is one step, or a
+    round."""
     comm, subject, way = world(), SUBJECTS[SUBJECT], WAYS[AGAINST if name == ALONE else name]
     config = config_of(subject._replace(steps=STEPS), way, 0)
     if name == ALONE:
@@ -98,9 +98,9 @@ def _row(way: Way, times: Sequence[float], against: Sequence[float], hosts: int)
 
 def price(way: Way, nbytes: float, computing: float, rate: float) -> float:
     """The seconds of a step by the model of `simulate sync`, without latency."""
-    period = way.period
+    o, local = way.options, way.options.get("sync") == "local"
     schedule = LocalSteps(
-        period, int(way.options.get("fragments", 1)), int(way.options.get("apply_after", 0))
+        way.period if local else 1, int(o.get("fragments", 1)), int(o.get("apply_after", 0))
     )
-    piece = nbytes * period / LAYERS * 8 / rate
+    piece = nbytes * schedule.every / LAYERS * 8 / rate
     return seconds_a_step(Model(LAYERS, computing), schedule, piece)

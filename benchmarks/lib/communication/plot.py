@@ -62,10 +62,12 @@ def draw(rows: Sequence[Row], path: str) -> None:
 
 
 def curves_of(rows: Sequence[Row]) -> list[Curve]:
-    """The mean curve of each way."""
-    found = []
+    """The mean curve of each way that has all seeds."""
+    found, seeds = [], {row["seed"] for row in rows}
     for name in dict.fromkeys(row["algorithm"] for row in rows):
         of = [row for row in rows if row["algorithm"] == name]
+        if len(of) < len(seeds):
+            continue
         steps = [int(key.removeprefix("loss_")) for key in of[0] if key.startswith("loss_")]
         means = [statistics.mean(row[f"loss_{step}"] for row in of) for step in steps]
         found.append(Curve(name, steps, means))
@@ -85,11 +87,12 @@ def panel(axes: Any, curves: Sequence[Curve], step: Mapping[str, float], unit: s
     low, high = axes.get_xlim()
     axes.set_xlim(low, high * (high / low) ** 0.45)  # room for the names
     bottom, top = axes.get_ylim()
-    for (name, x, y), at in zip(
-        ends, heights([y for *_, y in ends], APART * (top - bottom)), strict=True
-    ):
+    apart = APART * (top - bottom)
+    at_heights = heights([y for *_, y in ends], apart)
+    axes.set_ylim(min([bottom, *(y - apart for y in at_heights)]), top)
+    for (name, x, y), at in zip(ends, at_heights, strict=True):
         axes.annotate(
-            f"{name} {y:.2f}",
+            f"{name}: {y:.3f}",
             (x, y),
             (high * 1.15, at),
             va="center",
@@ -97,7 +100,7 @@ def panel(axes: Any, curves: Sequence[Curve], step: Mapping[str, float], unit: s
             color=COLORS[name],
             arrowprops={"arrowstyle": "-", "color": COLORS[name], "linewidth": 0.6, "alpha": 0.6},
         )
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g} {unit}")
+    axes.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f} {unit}" if x <= high else "")
     axes.xaxis.set_minor_formatter("")
     panels.style(axes)
 

@@ -36,12 +36,12 @@ class Way(NamedTuple):
 
     @property
     def period(self) -> int:
-        """The number of steps after which exchanges repeat."""
-        return int(self.options["every"]) if self.options.get("sync") == "local" else 1
+        """The number of steps that a run makes at once: those of a round."""
+        return int(self.options.get("every", 1))
 
     def short(self) -> "Way":
         """The way with rounds of two steps."""
-        rounds = {"every": 2} if "sync" in self.options else {}
+        rounds = {"every": 2} if self.period > 1 else {}
         return self._replace(options={**self.options, **rounds})
 
 
@@ -55,8 +55,10 @@ WAYS = {
     "streaming": Way(
         "streaming, H = 30", {"sync": "local", "every": 30, "fragments": 3, "apply_after": 1}
     ),
-    "ring": Way("gossip, ring", {"sync": "gossip", "graph": "ring"}),
-    "exponential": Way("gossip, exponential", {"sync": "gossip", "graph": "exponential"}),
+    "ring": Way("gossip, ring", {"sync": "gossip", "every": 30, "graph": "ring"}),
+    "exponential": Way(
+        "gossip, exponential", {"sync": "gossip", "every": 30, "graph": "exponential"}
+    ),
     "topk": Way("top-k, 1%", {"compress": "topk:0.01"}),
     "sign": Way("sign", {"compress": "sign"}),
     "powersgd": Way("PowerSGD, rank 4", {"compress": "powersgd:4"}),
