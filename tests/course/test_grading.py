@@ -18,10 +18,10 @@ LINE = EMPTY[: EMPTY.index("raise NotImpl")].count("\n") + 1
 
 def folder(tmp_path: Path, body: str = "") -> Path:
     """A folder of the assignment, whose `server_all_reduce` has this body."""
-    assert course.main(["new", "all-reduce", str(tmp_path / "ada")]) == 0
+    assert course.main(["new", "all-reduce", str(tmp_path / "work")]) == 0
     text = EMPTY.replace("    raise NotImplementedError", f"    {body}", 1 if body else 0)
-    (tmp_path / "ada" / "adapters.py").write_text(text, encoding="utf-8")
-    return tmp_path / "ada"
+    (tmp_path / "work" / "adapters.py").write_text(text, encoding="utf-8")
+    return tmp_path / "work"
 
 
 def checked(capfd: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -40,8 +40,8 @@ def test_empty_adapters_get_no_points(
     (given / "numpy.py").write_text("raise ImportError")  # which the grader must not import
     out = checked(capfd, given, "--json", "--gradescope", report, "--autolab")
     ours, autolab = map(json.loads, out.splitlines())
-    assert (ours["assignment"], ours["student"], ours["score"]) == ("all-reduce", "ada", 0)
-    assert ours["seed"] == course.seed_of("ada") != course.seed_of("bob")
+    assert (ours["assignment"], ours["student"], ours["score"]) == ("all-reduce", "work", 0)
+    assert ours["seed"] == course.seed_of("work") != course.seed_of("other")
     assert {row["score"] for row in ours["checks"]} == {0} == {*autolab["scores"].values()}
     assert all("is not written yet" in row["output"] for row in ours["checks"])
     tests = json.loads(report.read_text())["tests"]
@@ -95,9 +95,9 @@ def test_a_result_names_the_ranks_on_which_a_check_has_run(
     [
         (["check", "."], "cannot read course.json: No such file or directory; make the folder by"),
         (["new", "ring", "x"], "invalid choice: 'ring'"),
-        (["new", "all-reduce", "ada"], "ada has a README.md already: name another folder"),
-        (["check", "ada", "--only", "ring"], "all-reduce has no check ring"),
-        (["check", "ada", "--mpi", "nompirun -n"], "there is no nompirun: name the command that"),
+        (["new", "all-reduce", "work"], "work has a README.md already: name another folder"),
+        (["check", "work", "--only", "ring"], "all-reduce has no check ring"),
+        (["check", "work", "--mpi", "nompirun -n"], "there is no nompirun: name the command that"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
@@ -124,7 +124,7 @@ def test_an_installed_package_has_the_assignments_but_no_solutions(tmp_path: Pat
     shipped = {path.name for path in (lib / "nnmpi" / "assignments").rglob("*") if path.is_file()}
     assert {"README.md", "adapters.py", "checks.py", "grading.py"} <= shipped
     assert not {"mutants.py", "all-reduce.py"} & shipped
-    for arguments in (["new", "all-reduce", "ada"], ["check", "ada", "--only", "crossover"]):
+    for arguments in (["new", "all-reduce", "work"], ["check", "work", "--only", "crossover"]):
         command = [sys.executable, "-P", "-m", "nnmpi", "course", *arguments]
         done = subprocess.run(command, check=False, cwd=tmp_path, env=env, stdout=-1, timeout=200)
     assert b"crossover is not written yet" in done.stdout
