@@ -12,6 +12,7 @@ from typing import Any
 
 from classroom.check import FaultError
 from classroom.messages import Messages
+from nnmpi.comm import MessageLengthError
 
 OPEN = (
     "__future__",
@@ -96,6 +97,8 @@ def told(error: BaseException, path: Path) -> str:
         return str(error)
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType) and not frames:
         return f"{path.name} has no {error.name}"
+    if not frames and isinstance(error, MessageLengthError):  # of a collective of the check
+        return f"ranks make different calls of comm, or with arrays of different lengths: {error}"
     if not frames:
         return f"the check itself failed: {type(error).__name__}: {error}"
     if isinstance(cause, NotImplementedError):

@@ -315,11 +315,11 @@ def state(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     optimizer.step(np.ones(n))
     held = sum(array.nbytes for array in arrays_in(optimizer, {id(values)}))
     part = parts(n, comm.size)[comm.rank]
-    most = 2 * 8 * (part.stop - part.start)
-    if held <= most:
+    needs = 2 * 8 * (part.stop - part.start)
+    if held == needs:
         return None
-    of = f"m and v of the {most // 16} of {n} parameters of this rank"
-    return Finding(comm.rank, f"the optimizer holds {held} bytes of arrays, expected {most}: {of}")
+    of = f"m and v of the {needs // 16} of {n} parameters of this rank"
+    return Finding(comm.rank, f"the optimizer holds {held} bytes of arrays, expected {needs}: {of}")
 
 
 def bytes_of_zero(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:

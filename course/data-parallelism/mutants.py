@@ -142,6 +142,16 @@ MUTANTS = {
         "state",
         "the optimizer holds",
     ),
+    "one array for both moments": Mutant(
+        (
+            (
+                "np.zeros((2, self.part.stop - self.part.start))",
+                "[np.zeros(self.part.stop - self.part.start)] * 2",
+            ),
+        ),
+        "state",
+        "the optimizer holds 1624 bytes of arrays, expected 3248",
+    ),
     "all-reduce instead of reduce-scatter": Mutant(
         ((SCATTER, "self.comm.all_reduce(gradient)\n        g = gradient[self.part]"),),
         "bytes of ZeRO",

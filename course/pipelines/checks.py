@@ -70,6 +70,8 @@ def in_order(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
     """GPipe has one order: all forward passes, then all backward passes from the last one on."""
     for p, m in SIZES:
         ranks, right = adapters.gpipe(p, m), SCHEDULES["gpipe"].compute(p, m, 1)
+        if wrong := _wrong_passes(ranks, p, m, "gpipe"):
+            return wrong
         for r, (got, expected) in enumerate(zip(ranks, right, strict=True)):
             if got != expected:
                 text = f"gpipe({p}, {m}) is {_text(got)}, expected {_text(expected)}"

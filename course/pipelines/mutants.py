@@ -8,6 +8,11 @@ MUTANTS = {
         "gpipe in order",
         "is F0 F1 B0 B1, expected F0 F1 B1 B0",
     ),
+    "one list for all ranks": Mutant(
+        (("        ranks.append(forward + [", "        ranks.extend(forward + ["),),
+        "gpipe in order",
+        "is not a list of",
+    ),
     "a backward pass less": Mutant(
         (("for i in range(m - ahead, m)]", "for i in range(m - ahead + 1, m)]"),),
         "1f1b proved",

@@ -235,7 +235,11 @@ def bytes_of_cross_entropy(comm: Comm, adapters: Any, rng: Generator) -> Finding
     if forward > most:
         text = f"the loss: {forward:,} bytes sent by all ranks, expected at most {most:,}"
         return Finding(comm.rank, f"{text}: are scores gathered?")
-    return counted(comm.rank, backward, 0, "the vjp of cross_entropy: bytes sent by all ranks")
+    expected = functional.cross_entropy(nnmpi.tensor(scores), labels).data
+    return first(  # a loss that sends too little is wrong
+        differs(comm.rank, pair(value)[0], expected, "the loss"),
+        counted(comm.rank, backward, 0, "the vjp of cross_entropy: bytes sent by all ranks"),
+    )
 
 
 # ---- training

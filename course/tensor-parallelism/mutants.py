@@ -54,6 +54,11 @@ MUTANTS = {
         "row linear",
         "b is added on every rank",
     ),
+    "sum on one rank alone": Mutant(
+        (("y, _ = reduce(comm, x @ W)", "y = x @ W if comm.rank else reduce(comm, x @ W)[0]"),),
+        "row linear",
+        "ranks make different calls of comm",
+    ),
     "missing forward all-reduce": Mutant(
         (("y, _ = reduce(comm, x @ W)", "y = x @ W"),),
         "row linear",
@@ -123,6 +128,14 @@ MUTANTS = {
         ),
         "bytes of cross-entropy",
         "are scores gathered?",
+    ),
+    "nothing is sent": Mutant(
+        (
+            ("    comm.all_gather(highest)", "    highest[:] = highest[comm.rank]"),
+            ("    comm.all_reduce(sums)\n", ""),
+        ),
+        "bytes of cross-entropy",
+        "the loss is",
     ),
     "scores not scaled": Mutant(
         (("@ k.transpose(0, 2, 1) / np.sqrt(d)", "@ k.transpose(0, 2, 1)"),),
