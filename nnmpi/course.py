@@ -108,9 +108,10 @@ def check(given: argparse.Namespace) -> int:
     how = grading.How(given.only, given.ranks, given.mpi, given.deadline)
     results = grading.grade(assignment, adapters, seed_of(student), how)
     if not results:
-        raise ValueError(
-            f"{assignment} has no check {shown(given.only)}: README.md has their names"
-        )
+        name = f" {shown(given.only)}" if given.only else ""
+        on_ranks = f" on {given.ranks} ranks" if given.ranks else ""
+        missing = f"{assignment} has no check{name}{on_ranks}"
+        raise ValueError(f"{missing}: README.md has their names and numbers of ranks")
     of_student = {"assignment": assignment, "student": student, "seed": seed_of(student)}
     _report(given, of_student, [r.row() for r in results], time.monotonic() - began)
     return int(any(r.fault for r in results))

@@ -96,7 +96,8 @@ def test_a_result_names_the_ranks_on_which_a_check_has_run(
         (["check", "."], "cannot read course.json: No such file or directory; make the folder by"),
         (["new", "ring", "x"], "invalid choice: 'ring'"),
         (["new", "all-reduce", "work"], "work has a README.md already: name another folder"),
-        (["check", "work", "--only", "ring"], "all-reduce has no check ring"),
+        (["check", "work", "--only", "ring"], "all-reduce has no check ring: README.md has"),
+        (["check", "work", "--only", "measured", "--ranks", "3"], "no check measured on 3 ranks"),
         (["check", "work", "--mpi", "nompirun -n"], "there is no nompirun: name the command that"),
     ],
 )
