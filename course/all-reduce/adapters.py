@@ -91,6 +91,7 @@ def seconds_of(
     """The seconds that all_reduce(comm, x) takes, the same number on every rank.
 
     In each repetition all ranks start together (a barrier), and it takes as long as on the slowest
-    rank; of the repetitions the fastest counts, since nothing makes a machine too fast.
+    rank; of the repetitions the fastest counts, since nothing makes a machine too fast. Exchange
+    the times by one of your functions: all_reduce itself is called `repeats` times.
     """
     raise NotImplementedError

@@ -1,6 +1,7 @@
 """Pipelines: the only file that you fill. README.md says what is asked and how it is graded.
 
 Op(kind, micro, stage): Kind.F, the forward pass, or Kind.B, the backward pass, of a micro-batch.
+An op has these three as attributes: `op.kind is Kind.F`, `op.micro`, `op.stage`.
 """
 
 from typing import Any
