@@ -19,6 +19,7 @@ from classroom import (
     first,
     needed,
 )
+from classroom.adam import ADAM, adam, alone, parts, wrong_values
 from classroom.traffic import PaperSums, arrays_in, sent
 from nnmpi.comm import Comm
 
@@ -30,11 +31,6 @@ BUCKETS = [[5, 4, 3], [2], [1], [0]]
 """The buckets of SHAPES with at most MOST bytes: 19, 28, 7 and 35 numbers."""
 SAMPLES, MICRO_BATCHES = 11, 3
 """Micro-batches of 3, 4 and 4 samples: uneven, and none for some of 8 ranks."""
-ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
-
-
-def parts(n: int, count: int) -> list[slice]:
-    return [slice(n * i // count, n * (i + 1) // count) for i in range(count)]
 
 
 def samples_of(n: int, micro_batches: int, rank: int, size: int) -> list[slice]:
@@ -253,13 +249,6 @@ def training(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
 # ---- the sharded optimizer
 
 
-def adam(values: ndarray, m: ndarray, v: ndarray, g: ndarray, steps: int) -> None:
-    m += (1 - ADAM["beta1"]) * (g - m)
-    v += (1 - ADAM["beta2"]) * (g * g - v)
-    root = np.sqrt(v / (1 - ADAM["beta2"] ** steps)) + ADAM["eps"]
-    values -= ADAM["lr"] * m / (1 - ADAM["beta1"] ** steps) / root
-
-
 def sharded_adam(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     wrong = None
     for n in (48, 37, 5):  # even parts; uneven parts; on 8 ranks also empty parts
@@ -273,39 +262,6 @@ def sharded_adam(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
             hints = {"the gradient is the share of one rank, not the sum": alone(shares, last)}
             wrong = wrong or wrong_values(comm, mine, values, last, step, hints)
     return wrong
-
-
-def alone(shares: ndarray, values: ndarray) -> ndarray:
-    """The values after a first step in which each rank uses its share as the gradient."""
-    cut = parts(len(values), len(shares))
-    g = np.concatenate([share[part] for share, part in zip(shares, cut, strict=True)])
-    result, m, v = values.copy(), np.zeros_like(g), np.zeros_like(g)
-    adam(result, m, v, g, 1)
-    return result
-
-
-def wrong_values(
-    comm: Comm,
-    got: ndarray,
-    expected: ndarray,
-    last: ndarray,
-    step: int,
-    hints: dict[str, ndarray],
-) -> Finding | None:
-    """Compares values part by part, and says whose part is wrong."""
-    for rank, part in enumerate(parts(len(expected), comm.size)):
-        of_part = expected.copy()
-        of_part[part] = got[part]
-        wrong = differs(comm.rank, of_part, expected, f"part of rank {rank}: values", step)
-        if wrong:
-            factor = (got - last)[part][0] / (expected - last)[part][0]
-            known = {
-                "it did not change in this step": last,
-                f"the step is {factor:.3g} times that of Adam": last + factor * (expected - last),
-                **hints,
-            }
-            return explained(wrong, got[part], {hint: v[part] for hint, v in known.items()})
-    return None
 
 
 def state(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
