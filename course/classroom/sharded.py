@@ -118,6 +118,8 @@ def differs_from_one_rank(comm: Comm, case: Sharded, g: Array, label: str = "") 
     y = np.array(y) if isinstance(y, np.ndarray) else y
     got = vjp(given[-1])
     got = got if isinstance(got, tuple | list) else (got,)
+    if len(got) > len(names):
+        raise FaultError(f"{label}the vjp returns {len(got)} gradients, expected {len(names)}")
     got = [*got, *(None for _ in names)][: len(names)]
     of_result = mine(comm, expected, case.axis), f"{label}the result", case.hints
     wrong = compared(comm, y, *of_result, case.axis is None)

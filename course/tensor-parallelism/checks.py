@@ -54,13 +54,15 @@ def copies(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
 
 def reduces(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     x, g = rng.standard_normal((comm.size, 3, 4)), rng.standard_normal((3, 4))
-    given, hints = x[comm.rank].copy(), {"it is this rank's x: no all-reduce": x[comm.rank]}
+    given, of_vjp = x[comm.rank].copy(), g.copy()
+    hints = {"it is this rank's x: no all-reduce": x[comm.rank]}
     y, vjp = pair(adapters.reduce(Collectives(comm), given))
     y = np.array(y) if isinstance(y, ndarray) else y
     return first(
         explained(differs(comm.rank, y, x.sum(axis=0), "the result"), y, hints),
-        differs(comm.rank, vjp(g.copy()), g, "the gradient of x"),
+        differs(comm.rank, vjp(of_vjp), g, "the gradient of x"),
         differs(comm.rank, given, x[comm.rank], "after the call, its argument x"),
+        differs(comm.rank, of_vjp, g, "after the vjp, its argument g"),
     )
 
 

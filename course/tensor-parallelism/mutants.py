@@ -54,6 +54,16 @@ MUTANTS = {
         "row linear",
         "b is added on every rank",
     ),
+    "a gradient too many": Mutant(
+        (
+            (
+                "y + b, lambda g: (g @ W.T, x.T @ g, g.sum(axis=0))",
+                "y + b, lambda g: (g @ W.T, x.T @ g, g.sum(axis=0), None)",
+            ),
+        ),
+        "row linear",
+        "the vjp returns 4 gradients, expected 3",
+    ),
     "sum on one rank alone": Mutant(
         (("y, _ = reduce(comm, x @ W)", "y = x @ W if comm.rank else reduce(comm, x @ W)[0]"),),
         "row linear",
