@@ -18,8 +18,6 @@ def gc_paused() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # else a user has frozen objects, which are to stay so
-            gc.freeze()
-            gc.unfreeze()  # all objects are in the oldest generation now, which is scanned last
-        if was_enabled:
+        if was_enabled:  # otherwise another context around this one ends later
+            gc.collect(1)  # moves what is new to the oldest generation, which is scanned last
             gc.enable()
