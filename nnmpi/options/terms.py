@@ -90,7 +90,8 @@ def compression(spec: str) -> Compression:
     """Parses `topk:FRACTION`, `sign`, `powersgd:RANK` or `int8`."""
     name, colon, text = spec.partition(":")
     try:
-        number = CODECS[name](text) if colon else 0
+        parse = CODECS[name]
+        number = parse(text) if colon else 0
         if not {"topk": 0 < number <= 1, "powersgd": number >= 1}.get(name, not colon):
             raise ValueError
     except (KeyError, ValueError):

@@ -45,6 +45,8 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "clip NaN": ({"clip_norm": math.nan}, ("clip_norm nan", "leave it out")),
     "optimizer": ({"optimizer": "lion"}, ("'lion'", "sgd, adam, adamw, rmsprop")),
     "dtype": ({"dtype": "int8"}, ("'int8'", "float32, float64")),
+    "codec": ({"compress": "zip"}, ("compress 'zip'", "topk:FRACTION", "powersgd:RANK")),
+    "fraction NaN": ({"compress": "topk:nan"}, ("compress 'topk:nan'", "at most 1")),
     "device": ({"device": "tpu"}, ("'tpu'", "cpu, cuda, auto")),
     "convolution": ({"convolution": "fft"}, ("'fft'", "winograd2, winograd4, im2col")),
     "str for an int": ({"epochs": "3"}, ("epochs '3'", "int")),

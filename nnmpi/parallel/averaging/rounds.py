@@ -17,6 +17,7 @@ import numpy as np
 
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchSplit
+from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.averaging.gossip import Gossiping
@@ -199,13 +200,27 @@ class PolledSync(GradientSync):
     """A GradientSync whose polls move the exchanges between replicas too."""
 
     def __init__(self, sync: GradientSync, poll: Callable[[], None]) -> None:
-        self.begin, self.ready = sync.begin, sync.ready  # type: ignore[method-assign]
-        self.reduce, self.finish = sync.reduce, sync.finish  # type: ignore[method-assign]
-        self._polls = sync.poll, poll
+        self._sync, self._poll = sync, poll
+        self.every_pass = sync.every_pass
+
+    def begin(self, step: int) -> None:
+        self._sync.begin(step)
+
+    def begin_pass(self, stage: int) -> None:
+        self._sync.begin_pass(stage)
+
+    def ready(self, p: Parameter) -> None:
+        self._sync.ready(p)
+
+    def reduce(self, loss: Any, request: float) -> None:
+        self._sync.reduce(loss, request)
 
     def poll(self) -> None:
-        for poll in self._polls:
-            poll()
+        self._sync.poll()
+        self._poll()
+
+    def finish(self) -> None:
+        self._sync.finish()
 
 
 def _in_background(
