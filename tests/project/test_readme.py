@@ -165,3 +165,27 @@ def anchors(page: str) -> set[str]:
     """What leads to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
     return {re.sub(r"[^\w -]", "", h).lower().replace(" ", "-") for h in headings}
+
+
+def test_the_first_lines_say_what_does_not_equal_one_rank_and_that_no_gpu_has_run_it():
+    first = "\n".join(README.splitlines()[:15])
+    modes = {"asp", "ssp", "local", "gossip", "compress", "pipedream"}
+    assert [mode for mode in modes if mode not in first] == []
+    assert "synchronous" in first
+    assert "No GPU has run nnmpi yet" in first
+
+
+def test_the_index_has_every_page_and_the_readme_points_to_it():
+    pages = {x.removeprefix("docs/") for x in PAGES if x.startswith("docs/")} - {"index.md"}
+    assert {page for page in pages if f"]({page}" not in PAGES["docs/index.md"]} == set()
+    read_on = README.partition("## Read on")[2].partition("**GPUs.**")[0]
+    assert "(docs/index.md)" in read_on
+    assert read_on.count("](") <= 10
+
+
+def test_one_page_says_how_long_the_tests_take():
+    duration = re.compile(r"scripts/test\b.{0,200}?\b(minutes?|min)\b", re.S)
+    script = (ROOT / "scripts" / "test").read_text(encoding="utf-8").partition("set -e")[0]
+    texts = {**PAGES, "scripts/test": script}
+    found = [name for name, text in texts.items() if duration.search(text)]
+    assert found == ["CONTRIBUTING.md"]
