@@ -1,0 +1,42 @@
+"""docs/mpi-primer.md: its programs print what the page shows, and the one that hangs does hang."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.mpijob import ROOT, run
+
+PAGE = (ROOT / "docs" / "mpi-primer.md").read_text(encoding="utf-8")
+PROGRAMS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.S | re.M))
+SHOWN = dict(re.findall(r"^```\n\$ ([^\n]*)\n(.*?)^```", PAGE, re.S | re.M))
+
+
+def test_all_programs_but_one_are_shown_with_what_they_print() -> None:
+    assert {*PROGRAMS} - {shlex.split(command)[-1] for command in SHOWN} == {"hangs.py"}
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_a_program_prints_what_the_page_shows(command: str, tmp_path: Path) -> None:
+    *words, name = shlex.split(command)
+    (tmp_path / name).write_text(PROGRAMS[name])
+    if "mpirun" in words:
+        done = run(int(words[words.index("-n") + 1]), tmp_path / name)
+        assert done.status == 0, done.err
+        printed = done.out
+    else:
+        printed = subprocess.check_output([sys.executable, tmp_path / name], text=True)
+    assert sorted(printed.splitlines()) == SHOWN[command].splitlines()
+
+
+def test_ranks_that_all_send_a_long_message_first_hang(tmp_path: Path) -> None:
+    """It says when it begins to send, and is killed later."""
+    hangs = PROGRAMS["hangs.py"]
+    begun = hangs.replace("comm.Send(", "comm.Barrier()\nprint('sends', flush=True)\ncomm.Send(")
+    assert begun != hangs
+    (tmp_path / "hangs.py").write_text(begun)
+    done = run(2, tmp_path / "hangs.py", timeout=6)
+    assert done.status is None
+    assert "has" not in done.out
