@@ -88,7 +88,7 @@ def memory(parameters: int, p: int, zero: int) -> float:
     raise NotImplementedError
 
 
-# ---- your machine (machine.toml and model.txt in this folder)
+# ---- your machine (machine.toml and plan.txt in this folder)
 
 
 def by_hand() -> str:

@@ -1,103 +1,168 @@
 """The checks of the assignment layouts, and the machine and the model of each student."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from classroom import Check, Finding, differs
 from nnmpi.comm import Comm
 from nnmpi.options.config import Config
+from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.planning.paper.rank import traffic
-from nnmpi.run.planning.explained import explained
+from nnmpi.planning.search import Searcher, largest
+from nnmpi.planning.step_time import step_time
+from nnmpi.run.planning.explained import arranged
 from nnmpi.run.planning.paper import machine_on_paper
-from nnmpi.run.planning.planning import PlanModels, PlanRequest, on_paper, search
+from nnmpi.run.planning.planning import PlanModels, PlanRequest, on_paper
 
 ALLOWED: dict[str, tuple[str, ...]] = {}
 
 Rng = np.random.Generator
 NEAR = 0.01  # biases, and the agreement of ranks, are not in the formulas
 BY_HAND, BY_SEARCH = 1.1, 1.02  # times as long as the fastest layout
-RANKS = 8
 
 MACHINE = """title = "the machine of one student"
-ranks = 4
+ranks = {a_node}
 device = "cpu"
 flash = false
 hides = []
 divides = []
 
 [peak]
-float32 = {peak:.3g}
+float32 = {peak:.6g}
 
 [products]
 share = 0.5
-start = 2e-6
+start = {tick:.3g}
 
 [memory]
-size = {memory:.3g}
-bandwidth = 2e11
-share = 0.7
+size = {memory}
+bandwidth = {moved:.4g}
+share = 1.0
 
 [kernel]
-launch = 1e-6
+launch = 0.0
 
 [near]
-alpha = 2e-6
-bandwidth = {near:.3g}
+alpha = {tick:.3g}
+bandwidth = {near:.6g}
 share = 0.8
 
 [far]
-alpha = 1e-5
-bandwidth = {far:.3g}
+alpha = {latency:.3g}
+bandwidth = {far:.6g}
 nics = 1
 share = 0.8
-"""
-
-MODEL = """--model mlp:{d}-{f}-{d}-{f}-{d} --data synthetic:{d}:{d}:8192 --batch-size {rows}
 """
 
 
 # ---- the numbers of a student
 
 
+class Situation(NamedTuple):
+    """A cluster and a model with one layout that is clearly the fastest.
+
+    ranks, a_node    of the cluster, and of a node
+    d, f, rows       of the model and its batch
+    peak             operations a second
+    near, far        bytes a second within a node, and of a node to others
+    memory           bytes of a rank
+    """
+
+    ranks: int
+    a_node: int
+    d: int
+    f: int
+    rows: int
+    peak: float
+    near: float
+    far: float
+    memory: float
+
+
+SITUATIONS = (
+    Situation(14, 7, 96, 48, 56, 3.5e12, 1.5e10, 1.8e8, 6.3e7),
+    Situation(9, 3, 288, 384, 288, 3.5e12, 7.5e10, 7.1e10, 6.6e8),
+    Situation(10, 5, 352, 1488, 10, 6.6e11, 1.2e9, 2.2e7, 3.3e8),
+    Situation(8, 2, 384, 1488, 512, 1.4e13, 7.3e10, 5.8e10, 1.6e9),
+    Situation(4, 2, 320, 48, 16, 8.9e13, 4.3e9, 3.2e9, 2.5e7),
+    Situation(6, 3, 64, 48, 384, 2.3e11, 8.2e9, 3.9e9, 1.2e8),
+    Situation(9, 3, 320, 48, 9, 5.7e12, 5e9, 2.7e9, 3e7),
+    Situation(8, 4, 192, 1344, 16, 6.3e12, 2.7e10, 3.7e8, 1.7e8),
+    Situation(10, 5, 128, 480, 320, 3.8e12, 7.3e10, 7.2e10, 3.6e8),
+    Situation(9, 3, 480, 48, 72, 1.7e11, 2.5e9, 2.8e7, 2.6e8),
+    Situation(6, 3, 512, 864, 6, 3.6e8, 6.4e9, 1.1e8, 2.7e8),
+    Situation(8, 2, 320, 48, 64, 3.4e11, 6.5e10, 4.4e10, 1.4e8),
+    Situation(10, 5, 128, 1296, 10, 3.8e11, 1.1e9, 3.5e8, 8.3e6),
+    Situation(14, 7, 512, 816, 14, 4.7e13, 9e10, 2.8e9, 3.2e8),
+)
+"""The situations of students. Each has another fastest (tp, pp): no answer is right for many."""
+
+
+class Model(NamedTuple):
+    """Two blocks of linear layers, d -> f -> d, and the rows of a batch."""
+
+    d: int
+    f: int
+    rows: int
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of a Config, but for the layout."""
+        d, f = self.d, self.f
+        data, name = f"synthetic:{d}:{d}:8192", f"mlp:{d}-{f}-{d}-{f}-{d}"
+        return {"model": name, "data": data, "batch_size": self.rows}
+
+
 class Numbers:
-    """The machine and the model of a student, from the seed."""
+    """The cluster and the model of a student: a situation, scaled by the seed.
+
+    Seconds of each layout are proportional to d and to 1 / speed, so no layout gains or loses.
+    """
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 1])
-        self.d, self.rows = int(rng.choice([256, 384, 512])), int(rng.choice([256, 512]))
-        self.f = 4 * self.d
+        self.situation = s = SITUATIONS[rng.integers(len(SITUATIONS))]
+        self.model = Model(16 * round(s.d * rng.uniform(0.8, 1.25) / 16), s.f, s.rows)
+        self.ranks, speed, wider = s.ranks, rng.uniform(0.5, 2.0), self.model.d / s.d
+        self.memory = float(f"{s.memory * wider:.4g}")  # as the file says it
         self.machine = MACHINE.format(
-            peak=rng.uniform(1, 3) * 1e12,
-            memory=2e9,
-            near=rng.uniform(1, 4) * 1e10,
-            far=rng.uniform(1, 3) * 1e9,
+            a_node=s.a_node,
+            peak=s.peak * speed,
+            memory=self.memory,
+            moved=4e12 * speed,
+            near=s.near * speed,
+            far=s.far * speed,
+            tick=1e-6 * wider / speed,
+            latency=4e-6 * wider / speed,
         )
 
-    def model(self) -> str:
-        return MODEL.format(d=self.d, f=self.f, rows=self.rows)
+    def models(self) -> PlanModels:
+        """The models of time and memory with which layouts are predicted."""
+        return _paper(self, self.model, self.ranks, self.situation.a_node)
 
 
 def files(seed: int) -> dict[str, str]:
     """The files of a student, by name."""
     numbers = Numbers(seed)
-    return {"machine.toml": numbers.machine, "model.txt": numbers.model()}
+    options = {"ranks": numbers.ranks, "machine": "machine.toml", **numbers.model.options}
+    plan = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in options.items())
+    return {"machine.toml": numbers.machine, "plan.txt": f"{plan}\n"}
 
 
 # ---- formulas against the step on paper
 
 
-def _paper(numbers: Numbers, ranks: int, a_node: int) -> PlanModels:
-    """The models of a step on paper, on machines with so many ranks a node."""
-    d, f = numbers.d, numbers.f
-    data = f"synthetic:{d}:{d}:8192"
-    config = Config(model=f"mlp:{d}-{f}-{d}-{f}-{d}", data=data, batch_size=numbers.rows)
+def _paper(numbers: Numbers, model: Model, ranks: int, a_node: int) -> PlanModels:
+    """The models of a step on paper, on machines of a student with so many ranks a node."""
+    config = Config(**model.options)
     with TemporaryDirectory() as folder:
         path = Path(folder) / "machine.toml"
         path.write_text(numbers.machine)
@@ -112,37 +177,39 @@ Case = tuple[str, tuple[Any, ...], dict[str, Any]]
 """A function of the adapters, its arguments, and the options of the layout that it is about."""
 
 
-def dp_cases(n: Numbers, p: int) -> Iterator[Case]:
-    yield "dp_bytes", (4 * n.d * n.f, p), {"dp": p}
+def dp_cases(m: Model, p: int) -> Iterator[Case]:
+    yield "dp_bytes", (4 * m.d * m.f, p), {"dp": p}
 
 
-def fsdp_cases(n: Numbers, p: int) -> Iterator[Case]:
-    yield "fsdp_bytes", ([n.d * n.f] * 4, p), {"dp": p, "zero": 3}
+def fsdp_cases(m: Model, p: int) -> Iterator[Case]:
+    yield "fsdp_bytes", ([m.d * m.f] * 4, p), {"dp": p, "zero": 3}
 
 
-def tp_cases(n: Numbers, p: int) -> Iterator[Case]:
-    yield "tp_bytes", (n.d, 2, n.rows, p), {"tp": p, "layout": WAYS}
+def tp_cases(m: Model, p: int) -> Iterator[Case]:
+    yield "tp_bytes", (m.d, 2, m.rows, p), {"tp": p, "layout": WAYS}
 
 
-def mixed_cases(n: Numbers, p: int) -> Iterator[Case]:
+def mixed_cases(m: Model, p: int) -> Iterator[Case]:
     for tp in (2, 4):
         if p > tp:
             mesh = p // tp, tp
             options = {"dp": p // tp, "tp": tp, "layout": WAYS}
-            yield "mixed_bytes", (n.d, n.f, 2, n.rows, *mesh), options
+            yield "mixed_bytes", (m.d, m.f, 2, m.rows, *mesh), options
 
 
 def by_paper(
-    cases: Callable[[Numbers, int], Iterator[Case]], comm: Comm, adapters: Any, rng: Rng
+    cases: Callable[[Model, int], Iterator[Case]], comm: Comm, adapters: Any, rng: Rng
 ) -> Finding | None:
-    """A formula gives the bytes that rank 0 sends in a step on paper of this student's model."""
-    numbers = Numbers(_seed(rng))
+    """A formula gives the bytes that rank 0 sends in a step on paper of a model, which is large
+    enough for biases not to count."""
+    numbers, d = Numbers(_seed(rng)), int(rng.choice([256, 384, 512]))
+    model = Model(d, 4 * d, int(rng.choice([256, 512])))
     for p in (2, 4, 8):
-        models = _paper(numbers, p, 1)  # else ranks of a node sum in shared memory
-        for name, arguments, options in cases(numbers, p):
+        models = _paper(numbers, model, p, 1)  # else ranks of a node sum in shared memory
+        for name, arguments, options in cases(model, p):
             got = getattr(adapters, name)(*arguments)
             config = replace(models.arranger.plain, allreduce="ring", bucket_mb=0.1, **options)
-            axes = traffic(models.arranger.arranged_by(config), 0, numbers.rows)
+            axes = traffic(models.arranger.arranged_by(config), 0, model.rows)
             expected = float(sum(axis.bytes for axis in axes.values()))
             label = f"{name}{arguments}"
             if wrong := differs(0, got, expected, label, rtol=NEAR):
@@ -225,44 +292,65 @@ def _seed(rng: Rng) -> int:
     return int(rng.bit_generator.seed_seq.entropy[0])
 
 
-def _searched(models: PlanModels) -> float:
-    request = PlanRequest(RANKS, 2, None, "machine.toml")
-    return float(search(request, models).search.best[0].time.seconds)
+def seconds(a: Arrangement, models: PlanModels) -> float:
+    """The seconds of a step of a layout."""
+    return step_time(a, models.costs).seconds
 
 
-def _listed(models: PlanModels) -> float:
-    """The seconds of the fastest layout of dp, tp and pp by 1f1b with 2, 4 or 8 micro-batches."""
-    shapes = [(tp, pp) for tp, pp in product((1, 2, 4, 8), (1, 2, 4)) if RANKS % (tp * pp) == 0]
-    listed = [
-        f"--dp {RANKS // tp // pp} --tp {tp} --pp {pp} --micro-batches {m}"
-        for tp, pp in shapes
-        for m in ((1,) if pp == 1 else (2, 4, 8))
-    ]
-    return min(float(explained(models, flags, None)["seconds"]) for flags in listed)
+def searched(models: PlanModels, numbers: Numbers) -> float:
+    """The seconds of the fastest layout of all that fit."""
+    search = Searcher(models.arranger, models.costs, numbers.memory)
+    return float(search.search(keep=1).best[0].time.seconds)
+
+
+def listed(models: PlanModels, numbers: Numbers) -> Iterator[tuple[Arrangement, float]]:
+    """Yields the layouts of dp, tp and pp, with 1f1b and 2, 4 or 8 micro-batches, that fit, and
+    their seconds, the fastest first."""
+    layouts = list[Arrangement]()
+    for tp, pp in product(range(1, numbers.ranks + 1), range(1, 5)):
+        for micro in (1,) if pp == 1 else (2, 4, 8):
+            if numbers.ranks % (tp * pp) == 0:
+                with suppress(ValueError):  # too few rows, or layers
+                    flags = f"--tp {tp} --pp {pp} --micro-batches {micro}"
+                    layouts.append(arranged(models, flags))
+    timed = [(seconds(a, models), k) for k, a in enumerate(layouts)]
+    for time, k in sorted(timed):
+        if largest(layouts[k]) <= numbers.memory:
+            yield layouts[k], time
+
+
+def by_list(models: PlanModels, numbers: Numbers) -> float:
+    """The seconds of the fastest layout of the list."""
+    return next(listed(models, numbers))[1]
 
 
 def fast(
     name: str,
-    fastest: Callable[[PlanModels], float],
+    fastest: Callable[[PlanModels, Numbers], float],
     limit: float,
     comm: Comm,
     adapters: Any,
     rng: Rng,
 ) -> Finding | None:
-    """A layout takes at most `limit` times as long as the fastest on this student's machine."""
+    """A layout fits, and takes at most `limit` times as long as the fastest on this student's
+    machine."""
     flags = getattr(adapters, name)()
     if not isinstance(flags, str):
         return Finding(0, f"{name}() is {flags!r}, not a text such as '--dp 4 --tp 2'")
-    models = _paper(Numbers(_seed(rng)), RANKS, 4)
+    numbers = Numbers(_seed(rng))
+    models = numbers.models()
     try:
-        seconds = float(explained(models, flags, None)["seconds"])
+        a = arranged(models, flags)
     except ValueError as error:
         return Finding(0, f"{name}() is '{flags}': {error}")
-    best = fastest(models)
-    if seconds <= limit * best:
+    if (nbytes := largest(a)) > numbers.memory:
+        needs = f"needs {nbytes / 1e6:.4g} MB on a rank, which has {numbers.memory / 1e6:.4g}"
+        return Finding(0, f"{name}(): '{flags}' {needs}")
+    time, best = seconds(a, models), fastest(models, numbers)
+    if time <= limit * best:
         return None
-    text = f"'{flags}' takes {seconds * 1e3:.4g} ms a step, and the fastest layout {best * 1e3:.4g}"
-    return Finding(0, f"{name}(): {text}; {limit:g} times that is allowed")
+    takes = f"takes {time * 1e3:.4g} ms a step, and the fastest layout {best * 1e3:.4g}"
+    return Finding(0, f"{name}(): '{flags}' {takes}; {limit:g} times that is allowed")
 
 
 ONE = (1,)
@@ -276,6 +364,6 @@ CHECKS = (
     Check("dp or tp", 10, "ledger", ONE, partial(by_numbers, dp_or_tp_cases)),
     Check("best mesh", 10, "ledger", ONE, mesh),
     Check("memory", 10, "ledger", ONE, partial(by_numbers, memory_cases)),
-    Check("layout by hand", 10, "time", ONE, partial(fast, "by_hand", _listed, BY_HAND)),
-    Check("layout by search", 5, "time", ONE, partial(fast, "by_search", _searched, BY_SEARCH)),
+    Check("layout by hand", 10, "time", ONE, partial(fast, "by_hand", by_list, BY_HAND)),
+    Check("layout by search", 5, "time", ONE, partial(fast, "by_search", searched, BY_SEARCH)),
 )

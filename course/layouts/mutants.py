@@ -2,6 +2,9 @@
 
 from classroom import Mutant
 
+BY_HAND = '"--tp 5 --pp 2 --micro-batches 2"'
+BY_SEARCH = '"--tp 5 --pp 2 --schedule zb-h1 --micro-batches 2"'
+
 MUTANTS = {
     "one way around the ring": Mutant(
         (("return 2 * (p - 1) / p * numbers * 4", "return (p - 1) / p * numbers * 4"),),
@@ -44,12 +47,16 @@ MUTANTS = {
         (("blocks, rows, *mesh))", "blocks, rows, *mesh))[::-1]"),), "best mesh", "best_mesh("
     ),
     "ZeRO 2 keeps its gradients": Mutant((("zero >= 2", "zero >= 3"),), "memory", ", 2) is"),
-    "plain dp between nodes": Mutant(
-        (('"--tp 8"', '"--dp 8"'),), "layout by hand", "'--dp 8' takes"
+    "plain dp": Mutant(((BY_HAND, '"--dp 10"'),), "layout by hand", "'--dp 10' needs"),
+    "dp within nodes instead of tp": Mutant(
+        ((BY_HAND, '"--dp 5 --pp 2 --micro-batches 2"'),),
+        "layout by hand",
+        "'--dp 5 --pp 2 --micro-batches 2' takes",
+    ),
+    "no search": Mutant(
+        ((BY_SEARCH, '"--tp 5 --pp 2 --micro-batches 2"'),), "layout by search", "1.02 times"
     ),
     "a layout of other ranks": Mutant(
-        (('"--tp 8"', '"--dp 4 --tp 4"'),),
-        "layout by hand",
-        "by_hand() is '--dp 4 --tp 4': ",
+        ((BY_HAND, '"--dp 4 --tp 4"'),), "layout by hand", "by_hand() is '--dp 4 --tp 4': "
     ),
 }

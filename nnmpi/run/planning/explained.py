@@ -27,14 +27,7 @@ from nnmpi.sim.drawing.timeline import GAPS, Span
 def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
     """The event of --explain: the time of a step of a layout, term by term; raises ValueError if
     the layout is impossible."""
-    p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
-    cli.add_flags(p, cli.LAYOUT_GROUPS)
-    given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
-    config: Config = replace(models.arranger.plain, **given)
-    if config.plan is not None:
-        raise ValueError("--explain is about one layout: leave --plan out")
-    a = with_fastest_sum(models.arranger.arranged_by(config), models.costs.exchanges)
-    _check_stages(a, models.costs)
+    a = arranged(models, layout)
     step, parts = parts_of_step(a, models.costs)
     return {
         "event": "explain",
@@ -45,6 +38,19 @@ def explained(models: PlanModels, layout: str, trace: Path | None) -> Event:
         "parts": [part._asdict() for part in parts],
         "traced": [] if trace is None else _compared(trace, a, models.costs, step),
     }
+
+
+def arranged(models: PlanModels, layout: str) -> Arrangement:
+    """The arrangement of a layout, given as options; raises ValueError if it is impossible."""
+    p = cli.Parser(prog="--explain", argument_default=argparse.SUPPRESS, add_help=False)
+    cli.add_flags(p, cli.LAYOUT_GROUPS)
+    given = cli.with_layout(vars(p.parse_args(shlex.split(layout))))
+    config: Config = replace(models.arranger.plain, **given)
+    if config.plan is not None:
+        raise ValueError("--explain is about one layout: leave --plan out")
+    a = with_fastest_sum(models.arranger.arranged_by(config), models.costs.exchanges)
+    _check_stages(a, models.costs)
+    return a
 
 
 def _check_stages(a: Arrangement, costs: CostModel) -> None:
