@@ -3,10 +3,11 @@
 import ast
 import importlib.util
 import json
+import runpy
 from pathlib import Path
 
 import pytest
-from helpers.mpijob import environment, launcher
+from helpers.mpijob import ROOT, environment, launcher
 
 from classroom import Check, Mutant
 from classroom.check import COURSE, checks_of
@@ -15,6 +16,9 @@ from classroom.worker import Job, Row, Worker
 from nnmpi.course import assignments
 
 SEED = 7
+WRONG = runpy.run_path(str(ROOT / "scripts" / "wrong_solutions.py"))
+SHOWN: dict[str, dict[str, str]] = WRONG["shown"](WRONG["PAGE"].read_text(encoding="utf-8"))
+"""The faults in docs/wrong-solutions.md, by assignment and name; the script writes them."""
 
 
 def solution(assignment: str) -> Path:
@@ -66,10 +70,18 @@ def test_an_assignment_is_complete(assignment: str) -> None:
     assert names <= {node.name for node in filled.body if hasattr(node, "name")}
 
 
+def test_a_page_shows_wrong_solutions_of_each_assignment() -> None:
+    assert {*SHOWN} == {*assignments()}
+    assert min(map(len, SHOWN.values())) >= 2
+    assert {(a, name) for a, names in SHOWN.items() for name in names} <= {m[:2] for m in MUTANTS}
+
+
 @pytest.mark.parametrize(
-    ("assignment", "mutant"), [pytest.param(a, m, id=f"{a}: {f}") for a, f, m in MUTANTS]
+    ("assignment", "name", "mutant"),
+    [pytest.param(*row, id=f"{row[0]}: {row[1]}") for row in MUTANTS],
 )
-def test_a_mutant_is_caught(assignment: str, mutant: Mutant, tmp_path: Path) -> None:
+def test_a_mutant_is_caught(assignment: str, name: str, mutant: Mutant, tmp_path: Path) -> None:
+    """And what a page shows of it is what is printed."""
     text = solution(assignment).read_text(encoding="utf-8")
     for old, new in mutant.edits:
         assert text.count(old) == 1, old
@@ -85,6 +97,8 @@ def test_a_mutant_is_caught(assignment: str, mutant: Mutant, tmp_path: Path) -> 
     assert mutant.says in fault
     assert "Traceback" not in fault
     assert "the check itself failed" not in fault
+    line = " ".join(f"{mutant.check}: {fault}".split())
+    assert SHOWN[assignment].get(name, line) == line
 
 
 def test_ranks_may_be_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
