@@ -2,12 +2,23 @@
 
 import numpy as np
 
-from nnmpi import nn, optim, tensor
+from nnmpi import Tensor, nn, optim, tensor
 from nnmpi.parallel.step.last_round import LastRound
 
 
+class Counts(nn.Module):
+    """Assigns another array to its buffer in each forward pass."""
+
+    def __init__(self) -> None:
+        self.register_buffer("count", np.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.count = self.count + 1
+        return x
+
+
 def test_a_round_is_undone_until_it_is_final() -> None:
-    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), Counts())
     optimizer = optim.Adam(model.parameters(), lr=0.1)
 
     def state() -> list[np.ndarray]:

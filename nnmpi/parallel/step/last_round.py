@@ -7,6 +7,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.data import Load
 from nnmpi.nn import Module
 from nnmpi.optim import Optimizer
+from nnmpi.parallel.step.buffer_copies import BufferCopies
 
 
 class LastRound:
@@ -28,7 +29,7 @@ class LastRound:
     decision: tuple[int, tuple[float, ...]] | None = None
 
     def __init__(self, optimizer: Optimizer, model: Module) -> None:
-        self._optimizer, self._model = optimizer, model
+        self._optimizer, self._buffers = optimizer, BufferCopies(model)  # of those before the round
         self._before: list[tuple[Array, Array]] = []  # (array, copy) before the round
         self._steps = list[int]()
 
@@ -38,9 +39,10 @@ class LastRound:
 
     def begin(self) -> None:
         """Copies everything that a round changes."""
-        changed = [*self._optimizer.state.values(), *(b for _, b in self._model.named_buffers())]
+        changed = [*self._optimizer.state.values()]
         for _, x in self._optimizer.operands():
             changed += [x.values] if x.mixed.values is None else [x.values, x.mixed.values]
+        self._buffers.take()
         self._before = [(array, array.copy()) for array in changed]
         self._steps = [*self._optimizer.steps]
 
@@ -60,5 +62,6 @@ class LastRound:
         for array, copy in self._before:
             array[...] = copy
         if self._before:
+            self._buffers.put_back()
             self._optimizer.steps[:] = self._steps
             self.may_make, self._before = None, []

@@ -13,9 +13,9 @@ others have the version before.
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from nnmpi.arrays.backend import Array
 from nnmpi.data import Load
 from nnmpi.nn import Module
+from nnmpi.parallel.step.buffer_copies import BufferCopies
 from nnmpi.parallel.step.update import Update
 
 
@@ -24,9 +24,7 @@ class LastStep:
     message."""
 
     def __init__(self, update: Update, model: Module) -> None:
-        self._update = update
-        self._modules = [module for module in model.modules() if module._buffers]
-        self._before: list[tuple[Module, str, Array]] = []  # buffers, as they were before the step
+        self._update, self._buffers = update, BufferCopies(model)  # of those before the step
         self._begun = 0  # the number of steps before the last one
 
     def kept(self, loads: Iterable[Load], step: int) -> Iterator[Load]:
@@ -35,8 +33,7 @@ class LastStep:
         Forward passes move running statistics and other buffers; `restore` undoes that.
         """
         for self._begun, load in enumerate(loads, step):
-            names = ((module, name) for module in self._modules for name in module._buffers)
-            self._before = [(module, name, getattr(module, name).copy()) for module, name in names]
+            self._buffers.take()
             yield load
 
     @property
@@ -65,5 +62,4 @@ class LastStep:
     def restore(self) -> None:
         """Restores the buffers as they were before the last step, if it has updated nothing."""
         if self._update.version <= self._begun:
-            for module, name, array in self._before:
-                getattr(module, name)[...] = array
+            self._buffers.put_back()
