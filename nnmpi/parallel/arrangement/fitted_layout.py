@@ -158,7 +158,7 @@ def _why(config: Config, fitting: Config, working: int, ranks: int, passed_over:
     if sizes != asked:
         parts.append(f"{_words(asked)} takes {prod(asked.values())}")
     parts += [*passed_over, *_changes(config, fitting)]
-    if config.sync != "bsp":
+    if config.sync in ("ssp", "asp"):
         parts.append("workers begin at new positions in the data, since their number has changed")
     return "; ".join(parts)
 

@@ -42,6 +42,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "bsp servers": {"servers": 3},
     "ssp": {"sync": "ssp", "staleness": 2, "servers": 2},
     "asp": {"sync": "asp"},
+    "local": {"sync": "local", "tp": 2},
+    "gossip": {"sync": "gossip"},
 }
 
 
@@ -127,6 +129,8 @@ def test_the_nearest_layout_is_taken(
         ("pp", 3, "pp 3 on 3 ranks; pp 4 takes 4; without cut 1,2,3"),
         ("reproducible", 7, "dp 5 on 5 ranks; 2 spare ranks, since no more can work"),
         ("slow", 2, "dp 2 on 2 ranks; slow_rank 0:2 for 0:2,3:4"),
+        ("local", 5, "dp 2 x tp 2 on 4 ranks; 1 spare rank, since a copy of the model takes 2"),
+        ("gossip", 3, "dp 3 on 3 ranks"),
         (
             "ssp",
             2,
