@@ -319,6 +319,7 @@ SMOOTHED = "CrossEntropyLoss(weight=None, ignore_index=-100, label_smoothing=0.1
     ("options", "loss", "words"),
     [
         ({"lr": 0.01}, None, "lr is 0.01, and was 0.003 before"),
+        ({"sync": "gossip", "every": 2}, None, "sync is gossip, and was bsp before: the steps"),
         (
             {},
             nn.CrossEntropyLoss(label_smoothing=0.1),
@@ -326,9 +327,9 @@ SMOOTHED = "CrossEntropyLoss(weight=None, ignore_index=-100, label_smoothing=0.1
         ),
         ({}, lambda y, labels: y.mean(), "the loss is <lambda>, and was CrossEntropyLoss("),
     ],
-    ids=["rate", "loss", "function"],
+    ids=["rate", "mode", "loss", "function"],
 )
-def test_another_rate_or_loss_is_a_warning(
+def test_another_rate_mode_or_loss_is_a_warning(
     suspended: Path, options: dict[str, Any], loss: Any, words: str
 ) -> None:
     given = {**COMMON, **options, "checkpoint_dir": str(suspended / "c"), "resume": True}

@@ -28,7 +28,7 @@ class ResumeEffect(Enum):
 class ResumeRule(NamedTuple):
     """Options, or facts of a run, with the effect if one of them differs in the run that resumes.
 
-    beside      an option that both runs must have set for the rule to apply
+    beside      an option that must not differ for the rule to apply
     batch_norm  refused for models with BatchNorm, whose statistics are those of each micro-batch
     """
 
@@ -67,7 +67,10 @@ RESUME_RULES = (
         beside="reproducible",
     ),
     ResumeRule(
-        ("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32", "the loss"),
+        (
+            *("lr", "lr_schedule", "weight_decay", "weight_decay_of", "clip_norm", "tf32"),
+            *("the loss", "sync", "staleness"),
+        ),
         ResumeEffect.WARNED,
         "the steps from here on differ",
     ),
@@ -83,6 +86,7 @@ RESUME_RULES = (
         ),
         ResumeEffect.WARNED,
         "replicas differ by other steps from here on",
+        beside="sync",
     ),
     ResumeRule(
         ("epochs", "steps"),
@@ -101,7 +105,7 @@ RESUME_RULES = (
             *("the ranks", "schedule", "virtual_stages", "cut", "recompute", "vertical_sync"),
             *("allreduce", "reduce_dtype", "bucket_mb", "overlap", "progress"),
             *("device", "convolution"),
-            *("sync", "staleness", "servers", "slow_rank", "jitter", "elastic"),
+            *("servers", "slow_rank", "jitter", "elastic"),
         ),
         ResumeEffect.EQUAL,
         "which rank computes something does not change its result",
@@ -168,7 +172,7 @@ def _changed(
     value."""
     for row in RESUME_RULES:
         for name in row.names:
-            if row.beside and not (old_run[row.beside] and new_run[row.beside]):
+            if row.beside and old_run[row.beside] != new_run[row.beside]:
                 continue
             if name in old_run and name in new_run and old_run[name] != new_run[name]:
                 yield row, name, old_run[name], new_run[name]
