@@ -28,6 +28,7 @@ from nnmpi.optim import state as states
 from nnmpi.optim.flat_state import FlatState
 from nnmpi.optim.groups import Group, Option, Parameters, grouped
 from nnmpi.optim.operands import in_blocks
+from nnmpi.optim.replica_state import ReplicaState
 
 
 class FlatRange(NamedTuple):
@@ -49,23 +50,6 @@ class FlatRange(NamedTuple):
         """True if this range begins where `earlier` ends, in the same store and group."""
         end = earlier.j, earlier.store, earlier.end, earlier.group
         return end == (self.i, self.store, self.start, self.group)
-
-
-class ReplicaState(NamedTuple):
-    """The state arrays that differ between replicas, which make steps of their own.
-
-    replica    the number of this one, of `replicas`
-    names      of the arrays
-    bound      the names of those that are of no use among another number of replicas
-    summed     the names of those whose sum over the replicas counts: among fewer replicas, one
-               takes the sum of several, and among more, a new one has zeros
-    """
-
-    replica: int
-    replicas: int
-    names: tuple[str, ...]
-    bound: tuple[str, ...] = ()
-    summed: tuple[str, ...] = ()
 
 
 _FACTS = attrgetter("has_grad", "store")

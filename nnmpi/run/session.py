@@ -32,7 +32,7 @@ from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.arrangement.arrange import single_rank
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.backup import HeldVersion, backups
-from nnmpi.parallel.layout import Layout
+from nnmpi.parallel.layout import Layout, mesh_of
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.model.snapshot import Restored, owned, saved
 from nnmpi.parallel.recorder import Recorder
@@ -139,8 +139,9 @@ class Session:
         self.optimizer = self.strategy.optimizer
         self.arrangement, self.part, self.task, self.model = arrangement, part, spec.task, model
         self.settings = Settings(part, self.optimizer, snapshot.changes if snapshot else Changes())
-        if restored:  # after Settings: the state belongs to the options of the snapshot
-            restored.load_optimizer_state(self.optimizer)
+        if restored and snapshot:  # after Settings: the state belongs to the snapshot's options
+            replicas = mesh_of(snapshot.config, snapshot.ranks).count("dp")
+            restored.load_optimizer_state(self.optimizer, replicas)
         self.backups = backups(arrangement, part, self.optimizer, comm)
         self._unsharded = ExitStack()
         self._release = partial(release, self._unsharded, self.backups, self.strategy, model)

@@ -49,6 +49,7 @@ from helpers.training import (
     laws_ported,
     laws_recompute,
     laws_recurrent,
+    laws_replica_state,
     laws_resume,
     laws_server,
     laws_slices,
@@ -108,6 +109,12 @@ COMPUTED = (
 )
 """Laws of what ranks compute, which is the same on threads and in processes."""
 OF_PROCESSES = {name: law for name, law in of(laws_training).items() if name not in COMPUTED}
+OF_REPLICA_STATE = {
+    **each(laws_replica_state.other_replicas_take_what_the_table_says, laws_replica_state.MODES),
+    **each(laws_replica_state.other_modes_take_what_the_table_says, laws_replica_state.MODES),
+    **each(laws_replica_state.a_user_takes_what_the_table_says, laws_replica_state.MODES),
+    **of(laws_replica_state),
+}
 OF_PIPELINES = of(laws_pipelines, laws_pipeline_models)
 SENT = "outputs_in_any_memory_are_sent"
 OF_MANY = "other_ranks_equal_one_rank_in_any_layout"
@@ -146,6 +153,7 @@ TABLE = {
     "compression": Row(
         of(laws_compression), (4,), threads_all=(1, 2, 3, 8), mpi=(4,), mpi_all=(2, 3, 8)
     ),
+    "state of replicas": Row(OF_REPLICA_STATE, (4,), threads_all=(2, 3, 8), mpi_all=(3,)),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),
     "recomputation": Row(
         of(laws_recompute), (1, 2), threads_all=(3, 4, 8), mpi=(2,), mpi_all=(1, 3, 4, 8)

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,3 +112,22 @@ def test_pipedream_goes_back_to_the_newest_checkpoint(tmp_path: Path) -> None:
     assert step in (5, 10)
     shutil.copytree(own / f"step-{step:08}", other / f"step-{step:08}")
     has_bits_since_its_loss(left, resumed(other, 1, config))
+
+
+REPLICAS: dict[str, dict[str, Any]] = {
+    "local": {"sync": "local", "every": 2},
+    "fragments": {"sync": "local", "every": 3, "fragments": 2, "apply_after": 1},
+    "gossip": {"sync": "gossip", "graph": "ring", "every": 2},
+}
+"""Modes in which each replica has state of its own; what the last one had, others do not take."""
+
+
+@pytest.mark.parametrize("mode", REPLICAS)
+def test_replicas_that_are_left_go_on_as_if_they_were_fewer(mode: str, tmp_path: Path) -> None:
+    options = {**COMMON, **recovered.RING, "clip_norm": None, **REPLICAS[mode], "steps": 12}
+    death = KillsAt(3, 8, later=9)
+    left = recovered.run_of(4, {**options, "callbacks": [death]}, {})[0]
+    assert left is not None
+    event = left.recovered[0]
+    saved_at(event["step"], tmp_path, 4, Config(**options), None)
+    has_bits_since_its_loss(left, resumed(tmp_path, 3, Config(**options)))

@@ -7,7 +7,7 @@ No model is built: the manifest says what the tensors are.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +19,13 @@ from nnmpi.io.checkpoints.read import StoredCheckpoint
 from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.io.files import saving
 from nnmpi.nn.place import Place, Range
+from nnmpi.optim.replica_state import RESIDUAL, of_one
 from nnmpi.optim.state import state_places
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.model.full_state import FullState, TensorSpec
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor
 from nnmpi.parallel.model.nearest import Held
-from nnmpi.parallel.model.snapshot import REPLICA, SavedRange, holder_of, replica_path
+from nnmpi.parallel.model.snapshot import REPLICA, SavedRange, holder_of
 
 
 def export(stored: StoredCheckpoint, out: str, optimizer: bool) -> list[str]:
@@ -67,30 +68,39 @@ def of_optimizer(
     facts: Sequence[TensorFact], ranges: Mapping[str, Sequence[SavedRange]]
 ) -> FullState:
     """The optimizer state saved in a checkpoint, as entries with the names and arrays of
-    `Trainer.optimizer_state_dict`: that of the first replica, where replicas have their own."""
+    `Trainer.optimizer_state_dict`: where replicas have their own, that of the first one, and the
+    sums that count."""
     rows, items = list[tuple[str, Arrays, Sequence[SavedRange]]](), list[TensorSpec]()
     for fact in facts:
         if fact.is_trained and fact.name == fact.first:
             first = ranges[fact.name][0]
             arrays = tuple((name, row[0:0].dtype) for name, row in first.sums.items())
-            of_replica = {path: name for path in ranges if (name := state_of(path, fact.name))}
-            names = [*first.sums, *of_replica.values()]
-            *state, count = state_places([Place.of_whole(fact.name, first.shape)], names)
             rows.append((fact.name, arrays, ranges[fact.name]))
-            for path in of_replica:
-                values = ((VALUES, ranges[path][0].values[0:0].dtype),)
-                rows.append((path, values, ranges[path]))
-                arrays += values
-            items += [TensorSpec(at, dtype) for at, (_, dtype) in zip(state, arrays, strict=True)]
+            dtypes, terms = dict(arrays), dict[str, int]()
+            of_replicas = paths_of_replicas(ranges, fact.name)
+            names = of_one([*first.sums, *of_replicas])
+            for name in names[len(arrays) :]:
+                paths = of_replicas[name][: None if name == RESIDUAL else 1]
+                dtypes[name], terms[name] = ranges[paths[0]][0].values[0:0].dtype, len(paths)
+                rows += [(path, ((VALUES, dtypes[name]),), ranges[path]) for path in paths]
+            *state, count = state_places([Place.of_whole(fact.name, first.shape)], names)
+            items += [
+                TensorSpec(at, dtypes[name], terms=terms.get(name, 1))
+                for at, name in zip(state, names, strict=True)
+            ]
             items.append(TensorSpec(count, np.dtype(int), steps=first.steps))
     return _entries(rows, items)
 
 
-def state_of(path: str, tensor: str) -> str:
-    """The name of the state array of a tensor that a path of the first replica stands for; "" if it
-    stands for none."""
-    name = path.removeprefix(f"{tensor}.").removesuffix(f"{REPLICA}0")
-    return name if path == replica_path(tensor, name, 0) else ""
+def paths_of_replicas(paths: Iterable[str], tensor: str) -> dict[str, list[str]]:
+    """The paths of each state array of a tensor that replicas have, those of the first replica
+    first."""
+    by_name = defaultdict[str, list[str]](list)
+    for path in paths:
+        start, name = path[: len(tensor) + 1], path[len(tensor) + 1 :].rpartition(REPLICA)[0]
+        if name and start == f"{tensor}.":
+            by_name[name].append(path)
+    return by_name
 
 
 def _entries(

@@ -2,15 +2,14 @@
 
     ring of 4   theta_r <- (theta_r + theta_{r-1} + theta_{r+1}) / 3
 
-Replicas differ all the time. At the end of a round their values are kept as state, and all
-show the mean; the next round goes on from the values that were kept. Lian et al. 2017
-(D-PSGD).
+Replicas differ all the time. At the end of a round all show the mean, and keep as state by how much
+they differ from it; the next round goes on from their own values. Lian et al. 2017 (D-PSGD).
 """
 
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.optim import Optimizer
-from nnmpi.optim.optimizer import ReplicaState
-from nnmpi.parallel.averaging.means import VALUES, OwnValues, ReplicaValues
+from nnmpi.optim.replica_state import ReplicaState
+from nnmpi.parallel.averaging.means import OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
@@ -27,7 +26,7 @@ class Gossiping:
         dp = layout.axis["dp"]
         self._replica = ReplicaValues(layout, spec, store, optimizer)
         self._own = OwnValues(self._replica, optimizer)
-        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums, (VALUES,))
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums)
         graph = GRAPHS[spec.arrangement.config.graph](dp.size)
         self._peers, self._weight = graph.exchanges(dp.rank), float(graph.weight)
         self._on, self._wire = spec.task.on, wire_of(dp, spec.task.on)

@@ -12,6 +12,7 @@ from nnmpi.comm import Comm
 from nnmpi.nn import Module
 from nnmpi.nn.store import Operands
 from nnmpi.optim import Optimizer
+from nnmpi.optim.replica_state import DIFFERENCE
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.compression.blocks import PACKINGS, start_mean
 from nnmpi.parallel.compression.exchange import Exchange, Phases
@@ -19,9 +20,6 @@ from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
-
-VALUES = "replica_values"
-"""The name of the state that has a replica's own values between two rounds."""
 
 
 class ReplicaValues:
@@ -101,25 +99,26 @@ class ReplicaValues:
 
 
 class OwnValues:
-    """The values of a replica that differ from those which all replicas show between two rounds:
-    state of the optimizer."""
+    """The values of a replica that differ from those which all replicas show between two rounds.
+
+    Their difference is state of the optimizer, so that what changes or loads the values shown
+    changes the replica's own ones too.
+    """
 
     def __init__(self, replica: ReplicaValues, optimizer: Optimizer) -> None:
-        self._replica, self._state = replica, optimizer.state
-        self._shown = replica.values()
-        optimizer.add_state(VALUES)[...] = self._shown
+        self._replica, self._optimizer = replica, optimizer
+        optimizer.add_state(DIFFERENCE)
 
     def resume(self) -> Array:
-        """Goes on from this replica's own values, with changes that a user has made to those shown;
-        returns those shown."""
+        """Goes on from this replica's own values; returns those shown."""
         shown = self._replica.values()
-        self._replica.assign(self._state[VALUES] + (shown - self._shown))
-        self._shown = shown
+        self._replica.assign(shown + self._optimizer.state[DIFFERENCE])
         return shown
 
     def show(self, values: Array) -> None:
-        """Keeps this replica's values, and shows others, equal on all replicas."""
-        self._state[VALUES][...], self._shown = self._replica.values(), values
+        """Keeps by how much this replica's values differ from others, which it shows: those are
+        equal on all replicas."""
+        self._optimizer.state[DIFFERENCE][...] = self._replica.values() - values
         self._replica.assign(values)
 
 

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from nnmpi.arrays.backend import Array
 from nnmpi.optim import Optimizer
-from nnmpi.optim.optimizer import ReplicaState
+from nnmpi.optim.replica_state import ReplicaState
 from nnmpi.parallel.arrangement.fragments import fragments, local_steps
-from nnmpi.parallel.averaging.means import VALUES, OwnValues, ReplicaValues
+from nnmpi.parallel.averaging.means import OwnValues, ReplicaValues
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.local import LocalStore
@@ -78,8 +78,7 @@ class OuterOptimizer:
         # with all layers at once and no delay, replicas are equal after a round
         is_plain = schedule == schedule._replace(fragments=1, apply_after=0)
         self._own = None if is_plain else OwnValues(self._replica, optimizer)
-        bound = () if is_plain else (VALUES,)
-        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums, bound)
+        optimizer.replica_state = ReplicaState(dp.rank, dp.size, optimizer.sums)
         if self._has_momentum:
             optimizer.add_state(MOMENTUM)
         self._fragments = list[Fragment]()

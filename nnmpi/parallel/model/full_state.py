@@ -14,6 +14,7 @@ knows which ranges of its state are on this rank, so the full state can be read 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -27,11 +28,13 @@ from nnmpi.nn.place import Place, Range
 from nnmpi.nn.store import FlatStore, values_of
 from nnmpi.optim import Optimizer
 from nnmpi.optim import state as states
+from nnmpi.optim.replica_state import DIFFERENCE, RESIDUAL, ReplicaState, of_one
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.moves import VALUES, Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import Read, arrivals
 from nnmpi.parallel.model.nearest import Held, plan_moves
 from nnmpi.parallel.model.parts import PartTable, everything, memory_axes
+from nnmpi.parallel.model.snapshot import replica_path
 
 WRITER = 0
 """The rank that gathers whole tensors."""
@@ -49,12 +52,14 @@ class TensorSpec(NamedTuple):
     """The path, shape and dtype of a tensor of `FullState`, before its values are gathered.
 
     steps   a number of optimizer steps, which all ranks know: nothing is moved for it
+    terms   how many arrays are moved for it, one of each replica, and added up
     """
 
     place: Place
     dtype: np.dtype[Any]
     in_digest: bool = False
     steps: int | None = None
+    terms: int = 1
 
 
 class FullState:
@@ -112,33 +117,42 @@ class FullState:
 
     @classmethod
     def of_optimizer(cls, optimizer: Optimizer, model: Module, comm: Comm) -> Self:
-        """The optimizer state of a model, under the paths of the parameters of all ranks."""
+        """The optimizer state of a model, under the paths of the parameters of all ranks: where
+        each replica has its own, that of the first one, and the sum of all residuals."""
         parameters = trained(model, optimizer, comm)
         states.check_paths([p.place for p in parameters])
-        local = {p.place.path: j for j, p in enumerate(optimizer.parameters)}
-        indices = [j for p in parameters if (j := local.get(p.place.path)) is not None]
-        replica = optimizer.replica_state
-        if replica is not None and replica.replica:  # the state of the first one is gathered
-            indices = []
-        steps = {held: optimizer.steps[j] for j in indices for held in optimizer.owned(j)}
+        index = dict(_state_given(optimizer))
+        steps = {
+            held._replace(tensor=path): optimizer.steps[j]
+            for path, j in index.items()
+            for held in optimizer.owned(j)
+        }
         have, updates = list[Held](), dict[str, int]()
         for rank, ranges in enumerate(gather_objects(comm, steps)):
             for held, n in ranges.items():
                 have.append((rank, held))
                 updates[held.tensor] = max(n, updates.get(held.tensor, 0))
-        arrays = tuple((k, np.dtype(str(optimizer.state[k].dtype))) for k in optimizer.sums)
+        names, replica = of_one(optimizer.sums), optimizer.replica_state or ReplicaState()
+        arrays = [(k, np.dtype(str(optimizer.state[k].dtype))) for k in names]
+        terms = [replica.replicas if name == RESIDUAL else 1 for name in names]
+        alone = tuple(array for array in arrays if array[0] != RESIDUAL)
         tensors, items = list[MovedTensor](), list[TensorSpec]()
         for p in parameters:
-            tensors.append(MovedTensor(p.place.path, p.place.shape, p.memory_axes, arrays))
-            *state, count = states.state_places([p.place], optimizer.sums)
+            path, shape, axes = p.place.path, p.place.shape, p.memory_axes
+            tensors.append(MovedTensor(path, shape, axes, alone))
+            for row in arrays[len(alone) :]:  # the residuals
+                paths = [replica_path(path, RESIDUAL, r) for r in range(replica.replicas)]
+                tensors += [MovedTensor(of_replica, shape, axes, (row,)) for of_replica in paths]
+            *state, count = states.state_places([p.place], names)
             items += [
-                TensorSpec(place, dtype) for place, (_, dtype) in zip(state, arrays, strict=True)
+                TensorSpec(place, dtype, terms=n)
+                for place, (_, dtype), n in zip(state, arrays, terms, strict=True)
             ]
             # every rank knows the number of steps, so it is not moved
-            items.append(TensorSpec(count, np.dtype(int), steps=updates.get(p.place.path, 0)))
+            items.append(TensorSpec(count, np.dtype(int), steps=updates.get(path, 0)))
 
         def read(holder: Holder, have: Range, name: str, lo: int, hi: int) -> np.ndarray:
-            return backend.to_host(optimizer.numbers(name, local[have.tensor], lo, hi))
+            return backend.to_host(optimizer.numbers(name, index[have.tensor], lo, hi))
 
         return cls(comm, tensors, items, have, lambda: read)
 
@@ -183,10 +197,12 @@ class FullState:
         """Carries out the moves of a plan and yields every tensor, whole, if `is_needed`, else
         nothing. Every rank has to iterate to the end, because it may have to send."""
         arrived = arrivals(plan, self._comm, self._reader())
-        for place, _, in_digest, steps in self._items if is_needed else ():
+        for place, _, in_digest, steps, terms in self._items if is_needed else ():
             value = np.array(steps)
             if steps is None:
                 need, _, flat = next(arrived)
+                for _ in range(1, terms):
+                    flat = flat + next(arrived)[2]
                 axes = plan.tensors[need.tensor].axes
                 value = np.asarray(in_shape(flat, place.shape, axes), order="C")
             yield FullTensor(place, value, in_digest)
@@ -207,6 +223,17 @@ def _numbers(tensor: Any, lo: int, hi: int) -> np.ndarray:
     return host.astype(types_of(host.dtype).masters, copy=False) if is_float(host.dtype) else host
 
 
+def _state_given(optimizer: Optimizer) -> Iterator[tuple[str, int]]:
+    """Yields a path and the index of a parameter for what this rank gives of the state of an
+    optimizer: all of it as the first replica, and its own residual as any."""
+    r = optimizer.replica_state.replica if optimizer.replica_state else 0
+    for j, p in enumerate(optimizer.parameters):
+        if r == 0:
+            yield p.place.path, j
+        if RESIDUAL in optimizer.sums:
+            yield replica_path(p.place.path, RESIDUAL, r), j
+
+
 def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:
     """The parameters of this rank's model that the optimizer of some rank updates; every rank calls
     it."""
@@ -217,13 +244,17 @@ def trained(model: Module, optimizer: Optimizer, comm: Comm) -> list[Parameter]:
 
 
 def load_state(optimizer: Optimizer, model: Module, state: Mapping[str, Any], comm: Comm) -> None:
-    """Copies this rank's part of a whole optimizer state, after a check that it fits the whole
-    model.
+    """Copies this rank's part of a whole optimizer state, as `FullState.of_optimizer` gathers it,
+    after a check that it fits the whole model.
 
     Every rank calls it, with the whole state. Raises ValueError on all ranks if one finds a misfit.
     """
     places = [p.place for p in trained(model, optimizer, comm)]
-    values = all_or_none(comm, lambda: states.checked(state, places, optimizer.sums))
+    replica = optimizer.replica_state or ReplicaState()
+    values = all_or_none(comm, lambda: states.checked(state, places, of_one(optimizer.sums)))
+    zeros = [DIFFERENCE, *[RESIDUAL] * (replica.replica > 0)]  # the first replica has the sum
+    for place, name in product(places, zeros):
+        values[states.name_of(place, name)] = np.broadcast_to(0.0, place.shape)
     optimizer.take(values, [p.place for p in optimizer.parameters])
 
 

@@ -24,6 +24,7 @@ from nnmpi.nn.place import Part, Place, Range
 from nnmpi.nn.state import assign
 from nnmpi.nn.store import FlatStore
 from nnmpi.optim import Optimizer
+from nnmpi.optim.replica_state import ReplicaState
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.model.moves import VALUES, Arrays, Holder, MovedTensor, MovePlan
 from nnmpi.parallel.model.moving import Write, carry_out
@@ -225,9 +226,9 @@ class Restored:
 
         carry_out(self._values, self._comm, self._read, write)
 
-    def load_optimizer_state(self, optimizer: Optimizer) -> None:
+    def load_optimizer_state(self, optimizer: Optimizer, replicas: int) -> None:
         """Copies the optimizer state and the number of updates of each parameter into the
-        optimizer. Every rank calls it."""
+        optimizer; `replicas` is how many there were along dp. Every rank calls it."""
         index = {id(p): j for j, p in enumerate(optimizer.parameters)}
         local = {k: index[id(t)] for k, (_, t, _) in self._tensors.items() if id(t) in index}
         steps = dict[str, int]()
@@ -251,33 +252,29 @@ class Restored:
             plan = self._plan([arrays] * len(self._tensors), have, need)
             carry_out(plan, self._comm, self._read, write)
         for name in (name for name in optimizer.sums if name not in saved_names):
-            self._load_of_replica(name, optimizer, local, need, write)
+            self._load_of_replica(name, replicas, optimizer, local, need, write)
 
     def _load_of_replica(
         self,
         name: str,
+        replicas: int,
         optimizer: Optimizer,
         local: Mapping[str, int],
         need: Sequence[Range],
         write: Write,
     ) -> None:
-        """Loads a state array that each replica has with other values: from the replica of the same
-        number or, if there were fewer, from another one; nothing if the snapshot has none. If their
-        sum counts, each replica of the snapshot is loaded by one replica. Every rank calls it."""
-        replicas, mine = self._replicas_with(name), optimizer.replica_state
-        of_no_use = mine is not None and name in mine.bound and len(replicas) != mine.replicas
-        if not replicas or of_no_use:
+        """Loads a state array that each replica had with other values, from the replicas that
+        `ReplicaState.sources` says; nothing if the snapshot has none. Every rank calls it."""
+        found, mine = self._replicas_with(name), optimizer.replica_state or ReplicaState()
+        if not found:
             return
-        r, n = (mine.replica, mine.replicas) if mine else (0, 1)
-        numbers: list[int | None] = [replicas[r % len(replicas)]]
-        if mine and name in mine.summed:
-            numbers = [*replicas[r::n]]
-            numbers += [None] * (-(-len(replicas) // n) - len(numbers))
+        sources = mine.sources(name, found, replicas)
+        most = max(gather_objects(self._comm, len(sources)))
         tensors = [
             MovedTensor(
                 replica_path(p.path, name, k), p.shape, memory_axes(t), ((VALUES, self._wide),)
             )
-            for k in replicas
+            for k in found
             for p, t, _ in self._tensors.values()
         ]
         written = set[Range]()
@@ -291,7 +288,7 @@ class Restored:
             written.add(held)
             write(held, name, values)
 
-        for number in numbers:
+        for number in [*sources, *[None] * (most - len(sources))]:
             paths = {replica_path(path, name, number or 0): path for path in self._tensors}
             for (_, held), count, _ in self._have:  # skipped steps differ between replicas
                 if (j := local.get(paths.get(held.tensor, ""))) is not None:
@@ -343,6 +340,11 @@ class Restored:
         """
         by_holder = dict[Held, SavedRange]()
         for have in owned:
+            if ".replica_values@" in have.path:
+                raise ValueError(
+                    f"{have.path} is of an older nnmpi: this one saves by how much the values of "
+                    "replicas differ; go on with the older one, or start a new run"
+                )
             if REPLICA in have.path:
                 by_holder.setdefault((holder_of(have, self._comm.rank), have.range), have)
                 continue

@@ -16,15 +16,15 @@ from nnmpi.arrays.kernels.precision import cast, cast_loop
 from nnmpi.collectives.compressed import Shape
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
-from nnmpi.optim.optimizer import ReplicaState
+from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
 from nnmpi.options import terms
 from nnmpi.parallel.compression.codecs import CODECS, Bucket
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.wire import Transfer, wire_of
 
-RESIDUAL, FACTOR = "compress_residual", "compress_factor"
-"""The names of optimizer state: what was not sent so far, and factors of the last step."""
+FACTOR = "compress_factor"
+"""The name of optimizer state: factors of the last step."""
 
 
 class CompressedStore(LocalStore):
@@ -53,8 +53,7 @@ class CompressedStore(LocalStore):
                 key = keyed.key(FACTOR, p.place.path)
                 index = self.on.xp.ones(p.size, "uint32").cumsum(dtype="uint32")
                 factors[self._places[p.index]] = keyed.normal(key, index, index[:1])
-        state = ReplicaState(self.dp.rank, self.dp.size, (RESIDUAL,), summed=(RESIDUAL,))
-        optimizer.replica_state = state
+        optimizer.replica_state = ReplicaState(self.dp.rank, self.dp.size, (RESIDUAL,))
 
     def start(self, b: int) -> Transfer | None:
         if self.buckets.all[b].comm is not self._wire:

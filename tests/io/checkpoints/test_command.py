@@ -31,6 +31,8 @@ from nnmpi.nn.models import save_gpt2
         (2, {**RING, "zero": 3, "bucket_mb": 0.001}),
         pytest.param(2, {"pp": 2, "cut": "5"}, marks=pytest.mark.long),
         (4, {"dp": 2, "tp": 2, **RING, "dtype": "float16"}),
+        (3, {"sync": "gossip", "every": 2}),
+        (3, {"compress": "topk:0.1"}),
     ],
     ids=str,
 )

@@ -1,0 +1,63 @@
+"""What goes on of the state of replicas after a loss: a column of a table in
+docs/communicating-less.md, of which laws have the others."""
+
+import pytest
+from helpers.training import recovered
+from helpers.training.acts import KillsAt
+from helpers.training.laws_replica_state import COMMON, MODES, Arrays, arrays, check, table
+from helpers.training.pipelined import digits
+
+from nnmpi import Config, Trainer
+from nnmpi.comm import comm_self
+from nnmpi.io.output import Event, NullReport
+from nnmpi.optim import Optimizer
+from nnmpi.parallel.model.snapshot import Restored
+
+
+class Told(KillsAt):
+    """Kills the second of the ranks in step 5, and notes the state of each after step 4."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 4, later=3)
+        self.states = dict[int, Arrays]()
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if event["step"] == 4:
+            self.states[trainer.comm.rank] = arrays(trainer.optimizer)
+        super().on_step(trainer, event)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loss_leaves_what_the_table_says(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told, new = Told(), dict[int, Arrays]()
+    load = Restored.load_optimizer_state
+
+    def loaded(self: Restored, optimizer: Optimizer, replicas: int) -> None:
+        load(self, optimizer, replicas)
+        new[self._comm.rank] = arrays(optimizer)
+
+    monkeypatch.setattr(Restored, "load_optimizer_state", loaded)
+    options = {**COMMON, **MODES[mode], "steps": 8, "callbacks": [told]}
+    left = recovered.run_of(4, options, {})[0]
+    assert left is not None
+    assert left.recovered[0]["step"] == 4
+    old, found = ([states[r] for r in sorted(states)] for states in (told.states, new))
+    assert (len(old), len(found)) == (4, 3)
+    check(mode, "a loss", old, found, left=(0, 2, 3))
+
+
+def test_the_table_has_all_states() -> None:
+    assert len(table()) == 6
+
+
+def test_values_that_an_older_version_has_saved_are_refused() -> None:
+    options = {**COMMON, **MODES["gossip"], "check_copies": 0}
+    with Trainer(Config(**options), data=digits(), comm=comm_self()) as trainer:
+        trainer.fit(NullReport())
+        snapshot = trainer.snapshot()
+        owned = [
+            held._replace(path=held.path.replace("_difference@", "_values@"))
+            for held in snapshot.owned
+        ]
+        with pytest.raises(ValueError, match=r"replica_values@0 is of an older nnmpi: .*; go on"):
+            trainer.restore(snapshot._replace(owned=tuple(owned)))
