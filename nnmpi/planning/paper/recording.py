@@ -214,13 +214,14 @@ def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) ->
     backward pass reads."""
     read, enters = saved_memory(outputs), _memory(given)
     out = {} if is_last else _memory(outputs)
+    through = nbytes(memory for key, memory in out.items() if key in enters)
     out = {key: memory for key, memory in out.items() if key not in enters}
     inside = (memory for key, memory in read.items() if key not in enters and key not in out)
     of_input, of_output = (
         nbytes(memory for key, memory in read.items() if key in of) for of in (enters, out)
     )
     return PassBytes(
-        nbytes(enters.values()), nbytes(inside), nbytes(out.values()), of_input, of_output
+        nbytes(enters.values()), nbytes(inside), nbytes(out.values()), of_input, of_output, through
     )
 
 

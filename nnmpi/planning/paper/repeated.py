@@ -4,7 +4,8 @@
     recorded  [ embedding | block |               | head ]      two of them
 
 Exchanges and the order of events are the same as in a recording of the whole stage, and so are the
-bytes that it keeps: a tensor between two sections is kept if one of them reads it.
+bytes that it keeps: a tensor between two sections is kept if one of them reads it. A stage that
+begins or ends within a block takes or gives several tensors.
 """
 
 from collections import Counter
@@ -101,7 +102,8 @@ def _cached_section(a: Arrangement, number: int) -> Section:
 def _section(a: Arrangement, number: int) -> Section:
     """The section with this number; its signature numbers edges and variables in the order of their
     use."""
-    graph, part = a.graph, a.division.stages[number]
+    graph, part, is_last = a.graph, a.division.stages[number], number == len(a.stages) - 1
+    gives = graph.outputs if is_last else a.division.stages[number + 1].takes
     edges, variables = dict[int, int](), dict[int, int]()
 
     def numbered(leaf: Any) -> Any:
@@ -112,7 +114,7 @@ def _section(a: Arrangement, number: int) -> Section:
         return leaf
 
     mapped(numbered, tuple(map(TensorRef, part.takes)))
-    rows: list[Any] = [number == 0, number == len(a.stages) - 1]
+    rows: list[Any] = [number == 0, is_last]
     for k in part.nodes:
         node, layer = graph.nodes[k], layers(a).get(k)
         mapped(numbered, tuple(map(VariableRef, node.variables)))
@@ -122,6 +124,7 @@ def _section(a: Arrangement, number: int) -> Section:
         rows.append((layer and layer._replace(node=0, path="", why=""), k in a.sharding.terms))
         rows.append((k in a.sharding.sequences.rings, tuple(map(variables.get, node.variables))))
     mapped(numbered, tuple(map(VariableRef, part.variables)))
+    rows.append(mapped(numbered, tuple(map(TensorRef, gives))))
     rows += [_edge(a, e, edges) for e in edges] + [_variable(a, v) for v in variables]
     calls = [call for call in graph.calls if call.nodes.start in part.nodes]
     rows += [(call.layer, call.nodes.start - part.nodes.start, len(call.nodes)) for call in calls]
@@ -193,41 +196,44 @@ def _renumbered(events: Events, variables: Mapping[int, int], place: int) -> Ite
 
 
 def _joined(passes: Iterator[Events]) -> Events:
-    """The events of several passes that follow each other, as one pass."""
+    """The events of several passes that follow each other, as one pass: the gradient of a parameter
+    that several of them use is final after the last."""
     exchanges, calls = Counter[Any](), list[Any]()
     for events in passes:
         exchanges.update(events.exchanges)
         calls += events.calls
-    return Events(exchanges, calls)
+    final = {call: i for i, call in enumerate(calls) if call[0] is PaperStage.ready}
+    return Events(exchanges, [call for i, call in enumerate(calls) if final.get(call, i) == i])
 
 
 def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
     """Joins the PassBytes of the consecutive sections of a stage into that of the whole stage.
 
     held[i]   what the sections before i keep when i begins, without the input of i
+    outs[i]   what is kept of the output of section i
     """
-    held, within = [0], [0]
-    border, is_read = 0, False  # the input of the first section is counted apart
-    for i, part in enumerate(parts):
-        is_read |= part.read > 0
-        inside = part.inside + border * is_read
-        within.append(inside)
-        held.append(held[-1] + inside + (part.enters if not i else 0))
-        if part.out:  # 0: its output is a view of its input, so the tensor is the same
-            border, is_read = part.out, part.out_read > 0
-    inside = sum(within)
-    total = PassBytes(parts[0].enters, inside, parts[-1].out, parts[0].read, parts[-1].out_read)
+    held, outs, enters = [0], list[int](), parts[0].enters
+    out = out_read = 0  # of the section before; the input of the first one is counted apart
+    for part in parts:
+        passed = out if part.through else 0  # counted with the output that it is part of
+        is_read = out_read > 0 or part.read > 0
+        held.append(held[-1] + part.inside + (out - passed) * is_read)
+        out, out_read = part.out + passed, part.out_read + passed * is_read
+        outs.append(out * (out_read > 0))
+    inside, outs[-1] = held[-1], out
+    held[1:] = [enters + kept for kept in held[1:]]
+    total = PassBytes(enters, inside, out, parts[0].read, out_read)
     more = {Kind.F: 0, Kind.B: 0, Kind.I: 0, Kind.W: 0}
     left = sum(part.left - part.kept for part in parts)
     after = total.kept + left
     behind = 0  # bytes that later sections add to what they keep, between the halves
     for i in reversed(range(len(parts))):
         part = parts[i]
-        out = part.out if part.out_read or i == len(parts) - 1 else 0
-        at = held[i + 1] + out
+        seed = out * (i + 1 < len(parts))  # held until the pass ends, as is the output
+        at = held[i + 1] + outs[i] + seed
         more[Kind.F] = max(more[Kind.F], held[i] + part.more.get(Kind.F, 0))
-        more[Kind.B] = max(more[Kind.B], at - total.kept + part.more.get(Kind.B, 0))
-        more[Kind.I] = max(more[Kind.I], behind + part.more.get(Kind.I, 0))
+        more[Kind.B] = max(more[Kind.B], at + seed - total.kept + part.more.get(Kind.B, 0))
+        more[Kind.I] = max(more[Kind.I], behind + seed + part.more.get(Kind.I, 0))
         behind += part.left - part.kept
         more[Kind.W] = max(more[Kind.W], at + left - behind - after + part.more.get(Kind.W, 0))
     if not has_gradient:

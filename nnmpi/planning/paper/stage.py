@@ -59,6 +59,7 @@ class PassBytes(NamedTuple):
     inside   kept for the backward pass besides input and output
     out      of its output, unless that is a loss
     read, out_read   the parts of input and output that the backward pass of this stage reads
+    through  the part of its input that is also output
     left     kept between the two halves of the backward pass
     more     by pass, how far its peak is above the bytes that are kept when it begins
     """
@@ -68,6 +69,7 @@ class PassBytes(NamedTuple):
     out: int
     read: int
     out_read: int
+    through: int = 0
     left: int = 0
     more: Mapping[Kind, int] = {}
 
