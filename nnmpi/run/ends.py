@@ -68,7 +68,9 @@ def open_reports(
     if lost and not is_reported and config.log and len(runs_in(config.log)) > run.reported.runs:
         is_reported = run.reported.once(run.first, "start")  # by the former rank 0, now lost
     mark = resumed.mark if resumed and not is_reported else None
-    opened = open_report(config, comm, report or run.opened, run.runs > 1 or is_reported, mark)
+    starts_again = config.elastic and not run.resumed  # after one that left no checkpoint
+    appends = starts_again or run.runs > 1 or is_reported
+    opened = open_report(config, comm, report or run.opened, appends, mark)
     # after open_report, which cuts the log of a resumed run at its mark
     if comm.fault_tolerant and not lost and not is_reported:
         run.reported.runs = len(runs_in(config.log))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 from helpers.commands import IRIS
 from helpers.mpijob import descendants, environment, kill, launcher
+
+from nnmpi.io.output.log_file import events_of, runs_of
 
 TRAIN = (
     *(sys.executable, "-m", "nnmpi.train", "--json", *IRIS, "--batch-size", "4"),
@@ -65,6 +68,37 @@ def test_a_signal_suspends_a_run(tmp_path: Path, number: signal.Signals, status:
     ran = run(tmp_path, 0, act=sends(number))
     assert (ran.status, ran.events[-1]["event"]) == (status, "suspended"), ran.err
     assert (tmp_path / ran.events[-1]["checkpoint"]).is_dir()
+
+
+def test_a_run_that_is_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    """Its log stays, and the next run follows it there; when that one is killed after a checkpoint,
+    it goes on from there."""
+    more, log = ("--elastic", "--log", "log", "--save-every", "20 epochs"), tmp_path / "log"
+    ran = run(tmp_path, 0, *more, act=sends(signal.SIGKILL))
+    assert ran.status == -signal.SIGKILL
+    killed, _, _ = log.read_bytes().rpartition(b"\n")
+    assert b'"epoch"' in killed
+
+    def kills_after_a_checkpoint(job: Any) -> None:
+        while not [*(tmp_path / "c").glob("step-*")]:
+            assert job.poll() is None
+            time.sleep(0.001)
+        job.kill()
+
+    ran = run(tmp_path, 0, *more, "--epochs", "5000", act=kills_after_a_checkpoint)
+    assert ran.events[0]["event"] == "start"
+    assert "no checkpoint of the run in log: another run follows it there" in ran.err
+    written = max(int(path.name.removeprefix("step-")) for path in (tmp_path / "c").glob("step-*"))
+    last = written // 30 + 2
+    ran = run(tmp_path, 0, *more, "--epochs", str(last))
+    assert (ran.status, ran.events[0]["event"], ran.err) == (0, "resumed", "")
+    text = log.read_bytes()
+    assert text.startswith(killed + b"\n")
+    first, second = runs_of(events_of(log))
+    assert second[0]["options"]["epochs"] == 5000
+    epochs = [event["epoch"] for event in second if event["event"] == "epoch"]
+    assert epochs == [*range(1, last + 1)]
+    assert [event["event"] for event in first] == ["start", *["epoch"] * (len(first) - 1)]
 
 
 @pytest.mark.long
