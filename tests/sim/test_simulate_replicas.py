@@ -174,6 +174,10 @@ def test_pictures_of_timelines_and_of_neighbours(simulator: Any, tmp_path: Path)
         ("--workers 4 --every 3", "--every says nothing about --workers: leave it out"),
         ("--workers 4 --sync local", "--sync local with --workers: take bsp or ssp or asp"),
         ("--parameters 0", "parameters 0.0 must be a number from 1"),
+        (
+            "--parameters 1 --compress topk:0.1",
+            "1 in 24 layers: a layer has at least one; give few",
+        ),
         ("--parameters 1e9 --fragments 25", "--fragments 25 must be from 1 to 24, the layers"),
         ("--parameters 1e9 --every 3 --apply-after 4", "--apply-after 4 must be from 0 to --every"),
         ("--parameters 1e9 --replicas 33 --sync gossip --svg x.svg", "room for 32 replicas, got"),

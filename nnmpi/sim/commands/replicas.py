@@ -71,7 +71,8 @@ def run(options: argparse.Namespace) -> Any:
     model = Model(options.layers, options.step_seconds)
     rows = [row for sync, row in _rows(options) if not sync or options.sync in (None, sync)]
     heading = (
-        f"{plural(options.replicas, 'replica')} of {options.parameters:,.0f} parameters in "
+        f"{plural(options.replicas, 'replica')} of "
+        f"{plural(round(options.parameters), 'parameter')} in "
         f"{plural(options.layers, 'layer')}; a step computes for {duration(model.seconds)}"
     )
     if options.svg:
@@ -87,6 +88,9 @@ def _check(options: argparse.Namespace) -> None:
     check_number("alpha", options.alpha)
     for name in ("layers", "every"):
         check_count(name, getattr(options, name), MOST_STEPS)
+    if options.parameters < options.layers:
+        given = f"parameters {options.parameters:g} in {plural(options.layers, 'layer')}"
+        raise ValueError(f"{given}: a layer has at least one; give fewer --layers")
     check_count("replicas", options.replicas, MOST_REPLICAS)
     LocalSteps(options.every, options.fragments, options.apply_after).check(options.layers)
 
