@@ -155,28 +155,30 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     links = defaultdict[tuple[Kind, int], float](float)
     for item in chain.from_iterable(rank.exchanges["messages"] for rank in ranks):
         links[item.during, item.stage] += times.seconds(item) / len(micro)
-    ends, all_busy = [0.0] * len(ranks), [0.0] * len(ranks)
+    computed = [[op for op in item.program if op.micro >= 0] for item in ranks]
+    all_busy = [sum(passes[op.stage].get(op.kind, 0.0) for op in of_rank) for of_rank in computed]
+    ends, idle = [0.0] * len(ranks), [0.0] * len(ranks)
     for span in run([item.program for item in ranks], Costs(passes, links=links)):
-        all_busy[span.rank] += span.end - span.start
-        ends[span.rank] = max(ends[span.rank], span.end)
+        idle[span.rank] += span.start - ends[span.rank]
+        ends[span.rank] = span.end
     hides = costs.machine.sheet is not None and "dp" in costs.machine.sheet.hides
     sums = [_exposed(*each, times, hides) for each in zip(ranks, within, all_busy, strict=True)]
     done = [end + after for end, after in zip(ends, sums, strict=True)]
     last, busiest = (max(range(len(ranks)), key=of.__getitem__) for of in (done, all_busy))
-    busy = all_busy[busiest]
-    computed = (op for op in ranks[busiest].program if op.micro >= 0)
-    compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed)
-    # the terms have to add up, so the bubble is what the last rank takes longer than the busiest
-    passed = max(ends[last], busy)
+    compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed[busiest])
+    exposed = sum(tensor.get((op.stage, op.kind), 0.0) for op in computed[busiest])
+    # the terms have to add up, so the bubble is what the last rank takes longer than the busiest;
+    # no term is a difference of equal sums, which would leave their rounding
+    bubble = idle[last] + (all_busy[last] - all_busy[busiest])
     all_units = len(micro) * sum(t[Kind.F] + t[Kind.B] for t in stages.values())
     share = compute / all_units if len(ranks) > 1 and all_units else 1.0
     updated = max(ranks, key=lambda item: item.update(a, costs))
     averaged = max(ranks, key=lambda item: times.total(item.exchanges["averages"]))
     time = StepTime(
         compute=compute,
-        tensor=busy - compute if tensor else 0.0,
-        bubble=passed - busy,
-        sums=done[last] - passed,
+        tensor=exposed,
+        bubble=max(bubble, 0.0),
+        sums=max(sums[last] + min(bubble, 0.0), 0.0),
         packing=max(item.packing(a, costs) for item in ranks),
         update=updated.update(a, costs),
         other=costs.machine.step + share * len(micro) * costs.machine.micro_batch,
@@ -302,8 +304,10 @@ def _exposed_averages(
 
     Between nodes, a fragment travels during the steps until it is applied, before another is sent.
     """
-    logged, hidden = rank.exchanges["averages"], 0.0
-    for e in logged:
+    exposed = 0.0
+    for e in rank.exchanges["averages"]:
+        seconds, hidden = times.seconds(e), 0.0
         if e.what == "parameters" and (hides or times.is_between_nodes(e)):
-            hidden += min(times.seconds(e), e.times * config.apply_after * alone / e.every)
-    return times.total(logged) - hidden
+            hidden = e.times * config.apply_after * alone / e.every
+        exposed += seconds - min(seconds, hidden)
+    return exposed

@@ -157,9 +157,8 @@ def _exchange_parts(
 
 def _update_parts(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[StepPart]:
     around = rank.exchanges["update"]
-    seconds = rank.update(a, costs) - costs.exchanges.total(around)
     text = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
-    yield StepPart("update", text, 1, seconds)
+    yield StepPart("update", text, 1, rank.optimizer(a, costs))
     yield from _exchange_parts("update", around, costs.exchanges)
 
 
@@ -196,19 +195,20 @@ def _span(kind: str, seconds: float, stage: int = -1, micro: int = -1) -> Span:
     return Span(0, kind, micro, stage, 0.0, seconds)
 
 
-def by_part(spans: Iterable[Span], total: float) -> dict[str, float]:
-    """The time of each part of a step, predicted or measured; `other` is the rest of `total`."""
+def by_part(spans: Iterable[Span]) -> dict[str, float]:
+    """The time of each part of a step that has spans, predicted or measured."""
     parts = defaultdict[str, float](float)
     for span in spans:
         if span.kind in LABELS:
             parts[LABELS[span.kind].format(span.stage)] += span.end - span.start
-    return {**parts, "other": total - sum(parts.values())}
+    return parts
 
 
 def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
     """The parts of a step, predicted and measured, with the largest difference first."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.ranks.index(step.busiest)]
-    predicted = by_part(spans_of_step(costs, step), step.time.seconds)
+    predicted = by_part(spans_of_step(costs, step))
+    predicted["other"] = step.time.packing + step.time.other
     traced = measured(trace, rank, a.ranks)
     rows = [
         {"what": part, "predicted": predicted.get(part, 0.0), "measured": traced.get(part, 0.0)}
@@ -226,7 +226,8 @@ def measured(path: Path, rank: int, ranks: int) -> Mapping[str, float]:
             f"{trace.ranks}, or the trace of a run of this layout"
         )
     timeline = trace.timeline(trace.median_step())
-    parts = by_part((span for span in timeline.spans if span.rank == rank), timeline.end)
+    parts = by_part(span for span in timeline.spans if span.rank == rank)
+    parts["other"] = timeline.end - sum(parts.values())
     return {part: milliseconds / 1e3 for part, milliseconds in parts.items()}
 
 
