@@ -185,12 +185,13 @@ def rescue(session: Session, error: Exception) -> None:
 
 
 def fail(trainer: Training, error: BaseException, is_running: bool) -> None:
-    """Reports that the run has failed. An error that all ranks have found before the last step also
-    closes the session."""
-    if isinstance(error, AgreedError) and is_running and not trainer.run.is_evaluated:
-        with suppress(RankLost):
+    """Reports that the run has failed. After an error that all ranks have found, the checkpoint
+    that is being written is finished; before the last step, the session is closed too."""
+    if isinstance(error, AgreedError) and is_running:
+        with suppress(RankLost, LostOutputError):
             trainer.checkpoints.close()
-            trainer.session.close()
+            if not trainer.run.is_evaluated:
+                trainer.session.close()
     trainer.checkpoints.abandon()
     if trainer.run.opened is not None:
         reason = str(error) or type(error).__name__

@@ -1,7 +1,11 @@
 """The end of a run: after its steps, by a stop, by an error; and what is saved."""
 
+import errno
 import io
+import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +13,14 @@ from helpers.runs import fit, rows, small
 
 import nnmpi
 from nnmpi import Config, Trainer
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.checkpoints import rank_file
+from nnmpi.io.files import atomic
 from nnmpi.io.output import Report
+from nnmpi.parallel.strategy import AgreedError
+
+FULL = "No space left on device"
 
 
 @pytest.mark.parametrize("steps", [1, 3, 4, 5, 99])
@@ -37,3 +48,35 @@ def test_stop_ends_the_run_after_the_current_step(after: int, tmp_path: Path) ->
     saved = nnmpi.load(path)
     for name, array in trainer.model.state_dict().items():
         np.testing.assert_array_equal(saved[name], array, err_msg=name)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_full_disk_at_the_end_leaves_whole_checkpoints_only(
+    ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last one is being written while the model cannot be saved."""
+    path, begun, replaces = str(tmp_path / "m"), threading.Event(), os.replace
+    writes = rank_file.write_file
+
+    def full(part: Any, target: Any) -> None:
+        if str(target) == path:
+            begun.set()
+            raise OSError(errno.ENOSPC, FULL)
+        replaces(part, target)
+
+    def waits(file: Path, *rest: Any) -> Any:
+        if file.parent.name == ".step-00000004.part":
+            begun.wait(30)
+        return writes(file, *rest)
+
+    monkeypatch.setattr(atomic.os, "replace", full)
+    monkeypatch.setattr(rank_file, "write_file", waits)
+
+    def rank(comm: Comm) -> None:
+        options = {"save": path, "checkpoint_dir": f"{tmp_path}/c", "save_every": "1"}
+        about = Config(batch_size=14, epochs=1, quiet=True, **options)
+        with Trainer(about, small, rows(), comm) as trainer, pytest.raises(AgreedError, match=FULL):
+            trainer.fit()
+
+    threads.run(ranks, rank)
+    assert sorted(os.listdir(tmp_path / "c")) == ["step-00000003", "step-00000004"]

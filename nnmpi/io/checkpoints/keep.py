@@ -126,8 +126,10 @@ def replace(part: Path, folder: Path) -> None:
         with suppress(FileNotFoundError):
             os.rename(old, folder)
         raise
-    sync(folder.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    try:
+        sync(folder.parent)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def make_part(directory: Path, step: int) -> None:

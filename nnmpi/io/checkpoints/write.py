@@ -170,19 +170,25 @@ class Writer:
     def close(self) -> WriteResult | None:
         """Finishes the checkpoint that is under way, and unlocks the directory."""
         result = self.finish()
-        if self._lock is not None:
-            self._lock.release()
+        self._unlock()
         self._comm.free()
         return result
 
     def abandon(self) -> None:
-        """Gives up the checkpoint that is under way, after a rank was lost, without waiting for
-        other ranks. The next Writer of the directory removes its files."""
+        """Gives up the checkpoint that is under way, after a rank was lost or has failed, without
+        waiting for other ranks, and removes its files."""
         with self._naming:
             self._stop.set()
         self._writing = None
         if self._lock is not None:
+            with suppress(OSError):  # else the next Writer removes them
+                clean(self._directory)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
             self._lock.release()
+            self._lock = None
 
     # ---- how it is written
 

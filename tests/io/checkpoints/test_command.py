@@ -1,5 +1,6 @@
 """python -m nnmpi.checkpoint: list, verify, export."""
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.datafiles import refused
 from helpers.training import laws_gpt2
 from helpers.training.laws_language import tokens
 from helpers.training.laws_resume import OPTIMIZERS
@@ -65,7 +67,9 @@ def test_what_is_exported_is_what_would_be_saved(
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_a_gpt_is_exported_as_a_folder(tmp_path: Path) -> None:
+def test_a_gpt_is_exported_as_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_gpt2(laws_gpt2.model(), tmp_path / "start")
     config = Config(load=str(tmp_path / "start"), steps=1, batch_size=9)
     trainer = Trainer(config, data=tokens(), comm=comm_self())
@@ -76,6 +80,19 @@ def test_a_gpt_is_exported_as_a_folder(tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "saved" / name).read_bytes()
     assert "lm_head.weight" not in load_file(tmp_path / "out/model.safetensors")
+    before = sorted(tmp_path.rglob("*"))
+    with monkeypatch.context() as patch:  # a full disk leaves nothing of a new folder or file
+        patch.setattr(os, "fsync", full)
+        for out in (f"{tmp_path}/other/", f"{tmp_path}/other.safetensors"):
+            assert checkpoint.main(["export", f"{tmp_path}/checkpoints", out, "--optimizer"]) == 2
+            assert "No space left on device" in capsys.readouterr().err
+        with refused("No space left on device"):
+            trainer.save(f"{tmp_path}/other/")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def full(file: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_list_of_checkpoints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,9 @@ import hashlib
 import os
 import shutil
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -152,7 +154,7 @@ def test_what_killed_writers_have_left_is_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".mine.part", "step-00000001", "step-00000003"]
 
 
-@pytest.mark.parametrize("failing", ["fsync", "rename", "mkdir"])
+@pytest.mark.parametrize("failing", ["pwrite", "fsync", "rename", "mkdir"])
 def test_what_cannot_be_written_is_told_on_all_ranks(
     failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,10 +162,10 @@ def test_what_cannot_be_written_is_told_on_all_ranks(
 
     works, fails = getattr(os, failing), threading.Event()
 
-    def full(*arguments: object, **options: object) -> None:
+    def full(*arguments: object, **options: object) -> Any:
         if fails.is_set():
             raise OSError(28, "No space left on device")
-        works(*arguments, **options)
+        return works(*arguments, **options)
 
     monkeypatch.setattr(os, failing, full)
 
@@ -184,6 +186,16 @@ def test_what_cannot_be_written_is_told_on_all_ranks(
         assert first.endswith("No space left on device")
         assert not second
     assert os.listdir(tmp_path) == ["step-00000002"]
+
+
+def test_an_abandoned_one_leaves_nothing(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, comm_self())
+    writer.start(made(comm_self(), 1), about_run())
+    file = part_of(tmp_path, 1) / "rank-00000.safetensors"
+    while not file.exists():  # a thread writes it
+        time.sleep(1e-4)
+    writer.abandon()
+    assert os.listdir(tmp_path) == []
 
 
 def test_what_a_checkpoint_cannot_hold(tmp_path: Path) -> None:
