@@ -15,6 +15,16 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.sequential import Sequential
 
+MOST = 2**31 - 1
+"""The most rows or columns of a tensor."""
+
+RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(("heads", "positions", "kv_heads", "intermediate"), (1, MOST)),
+    "rope_theta": (1.0, 1e12),
+    "norm_eps": (1e-20, 1.0),
+}
+"""The least and the most of sizes and settings; the weights and other checks limit the others."""
+
 
 class LlamaSizes(NamedTuple):
     """The sizes and settings of a Llama; numbers that are 0 are chosen by `checked`.
@@ -60,7 +70,11 @@ class LlamaSizes(NamedTuple):
             )
         unit = 256 if self.width >= 1024 else 32
         intermediate = self.intermediate or -(-(8 * self.width // 3) // unit) * unit
-        return self._replace(kv_heads=kv_heads, intermediate=intermediate)
+        sizes = self._replace(kv_heads=kv_heads, intermediate=intermediate)
+        for name, (least, most) in RANGES.items():
+            if not least <= (value := getattr(sizes, name)) <= most:
+                raise ValueError(f"{self.model}: {name} {value} must be from {least:g} to {most:g}")
+        return sizes
 
 
 class Llama(Module):

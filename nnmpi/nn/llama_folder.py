@@ -17,16 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from nnmpi.nn import gpt2
-from nnmpi.nn.llama import Llama, LlamaSizes
+from nnmpi.nn.llama import RANGES, Llama, LlamaSizes
 from nnmpi.nn.state import AS_IS, StorageOrder
 from nnmpi.options.quoting import shown
 
 PARTIAL = "partial_rotary_factor"
-POSITIVE = (
-    *("num_attention_heads", "num_key_value_heads", "intermediate_size"),
-    *("max_position_embeddings", "rope_theta", "rms_norm_eps"),
-)
-"""Keys of config.json for numbers above 0; the model itself checks the others."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +91,13 @@ class LlamaFormat(gpt2.FolderFormat):
 def check_ranges(given: Mapping[str, Any], path: Path) -> None:
     """Raises ValueError, with the name of the setting, for numbers in config.json that no Llama
     has."""
-    for key in POSITIVE:
-        if not 0 < given[key] < math.inf:
-            raise ValueError(f"{shown(path)} has {key} {shown(given[key], 60)}: it must be above 0")
+    for key, name in zip(LlamaFormat.keys, LlamaSizes._fields, strict=True):
+        least, most = RANGES.get(name, (-math.inf, math.inf))
+        if not least <= given[key] <= most:
+            value = shown(given[key], 60)
+            raise ValueError(
+                f"{shown(path)} has {key} {value}: it must be from {least:g} to {most:g}"
+            )
     heads, kv_heads = given["num_attention_heads"], given["num_key_value_heads"]
     if heads % kv_heads:
         raise ValueError(

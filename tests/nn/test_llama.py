@@ -114,6 +114,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             *(("num_key_value_heads", 0), ("num_key_value_heads", -2), ("num_attention_heads", 0)),
             *(("rms_norm_eps", 0.0), ("rms_norm_eps", float("nan")), ("intermediate_size", 0)),
             *(("max_position_embeddings", 0), ("rope_theta", 0), ("rope_theta", -1.0)),
+            *(("rms_norm_eps", 1e308), ("rms_norm_eps", 1e-320), ("rms_norm_eps", 1.5)),
+            *(("rope_theta", 1e308), ("rope_theta", 0.5), ("rope_theta", float("inf"))),
+            *(("max_position_embeddings", 2**31), ("intermediate_size", 10**30)),
         )
     },
     "quantised": ({"quantization_config": {"bits": 4}}, "has quantization_config {'bits': 4},"),
