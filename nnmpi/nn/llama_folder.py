@@ -94,9 +94,9 @@ def check_ranges(given: Mapping[str, Any], path: Path) -> None:
     for key, name in zip(LlamaFormat.keys, LlamaSizes._fields, strict=True):
         least, most = RANGES.get(name, (-math.inf, math.inf))
         if not least <= given[key] <= most:
-            value = shown(given[key], 60)
+            wrong = shown(given[key], 60)
             raise ValueError(
-                f"{shown(path)} has {key} {value}: it must be from {least:g} to {most:g}"
+                f"{shown(path)} has {key} {wrong}: it must be from {least:g} to {most:g}"
             )
     heads, kv_heads = given["num_attention_heads"], given["num_key_value_heads"]
     if heads % kv_heads:

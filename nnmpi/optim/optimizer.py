@@ -12,7 +12,7 @@ Rules:
 """
 
 import math
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
-from nnmpi.autograd.recording import tick
+from nnmpi.autograd.recording import recording, tick
 from nnmpi.nn.parameter import Parameter, clear_gradients, in_shape, memory_order
 from nnmpi.nn.place import Place, Range
 from nnmpi.nn.store import FlatStore, Operands, flatten
@@ -137,9 +137,11 @@ class Optimizer:
         """
         clear_gradients(self.parameters, set_to_none)
 
-    def step(self, lr_factor: float = 1.0) -> None:
+    def step(self, closure: Callable[[], Any] | None = None, *, lr_factor: float = 1.0) -> Any:
         """Updates all parameters that have a gradient; `lr_factor` multiplies the rates of all
-        groups."""
+        groups. A `closure`, which computes the gradients, is called first, and its loss returned.
+        """
+        loss = None if closure is None else _called(closure)
         if self._ranges_of != self._dependencies():
             flatten(self.parameters)  # a copied model has parameters of their own
             self._check_slices()
@@ -159,6 +161,7 @@ class Optimizer:
             self.steps[i:j] = [t] * (j - i)
             for p in self.parameters[i:j]:
                 p.storage.written = written
+        return loss
 
     def add_state(self, name: str) -> Array:
         """Adds a state array of zeros, which is saved and loaded with the others; returns it."""
@@ -299,6 +302,20 @@ class Optimizer:
             else:
                 ranges.append(new)
         return ranges
+
+
+def _called(closure: Callable[[], Any]) -> Any:
+    """Returns the loss of a closure, which is called with recording on."""
+    if not callable(closure):
+        raise ValueError(
+            f"step: the closure {closure!r} is no function; a factor of the learning rates is "
+            "given as step(lr_factor=0.5)"
+        )
+    token = recording.set(recording.get() or True)
+    try:
+        return closure()
+    finally:
+        recording.reset(token)
 
 
 def non_negative(name: str, value: float) -> float:

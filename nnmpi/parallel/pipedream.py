@@ -297,7 +297,7 @@ class OverlappingSteps:
         squares = to_float(store.squares(store.shards, [(0, len(store.flat_grad))]))
         self._check_finite("squared norm of the gradient", squares, step)
         with store.next_version():
-            self._optimizer.step(self._control.lr_factor(step))
+            self._optimizer.step(lr_factor=self._control.lr_factor(step))
         following = micro + self._count  # the batch that the first stage begins after this update
         if self._vertical and following <= self._last:
             store.retain(following, store.newest)

@@ -288,7 +288,7 @@ def _update(comm: Comm, session: Session, quantile: float) -> float:
     for p in optimizer.parameters:
         p.has_grad = True
     numbers: int = sum(p.size for p in optimizer.parameters)
-    return _cold_seconds(comm, partial(optimizer.step, 0.0), quantile) / numbers
+    return _cold_seconds(comm, partial(optimizer.step, lr_factor=0.0), quantile) / numbers
 
 
 def _moving(comm: Comm, numbers: int, quantile: float) -> float:

@@ -94,7 +94,7 @@ class ReferenceUpdate:
         for copied, p in zip(self._own, self.layout, strict=True):
             copied.grad = summed_gradient(p) if p.has_grad else None
         if updated:
-            self.optimizer.step(self._lr_factor(step))
+            self.optimizer.step(lr_factor=self._lr_factor(step))
         for copied, p in zip(self._own, self.layout, strict=True):
             values, expected = to_host(values_of(p)), to_host(copied.data)
             if types_of(values.dtype).is_mixed:

@@ -200,7 +200,7 @@ class ParameterServer(ServerStrategy):
         for p, times in zip(self._store.parameters, used.tolist(), strict=True):
             p.has_grad = times > 0
         self._store.gradient = gradient
-        self.optimizer.step(self._control.lr_factor(self._table.step))
+        self.optimizer.step(lr_factor=self._control.lr_factor(self._table.step))
         return True
 
     def evaluate(self, loader: Loader, step: int, outputs: Outputs) -> None:

@@ -108,7 +108,7 @@ class DeferredSteps:
         squares = store.squares(store.shards, [(store.spans[0][0], store.spans[-1][1])])
         decide_loop(self._summed_loss(), squares, store.factor, self._most, by, shown)
         store.factor, self._counts = by, [*self._optimizer.steps]
-        self._optimizer.step(self._control.lr_factor(step))
+        self._optimizer.step(lr_factor=self._control.lr_factor(step))
         self._unread = HostCopy(self._copies, shown)
 
     def _behind_reading(self, do: Do, op: Op) -> None:

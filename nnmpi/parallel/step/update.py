@@ -107,7 +107,7 @@ class Update:
             if self._clip_norm is not None:  # like `optim.clip_grad_norm`, over all ranks
                 self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
             self._store.commit()
-            self._optimizer.step(self._lr_factor(self.summed - 1))
+            self._optimizer.step(lr_factor=self._lr_factor(self.summed - 1))
         if (scaler := self._store.scaler) is not None:
             scaler.current = scaler.current.after(outcome.updated)
         self.version = self.summed

@@ -82,7 +82,7 @@ def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]
                     run.optimizer.zero_grad()
                     share = n * len(batch.y) / len(rows)  # parts of a batch may be unequal
                     (loss(run.model(batch.x), batch.y) * share).backward()
-                    run.optimizer.step(run.lr_factor(step))
+                    run.optimizer.step(lr_factor=run.lr_factor(step))
                 step += 1
                 if config.sync == "gossip":
                     mixed(runs, config.graph)

@@ -206,7 +206,7 @@ def simulated(n: int, options: Options, micro: int = 1) -> dict[str, np.ndarray]
             totals, kept = sums(terms)
             for (_, p), total in zip(named, totals, strict=True):
                 p.grad_memory[...] = total
-            run.optimizer.step(run.lr_factor(step))
+            run.optimizer.step(lr_factor=run.lr_factor(step))
         return contents(run)
 
 

@@ -185,9 +185,9 @@ def test_what_is_loaded_after_a_trainer_is_made_is_verified_too() -> None:
 def test_a_wrong_update_is_found(options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Adam.step
 
-    def wrong(adam: Adam, lr_factor: float = 1.0) -> None:
+    def wrong(adam: Adam, *, lr_factor: float = 1.0) -> None:
         is_of_layout = isinstance(adam.parameters[0].store, LocalStore)
-        step(adam, lr_factor * (1.001 if is_of_layout else 1))
+        step(adam, lr_factor=lr_factor * (1.001 if is_of_layout else 1))
 
     monkeypatch.setattr(Adam, "step", wrong)
 
@@ -207,10 +207,10 @@ def test_an_update_of_a_rank_that_is_wrong_by_less_than_the_rounding_is_found(
 ) -> None:
     step = Adam.step
 
-    def spoilt(adam: Adam, lr_factor: float = 1.0) -> None:
+    def spoilt(adam: Adam, *, lr_factor: float = 1.0) -> None:
         store = adam.parameters[0].store
         is_wrong = isinstance(store, LocalStore) and (store.dp.size, store.dp.rank) == (2, 1)
-        step(adam, lr_factor * (1 + wrong * is_wrong))
+        step(adam, lr_factor=lr_factor * (1 + wrong * is_wrong))
 
     monkeypatch.setattr(Adam, "step", spoilt)
     config = Config(verify=True, batch_size=14, epochs=2, dtype=dtype, **LAYOUTS[layout])
