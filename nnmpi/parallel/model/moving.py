@@ -106,7 +106,7 @@ class _Exchange:
         others."""
         streams = [self._receives(*peer) for peer in self._received.items()]
         streams += [self._sends(*peer) for peer in self._sent.items()]
-        under_way = [(next(stream), stream) for stream in streams]
+        under_way = [(work, stream) for stream in streams for work in islice(stream, 1)]
         while under_way:
             under_way[0][0].poll()  # one poll lets MPI move all messages
             ended = [stream for work, stream in under_way if work.done]

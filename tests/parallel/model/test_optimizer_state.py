@@ -83,6 +83,22 @@ def test_steps_are_counted_for_each_parameter(options: dict[str, Any]) -> None:
         assert set(counts.values()) == {6}
 
 
+@pytest.mark.parametrize(
+    "layout", [{"dp": 2}, {"dp": 2, "zero": 3}, {"pp": 2, "cut": "2"}], ids=str
+)
+def test_an_optimizer_without_arrays_has_counts_of_steps(layout: dict[str, Any]) -> None:
+    case = {"model": plain, "optimizer": "sgd", "momentum": 0.0}
+    middle, wanted = one_rank(3, case), one_rank(6, case)
+
+    def rank(comm: Comm) -> None:
+        saved = start(comm, 3, **layout, **case)
+        near(saved, middle)
+        near(go_on(comm, saved, 3, **layout, **case), wanted)
+
+    threads.run(2, rank)
+    assert {name.rpartition(".")[2]: int(n) for name, n in middle.optimizer.items()} == {"step": 3}
+
+
 # ---- other strategies
 
 
