@@ -129,7 +129,7 @@ class KLDivLoss(ElementLoss):
     """The Kullback-Leibler divergence y (log(y) - x) of log-probabilities x and targets y.
 
     Targets are probabilities, or their logs if `log_target`. The reduction "batchmean" divides the
-    sum by the number of samples.
+    sum by the number of samples; without axes there is one.
     """
 
     reductions = (*ElementLoss.reductions, "batchmean")
@@ -141,7 +141,7 @@ class KLDivLoss(ElementLoss):
     def divisor(self, target: Any) -> float:
         """Returns the number of samples for "batchmean", otherwise the number of elements of the
         target."""
-        return float(len(target)) if self.is_by_sample else super().divisor(target)
+        return float(_samples(target)) if self.is_by_sample else super().divisor(target)
 
     def losses(self, prediction: Tensor, target: Tensor) -> Tensor:
         y = target.exp() if self.log_target else target
@@ -151,7 +151,12 @@ class KLDivLoss(ElementLoss):
 
     def reduced(self, losses: Tensor) -> Tensor:
         total = super().reduced(losses)
-        return total / max(len(losses), 1) if self.reduction == "batchmean" else total
+        return total / max(_samples(losses), 1) if self.is_by_sample else total
+
+
+def _samples(x: Any) -> int:
+    """Returns the length of the first axis; 1 without axes."""
+    return len(x) if np.ndim(x) else 1
 
 
 def _broadcast(weight: np.ndarray, like: Tensor) -> Array:

@@ -1,6 +1,7 @@
 """Losses as modules: on devices, in parts, and what is refused; tests/outside has their values."""
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,28 @@ def test_a_divergence_is_divided_by_the_samples() -> None:
     assert loss.divisor(PARTS) == 6
     assert loss(SCORES, PARTS).item() == pytest.approx(total(SCORES, PARTS).item() / 6)
     assert described(criterion(loss)) != described(criterion(nn.KLDivLoss()))
+
+
+@pytest.mark.parametrize("log_target", [False, True])
+@pytest.mark.parametrize("reduction", [*REDUCTIONS, "batchmean"])
+def test_a_divergence_without_axes_is_that_of_one_sample(reduction: str, log_target: bool) -> None:
+    torch = pytest.importorskip(
+        "torch", reason="PyTorch is not installed: NNMPI_WITH_TORCH=1 scripts/test installs it"
+    )
+    options, x, y = (
+        {"reduction": reduction, "log_target": log_target},
+        np.array(-0.5),
+        np.array(0.3),
+    )
+    theirs = torch.tensor(x, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the reduction "mean"
+        wanted = torch.nn.KLDivLoss(**options)(theirs, torch.tensor(y))
+    wanted.backward()
+    value, gradient = result(loss := nn.KLDivLoss(**options), x, y)
+    np.testing.assert_allclose(value, wanted.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(gradient, theirs.grad.numpy(), rtol=1e-12)
+    assert loss.divisor(y) == loss.divisor(0.3) == 1
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
