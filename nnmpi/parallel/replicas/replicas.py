@@ -74,9 +74,9 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
     it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
     facts = {"schedule": config.schedule, "micro_batches": config.micro_batches, **spec.part.facts}
-    return parts._replace(
-        describe={**parts.describe, **facts}, evaluation=Evaluation.of_stages(config, layout)
-    )
+    # a rank with all stages evaluates as any other does, since cuts change the last bits of sums
+    evaluation = Evaluation.of_stages(config, layout) if config.pp > 1 else parts.evaluation
+    return parts._replace(describe={**parts.describe, **facts}, evaluation=evaluation)
 
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:

@@ -143,7 +143,8 @@ def equals(comm: Comm, got: Ran, wanted: Ran) -> None:
 def is_same(got: Ran, wanted: Ran) -> None:
     """All bits are equal."""
     assert got.losses == wanted.losses
-    assert got.done["parameters_sha256"] == wanted.done["parameters_sha256"]
+    for name in ("test_loss", "parameters_sha256"):
+        assert got.done[name] == wanted.done[name], name
     assert got.state.keys() == wanted.state.keys()
     for name, array in got.state.items():
         np.testing.assert_array_equal(array, wanted.state[name], err_msg=name, strict=True)

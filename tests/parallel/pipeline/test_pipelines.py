@@ -1,10 +1,11 @@
 """The laws of pipelines on ranks that are threads, and what a rank of a pipeline holds."""
 
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 from helpers.training.laws_pipeline_models import Block
-from helpers.training.pipelined import digits
+from helpers.training.pipelined import SCHEDULES, Options, digits, run
 
 import nnmpi
 from nnmpi import Config, Tensor, Trainer, nn
@@ -49,3 +50,18 @@ def test_an_output_that_cannot_be_sent_is_refused(case: tuple[Change, Change, st
 
     with pytest.raises(ValueError, match=words):
         threads.run(2, rank)
+
+
+@pytest.mark.parametrize("layout", [{}, {"dp": 3}, {"pp": 2}], ids=str)
+def test_what_runs_again_evaluates_to_the_same_bits(layout: Options) -> None:
+    """By the same cut of test batches, whatever the schedule is on a rank with all stages."""
+
+    def rank(comm: Comm) -> list[float]:
+        cases = product(SCHEDULES[1:4], ("none", "stage"))
+        by = [{"schedule": schedule, "recompute": again} for schedule, again in cases]
+        case = {**layout, "model": "mlp:64-48-40-32-24-10", "micro_batches": 4, "dtype": "float32"}
+        return [run(comm, epochs=1, **case, **each).done["test_loss"] for each in by]
+
+    (losses, *_) = threads.run(layout.get("dp", 1) * layout.get("pp", 1), rank)
+    assert losses[::2] == losses[1::2]
+    assert "pp" in layout or len({*losses}) == 1
