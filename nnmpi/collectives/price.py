@@ -122,7 +122,7 @@ def price(algorithm: Algorithm, p: int, nbytes: float, network: Network) -> Pric
             np.maximum.at(after, src, arrived)  # rendezvous: a sender waits for its receiver
             clock = after
         sent += times * np.bincount(src, size, p)
-        messages += times * np.bincount(src, minlength=p)
+        messages += times * sum(np.broadcast_to(s.messages(algorithm.chunks(p)), p) for s in steps)
     return Price(float(clock.max()), rounds, sent, messages)
 
 

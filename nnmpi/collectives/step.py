@@ -91,6 +91,17 @@ class Step(NamedTuple):
         """The messages that one rank sends: the pieces of each, of a buffer of `chunks` chunks."""
         return self._messages(self.send, chunks) if self.to >= 0 else ()
 
+    def messages(self, chunks: int) -> Ranks:
+        """How many messages each rank sends: the length of `sends`, for all ranks at once."""
+        start, length = self.send[0] % chunks, np.asarray(self.send[1] - self.send[0])
+        width = np.where(self.block < self.stride, self.block, length)
+        period = np.maximum(width, self.stride)
+        parts = blocks = -(-length // period)
+        for k in range(UNPACKED):  # a block that goes past the last chunk has two parts
+            end = (start + k * period) % chunks + np.minimum(width, length - k * period)
+            parts = parts + ((k < blocks) & (end > chunks))
+        return np.where(np.asarray(self.to) >= 0, np.where(parts > UNPACKED, 1, parts), 0)
+
     def receives(self, chunks: int) -> tuple[Pieces, ...]:
         """The messages that one rank receives, as in `sends`."""
         return self._messages(self.recv, chunks) if self.source >= 0 else ()

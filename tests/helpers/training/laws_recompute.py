@@ -1,4 +1,4 @@
-"""Stages, blocks and attention that run again, in any layout: the bits of the same layout without that."""
+"""Stages, blocks and attention that run again, in any layout: the bits of that layout without."""
 
 from collections.abc import Iterator
 from functools import partial
