@@ -161,6 +161,15 @@ def test_formulas_are_shown_as_on_paper(formula: str, paper: str, value: float) 
 
 M = 720_720.0  # every p up to 16 divides it
 Counts = Callable[[int], tuple[float, float]]  # p -> bytes, messages; of each rank
+
+
+def of_two(operation: str, name: str, p: int) -> float:
+    """In how many rounds a rank sends two pieces that are apart, each as a message, in the mean."""
+    algorithm = OPERATIONS[operation].algorithms[name]
+    steps = [step for r in range(p) for step in algorithm.steps(r, p)]
+    return sum(len(step.sends(algorithm.chunks(p))) == 2 for step in steps) / p
+
+
 SENT: dict[tuple[str, str], Counts] = {
     ("all-reduce", "ring"): lambda p: (2 * (p - 1) / p * M, 2 * (p - 1)),
     ("all-reduce", "p2p"): lambda p: (2 * (p - 1) / p * M, 2 * (p - 1)),
@@ -169,10 +178,16 @@ SENT: dict[tuple[str, str], Counts] = {
     ("reduce-scatter", "p2p"): lambda p: ((p - 1) / p * M, p - 1),
     ("all-gather", "ring"): lambda p: ((p - 1) / p * M, p - 1),
     ("all-gather", "p2p"): lambda p: ((p - 1) / p * M, p - 1),
-    ("all-gather", "pat"): lambda p: ((p - 1) / p * M, levels(p)),
-    ("reduce-scatter", "pat"): lambda p: ((p - 1) / p * M, levels(p)),
+    ("all-gather", "pat"): lambda p: ((p - 1) / p * M, levels(p) + of_two("all-gather", "pat", p)),
+    ("reduce-scatter", "pat"): lambda p: (
+        (p - 1) / p * M,
+        levels(p) + of_two("reduce-scatter", "pat", p),
+    ),
     ("all-to-all", "p2p"): lambda p: ((p - 1) / p * M, p - 1),
-    ("all-to-all", "bruck"): lambda p: (sum(map(int.bit_count, range(p))) / p * M, levels(p)),
+    ("all-to-all", "bruck"): lambda p: (
+        sum(map(int.bit_count, range(p))) / p * M,
+        levels(p) + of_two("all-to-all", "bruck", p),
+    ),
 }
 SENT_POWERS: dict[tuple[str, str], Counts] = {  # where p is a power of two
     ("all-reduce", "doubling"): lambda p: (levels(p) * M, levels(p)),
