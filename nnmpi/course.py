@@ -27,6 +27,7 @@ COURSE = PACKED if PACKED.is_dir() else Path(__file__).parents[1] / "course"
 """The folder of assignments and their grader: of an installation, or of a checkout."""
 
 HANDED_OUT, RECORD = ("README.md", "adapters.py"), "course.json"
+MOST = 1_000_000  # bytes in adapters.py
 
 
 def parser() -> cli.Parser:
@@ -38,11 +39,12 @@ def parser() -> cli.Parser:
     new_parser.add_argument("folder", metavar="DIR", type=Path)
     check_parser = commands.add_parser("check", help="grade the adapters.py of a folder")
     check_parser.add_argument("folder", metavar="DIR", type=Path)
-    for sub, run in ((new_parser, new), (check_parser, check)):
+    for sub, run, default in (
+        (new_parser, new, "the name of DIR"),
+        (check_parser, check, "the student of DIR/course.json"),
+    ):
         sub.set_defaults(run=run)
-        sub.add_argument(
-            "--student", metavar="NAME", help="whose numbers (default: the name of DIR)"
-        )
+        sub.add_argument("--student", metavar="NAME", help=f"whose numbers (default: {default})")
     check_parser.add_argument(
         "--only", metavar="CHECK", default="", help="run the check of this name"
     )
@@ -58,7 +60,18 @@ def parser() -> cli.Parser:
         help="ranks are processes, started by a command (mpirun -n); without it they are threads",
     )
     check_parser.add_argument(
-        "--deadline", type=float, default=30.0, help="seconds a check may hang"
+        "--deadline",
+        type=float,
+        default=30.0,
+        metavar="SECONDS",
+        help="seconds for a check on one number of ranks (30)",
+    )
+    check_parser.add_argument(
+        "--limit",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="seconds for all checks together; those that are left get no points (300)",
     )
     check_parser.add_argument("--json", action="store_true", help="print the results as JSON")
     check_parser.add_argument(
@@ -88,7 +101,8 @@ def new(given: argparse.Namespace) -> int:
     of_student = _grader().files_of(given.assignment, seed_of(student))
     for name, text in {**of_student, RECORD: json.dumps(facts) + "\n"}.items():
         (folder / name).write_text(text)
-    print(f"{folder}: read README.md, fill adapters.py, then run: nnmpi course check {folder}")
+    print(f"{folder}: the numbers are those of student {student} (--student names another)")
+    print(f"read README.md, fill adapters.py, then run: nnmpi course check {folder}")
     return 0
 
 
@@ -101,19 +115,21 @@ def check(given: argparse.Namespace) -> int:
     """Grades a folder, and prints points and faults."""
     assignment, student = _record(given.folder / RECORD)
     adapters = (given.folder / "adapters.py").resolve()
-    if not adapters.is_file():
-        raise ValueError(f"there is no {shown(str(adapters))}: nnmpi course new makes one")
+    content(adapters, shown(str(adapters)), MOST, "nnmpi course new makes one", "hand in your own")
+    for option in ("deadline", "limit"):
+        if not getattr(given, option) > 0:
+            raise ValueError(f"--{option} is {getattr(given, option)}: give seconds above 0")
     student, began = given.student or student, time.monotonic()
     grading = _grader()
-    how = grading.How(given.only, given.ranks, given.mpi, given.deadline)
-    results = grading.grade(assignment, adapters, seed_of(student), how)
+    how = grading.How(given.only, given.ranks, given.mpi, given.deadline, given.limit)
+    results, not_loaded = grading.grade(assignment, adapters, seed_of(student), how)
     if not results:
         name = f" {shown(given.only)}" if given.only else ""
         on_ranks = f" on {given.ranks} ranks" if given.ranks else ""
         missing = f"{assignment} has no check{name}{on_ranks}"
         raise ValueError(f"{missing}: README.md has their names and numbers of ranks")
     of_student = {"assignment": assignment, "student": student, "seed": seed_of(student)}
-    _report(given, of_student, [r.row() for r in results], time.monotonic() - began)
+    _report(given, of_student, [r.row() for r in results], not_loaded, time.monotonic() - began)
     return int(any(r.fault for r in results))
 
 
@@ -138,23 +154,25 @@ def _report(
     given: argparse.Namespace,
     of_student: dict[str, object],
     rows: list[dict[str, Any]],
+    not_loaded: str,
     seconds: float,
 ) -> None:
     """Prints the results as text or JSON, and writes those of Gradescope and Autolab."""
     points, most = (sum(row[key] for row in rows) for key in ("score", "max_score"))
     if given.json:
-        print(json.dumps({**of_student, "score": points, "max_score": most, "checks": rows}))
+        facts = {**of_student, "score": points, "max_score": most, "fault": not_loaded}
+        print(json.dumps({**facts, "checks": rows}))
     else:
         print("{assignment} of {student}, seed {seed}".format(**of_student))
-        for row in rows:
+        for row in rows if not not_loaded else ():
             print("{score:4}/{max_score:<3} {name:28} {kind:7} {output}".format(**row))
-        print(f"{points:4}/{most} points")
+        print(f"{points:4}/{most} points{f': {not_loaded}' * bool(not_loaded)}")
     if given.gradescope:
         tests = [
             {key: row[key] for key in ("name", "score", "max_score", "output")} for row in rows
         ]
-        report = {"score": points, "execution_time": round(seconds, 1), "tests": tests}
-        given.gradescope.write_text(json.dumps(report) + "\n")
+        report = {"score": points, "execution_time": round(seconds, 1), "output": not_loaded}
+        given.gradescope.write_text(json.dumps({**report, "tests": tests}) + "\n")
     if given.autolab:
         print(json.dumps({"scores": {row["name"]: row["score"] for row in rows}}))
 

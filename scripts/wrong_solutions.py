@@ -40,8 +40,8 @@ def printed(assignment: str, name: str) -> str:
     with TemporaryDirectory() as made:
         adapters = Path(made) / "adapters.py"
         adapters.write_text(text, encoding="utf-8")
-        (result,) = grade(assignment, adapters, SEED, How(mutant.check))
-    return f"{mutant.check}: {result.fault}"
+        results, not_loaded = grade(assignment, adapters, SEED, How(mutant.check))
+    return f"{mutant.check}: {not_loaded or results[0].fault}"
 
 
 def main() -> None:

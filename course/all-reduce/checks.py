@@ -7,7 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from classroom import Check, Finding, Messages, any_rank, counted, differs, first, shape_of
+from classroom import (
+    Check,
+    FaultError,
+    Finding,
+    Messages,
+    any_rank,
+    apart,
+    counted,
+    differs,
+    first,
+    number,
+)
+from classroom.compare import times
+from classroom.remote import reference_ring
+from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link, Network, price
 from nnmpi.collectives.step import PlanError
 from nnmpi.collectives.verify import verify
@@ -18,6 +32,7 @@ ALLOWED = {"nnmpi.collectives": ("Algorithm", "Step", "only")}
 Rng = np.random.Generator
 ALL, MANY = (1, 2, 3, 4, 8), (2, 3, 4, 8)
 GENEROUS = 20.0  # times as long as the reference that a student's ring may take
+PRICED = {"ring": ALGORITHMS["ring"], "tree": ALGORITHMS["tree"]}
 
 
 # ---- the law: each rank has the sum
@@ -43,15 +58,16 @@ def same_bits(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
     """All ranks have the same bits, though floating-point sums depend on their order."""
     wrong: Finding | None = None
     for name in ("ring", "tree"):
-        x = rng.standard_normal((comm.size, 50))[comm.rank]
+        inputs = rng.standard_normal((comm.size, 50))
+        x = inputs[comm.rank].copy()
         getattr(adapters, f"{name}_all_reduce")(Messages(comm), x)
         of_0 = x.copy()
         comm.broadcast(of_0)
-        if (x != of_0).any():
+        wrong = wrong or differs(comm.rank, x, inputs.sum(0), f"{name}: x")
+        if not wrong and (x != of_0).any():  # sums that agree within rounding
             i = int(np.argmax(x != of_0))
             both = f"{float(x[i])!r}, and {float(of_0[i])!r} on rank 0"
-            text = f"{name}: x[{i}] is {both}: let one rank add it up"
-            wrong = wrong or Finding(comm.rank, text)
+            wrong = Finding(comm.rank, f"{name}: x[{i}] is {both}: let one rank add it up")
     return wrong
 
 
@@ -114,15 +130,12 @@ def carried_out(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
 
 
 def priced(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
-    """The formulas give what the simulator says that the values cost."""
+    """The formulas give what the simulator says that these algorithms cost."""
     for p in (2, 4, 5, 8, 13):
         alpha, beta = rng.uniform(1e-6, 1e-4), rng.uniform(1e-10, 1e-8)
         nbytes = float(p * rng.integers(1, 10**6))
         network = Network(Link(alpha, beta))
-        if wrong := first(*(_unproved(name, p, adapters) for name in ("RING", "TREE"))):
-            return wrong
-        plans = {"ring": adapters.RING, "tree": adapters.TREE}
-        seconds = {name: price(plan, p, nbytes, network).seconds for name, plan in plans.items()}
+        seconds = {name: price(a, p, nbytes, network).seconds for name, a in PRICED.items()}
         seconds["server"] = 2 * (p - 1) * (alpha + nbytes * beta)
         for name, expected in seconds.items():
             got = adapters.cost(name, p, nbytes, alpha, beta)
@@ -140,16 +153,17 @@ def crossed(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
         alpha, beta = rng.uniform(1e-6, 1e-4), rng.uniform(1e-10, 1e-8)
         nbytes = adapters.crossover(p, alpha, beta)
         label = f"crossover of {p} ranks, alpha {alpha:.3g}, beta {beta:.3g}"
-        if wrong := shape_of(nbytes, (), label):
-            return Finding(0, wrong)
-        if wrong := first(*(_unproved(name, p, adapters) for name in ("RING", "TREE"))):
+        if wrong := number(0, nbytes, label):
             return wrong
         network = Network(Link(alpha, beta))
-        ring = price(adapters.RING, p, nbytes, network).seconds
-        tree = price(adapters.TREE, p, nbytes, network).seconds
-        if abs(ring - tree) > 1e-9 * tree:
-            text = f"{label}: at {nbytes:g} bytes a ring takes {ring:.6g} s, a tree {tree:.6g} s"
-            return Finding(0, text)
+        ring, tree = (price(a, p, nbytes, network).seconds for a in PRICED.values())
+        if not abs(ring - tree) <= 1e-9 * tree:
+            of_ring, of_tree = apart(ring, tree)
+            text = f"{label}: at {nbytes:g} bytes a ring takes {of_ring} s, a tree {of_tree} s"
+            levels = (p - 1).bit_length()
+            right = (p - 1 - levels) * alpha / ((levels - (p - 1) / p) * beta)
+            factor = f": the crossover is {times(nbytes / right)}" if nbytes else ""
+            return Finding(0, text + factor)
     return None
 
 
@@ -162,8 +176,8 @@ def stopwatch(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
         time.sleep(0.02 * (messages.rank + 1) + 1.3 * (len(calls) == 1))
 
     took = adapters.seconds_of(Messages(comm), sleeps, np.zeros(4), 3)
-    if wrong := shape_of(took, (), "seconds_of"):
-        return Finding(comm.rank, wrong)
+    if wrong := number(comm.rank, took, "seconds_of"):
+        return wrong
     least, text = 0.02 * comm.size, ""
     if len(calls) != 3:
         text = f"all_reduce was called {len(calls)} times in 3 repetitions"
@@ -174,7 +188,7 @@ def stopwatch(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
     alike = np.array([took])
     comm.broadcast(alike)
     if not text and alike[0] != took:
-        text = f"seconds_of is {took:.6f}, and {alike[0]:.6f} on rank 0"
+        text = "seconds_of is {}, and {} on rank 0".format(*apart(took, alike[0]))
     return Finding(comm.rank, text) if text else None
 
 
@@ -183,14 +197,17 @@ def measured(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
     x, seconds = np.ones(1 << 15), dict[str, float]()
     for name in ("server", "ring", "tree"):
         f = getattr(adapters, f"{name}_all_reduce")
-        seconds[name] = _fastest(comm, f, x)
-    ours = _fastest(comm, _ring, x)
-    small = _fastest(comm, _ring, np.ones(comm.size))
+        seconds[name] = _fastest(comm, f, x, name)
+    ring = reference_ring(adapters)
+    ours = _fastest(comm, ring, x, "")
+    small = _fastest(comm, ring, np.ones(comm.size), "")
     rounds = 2 * (comm.size - 1)
     alpha = small / rounds
     beta = max(ours - small, 1e-9) / (rounds / comm.size * x.nbytes)
     for name in seconds if comm.rank == 0 else ():
         predicted = adapters.cost(name, comm.size, x.nbytes, alpha, beta)
+        if wrong := number(0, predicted, f"cost of {name}"):
+            return wrong
         row = f"measured {seconds[name] * 1e3:8.3f} ms   by formula {predicted * 1e3:8.3f} ms"
         print(f"{comm.size} ranks, {x.nbytes:,} bytes   {name:7} {row}", flush=True)
     ratio = seconds["ring"] / ours
@@ -198,8 +215,9 @@ def measured(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
     return Finding(comm.rank, text) if ratio > GENEROUS else None
 
 
-def _fastest(comm: Comm, f: Callable[[Any, np.ndarray], None], x: np.ndarray) -> float:
-    """The seconds of the fastest of some calls, each as long as on its slowest rank."""
+def _fastest(comm: Comm, f: Callable[[Any, np.ndarray], None], x: np.ndarray, name: str) -> float:
+    """The seconds of the fastest of some calls, each as long as on its slowest rank; ends the check
+    if the sum is wrong."""
     times = list[float]()
     for _ in range(4):
         messages, copy, took = Messages(comm), x.copy(), np.zeros(comm.size)
@@ -207,22 +225,11 @@ def _fastest(comm: Comm, f: Callable[[Any, np.ndarray], None], x: np.ndarray) ->
         began = time.perf_counter()
         f(messages, copy)
         took[comm.rank] = time.perf_counter() - began
+        if wrong := differs(comm.rank, copy, comm.size * x, f"{name}: x"):
+            raise FaultError(wrong.text)
         comm.all_reduce(took, "ring")
         times.append(float(took.max()))
     return min(times)
-
-
-def _ring(messages: Messages, x: np.ndarray) -> None:
-    """A ring that sends and adds what one has to, in the plainest way."""
-    p, r, n = messages.size, messages.rank, len(x)
-    for t in range(2 * (p - 1)):
-        a, b = (r - t) % p, (r - t - 1) % p
-        into = x[n * b // p : n * (b + 1) // p]
-        arrives = np.empty_like(into)
-        sent = messages.isend(x[n * a // p : n * (a + 1) // p], (r + 1) % p)
-        messages.recv(arrives, (r - 1) % p)
-        sent.wait()
-        into[:] = into + arrives if t < p - 1 else arrives
 
 
 CHECKS = (

@@ -11,7 +11,7 @@ MUTANTS = {
             ),
         ),
         "server sums",
-        "hangs: rank 0 waits in isend of 6 float64 to rank 1",
+        "hangs: rank 0 waits in send of 6 float64 to rank 1",
     ),
     "wrong root": Mutant(
         (
@@ -31,7 +31,7 @@ MUTANTS = {
     "sends first": Mutant(
         (("sent = comm.isend(", "comm.send("), ("        sent.wait()\n", "")),
         "ring sums",
-        "hangs: rank 0 waits in isend of 2 float64 to rank 1 (adapters.py, line",
+        "hangs: rank 0 waits in send of 2 float64 to rank 1 (adapters.py, line",
     ),
     "a round less": Mutant(
         (
@@ -147,7 +147,9 @@ MUTANTS = {
         "cost of tree, 5 ranks",
     ),
     "crossover without the ring's rounds": Mutant(
-        (("(p - 1 - levels) * alpha", "levels * alpha"),), "crossover", "a tree"
+        (("(p - 1 - levels) * alpha", "levels * alpha"),),
+        "crossover",
+        "the crossover is 2 times too large",
     ),
     "the mean of the repetitions": Mutant(
         (("return min(times)", "return float(np.mean(times))"),),

@@ -71,6 +71,9 @@ MUTANTS = {
     "gradient of relu is 1": Mutant(
         (("g * (a.data > 0)", "g"),), "relu", "gradient of argument 0["
     ),
+    "gradient of relu at 0 is 1": Mutant(
+        (("g * (a.data > 0)", "g * (a.data >= 0)"),), "relu", "is 1, expected 0"
+    ),
     "no result": Mutant(
         (("return Tensor(np.log(a.data)", "Tensor(np.log(a.data)"),), "log", "the value is NoneType"
     ),

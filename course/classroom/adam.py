@@ -4,7 +4,7 @@ import numpy as np
 from numpy import ndarray
 
 from classroom.check import Finding
-from classroom.compare import differs, explained
+from classroom.compare import apart, differs, explained
 from nnmpi.comm import Comm
 
 ADAM = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8}
@@ -50,7 +50,8 @@ def wrong_values(
             factor = (got - last)[part][0] / (expected - last)[part][0]
             known = {
                 "it did not change in this step": last,
-                f"the step is {factor:.3g} times that of Adam": last + factor * (expected - last),
+                f"the step is {apart(factor, 1)[0]} times that of Adam": last
+                + factor * (expected - last),
                 **hints,
             }
             return explained(wrong, got[part], {hint: v[part] for hint, v in known.items()})

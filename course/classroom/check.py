@@ -15,7 +15,8 @@ COURSE = Path(__file__).parents[1]
 """The folder of the assignments."""
 
 Adapters: TypeAlias = Any
-"""The student's module; its functions may be anything."""
+"""The student's module in its process: numbers, texts, arrays and lists come from it by value, and
+other objects as a `remote.Remote`, whose use is a question to that process."""
 
 
 class Finding(NamedTuple):

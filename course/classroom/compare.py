@@ -44,26 +44,45 @@ def differs(
         return None
     at = np.unravel_index(int(np.argmax(bad)), wanted.shape)
     place = f"[{', '.join(str(int(i)) for i in at)}]" if at else ""
-    text = f"{label}{place} is {values[at]:.6g}, expected {wanted[at]:.6g}"
+    text = "{}{} is {}, expected {}".format(label, place, *apart(values[at], wanted[at]))
     of_all = f"; {int(bad.sum())} of {wanted.size} elements are wrong" if wanted.size > 1 else ""
     return Finding(rank, text + _hint(values, wanted, limit) + of_all, step)
+
+
+def number(rank: int, value: Any, label: str) -> Finding | None:
+    """A finding if a value is not a finite number."""
+    if wrong := shape_of(value, (), label):
+        return Finding(rank, wrong)
+    return None if np.isfinite(value) else Finding(rank, f"{label} is {value}, not a finite number")
+
+
+def apart(got: float, expected: float) -> tuple[str, str]:
+    """Two numbers with as many digits as it takes to see that they differ, at least six."""
+    pairs = ((f"{got:,.{n}g}", f"{expected:,.{n}g}") for n in range(6, 18))
+    return next((pair for pair in pairs if pair[0] != pair[1]), (f"{got:,.6g}",) * 2)
 
 
 def _hint(got: Any, expected: Any, limit: float) -> str:
     """The simple mistake after which an array looks like this; "" if none is known."""
     if not got.any():
-        return " (all of it is zero)"
+        return " (all of it is zero)" if got.size > 1 else ""
     if not np.isfinite(got).all():
-        return " (it has numbers that are not finite)"
+        return " (it has numbers that are not finite)" if got.size > 1 else ""
     factor = float(np.vdot(expected, got) / max(np.vdot(expected, expected), 1e-300))
     if factor and np.all(np.abs(got - factor * expected) <= max(abs(factor), 1) * limit):
-        if factor < 0:
-            return f" (all of it is {factor:.4g} times that)"
-        times = f"{max(factor, 1 / factor):.4g} times too {'large' if factor > 1 else 'small'}"
-        return f" (all of it is {times})" if got.size > 1 else ""
+        return f" ({'all of it is ' * (got.size > 1)}{times(factor)})"
     if got.ndim == 2 and got.shape[0] == got.shape[1] and np.allclose(got, expected.T):
         return " (it is transposed)"
     return ""
+
+
+def times(factor: float) -> str:
+    """A factor in words: "2 times too large"."""
+    if factor < 0:
+        return f"{factor:.4g} times that"
+    ratio = max(factor, 1 / factor)
+    digits = next((n for n in range(4, 17) if f"{ratio:.{n}g}" != "1"), 17)
+    return f"{ratio:.{digits}g} times too {'large' if factor > 1 else 'small'}"
 
 
 def explained(finding: Finding | None, got: Any, mistakes: Mapping[str, Any]) -> Finding | None:
@@ -80,7 +99,8 @@ def counted(rank: int, got: float, expected: float, label: str) -> Finding | Non
     """A finding if a count (of messages, bytes, rounds) is not exactly as expected."""
     if got == expected:
         return None
-    return Finding(rank, f"{label}: {got:,g}, expected {expected:,g}")
+    factor = f" ({times(got / expected)})" if got and expected else ""
+    return Finding(rank, "{}: {}, expected {}{}".format(label, *apart(got, expected), factor))
 
 
 def first(*findings: Finding | None) -> Finding | None:

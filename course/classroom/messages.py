@@ -1,34 +1,37 @@
 """The Comm that adapters get: messages alone, counted, and timed on a model of the network."""
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from classroom.channel import Stays
 from nnmpi.comm import Comm, Work
 from nnmpi.comm.arguments import Array
 
 
-class Request:
+class Request(Stays):
     """A message in progress; `wait` returns when the array may be used again."""
 
-    def __init__(self, ended: Any, works: tuple[Work, ...]) -> None:
-        self._ended, self._works = ended, works
+    methods: ClassVar[tuple[str, ...]] = ("wait",)
 
-    def wait(self) -> None:
-        """Returns when the message is complete."""
+    def __init__(self, array: Array, ended: Any, works: tuple[Work, ...]) -> None:
+        self._array, self._ended, self._works = array, ended, works
+
+    def wait(self) -> Array:
+        """Returns the array when the message is complete."""
         for work in self._works:
             work.wait()
         self._ended(self)
+        return self._array
 
 
-class Messages:
+class Messages(Stays):
     """Rank, size, messages and a barrier: no collectives, so that students write them.
 
     A blocking `send` returns when the message is received. Graders read the rest:
 
     sent_messages, sent_bytes    what this rank has sent
-    peers                        the number of messages to each rank
     clock                        seconds until this rank is done, where a message of m bytes takes
                                  alpha + m beta, and a rank sends one and receives one at a time
     unfinished                   the requests that nobody has waited for, as text
@@ -37,13 +40,15 @@ class Messages:
     sender has sent it, in another message with an odd tag.
     """
 
+    methods: ClassVar[tuple[str, ...]] = ("barrier", "send", "recv", "isend", "irecv")
+    facts: ClassVar[tuple[str, ...]] = ("rank", "size")
+
     def __init__(self, comm: Comm, alpha: float = 1.0, beta: float = 0.0) -> None:
         self.rank, self.size = comm.rank, comm.size
         self.barrier = comm.barrier
         self._isend, self._irecv = comm.isend, comm.irecv
         self._alpha, self._beta = alpha, beta
         self.sent_messages = self.sent_bytes = 0
-        self.peers: dict[int, int] = {}
         self.clock = self._sending = self._receiving = 0.0
         self._open: dict[Request, str] = {}
 
@@ -56,9 +61,9 @@ class Messages:
         """Sends an array; returns when rank `to` has received it."""
         self.isend(array, to, tag).wait()
 
-    def recv(self, array: Array, source: int, tag: int = 0) -> None:
+    def recv(self, array: Array, source: int, tag: int = 0) -> Array:
         """Receives into an array, which has the length and type of what `source` sends."""
-        self.irecv(array, source, tag).wait()
+        return self.irecv(array, source, tag).wait()
 
     def isend(self, array: Array, to: int, tag: int = 0) -> Request:
         """Starts a send; do not change the array before its request is complete."""
@@ -67,17 +72,17 @@ class Messages:
         time = np.array([self._sending])
         self.sent_messages += 1
         self.sent_bytes += array.nbytes
-        self.peers[to] = self.peers.get(to, 0) + 1
         text = f"the send of {array.size:,} {array.dtype} to rank {to}"
         works = work, self._isend(time, to, 2 * tag + 1)
-        return self._opened(Request(partial(self._sent, time), works), text)
+        return self._opened(Request(array, partial(self._sent, time), works), text)
 
     def irecv(self, array: Array, source: int, tag: int = 0) -> Request:
         """Starts a receive; do not use the array before its request is complete."""
         time = np.zeros(1)
         works = self._irecv(array, source, 2 * tag), self._irecv(time, source, 2 * tag + 1)
         text = f"the receive of {array.size:,} {array.dtype} from rank {source}"
-        return self._opened(Request(partial(self._received, time, self._cost(array)), works), text)
+        ended = partial(self._received, time, self._cost(array))
+        return self._opened(Request(array, ended, works), text)
 
     def _cost(self, array: Array) -> float:
         return self._alpha + array.nbytes * self._beta

@@ -1,11 +1,11 @@
-"""Bytes that ranks send, collectives noted on paper, and arrays that an object holds."""
+"""Bytes that ranks send, and collectives noted on paper."""
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 import numpy as np
 
-from classroom.messages import Messages
+from classroom.channel import Stays
 from nnmpi.comm import Comm
 from nnmpi.comm.arguments import Array
 
@@ -19,54 +19,40 @@ def sent(comm: Comm, call: Callable[[], Any]) -> tuple[Any, int]:
     return value, int(count[0])
 
 
-class PaperSum:
+class Sum(Stays):
     """A sum that was started on paper."""
 
-    def __init__(self, waited: list[int], number: int) -> None:
-        self._waited, self._number = waited, number
+    methods: ClassVar[tuple[str, ...]] = ("wait",)
 
-    def wait(self) -> None:
+    def __init__(self, waited: list[int], number: int, array: Array) -> None:
+        self._waited, self._number, self._array = waited, number, array
+
+    def wait(self) -> Array:
         """Notes that somebody waits for the sum."""
         self._waited.append(self._number)
+        return self._array
 
 
-class PaperSums:
+class Sums(Stays):
     """The all-reduces of a communicator that sends nothing: a rank alone cannot hang.
 
     started    the arrays, in order
     waited     the numbers of those that were waited for
     """
 
+    methods: ClassVar[tuple[str, ...]] = ("start", "all_reduce")
+    facts: ClassVar[tuple[str, ...]] = ("rank", "size")
+
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
         self.started: list[Array] = []
         self.waited: list[int] = []
 
-    def start(self, array: Array) -> PaperSum:
+    def start(self, array: Array) -> Sum:
         """Notes an all-reduce that goes on in the background."""
         self.started.append(array)
-        return PaperSum(self.waited, len(self.started) - 1)
+        return Sum(self.waited, len(self.started) - 1, array)
 
-    def all_reduce(self, array: Array) -> None:
+    def all_reduce(self, array: Array) -> Array:
         """Notes an all-reduce and the wait for it."""
-        self.start(array).wait()
-
-
-def arrays_in(value: Any, seen: set[int]) -> Iterator[Array]:
-    """The arrays with memory of their own that an object refers to, but for those `seen`, by id."""
-    if id(value) in seen or isinstance(value, type | Messages):
-        return
-    seen.add(id(value))
-    inside: Any = ()
-    if isinstance(value, np.ndarray):
-        inside = (value.base,)
-        if value.base is None:
-            yield value
-    elif isinstance(value, dict):
-        inside = value.values()
-    elif isinstance(value, list | tuple | set):
-        inside = value
-    elif hasattr(value, "__dict__"):
-        inside = vars(value).values()
-    for v in inside:
-        yield from arrays_in(v, seen)
+        return self.start(array).wait()

@@ -20,7 +20,9 @@ from classroom import (
     needed,
 )
 from classroom.adam import ADAM, adam, alone, parts, wrong_values
-from classroom.traffic import PaperSums, arrays_in, sent
+from classroom.compare import times
+from classroom.remote import held_bytes
+from classroom.traffic import Sums, sent
 from nnmpi.comm import Comm
 
 ALLOWED: dict[str, tuple[str, ...]] = {}
@@ -117,10 +119,18 @@ def wrong_mean(
     means = np.array([[mean(drawn[part]) for part in of_rank] for of_rank in cut])
     counts = np.array([[part.stop - part.start for part in of_rank] for of_rank in cut])
     shares = np.einsum("rm,rm...->m...", counts / SAMPLES, means)
+    of_ranks, of_micro_batches = counts.sum(1), counts.sum(0)
+    sums = np.einsum("rm,rm...->rm...", counts, means)
     wrong = differs(comm.rank, got, expected, f"the gradient of parameter {i}", step)
     hints = {
         "the gradient of the last step is still in it": expected + last,
         "the sum of the means, which have to be weighted by samples / total": means.sum((0, 1)),
+        "the mean of micro-batch means: weight them by samples / total": np.einsum(
+            "m,rm...->...", 1 / of_micro_batches / M, sums
+        ),
+        "the mean of the ranks' means: weight them by samples / total": np.einsum(
+            "r,rm...->...", 1 / np.maximum(of_ranks, 1) / size, sums
+        ),
         "the mean of the means of ranks and micro-batches: weight them by samples / total": (
             means.mean((0, 1))
         ),
@@ -140,7 +150,7 @@ def wrong_mean(
 
 def overlap(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     """The last gradient of a bucket, in the last micro-batch, starts its sum; finish waits."""
-    paper = PaperSums(comm.rank, comm.size)
+    paper = Sums(comm.rank, comm.size)
     sync = adapters.GradientSync(paper, [*SHAPES], MOST)
     sync.begin([2] * MICRO_BATCHES, 2 * MICRO_BATCHES * comm.size)
     for m in range(MICRO_BATCHES):
@@ -158,7 +168,7 @@ def overlap(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     return None
 
 
-def wrong_start(paper: PaperSums, m: int, i: int, final: set[int]) -> str:
+def wrong_start(paper: Sums, m: int, i: int, final: set[int]) -> str:
     """Says what is wrong with the sums that are started after ready(m, i, ...)."""
     complete = sum(final.issuperset(bucket) for bucket in BUCKETS)
     started = len(paper.started)
@@ -178,7 +188,7 @@ def same_order(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     """Gradients become final in another order on each rank; sums start in one order."""
     orders = [[int(i) for i in rng.permutation(len(SHAPES))] for _ in range(comm.size)]
     order = orders[comm.rank] if comm.rank else [*range(len(SHAPES))]  # bucket 0 is the last here
-    paper = PaperSums(comm.rank, comm.size)
+    paper = Sums(comm.rank, comm.size)
     sync = adapters.GradientSync(paper, [*SHAPES], MOST)
     sync.begin([1], comm.size)
     for i in order:
@@ -269,13 +279,15 @@ def state(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:
     values = rng.standard_normal(n)
     optimizer = adapters.ShardedAdam(Collectives(comm), values, **ADAM)
     optimizer.step(np.ones(n))
-    held = sum(array.nbytes for array in arrays_in(optimizer, {id(values)}))
+    held = held_bytes(optimizer, [values])
     part = parts(n, comm.size)[comm.rank]
     needs = 2 * 8 * (part.stop - part.start)
     if held == needs:
         return None
+    factor = f" ({times(held / needs)})" if held and needs else ""
+    text = f"the optimizer holds {held} bytes of arrays, expected {needs}{factor}"
     of = f"m and v of the {needs // 16} of {n} parameters of this rank"
-    return Finding(comm.rank, f"the optimizer holds {held} bytes of arrays, expected {needs}: {of}")
+    return Finding(comm.rank, f"{text}: {of}")
 
 
 def bytes_of_zero(comm: Comm, adapters: Any, rng: Generator) -> Finding | None:

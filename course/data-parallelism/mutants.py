@@ -48,7 +48,17 @@ MUTANTS = {
             ),
         ),
         "gradients",
-        "the mean of the means",
+        "the mean of micro-batch means",  # as on one rank
+    ),
+    "each micro-batch has the same weight": Mutant(
+        (
+            (
+                "[count / total for count in samples]",
+                "[count / n / len(samples) for count, n in zip(samples, (3, 4, 4))]",
+            ),
+        ),
+        "gradients",
+        "the mean of micro-batch means",
     ),
     "accumulate overwritten": Mutant(
         ((SHARE, "self.views[i][...] = self.weights[m] * gradient"),),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from classroom import Check, Finding, differs
+from classroom import Check, Finding, apart, differs
 from nnmpi.comm import Comm
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -274,8 +274,8 @@ def mesh(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
         sent = {m: _mixed(*arguments[:4], *m) for m in meshes if rows % m[0] == 0}
         best = min(sent, key=lambda m: sent[m])
         if sent.get(got, np.inf) > sent[best]:
-            text = f"{label} is {got}, which sends {sent.get(got, np.inf):.6g} bytes"
-            return Finding(0, f"{text}; {best} sends {sent[best]:.6g}")
+            most, least = apart(sent.get(got, np.inf), sent[best])
+            return Finding(0, f"{label} is {got}, which sends {most} bytes; {best} sends {least}")
     return None
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from classroom import Check, Finding, Messages, counted, differs, first, shape_of
+from classroom import Check, Finding, Messages, counted, differs, explained, first, shape_of
+from classroom.channel import Stays
 from nnmpi.comm import Comm
 from nnmpi.schedules.lowering import lower
 from nnmpi.schedules.op import Kind, Op
@@ -128,8 +129,10 @@ def formulas(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
 # ---- running one
 
 
-class Stage:
+class Stage(Stays):
     """y = tanh(x W), which compares the passes that are made with those that were asked for."""
+
+    methods = ("forward", "backward")
 
     def __init__(self, W: np.ndarray, passes: list[Op], of_rank: int) -> None:
         self.W, self.passes, self.rank = W, passes, of_rank
@@ -174,20 +177,33 @@ class Batch:
     """A training step of the pipeline, computed on one rank: all activations and gradients."""
 
     def __init__(self, p: int, m: int, rng: Rng) -> None:
-        rows = [*rng.integers(1, 4, m)]
+        rows = [int(n) for n in rng.integers(1, 4, m)]
         self.weights = [rng.standard_normal((WIDTH, WIDTH)) for _ in range(p)]
         self.inputs = [rng.standard_normal((n, WIDTH)) for n in rows]
         self.targets = [rng.standard_normal((n, WIDTH)) for n in rows]
         self.inputs_of = [[x.copy() for x in self.inputs]]  # by stage
         for W in self.weights:
             self.inputs_of.append([np.tanh(x @ W) for x in self.inputs_of[-1]])
-        self.gradients = [np.zeros((WIDTH, WIDTH)) for _ in range(p)]
+        self.gradients = self._gradients([sum(rows)] * m)
+        self.mistakes = {
+            "the mean of micro-batch means: divide by the rows of the whole step": (
+                self._gradients([n * m for n in rows])
+            ),
+            "the sum of micro-batch means: divide by the rows of the whole step": (
+                self._gradients(rows)
+            ),
+        }
+
+    def _gradients(self, divisors: list[int]) -> list[np.ndarray]:
+        """The gradients of all stages, with the loss of each micro-batch divided by a number."""
+        gradients = [np.zeros_like(W) for W in self.weights]
         for i, (y, target) in enumerate(zip(self.inputs_of[-1], self.targets, strict=True)):
-            g = (y - target) / sum(rows)
-            for s in reversed(range(p)):
+            g = (y - target) / divisors[i]
+            for s in reversed(range(len(gradients))):
                 inner = g * (1 - self.inputs_of[s + 1][i] ** 2)
-                self.gradients[s] += self.inputs_of[s][i].T @ inner
+                gradients[s] += self.inputs_of[s][i].T @ inner
                 g = inner @ self.weights[s].T
+        return gradients
 
 
 def _run(
@@ -207,7 +223,9 @@ def _run(
         wrong = Finding(r, f"{messages.unfinished[0]} was never waited for")
     if not wrong:
         label = f"the gradient of the weights of stage {r}, {m} micro-batches"
+        mistakes = {hint: of_stages[r] for hint, of_stages in batch.mistakes.items()}
         wrong = differs(r, stage.gradient, batch.gradients[r], label)
+        wrong = explained(wrong, stage.gradient, mistakes)
     return messages, batch, wrong
 
 

@@ -70,7 +70,7 @@ MUTANTS = {
     "the mean of means": Mutant(
         (("(y - targets[i]) / rows", "(y - targets[i]) / len(y) / len(inputs)"),),
         "run 1f1b",
-        "the gradient of the weights of stage 0, 9 micro-batches[0, 0] is",
+        "the mean of micro-batch means: divide by the rows of the whole step",
     ),
     "one buffer for all activations": Mutant(
         (
@@ -86,7 +86,7 @@ MUTANTS = {
             ("sent.append(comm.isend(gx, r - 1, 2 * i + 1))", "comm.send(gx, r - 1, 2 * i + 1)"),
         ),
         "run 1f1b",
-        "hangs: rank 0 waits in isend of",
+        "hangs: rank 0 waits in send of",
     ),
     "requests are dropped": Mutant(
         (("    for request in sent:\n        request.wait()\n", ""),),
@@ -97,8 +97,8 @@ MUTANTS = {
         (
             (
                 "    for request in sent:\n",
-                "    if r > 0:\n        sent.append(comm.isend(stage.gradient, r - 1, 9999))\n"
-                "    if r < last:\n        comm.recv(np.empty_like(stage.gradient), r + 1, 9999)\n"
+                "    if r > 0:\n        sent.append(comm.isend(np.zeros(9), r - 1, 9999))\n"
+                "    if r < last:\n        comm.recv(np.zeros(9), r + 1, 9999)\n"
                 "    for request in sent:\n",
             ),
         ),

@@ -2,27 +2,22 @@
 
 import ast
 import importlib.util
-import json
 import runpy
 from pathlib import Path
 
 import pytest
+from helpers.course import SEED, faults, solution
 from helpers.mpijob import ROOT, environment, launcher
 
 from classroom import Check, Mutant
 from classroom.check import COURSE, checks_of
-from classroom.grading import How, blame, grade
-from classroom.worker import Job, Row, Worker
+from classroom.grading import How, grade
+from classroom.remote import StudentProcess
 from nnmpi.course import assignments
 
-SEED = 7
 WRONG = runpy.run_path(str(ROOT / "scripts" / "wrong_solutions.py"))
 SHOWN: dict[str, dict[str, str]] = WRONG["shown"](WRONG["PAGE"].read_text(encoding="utf-8"))
 """The faults in docs/wrong-solutions.md, by assignment and name; the script writes them."""
-
-
-def solution(assignment: str) -> Path:
-    return COURSE / "solutions" / f"{assignment}.py"
 
 
 def mutants_of(assignment: str) -> dict[str, Mutant]:
@@ -35,26 +30,9 @@ def mutants_of(assignment: str) -> dict[str, Mutant]:
 MUTANTS = [(name, fault, m) for name in assignments() for fault, m in mutants_of(name).items()]
 
 
-@pytest.fixture(autouse=True)
-def _no_rank_waits_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NNMPI_TIMEOUT", "20")
-
-
-def faults(assignment: str, adapters: Path, folder: Path, only: str = "") -> dict[str, str]:
-    """The faults of the checks by name, from ranks that are threads of this process."""
-    checks: tuple[Check, ...] = checks_of(assignment).CHECKS
-    cases = [(i, n) for i, c in enumerate(checks) for n in c.ranks if only in ("", c.name)]
-    results = folder / "results"
-    Worker(Job(assignment, str(adapters), SEED, cases, str(results), 60.0, False)).run()
-    rows = [Row(*json.loads(line)) for line in results.read_text().splitlines()]
-    by_number = dict[int, str]()
-    assert blame(cases, rows, "not run", by_number) == []
-    return {checks[i].name: fault for i, fault in by_number.items()}
-
-
 @pytest.mark.parametrize("assignment", assignments())
-def test_the_solution_gets_all_points(assignment: str, tmp_path: Path) -> None:
-    assert faults(assignment, solution(assignment), tmp_path) == {}
+def test_the_solution_gets_all_points(assignment: str, process: StudentProcess) -> None:
+    assert faults(assignment, solution(assignment), process) == {}
 
 
 @pytest.mark.parametrize("assignment", assignments())
@@ -80,7 +58,9 @@ def test_a_page_shows_wrong_solutions_of_each_assignment() -> None:
     ("assignment", "name", "mutant"),
     [pytest.param(*row, id=f"{row[0]}: {row[1]}") for row in MUTANTS],
 )
-def test_a_mutant_is_caught(assignment: str, name: str, mutant: Mutant, tmp_path: Path) -> None:
+def test_a_mutant_is_caught(
+    assignment: str, name: str, mutant: Mutant, process: StudentProcess, tmp_path: Path
+) -> None:
     """And what a page shows of it is what is printed."""
     text = solution(assignment).read_text(encoding="utf-8")
     for old, new in mutant.edits:
@@ -89,10 +69,10 @@ def test_a_mutant_is_caught(assignment: str, name: str, mutant: Mutant, tmp_path
     adapters = tmp_path / "adapters.py"
     adapters.write_text(text, encoding="utf-8")
     if "hangs" in mutant.says:  # ends the process of its ranks
-        (result,) = grade(assignment, adapters, SEED, How(mutant.check))
+        (result,) = grade(assignment, adapters, SEED, How(mutant.check)).results
         fault = result.fault
     else:
-        fault = faults(assignment, adapters, tmp_path, mutant.check).get(mutant.check, "")
+        fault = faults(assignment, adapters, process, mutant.check).get(mutant.check, "")
     print(fault)
     assert mutant.says in fault
     assert "Traceback" not in fault
@@ -106,12 +86,39 @@ def test_ranks_may_be_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         monkeypatch.setenv(name, value)
     mpirun = " ".join([*launcher("python"), "-n"])
     how = How(ranks=3, launcher=mpirun)
-    assert [r.fault for r in grade("all-reduce", solution("all-reduce"), SEED, how)] == [""] * 9
+    results = grade("all-reduce", solution("all-reduce"), SEED, how).results
+    assert [r.fault for r in results] == [""] * 9
     text = solution("all-reduce").read_text(encoding="utf-8")
     wrong = text.replace("comm.recv(arrives, (r - 1) % p)", "comm.recv(arrives, (r + 1) % p)")
     assert wrong != text
     adapters = tmp_path / "adapters.py"
     adapters.write_text(wrong, encoding="utf-8")
-    (result,) = grade("all-reduce", adapters, SEED, how._replace(only="ring sums", deadline=2.0))
+    how = how._replace(only="ring sums", deadline=2.0)
+    (result,) = grade("all-reduce", adapters, SEED, how).results
     for rank in range(3):
-        assert f"rank {rank} waits in irecv of 2 float64 from rank {(rank + 1) % 3}" in result.fault
+        assert f"rank {rank} waits in recv of 2 float64 from rank {(rank + 1) % 3}" in result.fault
+
+
+def test_a_right_crossover_has_its_points_though_the_tree_is_wrong(
+    process: StudentProcess, tmp_path: Path
+) -> None:
+    text = solution("all-reduce").read_text(encoding="utf-8")
+    adapters = tmp_path / "adapters.py"
+    adapters.write_text(text.replace("levels = (p - 1).bit_length()\n    up", "levels = 1\n    up"))
+    checks = "tree proved", "crossover", "cost by formula"
+    wrong = [check for check in checks if faults("all-reduce", adapters, process, check)]
+    assert wrong == ["tree proved"]
+
+
+def test_sums_that_do_not_agree_are_not_said_to_be_rounded(
+    process: StudentProcess, tmp_path: Path
+) -> None:
+    text = solution("all-reduce").read_text(encoding="utf-8")
+    adapters = tmp_path / "adapters.py"
+    adapters.write_text(
+        text.replace("comm.recv(x, r - d)", "comm.recv(x, r - d)\n            x *= 2")
+    )
+    fault = faults("all-reduce", adapters, process, "same bits")["same bits"]
+    assert "rank 1: tree: x[0] is" in fault
+    assert "(all of it is 2 times too large)" in fault
+    assert "let one rank add" not in fault

@@ -54,7 +54,7 @@ def test_empty_adapters_get_no_points(
     ("body", "words"),
     [
         ("while True: pass", "2 ranks: hangs: rank 0 computes (adapters.py, line LINE)"),
-        ("comm.recv(x, 1 - comm.rank)", "waits in irecv of 4 float64 from rank 1 (adapters.py"),
+        ("comm.recv(x, 1 - comm.rank)", "waits in recv of 4 float64 from rank 1 (adapters.py"),
         ("comm.rank or comm.recv(x, 1)", "(adapters.py, line LINE); rank 1 waits in all_reduce"),
         (
             "1 / comm.rank",
@@ -66,11 +66,14 @@ def test_empty_adapters_get_no_points(
         ),
         (
             "np.lib.stride_tricks.as_strided(x, (9**9,), (8**7,))[...] = 1",
-            "the process of the ranks ended with status -",
+            "the process that runs adapters.py has ended with status -",
         ),
         ("import nnmpi.comm.thread_ranks", "import of nnmpi.comm.thread_ranks is refused"),
         ("comm._isend", "reads comm._isend, which is private"),
-        ("return )", "adapters.py cannot be loaded: unmatched ')' (adapters.py, line LINE)"),
+        (
+            "return )",
+            "0/5 points: adapters.py cannot be loaded: unmatched ')' (adapters.py, line LINE)",
+        ),
     ],
 )
 def test_a_fault_is_named_and_not_waited_for(
@@ -80,6 +83,38 @@ def test_a_fault_is_named_and_not_waited_for(
     out = checked(capfd, folder(tmp_path, body), *how)
     assert words.replace("LINE", str(LINE)) in out
     assert "   0/5 points" in out
+
+
+def test_a_syntax_error_is_one_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    given, report = folder(tmp_path, "return )"), tmp_path / "results.json"
+    out = checked(capfd, given, "--gradescope", report)
+    assert [line[:9] for line in out.splitlines()] == ["all-reduc", "   0/100 "]
+    assert out.count("cannot be loaded: unmatched ')'") == 1
+    of_all = json.loads(report.read_text())
+    assert "unmatched" in of_all["output"]
+    assert {(t["score"], t["output"]) for t in of_all["tests"]} == {(0, "not run")}
+
+
+def test_checks_that_are_left_when_the_time_is_up_get_no_points(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = checked(capfd, folder(tmp_path, "pass"), "--limit", "0.01", "--json")
+    rows = json.loads(out)["checks"]
+    over = "all checks together have taken 0.01 s (--limit)"
+    assert [row["output"] for row in rows] == [f"1 rank: {over}", *[f"not run: {over}"] * 13]
+    assert {row["score"] for row in rows} == {0}
+
+
+def test_whose_numbers_it_takes_is_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert course.main(["new", "all-reduce", "work"]) == 0
+    assert "the numbers are those of student work (--student" in capfd.readouterr().out
+    for command, default in (("new", "the name of DIR"), ("check", "student of DIR/course.json")):
+        with pytest.raises(SystemExit):
+            course.main([command, "--help"])
+        assert default in " ".join(capfd.readouterr().out.split())
 
 
 def test_a_result_names_the_ranks_on_which_a_check_has_run(
@@ -99,6 +134,7 @@ def test_a_result_names_the_ranks_on_which_a_check_has_run(
         (["check", "work", "--only", "ring"], "all-reduce has no check ring: README.md has"),
         (["check", "work", "--only", "measured", "--ranks", "3"], "no check measured on 3 ranks"),
         (["check", "work", "--mpi", "nompirun -n"], "there is no nompirun: name the command that"),
+        (["check", "work", "--limit", "nan"], "--limit is nan: give seconds above 0"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
