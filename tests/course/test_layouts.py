@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from classroom.check import checks_of
+from classroom.situations import SITUATIONS, Numbers
 from nnmpi.course import seed_of
 from nnmpi.planning.search import Searcher
 
@@ -38,16 +39,16 @@ ANSWERS = (
 """The (tp, pp) of the fastest layout by hand and by search, of each situation."""
 
 
-def numbers_of(number: int) -> "LAYOUTS.Numbers":
+def numbers_of(number: int) -> Numbers:
     """The first student who has this situation."""
-    students = (LAYOUTS.Numbers(seed_of(name)) for name in NAMES)
-    return next(n for n in students if n.situation is LAYOUTS.SITUATIONS[number])
+    students = (Numbers(seed_of(name)) for name in NAMES)
+    return next(n for n in students if n.situation is SITUATIONS[number])
 
 
 def test_no_answer_is_right_for_many_of_200_students() -> None:
     """By (tp, pp): an answer need not name dp, which follows from the ranks."""
-    students = [LAYOUTS.Numbers(seed_of(name)) for name in NAMES]
-    places = {situation: k for k, situation in enumerate(LAYOUTS.SITUATIONS)}
+    students = [Numbers(seed_of(name)) for name in NAMES]
+    places = {situation: k for k, situation in enumerate(SITUATIONS)}
     assert len(ANSWERS) == len(places)
     for way in (0, 1):
         shares = Counter(ANSWERS[places[n.situation]][way] for n in students)
@@ -65,7 +66,7 @@ def test_students_have_numbers_of_their_own() -> None:
 def test_by_hand_one_mesh_is_clearly_the_fastest(number: int) -> None:
     numbers = numbers_of(number)
     found = dict[tuple[int, int], float]()
-    for a, seconds in LAYOUTS.listed(numbers.models(), numbers):
+    for a, seconds in LAYOUTS.listed(LAYOUTS.models_of(numbers), numbers):
         found.setdefault((a.config.tp, a.config.pp), seconds)
         if len(found) == 2:
             break
@@ -78,7 +79,7 @@ def test_by_hand_one_mesh_is_clearly_the_fastest(number: int) -> None:
 @pytest.mark.parametrize("number", range(len(ANSWERS)))
 def test_by_search_one_mesh_is_clearly_the_fastest(number: int) -> None:
     numbers = numbers_of(number)
-    models = numbers.models()
+    models = LAYOUTS.models_of(numbers)
     best = Searcher(models.arranger, models.costs, numbers.memory).search(keep=10).best
     first, *others = [SimpleNamespace(mesh=p.layout.shape, time=p.time.seconds) for p in best]
     assert (best[0].layout.tp, best[0].layout.pp) == ANSWERS[number][1]
