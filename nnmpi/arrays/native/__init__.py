@@ -81,15 +81,25 @@ def missing() -> str:
     reason = f"not built in {folder}" if not built else f"{built} of {folder} do not run here"
     if setting in NEEDS:
         reason = f"none in {folder} for NNMPI_NATIVE={setting}"
-    remedy = "install nnmpi again"
-    if (folder / "module.c").exists():  # the sources
-        remedy = (
-            f"build them with pip install -e {folder.parents[1]}; or, if an nnmpi that has them is "
+    speed = "NumPy is used instead, at about half the speed"
+    return f"compiled kernels: {reason}; {speed}: {remedy(folder)}"
+
+
+def remedy(folder: Path) -> str:
+    """Says how to get compiled kernels for this package, whose kernels are in `folder`: in a
+    checkout, or installed from a wheel."""
+    has_compiler = any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang")))
+    project = folder.parents[2]
+    if (project / "setup.py").exists():
+        first = "" if has_compiler else "install a C compiler, such as gcc; then "
+        return (
+            f"{first}build them with pip install -e {project}; or, if an nnmpi that has them is "
             "installed, start Python outside the checkout"
         )
-    if not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
-        remedy = f"install a C compiler, such as gcc; then {remedy}"
-    return f"compiled kernels: {reason}; NumPy is used instead, at about half the speed: {remedy}"
+    return (
+        f"install a wheel of nnmpi with kernels for this processor ({' or '.join(available())}), "
+        "or pip install a checkout of nnmpi, where a C compiler builds them"
+    )
 
 
 COST_OF_HALVES: Mapping[str, Mapping[str, tuple[float, float]]] = {
