@@ -1,7 +1,7 @@
 """All-reduces side by side: mpirun -n N python benchmarks/collectives.py [--json out.json]
 
 Times the all-reduces of nnmpi, of the MPI library and of shared memory on float32 buffers of 256 B
-to 64 MB, in interleaved rounds, so that noise affects all alike. The time of a call is that of the
+to 64 MiB, in interleaved rounds, so that noise affects all alike. The time of a call is that of the
 slowest rank; a ratio is the median over rounds of the quotient within a round. Every sum is checked
 first, to the last bit.
 
@@ -31,7 +31,7 @@ from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.comm import Comm, world
 from nnmpi.comm.transport.mpi import MPI  # initialises MPI
-from nnmpi.options import user_code
+from nnmpi.options import terms, user_code
 
 SIZES = ",".join(size_name(256 << 2 * k) for k in range(10))
 
@@ -44,7 +44,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         default=",".join(NAMES),
         help=f"which of {', '.join(NAMES)}, or package.module:NAME of yours",
     )
-    p.add_argument("--sizes", default=SIZES, help="such as 256,4KB,1MB (from 256 B to 64 MB)")
+    p.add_argument("--sizes", default=SIZES, help="such as 256,4KiB,1MiB (from 256 B to 64 MiB)")
     p.add_argument(
         "--seconds",
         type=float,
@@ -67,7 +67,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     try:
         for name in own:
             verify.proven(name, verify.MANY)
-        a.sizes = sorted({timing.size(words) for words in a.sizes.split(",")})
+        a.sizes = sorted({round(terms.size(words)) for words in a.sizes.split(",")})
     except ValueError as error:
         p.error(str(error))
     for odd in [n for n in a.sizes if n < 4 or n % 4]:

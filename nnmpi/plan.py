@@ -9,10 +9,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from nnmpi.options import cli
+from nnmpi.options import cli, terms
 from nnmpi.options.config import TRAINED, Config
 from nnmpi.options.quoting import shown
-from nnmpi.options.terms import size
 from nnmpi.planning.drawing import as_svg
 from nnmpi.run.planning.explained import as_text as explanation
 from nnmpi.run.planning.explained import explained
@@ -37,7 +36,10 @@ def parser() -> cli.Parser:
     p = cli.Parser("nnmpi.plan", description=about, argument_default=argparse.SUPPRESS)
     cluster = p.add_argument_group("cluster")
     add_ranks(cluster)
-    cluster.add_argument("--memory", default=None, metavar="SIZE", help="of each rank, such as 8GB")
+    cluster.add_argument(
+        "--memory", type=cli.argument(terms.size), default=None, metavar="SIZE",
+        help="of each rank, such as 8GB",
+    )  # fmt: skip
     cluster.add_argument(
         "--machine", default=None, metavar="NAME[:RANKS]|FILE",
         help="a described machine, such as a100-80g:8 with 8 ranks a node; a FILE.toml that "
@@ -78,7 +80,7 @@ def command(options: argparse.Namespace) -> int:
     trace, file = given.pop("trace"), given.pop("layout_out")
     if layout is None and trace is not None:
         raise ValueError("--trace needs --explain: say which layout was traced")
-    if layout is not None and (svg or file or memory):
+    if layout is not None and (svg or file or memory is not None):
         raise ValueError("--explain is about one layout: omit --svg, --layout-out and --memory")
     if file and file.suffix != ".toml":
         raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
@@ -87,7 +89,7 @@ def command(options: argparse.Namespace) -> int:
     config = Config(**given)
     machine = machine_on_paper(name, ranks, nodes, config)
     sheet = machine.machine.sheet
-    limit = size(memory) if memory else sheet.memory if sheet is not None else None
+    limit = sheet.memory if memory is None and sheet is not None else memory
     request = PlanRequest(ranks, machine.nodes, limit, name, vocabulary)
     models = on_paper(config, request, machine)
     if layout is not None:

@@ -4,7 +4,6 @@ import json
 import math
 import os
 import platform
-import re
 import statistics
 import sys
 import time
@@ -133,17 +132,9 @@ def finish(path: str | None, rows: Sequence[Row]) -> None:
 
 
 def size_name(nbytes: float) -> str:
-    """256 B, 4 KB, 64 MB: in powers of 1024."""
-    for unit in ("B", "KB", "MB"):
+    """256 B, 4 KiB, 64 MiB: in powers of 1024."""
+    for unit in ("B", "KiB", "MiB"):
         if nbytes < 1024:
             return f"{nbytes:.4g} {unit}"
         nbytes /= 1024
-    return f"{nbytes:.4g} GB"
-
-
-def size(text: str) -> int:
-    """Parse a number of bytes: 256, 4KB or 64 MB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]?)i?B?", text.strip(), re.IGNORECASE)
-    if found is None:
-        raise ValueError(f"{text!r} is not a size: use a form like 256, 4KB or 64MB")
-    return round(float(found[1]) * 1024 ** " KMG".index(found[2].upper() or " "))
+    return f"{nbytes:.4g} GiB"

@@ -21,6 +21,8 @@ from nnmpi.options.user_files import content, parsed
 MOST, MOST_OF_WORD = 4000, 400  # characters in a line on stderr, and in a word of it
 LONGEST_FILE = 1_000_000  # bytes in a file of options
 
+T = TypeVar("T")
+
 
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that raises ValueError instead of exiting.
@@ -57,6 +59,18 @@ def called(program: str) -> str:
     text."""
     by_name = "nnmpi" in [Path(word).name for word in sys.orig_argv[1:3]]  # -m nnmpi, or bin/nnmpi
     return program.replace(".", " ") if by_name else f"python -m {program}"
+
+
+def argument(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """A parser of texts as the type of an argument, whose message argparse then shows."""
+
+    def parsed_argument(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed_argument
 
 
 def add_flags(p: argparse.ArgumentParser, groups: Iterable[str] = GROUPS) -> None:
@@ -150,9 +164,6 @@ def layout_file(config: Config, ways: Mapping[str, str]) -> str:
             lines.append(f"{name} = {json.dumps(value)}")
     rows = [f"{json.dumps(path)} = {json.dumps(how)}" for path, how in ways.items()]
     return "\n".join([*lines, *["[ways]"] * bool(rows), *rows, ""])
-
-
-T = TypeVar("T")
 
 
 def _of_file(option: str, path: str, made: Callable[[dict[str, Any]], T]) -> T:

@@ -188,17 +188,19 @@ def duration(spec: str) -> float:
     return seconds
 
 
-BYTES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?) ?(?:([kmgt])(i?))?b?", re.IGNORECASE)
 
 
 def size(spec: str) -> float:
-    """Parses `8GB`, `512 MB` or `1.5GB`, in decimal units; returns bytes."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(k?B|[MGT]B)", spec)
-    nbytes = float(match[1]) * BYTES[match[2]] if match else 0.0
-    if not 0 < nbytes < math.inf:
+    """Parses `100e6`, `64KB`, `1.5 GB` or, in powers of 1024, `8GiB`; returns bytes."""
+    match, nbytes = SIZE.fullmatch(spec), math.inf
+    if match is not None:
+        power = " kmgt".index((match[2] or " ").lower())
+        nbytes = float(match[1]) * (1024 if match[3] else 1000) ** power
+    if nbytes == math.inf:
         raise ValueError(
-            f"{quoted(spec)} is not a size above 0: give a number with B, kB, MB, GB or TB, such "
-            "as 8GB"
+            f"{quoted(spec)} is not a size: give bytes, or a number with kB, MB, GB or TB, or with "
+            "KiB, MiB, GiB or TiB, such as 8GB"
         )
     return nbytes
 

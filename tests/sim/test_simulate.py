@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from argparse import ArgumentTypeError
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +17,6 @@ from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.verify import ALL_GATHER
 from nnmpi.sim import collective
 from nnmpi.sim.collective import OPERATIONS
-from nnmpi.sim.commands.collective import size
 from nnmpi.sim.drawing.rounds import LEGEND, MAX_RANKS, draw
 from nnmpi.sim.drawing.tables import duration
 
@@ -198,37 +196,13 @@ def test_several_algorithms_are_drawn_one_below_the_other(simulator: Any, tmp_pa
     assert below[2] < float(root.get("viewBox", "").split()[3])
 
 
-# ---- sizes and units
-
-
-@pytest.mark.parametrize(
-    ("text", "nbytes"),
-    [
-        ("100e6", 1e8),
-        ("12B", 12),
-        ("64 kb", 64_000),
-        ("64KiB", 65_536),
-        ("1.5GB", 1.5e9),
-        ("1e3kB", 1e6),
-    ],
-)
-def test_sizes(text: str, nbytes: float) -> None:
-    assert size(text) == nbytes
-
-
-@pytest.mark.parametrize("text", ["", "eight", "8MBs"])
-def test_malformed_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match="is not a size: write it as 100e6, 64KB or 1GiB"):
-        size(text)
-
-
 # ---- what is refused
 
 WRONG: dict[str, tuple[str, tuple[str, ...]]] = {
     "no ranks": ("--bytes 1", ("required", "--ranks")),
     "0 ranks": ("--ranks 0 --bytes 1", ("ranks 0", "from 1 to 10000000")),
     "too many ranks": (f"--ranks {10**30} --bytes 1", ("ranks 1000", "to 10000000")),
-    "bytes below 0": ("--ranks 4 --bytes=-1", ("bytes -1.0", "from 0 to 1e+30")),
+    "bytes below 0": ("--ranks 4 --bytes=-1", ("--bytes", "'-1' is not a size")),
     "alpha": (f"{RING} --alpha=-5e-6", ("alpha -5e-06", "from 0")),
     "alpha in words": (f"{RING} --alpha slow", ("--alpha", "'slow'")),
     "algorithm": ("--ranks 4 --bytes 1 --algorithm rng", ("p2p-whole",)),

@@ -125,7 +125,7 @@ def _tree_and_ring(points: Sequence[Point]) -> Iterator[str]:
 
 
 def _ranges(points: Sequence[Point], quotient: Callable[[Point], float]) -> str:
-    """Ranges of sizes with the same verdict: faster from 256 B to 4 KB, slower at 1 MB."""
+    """Ranges of sizes with the same verdict: faster from 256 B to 4 KiB, slower at 1 MiB."""
     parts = []
     for word, group in groupby(points, lambda p: verdict(quotient(p))):
         run = list(group)

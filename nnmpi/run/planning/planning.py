@@ -1,6 +1,7 @@
 """Searches layouts for a model, a cluster and a machine; for --plan, when the ranks of a run are
 there."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import Field, replace
@@ -66,6 +67,11 @@ class PlanRequest(NamedTuple):
     machine: str | None
     vocabulary: int | None = None
 
+    @property
+    def limit(self) -> float:
+        """The most bytes that a layout may need per rank."""
+        return math.inf if self.memory is None else self.memory
+
 
 class FoundLayouts(NamedTuple):
     """The result of a search for layouts.
@@ -116,9 +122,9 @@ def plan_models(
 
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
     """Finds the fastest layouts; raises ValueError if there is none, or none that fits."""
-    result = Searcher(models.arranger, models.costs, request.memory or float("inf")).search()
+    result = Searcher(models.arranger, models.costs, request.limit).search()
     _check_found(models.arranger.plain, request, result)
-    result, notes = _prefer_dp(result, request.memory or float("inf"), models.costs.machine.spread)
+    result, notes = _prefer_dp(result, request.limit, models.costs.machine.spread)
     if request.vocabulary is not None:
         notes.append(
             f"no data were given: in the command, put data of {request.vocabulary:,} tokens in the "
@@ -181,7 +187,7 @@ def _check_found(config: Config, request: PlanRequest, result: SearchResult) -> 
     """Raises ValueError if the search has found no layout."""
     if result.best:
         return
-    if result.least and request.memory:
+    if result.least and request.memory is not None:
         least = result.least
         raise NoLayoutFitsError(
             f"no layout of {plural(request.ranks, 'rank')} fits into {amount(request.memory)} per "
@@ -259,7 +265,7 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
     """
     assert config.plan is not None
     path, plain = config.plan, replace(config, plan=None, memory=None)
-    limit = size(config.memory) if config.memory else None
+    limit = size(config.memory) if config.memory is not None else None
     if path == AUTO:
         machine = measure(setup._replace(config=plain), comm)
     else:

@@ -49,16 +49,16 @@ def _row(layouts: FoundLayouts, planned: PricedLayout, best: PricedLayout) -> Ev
         "bytes": planned.nbytes,
         "sent_bytes": planned.sent.bytes / planned.period,
         "sent_messages": planned.sent.messages / planned.period,
-        "fits": planned.nbytes <= (layouts.request.memory or float("inf")),
+        "fits": planned.nbytes <= layouts.request.limit,
         **planned.time._asdict(),
-        "why": why(planned, best, layouts.request.memory),
+        "why": why(planned, best, layouts.request.limit),
     }
 
 
-def why(planned: PricedLayout, best: PricedLayout, memory: float | None) -> str:
+def why(planned: PricedLayout, best: PricedLayout, memory: float) -> str:
     """The reason why a layout loses: its memory, or the term by which it is slowest. A layout may
     also be faster, by less than measurements differ."""
-    if memory and planned.nbytes > memory:
+    if planned.nbytes > memory:
         return f"memory: {amount(planned.nbytes - memory)} too much"
     if planned.time.seconds < best.time.seconds:
         return "within the spread"

@@ -1,7 +1,6 @@
 """The subcommand `collective` of `python -m nnmpi.simulate`: one algorithm, several, or a sweep."""
 
 import argparse
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 from nnmpi.collectives import verify
 from nnmpi.collectives.price import Network
 from nnmpi.collectives.step import Algorithm, PlanError
-from nnmpi.options import cli, user_code
+from nnmpi.options import cli, terms, user_code
 from nnmpi.sim import collective, sweep
 from nnmpi.sim import network as net
 from nnmpi.sim.collective import OPERATIONS
@@ -21,24 +20,6 @@ from nnmpi.sim.network import Record
 HELP = "all-reduce and its relatives"
 
 ROUNDING = 1e-12  # relative to the time: smaller differences are not shown
-
-UNITS: dict[str, int] = {"": 1, "b": 1} | {
-    f"{prefix}{i}b": base**power
-    for power, prefix in enumerate("kmgt", 1)
-    for i, base in (("", 1000), ("i", 1024))
-}
-
-
-def size(text: str) -> float:
-    """Parses a number of bytes: 100e6, 64KB, 8MB or 1GiB."""
-    parts = re.fullmatch(r"(.*?)\s*([a-zA-Z]*)", text, re.S)
-    number, unit = parts.groups() if parts and parts[2].lower() in UNITS else (text, "")
-    try:
-        return float(number) * UNITS[unit.lower()]
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size: write it as 100e6, 64KB or 1GiB"
-        ) from None
 
 
 def add_options(c: argparse.ArgumentParser) -> None:
@@ -54,7 +35,7 @@ def add_options(c: argparse.ArgumentParser) -> None:
     plan.add_argument("--ranks", type=int, required=True, metavar="P")
     plan.add_argument(
         "--bytes",
-        type=size,
+        type=cli.argument(terms.size),
         required=True,
         metavar="M",
         help="size of the buffer: 100e6, 64KB, 1GiB",

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from nnmpi.options import terms
+from nnmpi.options import cli, terms
 from nnmpi.sim import goodput
 from nnmpi.sim import network as net
 from nnmpi.sim.drawing.curves import Point, curves
@@ -24,17 +24,9 @@ INTERVALS = {
 """Computing time between checkpoints, from their seconds and the mean time to failure."""
 
 
-def seconds(text: str) -> float:
-    """Parses a time, such as 90s, 30m, 1.5h or 2d."""
-    try:
-        return terms.duration(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def add_options(p: argparse.ArgumentParser) -> None:
     """Adds the options of the subcommand `goodput`."""
-    job = p.add_argument_group("job")
+    job, duration = p.add_argument_group("job"), cli.argument(terms.duration)
     job.add_argument("--ranks", type=int, required=True, metavar="P")
     about = "ranks that are lost together (default 8, or all)"
     job.add_argument("--ranks-per-node", type=int, metavar="Q", help=about)
@@ -46,9 +38,9 @@ def add_options(p: argparse.ArgumentParser) -> None:
         ("--recover", False, "to go on from a --backup (default: as --restart)"),
         ("--repair", False, "until a lost node is back, with --spares (default 1d)"),
     ):
-        job.add_argument(flag, type=seconds, required=needed, metavar="TIME", help=about)
+        job.add_argument(flag, type=duration, required=needed, metavar="TIME", help=about)
     about = "copies in another node's memory, every TIME (default 60s)"
-    job.add_argument("--backup", type=seconds, metavar="TIME", nargs="?", const=60.0, help=about)
+    job.add_argument("--backup", type=duration, metavar="TIME", nargs="?", const=60.0, help=about)
     job.add_argument("--spares", type=int, metavar="N", help="nodes that replace lost ones")
     output = p.add_argument_group("output")
     output.add_argument("--seed", type=int, default=0, help="of the simulated failures")
