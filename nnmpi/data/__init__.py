@@ -53,9 +53,8 @@ def load(
     name, colon, argument = spec.partition(":")
     if name not in DATASETS and spec.endswith(".npz"):
         name, colon, argument = "npz", ":", spec
-    forms = ", ".join(entry.form for entry in DATASETS.values())
     if name not in DATASETS:
-        raise ValueError(f"data set {quoted(spec)} is not known; choose one of {forms}")
+        raise ValueError(f"data set {quoted(spec)} {_why_unknown(spec)}")
     if tokenizer is not None and name != "text":
         raise ValueError(
             f"--tokenizer is for --data text:FILE, and the data set is {quoted(spec)}; leave it out"
@@ -68,6 +67,22 @@ def load(
     return entry.load(
         DatasetRequest(argument, directory, download, seed, ignore_index, context, tokenizer)
     )
+
+
+TABLES = {".csv", ".tsv", ".parquet", ".feather", ".xlsx"}
+"""Endings of files with columns, which other libraries read."""
+
+
+def _why_unknown(spec: str) -> str:
+    """The reason why a text names no data set, and the remedy."""
+    if TABLES & {suffix.lower() for suffix in Path(spec).suffixes}:
+        return (
+            "is a table, and has to be an .npz file: read it with NumPy, pandas or polars, and "
+            'write numpy.savez("data.npz", x=features, y=labels), numbers of shape (rows, columns) '
+            "and a class from 0 for each row; then --data data.npz"
+        )
+    forms = ", ".join(entry.form for entry in DATASETS.values())
+    return f"is not known; choose one of {forms}"
 
 
 def blank(
