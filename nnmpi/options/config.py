@@ -273,7 +273,9 @@ class Config:
     log: str | None = _files(None, "write events to this file, one JSON object per line")
     append: bool = _files(False, "append to a --log that has the events of another run")
     trace: str | None = _files(None, "write a timeline of all ranks, for Chrome or Perfetto")
-    report: str | None = _files(None, "at the end, write a page about the run: run.html")
+    report: str | None = _files(
+        None, "at the end, write a page about the run, by default to run.html", bare="run.html"
+    )
     logger: str | None = _files(
         None,
         "send metrics and pictures to tensorboard:FOLDER, mlflow:URI, wandb:PROJECT or "

@@ -203,6 +203,20 @@ def test_flags_override_the_file_in_any_order(tmp_path: Path) -> None:
         assert train.config([*arguments, "--no-quiet"]) == wanted
 
 
+@pytest.mark.parametrize(
+    ("flag", "value"), [("report", "run.html"), ("recompute", "stage"), ("backup", 0)]
+)
+def test_flags_may_be_given_without_a_value(flag: str, value: object) -> None:
+    for beside in (["--seed", "3"], []):  # before another flag, and as the last one
+        assert getattr(train.config([f"--{flag}", *beside]), flag) == value
+    assert getattr(train.config([f"--{flag}={value}"]), flag) == value
+
+
+def test_a_file_may_ask_for_a_report_without_a_name(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("report = true")
+    assert from_toml(str(tmp_path / "run.toml")).report == "run.html"
+
+
 def test_shards_is_another_name_for_slices(tmp_path: Path) -> None:
     wanted = Config(reproducible=True, slices=5)
     assert train.config(["--reproducible", "--slices", "5"]) == wanted
