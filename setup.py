@@ -3,9 +3,8 @@
 They are optional: where there is no compiler, the installation succeeds and NumPy computes. All
 metadata is in setup.cfg, where extension modules cannot be named.
 
-NNMPI_BUILD=avx2, say, builds one set alone, NNMPI_BUILD=native the best one that this processor has
-and those that are there, NNMPI_BUILD=none nothing. Without it all are built, since a wheel may be
-for other machines.
+NNMPI_BUILD=avx2, say, builds one set alone, NNMPI_BUILD=native the best one that this processor
+has, NNMPI_BUILD=none nothing. Without it all are built, since a wheel may be for other machines.
 """
 
 import os
@@ -57,8 +56,9 @@ LIMITED = ("Py_LIMITED_API", "0x030B0000")
 MOST_COMPILERS = 8  # at a time, each of which takes up to 200 MB
 
 
-def chosen() -> list[str]:
-    """The sets to build."""
+def chosen(in_place: bool) -> list[str]:
+    """The sets to build. In a checkout `native` also renews those that are there, which would be of
+    older sources; a wheel gets none of them."""
     wanted = os.environ.get("NNMPI_BUILD", "")
     if wanted in ("", "none", *SETS):
         return {"": [*SETS], "none": []}.get(wanted, [wanted])
@@ -66,7 +66,7 @@ def chosen() -> list[str]:
         names = ", ".join(SETS)
         raise ValueError(f"NNMPI_BUILD is {wanted!r}: set it to native, none or one of {names}")
     best = runpy.run_path(f"{NATIVE}/instructions.py")["available"]()[0]
-    return [name for name in SETS if name == best or glob(f"{NATIVE}/_{name}.*")]
+    return [name for name in SETS if name == best or (in_place and glob(f"{NATIVE}/_{name}.*"))]
 
 
 def extensions() -> list[Extension]:
@@ -86,13 +86,26 @@ def extensions() -> list[Extension]:
             depends=[*sorted(glob(f"{NATIVE}/*.h")), "setup.py"],
             optional=True,
         )
-        for name in chosen()
+        for name in chosen(in_place=True)
     ]
 
 
 class BuildKernels(build_ext):
     """Compiles the sources of a set side by side. Of an editable installation it builds no set
     that is newer than all that it is made from."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        wanted = [f"nnmpi.arrays.native._{name}" for name in chosen(bool(self.inplace))]
+        self.extensions = [ext for ext in self.extensions if ext.name in wanted]
+
+    def run(self) -> None:
+        """Removes sets that an earlier build has left beside these: a wheel would contain them."""
+        wanted = [os.path.basename(self.get_ext_filename(ext.name)) for ext in self.extensions]
+        for path in glob(f"{self.build_lib}/{NATIVE}/_*.*"):
+            if os.path.basename(path) not in (*wanted, "__init__.py"):
+                os.remove(path)
+        super().run()
 
     def build_extensions(self) -> None:
         compile = self.compiler.compile

@@ -1,4 +1,4 @@
-"""The compiled kernels: built without a compiler, and under the sanitizers of one."""
+"""The compiled kernels: which sets are built, without a compiler, and under its sanitizers."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from helpers.mpijob import ROOT
@@ -54,6 +55,43 @@ def test_without_a_compiler_numpy_computes(copy: Path) -> None:
     text = "import nnmpi, nnmpi.arrays.native as n; print(nnmpi.__file__, n.INSTRUCTIONS)"
     found = run(copy, "-c", text)
     assert found.stdout.split() == [str(copy / "nnmpi" / "__init__.py"), "none"], found.stderr
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> dict[str, str]:
+    """The environment of a compiler that writes empty files, at once."""
+    compiler = tmp_path / "cc"
+    compiler.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done; : >"$2"\n')
+    compiler.chmod(0o755)
+    return {"CC": str(compiler)}
+
+
+def test_native_builds_one_set_for_a_wheel(copy: Path, stand_in: dict[str, str]) -> None:
+    """Also where a checkout, or an earlier wheel, has other sets."""
+    best, *others = [f"_{name}" for name in native.available()]
+    for file in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, copy)
+    in_place = run(copy, "setup.py", "build_ext", "--inplace", **stand_in)
+    assert in_place.returncode == 0, in_place.stderr
+    assert {*others} < {*built(copy)}
+    for wanted in ("", "native"):
+        made = run(copy, "setup.py", "-q", "bdist_wheel", NNMPI_BUILD=wanted, **stand_in)
+        assert made.returncode == 0, made.stderr
+        (wheel,) = (copy / "dist").glob("*.whl")
+        names = [Path(name).name for name in ZipFile(wheel).namelist() if name.endswith(".so")]
+        sets = {name.partition(".")[0] for name in names}
+        assert sets == ({best} if wanted else {*built(copy)})
+
+
+@pytest.mark.skipif(len(native.available()) == 1, reason="this processor has one set only")
+def test_native_renews_the_sets_of_a_checkout(copy: Path, stand_in: dict[str, str]) -> None:
+    best, *_, least = native.available()
+    old = copy / "nnmpi" / "arrays" / "native" / f"_{least}.abi3.so"
+    old.write_text("of older sources")
+    made = run(copy, "setup.py", "build_ext", "--inplace", NNMPI_BUILD="native", **stand_in)
+    assert made.returncode == 0, made.stderr
+    assert built(copy) == sorted([f"_{best}", f"_{least}"])
+    assert old.read_text() == ""
 
 
 @pytest.mark.skipif(GCC is None, reason="there is no gcc")

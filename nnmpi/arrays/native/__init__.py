@@ -21,8 +21,8 @@ Rules:
   every instruction set: sums have a fixed number of lanes (`lanes.h`), functions are polynomials
   (`elementary.h`), with errors of at most 2.6 ulp for tanh, 2.5 for sigmoid, 3.3 for SiLU and 7
   for GELU (`tests/kernels/test_elementary.py`); denormal results have an error below 1e-7.
-- Each source is compiled once for each instruction set. A wheel has all of them;
-  NNMPI_BUILD=native builds the best one of this processor. Without a compiler the installation
+- Each source is compiled once for each instruction set. A wheel has all of them,
+  or with NNMPI_BUILD=native the best one of this processor. Without a compiler the installation
   succeeds, and NumPy computes.
 """
 
