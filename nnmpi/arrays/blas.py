@@ -87,13 +87,13 @@ def cores(ranks: int, root: Path = ROOT) -> int:
     mpirun gave it cores of its own.
     """
     machine = os.cpu_count() or 1
-    allowed, launcher = _affinity(0), _affinity(os.getppid())
+    allowed, launcher = affinity(0), affinity(os.getppid())
     limits = machine, cpuset_size(root), cpu_quota(root), len(launcher) or None
     share = int(min(limit for limit in limits if limit is not None) / ranks)
     return max(1, min(share, len(allowed) or machine))
 
 
-def _affinity(process: int) -> set[int]:
+def affinity(process: int) -> set[int]:
     """Returns the CPUs that a process may be scheduled on; empty if the system does not tell."""
     try:
         return os.sched_getaffinity(process)
@@ -105,6 +105,15 @@ def set_by_user() -> str:
     """Returns the environment variable by which the user has set the number of threads, or ""."""
     names = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
     return next((name for name in names if os.environ.get(name)), "")
+
+
+def threads_of_user() -> int:
+    """Returns the number of threads that the user has set in the environment, else 1.
+
+    OpenBLAS uses fewer if the rank is bound to fewer cores.
+    """
+    words = os.environ.get(set_by_user(), "").partition(",")[0].strip()
+    return max(1, int(words)) if words.isdecimal() else 1
 
 
 def default_threads(n: int) -> None:

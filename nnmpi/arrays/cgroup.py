@@ -29,7 +29,7 @@ def cpuset_size(root: Path = ROOT) -> int | None:
     limit."""
     names = "cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus"
     sizes = [
-        sum(_length(part) for part in cpus.split(","))
+        len(cpu_list(cpus))
         for folder in _folders(root, "cpuset")
         if (cpus := next(filter(None, (_read(folder / name) for name in names)), ""))
     ]
@@ -89,12 +89,15 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
             yield from (base / part for part in (group, *group.parents))
 
 
-def _length(part: str) -> int:
-    """Counts the CPUs in `3` or `4-7`; 0 in any other text."""
-    first, _, last = part.partition("-")
-    if not (first.isdecimal() and (last or first).isdecimal()):
-        return 0
-    return int(last or first) - int(first) + 1
+def cpu_list(text: str) -> frozenset[int]:
+    """Returns the CPUs in a text such as `0-3,8`; without parts that have another form."""
+    ends = (part.strip().partition("-") for part in text.split(","))
+    return frozenset(
+        cpu
+        for first, _, last in ends
+        if first.isdecimal() and (last or first).isdecimal()
+        for cpu in range(int(first), int(last or first) + 1)
+    )
 
 
 def _read(path: Path) -> str:

@@ -2,13 +2,12 @@
 
 import copy
 import math
-import platform
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import pairwise
 
 from nnmpi.arrays import blas, native
-from nnmpi.comm import Comm
 from nnmpi.data.loader import padding
 from nnmpi.io.checkpoints.resume_rules import versions
 from nnmpi.io.output.messages import Event
@@ -23,7 +22,8 @@ from nnmpi.planning.paper.rank_kinds import RankKind, rank_kinds
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.run_state import RunState
 from nnmpi.run.session import Session
-from nnmpi.run.setup import threads
+from nnmpi.run.setup import cores, threads
+from nnmpi.run.setup.cores import RankCores
 from nnmpi.run.setup.setup import Setup
 
 
@@ -228,22 +228,26 @@ def environment(session: Session) -> Event:
     """Everything a run depends on besides data and model: options, versions, the BLAS of rank 0,
     and hosts; with advice on what would make it faster. Every rank calls it."""
     comm, a = session.comm, session.arrangement
-    pay, cores = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
+    pay, number = threads.on_all_ranks(a, comm), blas.cores(len(comm.node()))
     halves = native.cost_of_halves(session.config.dtype) if session.config.device == "cpu" else ""
-    facts = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, cores)}
+    facts = {"kernels": blas.core(), "threads": blas.threads(), "why": threads.why(a, pay, number)}
+    ranks = gather_objects(comm, cores.cores_here())
     return {
         "options": asdict(session.config),
         "versions": versions(),
         "blas": facts,
         "native": native.INSTRUCTIONS,
-        "hosts": hosts(comm),
-        "advice": [*filter(None, (native.missing(), halves, threads.advice(a, pay)))],
+        "hosts": hosts(ranks),
+        "advice": [
+            *filter(None, (native.missing(), halves, threads.advice(a, pay))),
+            *cores.advice(ranks),
+        ],
     }
 
 
-def hosts(comm: Comm) -> dict[str, list[int]]:
-    """The ranks on each host, by its name; every rank calls it."""
+def hosts(ranks: Sequence[RankCores]) -> dict[str, list[int]]:
+    """The ranks on each host, by its name."""
     ranks_of: dict[str, list[int]] = {}
-    for rank, name in enumerate(gather_objects(comm, platform.node())):
-        ranks_of.setdefault(name, []).append(rank)
+    for rank, of_rank in enumerate(ranks):
+        ranks_of.setdefault(of_rank.host, []).append(rank)
     return ranks_of
