@@ -12,11 +12,14 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi.arrays import blas, native
+from nnmpi.comm.transport import installed
+from nnmpi.comm.transport.installed import Launcher, Library
 from nnmpi.options import cli
 from nnmpi.sim.drawing.tables import plural
 
@@ -40,7 +43,7 @@ def python() -> Finding:
     installed = {d.name: d.version for d in importlib.metadata.distributions()}
     names = ", ".join(f"{n} {installed[n]}" for n in (*PACKAGES, *EXTRAS) if n in installed)
     missing = ", ".join(name for name in PACKAGES if name not in installed)
-    problem = f"{missing} not installed: pip install ." if missing else ""
+    problem = f"{missing} not installed: pip install {missing.replace(',', '')}" if missing else ""
     return Finding(f"{platform.python_version()} at {sys.executable}; {names}", problem)
 
 
@@ -57,23 +60,44 @@ def cores() -> Finding:
 
 def library() -> Finding:
     """Checks which MPI library mpi4py loads, and says where it is and why it is this one."""
-    status, text = _try([sys.executable, "-c", LIBRARY])
-    if status:
-        remedy = "pip install 'nnmpi[mpi]', or let mpi4py find the library of your mpirun: set "
-        remedy += "LD_LIBRARY_PATH to its folder, or MPI4PY_LIBMPI to the file"
-        return Finding(f"none, one rank only ({text})", remedy if shutil.which("mpirun") else "")
-    version, _, path = text.partition(";")
-    return Finding(f"{version}, {path} ({_origin(path)}): {_reason(path)}" if path else version)
+    status, text = _load({})
+    if not status:
+        version, _, path = text.partition(";")
+        return Finding(f"{version}, {path} ({_origin(path)}): {_reason(path)}" if path else version)
+    before, there = os.environ.get("LD_LIBRARY_PATH", ""), _libraries()
+    loading = (installed.loading(x, launcher, _load, before) for x, launcher in there.items())
+    problem = "\n".join(filter(None, loading))
+    if shutil.which("mpirun") and not problem:
+        problem = "pip install 'nnmpi[mpi]', or let mpi4py find the library of your mpirun: set "
+        problem += "LD_LIBRARY_PATH to its folder, or MPI4PY_LIBMPI to the file"
+    names = "".join(f"; not loaded: {library.abi}, {library.path}" for library in there)
+    return Finding(f"none, one rank only ({text}){names}", problem)
+
+
+def _load(settings: Mapping[str, str]) -> tuple[int, str]:
+    """Loads the MPI library in a new process; returns 0 and VERSION;PATH, or an error."""
+    return _try([sys.executable, "-c", LIBRARY], settings)
+
+
+def _libraries() -> dict[Library, Launcher | None]:
+    """The MPI libraries of this machine with their launchers; first those that mpi4py looks for
+    first."""
+    path = os.environ.get("PATH", "")
+    ldconfig = shutil.which("ldconfig", path=os.pathsep.join([path, "/sbin", "/usr/sbin"]))
+    prefixes = sys.prefix, site.getuserbase(), sys.base_prefix
+    cache = _output([ldconfig, "-p"]) if ldconfig else ""
+    where = installed.folders(prefixes, os.environ.get("LD_LIBRARY_PATH", ""), cache, path)
+    return {x: installed.launcher_of(x, _version) for x in installed.libraries(where)}
 
 
 LIBRARY = """
-import mpi4py, pathlib
+import mpi4py, pathlib, re
 mpi4py.rc.initialize = False
 from mpi4py import MPI
 from nnmpi.comm.transport.mpi_job import versions
 maps = pathlib.Path("/proc/self/maps")
 lines = maps.read_text().splitlines() if maps.exists() else []
-paths = [x.split(None, 5)[-1] for x in lines if "/libmpi.so" in x]
+paths = [x.split(None, 5)[-1] for x in lines if re.search("/libmpi(ch)?[.]so", x)]
 print(versions()["mpi"], *paths[:1], sep=";")
 """
 
@@ -89,47 +113,69 @@ def _origin(path: str) -> str:
 
 def _reason(path: str) -> str:
     """Says why mpi4py has loaded the library at this path, in the order in which it looks."""
-    folder = Path(path).parent
-    of_python = [
-        Path(p, "lib").resolve() for p in (sys.prefix, site.getuserbase(), sys.base_prefix)
-    ]
-    of_loader = map(Path, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep))
     if "MPI4PY_LIBMPI" in os.environ:
         return "MPI4PY_LIBMPI names it"
-    if folder in of_python:
+    of_python = [Path(p, "lib") for p in (sys.prefix, site.getuserbase(), sys.base_prefix)]
+    of_loader = map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
+    if _has(of_python, path):
         return "mpi4py looks first in the lib folders of Python and of the user"
-    if folder in [path.resolve() for path in of_loader]:
-        return "LD_LIBRARY_PATH has its folder"
-    return "the system's loader knows it"
+    return (
+        "LD_LIBRARY_PATH has its folder"
+        if _has(of_loader, path)
+        else "the system's loader knows it"
+    )
+
+
+def _has(folders: Iterable[Path], path: str) -> bool:
+    """True if one of the folders has the library that is at this path, or a link to it."""
+    return Path(path).resolve() in [file.path.resolve() for file in installed.libraries(folders)]
 
 
 def launcher() -> Finding:
     """Checks that the first mpirun belongs to the library: two ranks find each other."""
-    path = shutil.which("mpirun")
+    path, there = shutil.which("mpirun"), _libraries()
+    status, text = _load({})
+    file = Path(text.partition(";")[2]).resolve()
+    own = next((x for library, x in there.items() if library.path.resolve() == file), None)
     if path is None:
-        return Finding(
-            "none on PATH, one rank only; for more: source .venv/bin/activate, load your site's "
-            "MPI, or pip install 'nnmpi[mpi]'"
-        )
-    path = f"{path} ({_origin(path)})"
+        more = "for more: activate its environment, load your site's MPI, or pip install"
+        more = f"the library's is {own}" if own else f"{more} 'nnmpi[mpi]'"
+        return Finding(f"none on PATH, one rank only; {more}")
+    first = installed.launcher_at(Path(path), _version(Path(path)))
+    found = f"{path} ({_origin(path)}), {first.version if first else 'of an unknown MPI'}"
+    if own and not own.path.samefile(path):
+        found += f"; the library's own is {own}"
+    if status:
+        return Finding(f"{found}; no ranks were started, since mpi4py loads no library")
+    before = os.environ.get("LD_LIBRARY_PATH", "")
+    remedies = [f"start ranks by {own}"] * (own is not None) + [
+        f"let mpi4py load {library.path}: {library.command(before)}"
+        for library, x in there.items()
+        if x and x.path.samefile(path) and library.path.resolve() != file
+    ]
+    return _started(found, "; or ".join(remedies) or "install both in one environment")
+
+
+def _started(found: str, remedy: str) -> Finding:
+    """The finding of an mpirun that was found, by what two ranks say that it starts."""
     status, text = _two_ranks()
     if status and "as root" in text:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
-        return Finding(path, f"Open MPI refuses to start as root: {allow}")
+        return Finding(found, f"Open MPI refuses to start as root: {allow}")
     if status:
-        return Finding(path, f"two ranks failed ({text}): see docs/stopping.md")
+        return Finding(found, f"two ranks failed ({text}): {remedy}")
     if not text.startswith("2 2 "):
         return Finding(
-            f"{path}; two ranks saw {text[:3]} (ranks, and ranks on their node), not 2 2",
-            "mpirun and the library of mpi4py differ, or ranks do not see their node: install "
-            "both in one environment",
+            f"{found}; two ranks saw {text[:3]} (ranks, and ranks on their node), not 2 2",
+            f"mpirun and the library of mpi4py differ, or ranks do not see their node: {remedy}",
         )
-    return Finding(f"{path}, {text[10:]}; two ranks found each other, and share memory")
+    advice = "\n".join(text.split(";")[1:])
+    return Finding(f"{found}; two ranks found each other, and share memory", advice)
 
 
 def fault_tolerance() -> Finding:
     """Checks whether a job goes on without a rank that is killed (ULFM)."""
-    if _two_ranks("--with-ft", "ulfm")[1].startswith("2 2 True "):
+    if _two_ranks("--with-ft", "ulfm")[1].startswith("2 2 True"):
         return Finding("mpirun --with-ft ulfm: a job continues without a rank that is killed")
     return Finding(
         "not available: if a rank is killed, the job ends, and --resume continues from the newest "
@@ -140,12 +186,15 @@ def fault_tolerance() -> Finding:
 
 RANKS = """
 import numpy as np
-from nnmpi.comm import mpi_ranks, world
+from nnmpi.comm import world
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.run.setup import cores
 comm = world()
 x = np.ones(1)
 comm.all_reduce(x, "ring")
-facts = int(x[0]), len(comm.node()), str(comm.fault_tolerant).ljust(5)
-if comm.rank == 0: print(*facts, mpi_ranks.mpi_versions()["mpi"], flush=True)
+facts = f"{int(x[0])} {len(comm.node())} {comm.fault_tolerant}"
+ranks = gather_objects(comm, cores.cores_here())
+if comm.rank == 0: print(facts, *cores.advice(ranks), sep=";", flush=True)
 """
 
 
@@ -165,7 +214,7 @@ def gpu() -> Finding:
         return Finding("none")
     status, text = _try([sys.executable, "-c", DEVICES])
     if status:
-        return Finding("an NVIDIA driver", "CuPy cannot use it: pip install '.[cuda]'")
+        return Finding("an NVIDIA driver", "CuPy cannot use it: pip install 'nnmpi[cuda]'")
     return Finding(text)
 
 
@@ -187,15 +236,37 @@ CHECKS: dict[str, Callable[[], Finding]] = {
 
 def _two_ranks(*options: str) -> tuple[int, str]:
     """Starts two ranks with mpirun; returns the exit status and a line of output."""
-    more = ["--oversubscribe"] if "Open MPI" in _try(["mpirun", "--version"])[1] else []
+    more = ["--oversubscribe"] if "Open MPI" in _output(["mpirun", "--version"]) else []
     return _try(["mpirun", *options, *more, "-n", "2", sys.executable, "-c", RANKS])
 
 
-def _try(command: list[str]) -> tuple[int, str]:
-    """Runs a command in a new process; returns its status and a line of text: the first line of its
-    output or, if it fails, the first line of stderr that names an error."""
-    try:
+def _version(launcher: Path) -> str:
+    """What a launcher prints for --version."""
+    return _output([str(launcher), "--version"])
+
+
+def _output(command: list[str]) -> str:
+    """Runs a command in a new process; returns what it prints, or nothing if it fails."""
+    with suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(command, capture_output=True, timeout=SECONDS, text=True, check=False)
+        return done.stdout
+    return ""
+
+
+def _try(command: list[str], settings: Mapping[str, str] = {}) -> tuple[int, str]:
+    """Runs a command in a new process with more settings in its environment; returns its status and
+    a line of text: the first line of its output or, if it fails, the first line of stderr that
+    names an error."""
+    environment = {**os.environ, **settings}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            timeout=SECONDS,
+            text=True,
+            check=False,
+            env=environment,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     text = done.stderr if done.returncode else done.stdout
@@ -217,7 +288,8 @@ def command(_: argparse.Namespace) -> int:
         print(f"{name.ljust(width)}  {text}", flush=True)
         if problem:
             problems += 1
-            print(f"{'':{width}}  -> {problem}", flush=True)
+            for line in problem.splitlines():
+                print(f"{'':{width}}  -> {line}", flush=True)
     print(f"{plural(problems, 'problem')} found" if problems else "all is well")
     return int(problems > 0)
 

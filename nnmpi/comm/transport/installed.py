@@ -1,0 +1,134 @@
+"""The MPI libraries of this machine: where they are, their launchers, and how mpi4py loads one.
+
+mpi4py's wheel contains no MPI. It is compiled for two ABIs, and loads a library of either by its
+name: `libmpi.so.40` (Open MPI) or `libmpi.so.12` (MPICH and its relatives). Debian calls MPICH's
+library `libmpich.so.12`, so mpi4py finds it only by a link in a folder of the loader's path.
+"""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+OPEN_MPI, MPICH = "Open MPI", "MPICH"
+DEBIAN = "libmpich.so.12"
+NAMES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, DEBIAN: MPICH}
+"""The files of libraries, and the ABI of each."""
+
+LAUNCHERS = {OPEN_MPI: ("mpirun.openmpi", "mpirun"), MPICH: ("mpirun.mpich", "mpirun")}
+"""The launchers of an ABI; where several MPIs share a folder, Debian adds a name."""
+
+VERSIONS = {
+    r"\(Open(?: MPI|RTE)\) (\S+)": (OPEN_MPI, "Open MPI"),
+    r"Intel\(R\) MPI Library.*Version (\S+)": (MPICH, "Intel MPI"),
+    r"HYDRA build details:\s+Version:\s+(\S+)": (MPICH, "MPICH"),
+}
+"""What launchers print for --version: the pattern of it, the ABI and the name."""
+
+LINKS = "$HOME/.local/lib/mpich"
+"""The folder of the link to Debian's MPICH, which the user makes."""
+
+
+class Library(NamedTuple):
+    """The file of an MPI library, by the name that mpi4py knows, and its ABI."""
+
+    path: Path
+    abi: str
+
+    @property
+    def needs_link(self) -> bool:
+        """True for Debian's MPICH."""
+        return self.path.name == DEBIAN
+
+    def settings(self, links: str, loader_path: str = "") -> dict[str, str]:
+        """The environment in which mpi4py loads this library; `links` is a folder with a link to
+        it, `loader_path` the LD_LIBRARY_PATH that there is."""
+        if not self.needs_link:
+            return {"MPI4PY_LIBMPI": str(self.path)}
+        path = os.pathsep.join(filter(None, (links, loader_path)))
+        return {"MPI4PY_LIBMPI": f"{links}/libmpi.so.12", "LD_LIBRARY_PATH": path}
+
+    def command(self, loader_path: str = "") -> str:
+        """The command of a shell after which mpi4py loads this library."""
+        settings = self.settings(LINKS, loader_path).items()
+        link = f"mkdir -p {LINKS} && ln -sf {self.path} {LINKS}/libmpi.so.12 && " * self.needs_link
+        return f"{link}export {' '.join(f'{name}={value}' for name, value in settings)}"
+
+
+class Launcher(NamedTuple):
+    """An mpirun: its file, the ABI of its MPI, and the name and version of that."""
+
+    path: Path
+    abi: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.version})"
+
+
+def folders(prefixes: Iterable[str], loader_path: str, cache: str, path: str) -> Iterator[Path]:
+    """The folders where a library may be, those first in which mpi4py looks first: `lib` of the
+    prefixes of Python, LD_LIBRARY_PATH, the loader's cache (the output of `ldconfig -p`), and then
+    beside the launchers on PATH."""
+    yield from (Path(prefix, "lib") for prefix in prefixes)
+    yield from map(Path, filter(None, loader_path.split(os.pathsep)))
+    for file in re.findall(r"=> (\S+)$", cache, re.MULTILINE):
+        if Path(file).name in NAMES:
+            yield Path(file).parent
+    for folder in filter(None, path.split(os.pathsep)):
+        if (launcher := Path(folder, "mpirun")).exists():
+            for prefix in (Path(folder).parent, launcher.resolve().parent.parent):
+                yield from (prefix / "lib", prefix / "lib64")
+
+
+def libraries(where: Iterable[Path]) -> list[Library]:
+    """The MPI libraries in these folders; of several names of a file, the first."""
+    by_file: dict[Path, Library] = {}
+    for folder in where:
+        for name, abi in NAMES.items():
+            if (file := folder.resolve() / name).exists():
+                real = file.resolve()
+                debian = real.with_name(DEBIAN)
+                file = debian if real.name.startswith(DEBIAN) and debian.exists() else file
+                by_file.setdefault(real, Library(file, abi))
+    return [*by_file.values()]
+
+
+def launcher_at(path: Path, version: str) -> Launcher | None:
+    """The launcher whose --version prints this text; None for text of another program."""
+    for pattern, (abi, name) in VERSIONS.items():
+        if match := re.search(pattern, version):
+            return Launcher(path, abi, f"{name} {match[1]}")
+    return None
+
+
+def launcher_of(library: Library, version: Callable[[Path], str]) -> Launcher | None:
+    """The launcher that was installed with a library, in `bin` beside its `lib`, or None. `version`
+    returns what a file prints for --version."""
+    prefixes = [p.parent for p in library.path.parents if p.name in ("lib", "lib64")]
+    for file in (
+        prefix / "bin" / name for prefix in prefixes[:1] for name in LAUNCHERS[library.abi]
+    ):
+        launcher = launcher_at(file, version(file)) if file.exists() else None
+        if launcher and launcher.abi == library.abi:
+            return launcher
+    return None
+
+
+def loading(
+    library: Library,
+    launcher: Launcher | None,
+    load: Callable[[Mapping[str, str]], tuple[int, str]],
+    loader_path: str = "",
+) -> str:
+    """The command after which mpi4py loads a library, and the launcher that starts its ranks; empty
+    if that fails. `load` tries it with these settings, and returns a status and VERSION;PATH."""
+    with TemporaryDirectory() as links:
+        Path(links, "libmpi.so.12").symlink_to(library.path)
+        status, text = load(library.settings(links, loader_path))
+    if status:
+        return ""
+    start = f"start ranks by {launcher}" if launcher else "there is no mpirun beside it"
+    return f"for {text.partition(';')[0]}: {library.command(loader_path)}; {start}"
