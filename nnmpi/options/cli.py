@@ -186,7 +186,8 @@ def refuse_code(path: str, of_file: Config, given: Container[str]) -> None:
     option."""
     for option in options():
         name, value = option.name, getattr(of_file, option.name)
-        if option.metadata["custom"] and name not in given and user_code.is_named(value):
+        is_code = option.metadata["custom"] and value is not None and user_code.is_named(value)
+        if is_code and name not in given:
             raise ValueError(
                 f"config {shown(path)}: {name} {quoted(value)} would import and run the code of "
                 f"{shown(value.partition(':')[0])}; add --allow-code if you trust this file"

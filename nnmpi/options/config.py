@@ -199,7 +199,8 @@ class Config:
     compress: str | None = _reduce(
         None,
         "send less of gradients, and the rest in later steps: topk:FRACTION of the entries, "
-        "sign (1 bit), powersgd:RANK (factors of matrices) or int8",
+        "sign (1 bit), powersgd:RANK (factors of matrices), int8 or package.module:CODEC",
+        custom=True,
         form=terms.compression,
     )
     bucket_mb: float | None = _reduce(

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
 
 LONGEST = 4096  # characters of a text, like those of a path
@@ -71,7 +72,8 @@ def _term(spec: str) -> Rate:
 
 
 class Compression(NamedTuple):
-    """The name of a codec, and its number: the fraction of topk, or the rank of powersgd."""
+    """The name of a codec, or package.module:NAME, and its number: the fraction of topk, or the
+    rank of powersgd."""
 
     name: str
     number: float = 0.0
@@ -87,8 +89,10 @@ CODECS: Mapping[str, Callable[[str], float]] = {
 
 
 def compression(spec: str) -> Compression:
-    """Parses `topk:FRACTION`, `sign`, `powersgd:RANK` or `int8`."""
+    """Parses `topk:FRACTION`, `sign`, `powersgd:RANK`, `int8` or `package.module:NAME`."""
     name, colon, text = spec.partition(":")
+    if name not in CODECS and user_code.is_named(spec):
+        return Compression(spec)
     try:
         parse = CODECS[name]
         number = parse(text) if colon else 0
@@ -97,7 +101,7 @@ def compression(spec: str) -> Compression:
     except (KeyError, ValueError):
         raise ValueError(
             f"{quoted(spec)} must be topk:FRACTION, above 0 and at most 1, sign, powersgd:RANK, at "
-            "least 1, or int8"
+            "least 1, int8 or package.module:NAME"
         ) from None
     return Compression(name, number)
 

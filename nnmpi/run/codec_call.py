@@ -9,8 +9,8 @@ import numpy as np
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta.array import TouchCounter, touching
 from nnmpi.nn.parameter import Parameter
-from nnmpi.options import terms
-from nnmpi.parallel.compression.codecs import CODECS, Bucket
+from nnmpi.parallel.compression import proof
+from nnmpi.parallel.compression.codecs import Bucket
 from nnmpi.parallel.compression.exchange import Exchange
 from nnmpi.planning.paper.comm import COMPLETED
 
@@ -25,10 +25,10 @@ class AloneWire:
 def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[], None], int]:
     """Returns a call that codes and decodes gradients of these parameters as --compress `spec`
     does, and the bytes that it reads and writes."""
-    name, number = terms.compression(spec)
+    codec, number = proof.find(spec)
     rows = [p.shape[0] if len(p.shape) > 1 else 1 for p in parameters]
     matrices = [(k, p.size // k) for k, p in zip(rows, parameters, strict=True)]
-    rooms, codec = [p.size for p in parameters], CODECS[name]
+    rooms = [p.size for p in parameters]
 
     def run(row: Any, factors: Any) -> None:
         wire: Any = AloneWire()

@@ -77,7 +77,7 @@ def _topk(bucket: Bucket, fraction: float) -> Phases:
     values = cast(row[places], bucket.dtype)
     row[places] -= cast(values, row.dtype)
     total = xp.zeros_like(row)
-    for terms, at in (yield from _gathered((values, places), bucket.wire)):
+    for terms, at in (yield from gathered((values, places), bucket.wire)):
         total[at] += cast(terms, row.dtype)
     return total
 
@@ -97,7 +97,7 @@ def _sign(bucket: Bucket, _: float) -> Phases:
     bits = xp.packbits(row >= 0)
     row -= signed(bits, scales)
     total = xp.zeros_like(row)
-    for of_rank in (yield from _gathered((bits, scales), bucket.wire)):
+    for of_rank in (yield from gathered((bits, scales), bucket.wire)):
         total += signed(*of_rank)
     return total
 
@@ -167,7 +167,7 @@ def orthonormalise(rows: Array) -> None:
             row /= xp.where(length > 0, length, 1)
 
 
-def _gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
+def gathered(arrays: Sequence[Array], wire: Wire) -> Generator[Transfer, None, list[list[Array]]]:
     """Returns the arrays of each rank; those of all ranks have the same lengths and types."""
     xp = xp_of(arrays[0])
     here = xp.concatenate([array.view(np.uint8) for array in arrays])

@@ -17,8 +17,8 @@ from nnmpi.collectives.compressed import Shape
 from nnmpi.nn.parameter import Parameter
 from nnmpi.optim import Optimizer
 from nnmpi.optim.replica_state import RESIDUAL, ReplicaState
-from nnmpi.options import terms
-from nnmpi.parallel.compression.codecs import CODECS, Bucket
+from nnmpi.parallel.compression import proof
+from nnmpi.parallel.compression.codecs import Bucket
 from nnmpi.parallel.compression.exchange import Exchange, Phases
 from nnmpi.parallel.stores.local import LocalStore, StoreSpec
 from nnmpi.parallel.wire import Transfer, wire_of
@@ -32,8 +32,7 @@ class CompressedStore(LocalStore):
     are."""
 
     def __init__(self, spec: StoreSpec) -> None:
-        name, self._number = terms.compression(spec.compress)
-        self._codec = CODECS[name]
+        self._codec, self._number = proof.find(spec.compress)
         super().__init__(spec)
         self._wire = wire_of(self.dp, self.on)
         self._kept: dict[int, Bucket] = {}  # by bucket, for the next step

@@ -37,6 +37,7 @@ from nnmpi.parallel.arrangement.arrange import arrange
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import common_backend, discover
 from nnmpi.parallel.backup import check_backup
+from nnmpi.parallel.compression.proof import find as find_codec
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.step.objective import Criterion
@@ -177,6 +178,8 @@ def _checked_device(config: Config, comm: Comm, ranks: int) -> Backend:
         check_outputs(config)
     strategies.check(config, ranks)
     proof.find(config.schedule)
+    if config.compress:
+        find_codec(config.compress)
     on = backend.get(config.device)
     backend.allow_tf32(on, config.tf32)
     if config.allreduce == "nccl":

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from nnmpi.collectives.compressed import SENT
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.options import terms
+from nnmpi.options.quoting import quoted, shown
 from nnmpi.schedules.local_steps import LocalSteps
 from nnmpi.sim.drawing.neighbours import neighbours
 from nnmpi.sim.drawing.svg import svg
@@ -92,6 +93,12 @@ def _check(options: argparse.Namespace) -> None:
         given = f"parameters {options.parameters:g} in {plural(options.layers, 'layer')}"
         raise ValueError(f"{given}: a layer has at least one; give fewer --layers")
     check_count("replicas", options.replicas, MOST_REPLICAS)
+    for spec in options.compress:
+        if (name := terms.compression(spec).name) not in SENT:
+            raise ValueError(
+                f"compress {quoted(name)}: only codecs of nnmpi are priced here; nnmpi.train "
+                f"--dry-run --ranks {options.replicas} --compress {shown(name)} counts its bytes"
+            )
     LocalSteps(options.every, options.fragments, options.apply_after).check(options.layers)
 
 
