@@ -67,6 +67,31 @@ def test_the_page_shows_what_the_proof_says(simulator: Any) -> None:
     assert (said.status, said.err.replace("wrong:", "oldest:") in PAGE) == (2, True)
 
 
+NO_FORMULA = """
+NONE = OLDEST_FIRST._replace(bubble=lambda p, m, v: None, formula="")
+NAMED = NONE._replace(formula="(p-1)/m")
+LIMITED = NAMED._replace(holds="where p divides m")
+NUMBER = NAMED._replace(bubble=OLDEST_FIRST.bubble, formula="")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    {
+        "NONE": None,
+        "NAMED": "formula   (p-1)/m",
+        "LIMITED": "formula   (p-1)/m holds where p divides m",
+        "NUMBER": "formula   = 0.5",
+    }.items(),
+)
+def test_a_formula_is_shown_if_there_is_one(
+    name: str, line: str | None, simulator: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "formulas.py").write_text(CODE + NO_FORMULA)
+    said = simulator(f"--schedule formulas:{name} --stages 2 --micro-batches 2")
+    assert [x for x in said.out.splitlines() if x.startswith("formula ")] == [line] * bool(line)
+
+
 @pytest.mark.parametrize(("name", "words"), REFUSED.items(), ids=REFUSED)
 def test_one_that_cannot_be_used_is_refused_by_its_name(
     name: str, words: str, simulator: Any

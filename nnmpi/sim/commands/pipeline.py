@@ -133,12 +133,14 @@ def _picture(simulated: list[SimulatedSchedule], o: argparse.Namespace) -> str:
 def _report(s: SimulatedSchedule, o: argparse.Namespace) -> str:
     """One schedule as text: its figures, its ranks and its timeline."""
     schedule, result = s.schedule, s.result
-    value = f"holds {schedule.holds}" if s.formula is None else f"= {s.formula:.4g}"
+    holds = f"holds {schedule.holds}" * bool(schedule.holds and schedule.formula)
+    value = holds if s.formula is None else f"= {s.formula:.4g}"
+    formula = " ".join(filter(None, (schedule.formula, value)))
     figures = [
         _heading(s.label, o),
         f"time      {result.makespan:.6g}",
         f"bubble    {result.bubble:.4g} of the time of computation",
-        f"formula   {schedule.formula} {value}",
+        *[f"formula   {formula}"] * bool(formula),
     ]
     cells = {
         "rank": lambda r: f"{r}",
