@@ -1,9 +1,12 @@
 """An optimizer and a schedule that the user's functions make, in every layout."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from helpers.mpijob import ROOT
 from helpers.runs import LAYOUTS, rows, small
 
 from nnmpi import Config, Trainer, optim
@@ -83,6 +86,23 @@ def test_every_layout_has_the_same_groups(layout: tuple[int, dict[str, Any]], al
     rel = 1e-4 if "dtype" in options else 1e-9
     for name in ("loss", "test_loss"):
         assert found[name] == pytest.approx(alone[name], rel=rel)
+
+
+PAGE = (ROOT / "docs" / "optimizers.md").read_text(encoding="utf-8")
+(RULE,) = re.findall(r"^class Signum.*?(?=\n\n\n)", PAGE, re.S | re.M)
+
+
+def test_the_update_rule_of_the_page_trains_alike_in_other_layouts() -> None:
+    names: dict[str, Any] = {"optim": optim, "np": np}
+    exec(RULE, names)
+
+    def signum(named: Any) -> Optimizer:
+        return names["Signum"]([p for _, p in named], lr=0.003)
+
+    alone = run(1, optimizer=signum)
+    for options in ({"dp": 2, "zero": 1}, {"pp": 2}):
+        found = run(2, optimizer=signum, **options)
+        assert found["test_loss"] == pytest.approx(alone["test_loss"], rel=1e-9), options
 
 
 def test_layouts_change_in_a_run(alone: Event) -> None:
