@@ -119,11 +119,9 @@ def _reason(path: str) -> str:
     of_loader = map(Path, filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
     if _has(of_python, path):
         return "mpi4py looks first in the lib folders of Python and of the user"
-    return (
-        "LD_LIBRARY_PATH has its folder"
-        if _has(of_loader, path)
-        else "the system's loader knows it"
-    )
+    if _has(of_loader, path):
+        return "LD_LIBRARY_PATH has its folder"
+    return "the system's loader knows it"
 
 
 def _has(folders: Iterable[Path], path: str) -> bool:
@@ -143,17 +141,18 @@ def launcher() -> Finding:
         return Finding(f"none on PATH, one rank only; {more}")
     first = installed.launcher_at(Path(path), _version(Path(path)))
     found = f"{path} ({_origin(path)}), {first.version if first else 'of an unknown MPI'}"
-    if own and not own.path.samefile(path):
-        found += f"; the library's own is {own}"
+    other = own if own and not own.path.samefile(path) else None
+    if other:
+        found += f"; the library's own is {other}"
     if status:
         return Finding(f"{found}; no ranks were started, since mpi4py loads no library")
     before = os.environ.get("LD_LIBRARY_PATH", "")
-    remedies = [f"start ranks by {own}"] * (own is not None) + [
+    remedies = [f"start ranks by {other}"] * bool(other) + [
         f"let mpi4py load {library.path}: {library.command(before)}"
         for library, x in there.items()
         if x and x.path.samefile(path) and library.path.resolve() != file
     ]
-    return _started(found, "; or ".join(remedies) or "install both in one environment")
+    return _started(found, "; or ".join(remedies))
 
 
 def _started(found: str, remedy: str) -> Finding:
@@ -163,11 +162,13 @@ def _started(found: str, remedy: str) -> Finding:
         allow = "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
         return Finding(found, f"Open MPI refuses to start as root: {allow}")
     if status:
-        return Finding(found, f"two ranks failed ({text}): {remedy}")
+        by_hand = "mpirun -n 2 python -c 'from nnmpi.comm import world; world()' shows the error"
+        return Finding(found, f"two ranks failed ({text}): {remedy or by_hand}")
     if not text.startswith("2 2 "):
         return Finding(
             f"{found}; two ranks saw {text[:3]} (ranks, and ranks on their node), not 2 2",
-            f"mpirun and the library of mpi4py differ, or ranks do not see their node: {remedy}",
+            "mpirun and the library of mpi4py differ, or ranks do not see their node: "
+            + (remedy or "install both in one environment"),
         )
     advice = "\n".join(text.split(";")[1:])
     return Finding(f"{found}; two ranks found each other, and share memory", advice)

@@ -7,6 +7,7 @@ library `libmpich.so.12`, so mpi4py finds it only by a link in a folder of the l
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,9 +53,12 @@ class Library(NamedTuple):
 
     def command(self, loader_path: str = "") -> str:
         """The command of a shell after which mpi4py loads this library."""
+        file = shlex.quote(str(self.path))
+        if not self.needs_link:
+            return f"export MPI4PY_LIBMPI={file}"
         settings = self.settings(LINKS, loader_path).items()
-        link = f"mkdir -p {LINKS} && ln -sf {self.path} {LINKS}/libmpi.so.12 && " * self.needs_link
-        return f"{link}export {' '.join(f'{name}={value}' for name, value in settings)}"
+        link = f"mkdir -p {LINKS} && ln -sf {file} {LINKS}/libmpi.so.12"
+        return f"{link} && export {' '.join(f'{name}={value}' for name, value in settings)}"
 
 
 class Launcher(NamedTuple):
