@@ -242,7 +242,7 @@ def _two_ranks(*options: str) -> tuple[int, str]:
 
 
 def _version(launcher: Path) -> str:
-    """What a launcher prints for --version."""
+    """The output of a launcher for --version."""
     return _output([str(launcher), "--version"])
 
 

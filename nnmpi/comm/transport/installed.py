@@ -26,7 +26,7 @@ VERSIONS = {
     r"Intel\(R\) MPI Library.*Version (\S+)": (MPICH, "Intel MPI"),
     r"HYDRA build details:\s+Version:\s+(\S+)": (MPICH, "MPICH"),
 }
-"""What launchers print for --version: the pattern of it, the ABI and the name."""
+"""The pattern of the output of --version, with the ABI and the name of its MPI."""
 
 LINKS = "$HOME/.local/lib/mpich"
 """The folder of the link to Debian's MPICH, which the user makes."""
