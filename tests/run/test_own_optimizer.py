@@ -71,7 +71,7 @@ def test_it_is_the_loop_by_hand(alone: Event) -> None:
             loss = loss_of(model(batch.x), batch.y) / len(batch.y)
             opt.zero_grad()
             loss.backward()
-            opt.step(halved(step))
+            opt.step(lr_factor=halved(step))
             step += 1
     model.eval()
     found = trainer.evaluate().mean_loss
