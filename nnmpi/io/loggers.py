@@ -3,9 +3,9 @@ Trackio.
 
 >>> Trainer(config, callbacks=[nnmpi.loggers.TensorBoard("runs/1")])
 
-Only rank 0 writes: options and layout, the loss of each step, the figures of each epoch, and at the
-end the drawings of the layout and of the epochs. `--logger tensorboard:runs/1` does the same. Each
-logger imports its library when the first step is over.
+Only rank 0 writes: options and layout, the figures of steps (--log-every), evaluations and epochs,
+and at the end the drawings of the layout and of the run. `--logger tensorboard:runs/1` does the
+same. Each logger imports its library when the first step is over.
 """
 
 import importlib
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nnmpi.io.output import Event, LostOutputError
-from nnmpi.io.output.plot import epochs_figure
+from nnmpi.io.output.plot import run_figure
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import LOGGERS, logger
@@ -31,7 +31,11 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MANY = 500  # steps that are written together
+PAUSE = 10.0
+"""Seconds between two writes of what steps report; a write may be a message to a server."""
+
+MOST = 2000
+"""Events of which the drawing of the run is made; of more of them, every second one is dropped."""
 
 
 class Logger:
@@ -45,36 +49,45 @@ class Logger:
             raise ValueError(f"logger {type(self).__name__}: {lacks}")
         self.where, self.options = where, options
         self._module: Any = None
-        self._losses: dict[int, dict[str, float]] = {}
-        self._epochs: list[Event] = []
+        self._rows: dict[int, dict[str, float]] = {}  # that are not written yet, by step
+        self._written = 0.0
+        self._events: list[Event] = []
 
-    def on_step(self, trainer: Any, event: Event) -> None:
-        """Writes the loss of a step, together with others."""
-        if trainer.is_first:
-            self._begin(trainer)
-            self._losses[event["step"]] = {"loss": event["loss"]}
-            if len(self._losses) == MANY:
-                self._write_losses()
+    def on_log(self, trainer: Any, event: Event) -> None:
+        """Writes the figures of a step, together with others."""
+        self._note(trainer, event, event["step"], "")
+        if time.monotonic() - self._written >= PAUSE:
+            self._write()
+
+    def on_evaluate(self, trainer: Any, event: Event) -> None:
+        """Writes the figures of an evaluation."""
+        self._note(trainer, event, event["step"], "evaluation/")
+        self._write()
 
     def on_epoch(self, trainer: Any, event: Event) -> None:
         """Writes the figures of an epoch."""
-        if trainer.is_first:
-            self._begin(trainer)
-            self._write_losses()
-            self._epochs.append(event)
-            self.scalars({event["steps"]: numbers(event)})
+        self._note(trainer, event, event["steps"], "epoch/")
+        self._write()
 
     def on_end(self, trainer: Any, event: Event) -> None:
-        """Writes the drawing of the epochs, and closes the library's run."""
+        """Writes the drawing of the run, and closes the library's run."""
         if self._module is None:
             return
-        self._write_losses()
+        self._write()
         about = {"model": trainer.config.model, "data": trainer.describe()["data"]}
         with redirect_stdout(sys.stderr):
-            if figure := epochs_figure(about, self._epochs):
+            if figure := run_figure(about, self._events):
                 self.figure("epochs", figure, event["steps"])
             self.end()
-        self._module, self._epochs = None, []
+        self._module, self._events = None, []
+
+    def _note(self, trainer: Any, event: Event, step: int, prefix: str) -> None:
+        if trainer.is_first:
+            self._begin(trainer)
+            if len(self._events) == MOST:
+                del self._events[::2]
+            self._events.append(event)
+            self._rows.setdefault(step, {}).update(numbers(event, prefix))
 
     def _begin(self, trainer: Any) -> None:
         if self._module is not None:
@@ -90,10 +103,10 @@ class Logger:
                 raise LostOutputError(f"{failure}: {why}") from error
             self.layout(trainer.arrangement, trainer.step)
 
-    def _write_losses(self) -> None:
-        if self._losses:
-            self.scalars(self._losses)
-        self._losses = {}
+    def _write(self) -> None:
+        if self._rows:
+            self.scalars(self._rows)
+        self._rows, self._written = {}, time.monotonic()
 
     def begin(self, options: Mapping[str, Any]) -> None:
         """Begins a run of the library, with the options of training."""
@@ -111,11 +124,12 @@ class Logger:
         """Ends the run of the library."""
 
 
-def numbers(event: Event) -> dict[str, float]:
-    """The numbers in the event of an epoch, with keys such as epoch/loss; the number of the epoch
+def numbers(event: Event, prefix: str) -> dict[str, float]:
+    """The numbers in an event but its step, with keys such as epoch/loss; the number of the epoch
     itself is epoch/epoch."""
-    items = ((key, v) for key, v in event.items() if not isinstance(v, bool))
-    return {f"epoch/{key}": float(v) for key, v in items if isinstance(v, int | float)}
+    skipped = ("step", "steps") if "step" in event else ()
+    items = ((k, v) for k, v in event.items() if k not in skipped and not isinstance(v, bool))
+    return {f"{prefix}{key}": float(v) for key, v in items if isinstance(v, int | float)}
 
 
 class TensorBoard(Logger):

@@ -273,6 +273,12 @@ class Config:
     )
     log: str | None = _files(None, "write events to this file, one JSON object per line")
     append: bool = _files(False, "append to a --log that has the events of another run")
+    log_every: int | None = _files(
+        None,
+        "report loss, gradient norm, rate and speed every so many steps (0: never); default: so "
+        "that a run has about 200 such events",
+        FROM_0,
+    )
     trace: str | None = _files(None, "write a timeline of all ranks, for Chrome or Perfetto")
     report: str | None = _files(
         None, "at the end, write a page about the run, by default to run.html", bare="run.html"
@@ -293,7 +299,7 @@ class Config:
     keep: int = _checkpoints(2, "number of checkpoints to keep, the newest ones", FROM_1)
     keep_best: str | None = _checkpoints(
         None,
-        "also keep the checkpoint of the epoch in which this measure was best",
+        "also keep the checkpoint of the evaluation in which this measure was best",
         choices=("test_loss", "accuracy"),
     )
     resume: bool = _checkpoints(
@@ -325,6 +331,9 @@ class Config:
     )
     dry_run: bool = _other(False, "print the layout, memory, messages and steps, without training")
     ranks: int | None = _other(None, "with --dry-run: assume this number of ranks", FROM_1)
+    evaluate_every: int | None = _other(
+        None, "evaluate every so many steps too, not only after each epoch", FROM_1
+    )
     sample_every: int | None = _other(None, "print text of the model every so many steps", FROM_1)
     prompt: str | None = _other(
         None,

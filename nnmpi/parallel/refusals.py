@@ -160,7 +160,9 @@ REFUSALS = (
     Refusal("plan", "reproducible", "it gives the same bits along dp alone, which needs no plan"),
     Refusal("plan", "elastic", "it adapts a given layout to the ranks that exist"),
     Refusal("plan", "dry_run", "a plan trains", "use python -m nnmpi.plan"),
-    # text while it is trained
+    # evaluations and text while it is trained
+    Refusal("evaluate_every", "servers", NO_ONE_STEP, NO_SERVERS),
+    Refusal("evaluate_every", "pipedream", NO_ONE_STEP, "use --schedule 1f1b"),
     Refusal("sample_every", "cp", ONE_POSITION),
     Refusal("sample_every", "sequence_parallel", ONE_POSITION),
     Refusal("sample_every", "layout", "a text is one sample, which ranks cannot share"),

@@ -1,18 +1,20 @@
 """Callbacks, which run a user's code between steps and epochs; settings that they may change.
 
-    on_step(trainer, event)     after each step, once its loss is known
-    on_epoch(trainer, event)    after each epoch and its evaluation
-    on_end(trainer, event)      after the run
-    state_dict()                its state for a checkpoint: numbers, texts, arrays, lists, dicts
-    load_state_dict(state)      restores that state in a run that is resumed
+    on_log(trainer, event)       after each step that the log reports (--log-every)
+    on_step(trainer, event)      after each step, once its loss is known
+    on_evaluate(trainer, event)  after each evaluation: of an epoch, or by --evaluate-every
+    on_epoch(trainer, event)     after each epoch and its evaluation
+    on_end(trainer, event)       after the run
+    state_dict()                 its state for a checkpoint: numbers, texts, arrays, lists, dicts
+    load_state_dict(state)       restores that state in a run that is resumed
 
-A callback is an object with any of the first three. Every rank calls it with an event of the same
+A callback is an object with any of the first five. Every rank calls it with an event of the same
 values, except for times and rates, so that all ranks decide alike. An exception in it ends the run
 on all ranks. A checkpoint keeps the state of rank 0's callback, and all ranks load it.
 
 Settings are the options of the optimizer's groups, such as the learning rate, and `requires_grad`
 of parameters; callbacks change them alike on all ranks. Ranks compare them when an epoch begins,
-and after each step that a callback follows.
+and after each evaluation and each step that a callback follows.
 """
 
 from collections import defaultdict
@@ -29,7 +31,7 @@ from nnmpi.parallel.agreement import gather_objects
 from nnmpi.parallel.model.parts import ModelPart
 from nnmpi.parallel.strategy import AgreedError
 
-OCCASIONS = ("on_step", "on_epoch", "on_end")
+OCCASIONS = ("on_log", "on_step", "on_evaluate", "on_epoch", "on_end")
 
 
 def check_callbacks(objects: Iterable[object]) -> list[object]:

@@ -98,6 +98,7 @@ class Checkpoints:
             run.suspend_requested = run.suspend_requested or times.is_over()
         if session.arrangement.steps_together:
             is_due = times.after_steps(self._checked_step, step) or result.request > 0
+            is_due = self._is_best() or is_due
             self._checked_step = step
             if is_due and not run.stopping:
                 self._start(session)
@@ -108,36 +109,35 @@ class Checkpoints:
         is_wanted = self._run.save_requested or self._times.is_due()
         return self._writer is not None and self._is_first and is_wanted
 
-    def after_epoch(self, session: Session, metrics: Event, is_due: bool) -> None:
+    def after_epoch(self, session: Session, is_due: bool) -> None:
         """Starts a checkpoint after the evaluation of an epoch, if `is_due` (a rank requests one),
         if one is due by options, or if the epoch is the best so far."""
         if self._writer is None:
             return
         run, times = self._run, self._times
-        is_due = is_due or times.after_epoch(run.state.epoch) or self._is_best(metrics)
+        is_due = self._is_best() or is_due or times.after_epoch(run.state.epoch)
         if is_due or times.after_steps(self._checked_step, run.state.step):
-            self._start(session, metrics)
+            self._start(session)
         self._checked_step = run.state.step
         served = session.strategy.layout.servers  # servers do not poll within an epoch
         self._report(self._writer.finish() if served else self._writer.poll())
 
-    def _is_best(self, metrics: Event) -> bool:
-        """True if this epoch has the best value so far of the metric of --keep-best."""
-        name, best = self._config.keep_best, self._best
-        if name is None:
+    def _is_best(self) -> bool:
+        """True if the model was evaluated now, and has the best value so far of the metric of
+        --keep-best."""
+        name, best, metrics = self._config.keep_best, self._best, self._run.measured
+        if name is None or not metrics:
             return False
         self._best = BETTER[name]([metrics[name]] if best is None else [best, metrics[name]])
         return self._best != best
 
     # ---- writing
 
-    def _start(
-        self, session: Session, metrics: Event | None = None, complete: bool = False
-    ) -> Writer:
+    def _start(self, session: Session, complete: bool = False) -> Writer:
         """Starts to write a checkpoint of this step, once the previous one is written."""
         assert self._writer is not None
         self._report(self._writer.finish())
-        began, about = time.perf_counter(), self.about(session, metrics, complete)
+        began, about = time.perf_counter(), self.about(session, complete)
         snapshot = session.snapshot(copies=False)
         self._writer.waited += time.perf_counter() - began
         self._times.begun()
@@ -146,9 +146,7 @@ class Checkpoints:
         self._pending_step = snapshot.state.step
         return self._writer
 
-    def about(
-        self, session: Session, metrics: Event | None = None, complete: bool = False
-    ) -> RunFacts:
+    def about(self, session: Session, complete: bool = False) -> RunFacts:
         """The facts that a checkpoint contains besides a snapshot."""
         run = self._run
         return RunFacts(
@@ -157,7 +155,7 @@ class Checkpoints:
             self._facts(),
             run.report.mark,
             run.pace.counts,
-            {k: v for k, v in (metrics or {}).items() if isinstance(v, float)},
+            {k: v for k, v in run.measured.items() if isinstance(v, float)},
             tuple(states_of(self._callbacks)),
             tensor_facts(session.model),
             session.metadata,
@@ -171,7 +169,7 @@ class Checkpoints:
         self._times.written(result.seconds)
         about: Event = {"event": "checkpoint", "step": result.step, "path": str(result.folder)}
         if result.problem:
-            self._best = None  # the best epoch may have no checkpoint now: save the next one
+            self._best = None  # the best one may have no checkpoint now: save the next one
             self._run.report.event({**about, "problem": result.problem})
             return
         if result.step <= self._reported:  # a step made again after a loss
@@ -191,12 +189,12 @@ class Checkpoints:
 
     # ---- the end of a run
 
-    def suspend(self, session: Session, metrics: Event | None = None) -> Event:
+    def suspend(self, session: Session) -> Event:
         """Writes the last checkpoint of a run that has steps left; returns the fields that its last
         event gets."""
         if self._writer is None:
             return {}
-        run, path = self._run, self._last(session, metrics, complete=False)
+        run, path = self._run, self._last(session, complete=False)
         counts = {"steps": run.state.step, "total_steps": run.total_steps}
         return {**counts, "skipped_steps": run.skipped, "checkpoint": path}
 
@@ -210,14 +208,14 @@ class Checkpoints:
         directory, waited = self._config.checkpoint_dir, round(self._writer.waited, 4)
         return {"checkpoints": {"written": self._written, "waited": waited, "directory": directory}}
 
-    def end(self, session: Session, metrics: Event) -> None:
+    def end(self, session: Session) -> None:
         """Writes the checkpoint of a completed run."""
         if self._writer is not None:
-            self._last(session, metrics, complete=True)
+            self._last(session, complete=True)
 
-    def _last(self, session: Session, metrics: Event | None, complete: bool) -> str:
+    def _last(self, session: Session, complete: bool) -> str:
         """Writes a checkpoint and waits for it; returns its path."""
-        result = self._start(session, metrics, complete).finish()
+        result = self._start(session, complete).finish()
         if not complete:  # otherwise the last event was reported already
             self._report(result)
         try:
@@ -243,7 +241,7 @@ class Checkpoints:
         """Writes a checkpoint of this step to any directory, and waits for it; returns its path."""
         ours = self._config.checkpoint_dir
         if self._writer and ours and os.path.realpath(ours) == os.path.realpath(directory):
-            return self._last(session, None, complete=False)
+            return self._last(session, complete=False)
         writer = Writer(directory, session.comm, keep=ALL)
         try:
             writer.start(session.snapshot(copies=False), self.about(session))

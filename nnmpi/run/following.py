@@ -1,12 +1,12 @@
-"""Functions that follow a step of a run, and calls of callbacks after steps, epochs and the run."""
+"""Functions that follow a step of a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeAlias
 
-from nnmpi.io.output import Event
 from nnmpi.parallel.step.executor import StepResult
-from nnmpi.run.reported import event_position
+from nnmpi.run.calls import call, compare_settings
+from nnmpi.run.evaluation import evaluate_step
 from nnmpi.run.text.samples import Sampler
 from nnmpi.run.training import Training
 
@@ -22,10 +22,14 @@ def after_step(trainer: Training) -> Iterator[StepHook]:
     if config.check_copies:
         yield every(config.check_copies, trainer, trainer.session.check_copies)
     yield partial(_progress_once if survives else _progress, trainer)
+    if trainer.run.log_every:
+        yield partial(_log_step, trainer)
     if trainer.sampler is not None:
         yield every(trainer.sampler.every, trainer, partial(_sample, trainer, trainer.sampler))
     if trainer.hears_steps:
         yield partial(_call_on_step, trainer)
+    if config.evaluate_every:
+        yield every(config.evaluate_every, trainer, partial(evaluate_step, trainer))
     if config.checkpoint_dir:
         yield lambda result, _: trainer.checkpoints.after_step(trainer.session, result)
     if survives:
@@ -71,13 +75,23 @@ def _progress_once(trainer: Training, result: StepResult, loss: float) -> None:
         _progress(trainer, result, loss)
 
 
+def _log_step(trainer: Training, result: StepResult, loss: float) -> None:
+    """Reports a step, with means over the steps since the last one that was reported."""
+    run, session = trainer.run, trainer.session
+    if not run.logs_step:
+        return
+    at = {"step": run.state.step, "steps": run.total_steps, "epoch": run.position}
+    means, rates = run.pace.of_window()
+    facts = {**means, "lr": session.last_lr, **session.scale}
+    event = {"event": "step", **at, **facts, "seconds": run.pace.seconds, **rates}
+    run.report_event("step", event)
+    call(trainer, "on_log", event)
+
+
 def _sample(trainer: Training, sampler: Sampler) -> None:
     """Reports a text sampled from the model."""
     step, text = trainer.run.state.step, sampler.text(trainer.session)
     trainer.run.report_event("sample", {"event": "sample", "step": step, "text": text})
-
-
-# ---- callbacks
 
 
 def _call_on_step(trainer: Training, result: StepResult, loss: float) -> None:
@@ -86,42 +100,3 @@ def _call_on_step(trainer: Training, result: StepResult, loss: float) -> None:
     call(trainer, "on_step", {"event": "step", "step": result.state.step, "loss": loss})
     if trainer.session.arrangement.steps_together:
         compare_settings(trainer)
-
-
-def compare_settings(trainer: Training, factors: Sequence[float] = ()) -> None:
-    """Raises AgreedError, on all ranks, if a callback has changed settings on some ranks only, or
-    if a user's schedule returns different factors."""
-    together = trainer.session.arrangement.steps_together
-    trainer.session.settings.compare(trainer.comm, "" if together else ", in on_epoch", factors)
-
-
-def call(trainer: Training, occasion: str, event: Event) -> None:
-    """Calls a method of all callbacks, except for calls that were completed before a rank was
-    lost."""
-    run, step = trainer.run, trainer.run.state.step
-    for i, callback in enumerate(trainer.callbacks):
-        position = event_position(step, occasion, i)
-        if hasattr(callback, occasion) and not run.reported.is_called(position):
-            with run.reported.call(position):
-                getattr(callback, occasion)(trainer, {**event, **trainer.session.scale})
-    if run.state.step < step:  # a callback restored an older snapshot: report its steps again
-        run.reported.go_back(run.state.step)
-    if trainer.comm.fault_tolerant and not trainer.session.is_closed:
-        _keep_changes(trainer, occasion)
-    run.pace.resume()
-    if trainer.session.is_closed and trainer.comm.size > 1 and occasion != "on_end":
-        raise ValueError(
-            f"{occasion} of a callback has closed this Trainer while its run goes on: call "
-            "trainer.stop() there, and close() after fit"
-        )
-
-
-def _keep_changes(trainer: Training, occasion: str) -> None:
-    """Records which settings callbacks have changed; in a step that is made again, restores the
-    recorded changes."""
-    run, settings = trainer.run, trainer.session.settings
-    key, changes = (run.state.step, occasion), settings.changes
-    if key in run.changed:
-        settings.change(run.changed[key])
-    elif changes != next(reversed(run.changed.values()), settings.unchanged):
-        run.changed[key] = changes

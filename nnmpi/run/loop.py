@@ -8,17 +8,16 @@ It reads `trainer.session` each time, because a callback may end the session and
 from collections.abc import Iterable
 from contextlib import closing
 
-import numpy as np
-
 from nnmpi.comm import RankLost
 from nnmpi.io.output import Event
-from nnmpi.io.output.pace import measured
 from nnmpi.metrics import Sums, mean
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run import ends
-from nnmpi.run.following import StepHook, after_step, call, compare_settings
+from nnmpi.run.calls import call, compare_settings
+from nnmpi.run.evaluation import evaluate, evaluation_event, requests
+from nnmpi.run.following import StepHook, after_step
 from nnmpi.run.run_state import StepPhase
 from nnmpi.run.training import Training
 
@@ -41,7 +40,7 @@ def _epochs(trainer: Training) -> None:
     run = trainer.run
     while not run.is_evaluated:
         _epoch(trainer)
-        if run.stopping and _requests(trainer)[1]:
+        if run.stopping and requests(trainer)[1]:
             run.metrics = trainer.checkpoints.suspend(trainer.session)
             return
         train, run.sums = run.sums, Sums()
@@ -104,39 +103,29 @@ def _evaluate(trainer: Training, train: Sums) -> None:
     """Evaluates the model after an epoch, reports the result, and saves a checkpoint if one is
     due."""
     run = trainer.run
-    test = trainer.session.evaluate()
-    ends.check_finite(trainer.session, "test loss", test.mean_loss, run.state.step)
+    run.measured = {"loss": train.mean_loss, **evaluate(trainer)}
     metrics = {
         "steps": run.state.step,
-        **measured(trainer.setup.dataset, trainer.setup.loss, train, test),
+        **run.measured,
         **run.pace.rates,
         "skipped_steps": run.skipped,
     }
     facts = {"lr": trainer.session.last_lr, **trainer.session.scale, **run.pace.of_epoch()}
     event = {"event": "epoch", "epoch": run.epochs, **metrics, **facts}
     run.report_event("epoch", event)
+    call(trainer, "on_evaluate", evaluation_event(trainer))
     call(trainer, "on_epoch", event)
     # again, although steps agree on requests too: some may have come since the last step
-    stops, suspends, saves = _requests(trainer)
+    stops, suspends, saves = requests(trainer)
     suspends = suspends and run.has_more
     run.stopping = run.stopping or stops or suspends
     if suspends:
-        run.metrics = trainer.checkpoints.suspend(trainer.session, metrics)
+        run.metrics = trainer.checkpoints.suspend(trainer.session)
         return
     if not run.is_over:
-        trainer.checkpoints.after_epoch(trainer.session, metrics, saves)
+        trainer.checkpoints.after_epoch(trainer.session, saves)
     run.metrics = {**metrics, "epochs": event["epoch"]}
     run.pace.resume()
-
-
-def _requests(trainer: Training) -> list[bool]:
-    """Three flags: some rank wants to stop the run, to suspend it, to write a checkpoint."""
-    run, is_due = trainer.run, trainer.checkpoints.is_due()
-    # a sum, so that all ranks see the same: a flag of one rank alone must not end a loop there
-    row = np.array([run.stop_requested, run.suspend_requested, is_due], float)
-    trainer.comm.all_reduce(row, "doubling")
-    wanted: list[bool] = (row > 0).tolist()
-    return wanted
 
 
 def _end(trainer: Training) -> Event:
@@ -150,5 +139,5 @@ def _end(trainer: Training) -> Event:
     trainer.run.report_event("result", result)
     call(trainer, "on_end", result)
     if not is_suspended:
-        trainer.checkpoints.end(trainer.session, trainer.run.metrics)
+        trainer.checkpoints.end(trainer.session)
     return result

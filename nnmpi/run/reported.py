@@ -1,7 +1,7 @@
 """ReportedEvents: the events that a rank has reported, so that repeated steps report none twice.
 
-step 5   start progress sample on_step 0 on_step 1 epoch on_epoch 0 ...     in one order, so
-step 6         progress ...                                                 the last place says all
+step 5   start progress step sample on_step 0 on_step 1 evaluation epoch ...     in one order, so
+step 6         progress ...                                               the last place says all
 """
 
 import json
@@ -10,12 +10,17 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
-KINDS = ("start", "progress", "sample", "on_step", "epoch", "on_epoch", "result", "on_end", "all")
+KINDS = (
+    *("start", "progress", "step", "on_log", "sample", "on_step", "evaluation", "on_evaluate"),
+    *("epoch", "on_epoch", "result", "on_end", "all"),
+)
 """Kinds of events, and of calls of callbacks, after a step, in their order."""
 
 KIND_OF_EVENT = {
     "epoch": "epoch",
+    "step": "step",
     "sample": "sample",
+    "evaluation": "evaluation",
     "done": "result",
     "stopped": "result",
     "suspended": "result",

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.files.loading import Loaded
 from nnmpi.io.output import Event, NullReport, Report
-from nnmpi.io.output.pace import NO_TIME, Pace, PaceCounts, counts_tokens
+from nnmpi.io.output.pace import NO_TIME, Pace, PaceCounts, Window, counts_tokens
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
@@ -21,6 +21,9 @@ from nnmpi.planning.search import PricedLayout
 from nnmpi.run.reported import ReportedEvents, event_position
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.setup.setup import Setup
+
+STEP_EVENTS = 200
+"""About this many events of steps has a run, unless --log-every says otherwise."""
 
 
 class StepPhase(Enum):
@@ -108,6 +111,8 @@ class RunState:
     plan        the layout that --plan has found, if one fits
     reported    the events that this rank has reported
     read_every  intervals in steps at which something reads the model, or the result of a step
+    log_every   the interval of events of steps, in steps; 0: there are none
+    measured    losses and metrics of the evaluation after the last step, if there was one
     report      where events of the run go
     opened      the same report, on ranks that write it
     pace        times and rates; `fit` begins another one
@@ -116,13 +121,16 @@ class RunState:
     span: tuple[int, int] | None
     total_steps: int
     lr_factor: LRSchedule
+    log_every: int
 
     def __init__(self, setup: Setup) -> None:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
+        self._log_every = setup.config.log_every
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
         self.first = self.runs = self.sessions = 0
         self.stopping, self.in_epoch = False, False
         self.metrics: Event = {}
+        self.measured: Event = {}
         self.changed: dict[tuple[int, str], Changes] = {}
         self.last: StepResult | None = None
         self.reported, self.phase = ReportedEvents(), StepPhase.BETWEEN_STEPS
@@ -140,6 +148,8 @@ class RunState:
         """Sets the first step and the end of the run, over which the schedule of the learning rate
         extends."""
         self.span, (start, self.total_steps) = span, span or (0, self._steps)
+        given, steps = self._log_every, self.total_steps - start
+        self.log_every = max(1, steps // STEP_EVENTS) if given is None else given
         factor = self._schedule(self.total_steps - start)
         self.lr_factor = (lambda step: factor(max(step - start, 0))) if start else factor
 
@@ -160,7 +170,8 @@ class RunState:
         self.state, self.stopping = result.state, self.stopping or result.request >= STOPS
         self.skipped += not result.updated
         self.sums = self.sums.plus(result.loss, result.divisor, result.samples)
-        self.pace.lap(result)
+        self.pace.lap(result, self.log_every)
+        self.measured = {}
 
     def end(self) -> None:
         """Clears the requests of this rank, because the run is over or has failed."""
@@ -185,12 +196,14 @@ class RunState:
 
     def counters_of(self, snapshot: Snapshot) -> Counters:
         """The counters that belong to a snapshot of this run."""
-        return self.counters._replace(
+        counters, is_now = self.counters, snapshot.state == self.state
+        return counters._replace(
             span=snapshot.run,
             state=snapshot.state,
             skipped=snapshot.skipped,
             sums=snapshot.epoch._replace(metrics={}),
-            last=self.last if snapshot.state == self.state else None,
+            pace=counters.pace if is_now else counters.pace._replace(window=Window()),
+            last=self.last if is_now else None,
         )
 
     def adopt(self, counters: Counters) -> None:
@@ -210,7 +223,8 @@ class RunState:
     def go_on_from(self, snapshot: Snapshot) -> None:
         """Sets the counters to those of a snapshot."""
         if snapshot.state != self.state:
-            self.last = None
+            self.last, self.measured = None, {}
+            self.pace.forget_window()
         self.first, self.state = snapshot.state.step, snapshot.state
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
@@ -236,6 +250,16 @@ class RunState:
     def epochs(self) -> int:
         """The number of epochs that have begun."""
         return self.state.epoch + (self.state.batch > 0)
+
+    @property
+    def position(self) -> float:
+        """The number of epochs that were made, with the part of the current one."""
+        return self.state.epoch + self.state.batch / self._batches
+
+    @property
+    def logs_step(self) -> bool:
+        """True if an event of a step is due after the last one."""
+        return self.pace.window.is_over(self.log_every)
 
     def factors_of_epoch(self) -> list[float]:
         """The factors that the schedule returns for the steps up to the end of the epoch."""

@@ -56,7 +56,8 @@ class Trainer:
     loss: of nnmpi.nn, or a function of scores and labels that returns the mean over the samples
     metrics: by name, functions of scores and labels, as NumPy arrays, that return a sum over the
         samples and its divisor; classification losses have the accuracy anyway
-    callbacks: objects with any of on_step, on_epoch, on_end (see nnmpi.run.callbacks)
+    callbacks: objects with any of on_log, on_step, on_evaluate, on_epoch, on_end (see
+        nnmpi.run.callbacks)
     optimizer: a function of a list of (path, parameter) that returns their optimizer
     schedule: a function of the step that returns a factor of the learning rates
     resume: a directory of checkpoints: the run goes on from the newest, and writes its own there

@@ -131,7 +131,7 @@ def _read_every(config: Config, hears_steps: bool) -> Iterator[int]:
     """Intervals in steps at which something reads the model, or the result of the last step."""
     if hears_steps or config.verify:
         yield 1
-    yield from filter(None, (config.sample_every, config.check_copies))
+    yield from filter(None, (config.sample_every, config.evaluate_every, config.check_copies))
     every, unit = terms.interval(config.save_every) if config.save_every else (0, "")
     if unit == "steps":
         yield int(every)

@@ -66,7 +66,7 @@ class RunFacts:
     facts        what is compared besides options when it is resumed
     log          how long its log was
     pace         its time so far
-    metrics      of the epoch that ended with the last step, if one did
+    metrics      of the evaluation after the last step, if there was one
     callbacks    names and states
     tensors      those of the model, which can be exported without its code
     metadata     those of the file of --save

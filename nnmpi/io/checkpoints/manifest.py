@@ -172,7 +172,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_metrics(folder: Path) -> Mapping[str, float]:
-    """The metrics of the epoch at whose end a checkpoint was written; empty within an epoch.
+    """The metrics of the evaluation after which a checkpoint was written; empty if there was none.
 
     Raises DamagedError for a damaged manifest, another format or step, and files of other sizes.
     Other fields are not compared with their types, which takes ten times as long.
@@ -181,8 +181,8 @@ def read_metrics(folder: Path) -> Mapping[str, float]:
     def metrics(value: Any) -> Mapping[str, float]:
         _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
         _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
-        of_epoch: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
-        return of_epoch
+        found: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
+        return found
 
     return parsed_by(metrics, _content(folder))
 

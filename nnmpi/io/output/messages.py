@@ -141,8 +141,17 @@ def ranks_used(e: Event) -> Iterator[str]:
         yield "verified against one rank"
 
 
-def _progress(e: Event) -> str:
-    return f"step {e['step']:,} of {e['steps']:,}   loss {e['loss']:.4f}   {'   '.join(_rates(e))}"
+def _step(e: Event) -> str:
+    """The text for a step, or for the evaluation after it."""
+    parts = [f"step {e['step']:,} of {e['steps']:,}"]
+    for key, label, form in (
+        ("loss", "loss", ".4f"),
+        ("test_loss", "test loss", ".4f"),
+        ("gradient_norm", "norm", ".4g"),
+        ("lr", "lr", ".3g"),
+    ):
+        parts += [f"{label} {e[key]:{form}}"] if key in e else []
+    return "   ".join([*parts, *_measured(e), *_rates(e)])
 
 
 def _sample(e: Event) -> str:
@@ -158,7 +167,7 @@ def _epoch(e: Event) -> str:
 
 
 def _measured(e: Event) -> Iterator[str]:
-    """Phrases on the metrics of an epoch; accuracy exists only for losses of classes."""
+    """Phrases on the metrics of an evaluation; accuracy exists only for losses of classes."""
     if "accuracy" in e:
         yield f"accuracy {e['accuracy']:.2%}"
     if "perplexity" in e:
@@ -244,8 +253,10 @@ FORMATS: dict[str, Callable[[Event], str]] = {
     "resumed": _resumed,
     "checkpoint": _checkpoint,
     "verify": _verify,
-    "progress": _progress,
+    "progress": _step,
+    "step": _step,
     "sample": _sample,
+    "evaluation": _step,
     "epoch": _epoch,
     "recovered": _recovered,
     "dry-run": arranged,

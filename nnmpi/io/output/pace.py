@@ -17,6 +17,29 @@ from nnmpi.parallel.step.executor import StepResult
 from nnmpi.parallel.step.objective import Criterion
 
 
+class Window(NamedTuple):
+    """The steps since the last event of a step.
+
+    since, until     the numbers of the steps before it and at its end; -1: before the first step
+    loss, divisor    the sum of the losses, and the number by which their mean divides it
+    norm, norms      the sum of gradient norms, and their number
+    before           seconds, samples and tokens that counted for rates when it began
+    """
+
+    since: int = -1
+    until: int = -1
+    loss: float = 0.0
+    divisor: float = 0.0
+    norm: float = 0.0
+    norms: int = 0
+    before: tuple[float, int, float] = (0.0, 0, 0.0)
+
+    def is_over(self, every: int) -> bool:
+        """True if an event is due after its last step: after the first step of a run, and each time
+        `every` more are made."""
+        return every > 0 and self.until // every != self.since // every
+
+
 class PaceCounts(NamedTuple):
     """The time of a run so far, from which a resumed run counts on.
 
@@ -24,6 +47,7 @@ class PaceCounts(NamedTuple):
     before_epoch               the same three, when the epoch began
     norm, norms                of the epoch: the sum of gradient norms, and their number
     elapsed                    seconds since the start of the run
+    window                     the steps since the last event of a step
     """
 
     seconds: float = 0.0
@@ -33,6 +57,7 @@ class PaceCounts(NamedTuple):
     norm: float = 0.0
     norms: int = 0
     elapsed: float = 0.0
+    window: Window = Window()
 
 
 NO_TIME = PaceCounts()
@@ -71,19 +96,36 @@ class Pace:
         """Starts the time of a step, after something that does not count."""
         self._since = time.perf_counter()
 
-    def lap(self, result: StepResult) -> None:
-        """Records the end of a step."""
+    def lap(self, result: StepResult, every: int) -> None:
+        """Records the end of a step; the window begins anew every so many steps."""
         now, so_far = time.perf_counter(), self._so_far
+        window = so_far.window
+        if window.is_over(every):
+            window = Window(window.until, before=so_far[:3])
         if self._is_warm:
             so_far = so_far._replace(
                 seconds=so_far.seconds + now - self._since,
                 samples=so_far.samples + result.samples,
                 tokens=so_far.tokens + result.divisor,
             )
-        if result.updated and result.gradient_norm is not None:
-            norm = so_far.norm + result.gradient_norm
-            so_far = so_far._replace(norm=norm, norms=so_far.norms + 1)
-        self._is_warm, self._since, self._so_far = True, now, so_far
+        window = window._replace(
+            until=result.state.step,
+            loss=window.loss + result.loss,
+            divisor=window.divisor + result.divisor,
+        )
+        if result.updated and (norm := result.gradient_norm) is not None:
+            so_far = so_far._replace(norm=so_far.norm + norm, norms=so_far.norms + 1)
+            window = window._replace(norm=window.norm + norm, norms=window.norms + 1)
+        self._is_warm, self._since, self._so_far = True, now, so_far._replace(window=window)
+
+    @property
+    def window(self) -> Window:
+        """The steps since the last event of a step."""
+        return self._so_far.window
+
+    def forget_window(self) -> None:
+        """Begins the window anew, because the run goes back to an earlier step."""
+        self._so_far = self._so_far._replace(window=Window())
 
     @property
     def seconds(self) -> float:
@@ -110,6 +152,14 @@ class Pace:
             for name, count in counts.items()
         }
 
+    def of_window(self) -> tuple[Event, Event]:
+        """Figures of the steps since the last such event: mean loss and gradient norm, before
+        clipping; and rates, which are missing if no step was measured."""
+        window = self._so_far.window
+        norm = {"gradient_norm": window.norm / window.norms} if window.norms else {}
+        rates = self._rates("", window.before).items()
+        return {"loss": mean(window.loss, window.divisor), **norm}, {k: v for k, v in rates if v}
+
     def of_epoch(self) -> Event:
         """Figures of an epoch: seconds, rates, and the mean gradient norm over its steps, before
         clipping."""
@@ -125,13 +175,12 @@ class Pace:
 # ---- losses and metrics
 
 
-def measured(dataset: Dataset, loss: Criterion, train: Sums, test: Sums) -> Event:
-    """Losses and metrics of an epoch as an event: the accuracy beside the losses, other metrics
-    under a key."""
+def tested(dataset: Dataset, loss: Criterion, test: Sums) -> Event:
+    """Loss and metrics of an evaluation as fields of an event: the accuracy beside the loss, other
+    metrics under a key."""
     means = {name: np.asarray(value).tolist() for name, value in test.means.items()}
     accuracy = {ACCURACY: means.pop(ACCURACY)} if isinstance(means.get(ACCURACY), float) else {}
     return {
-        "loss": train.mean_loss,
         "test_loss": test.mean_loss,
         **accuracy,
         **_of_text(dataset, loss, test.mean_loss),

@@ -7,14 +7,15 @@ written, 2 unusable arguments, 130 Ctrl-C.
 import argparse
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from nnmpi.io.files.atomic import refusing
+from nnmpi.io.output.curves import AXES, curves
 from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.io.output.messages import Event
 from nnmpi.options import cli
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
-"""The quantities of --x, with their keys in the event of an epoch."""
-
 BESIDES = {
     "lr": "learning rate",
     "mean_gradient_norm": "norm of the gradient",
@@ -36,8 +34,12 @@ BESIDES = {
 }
 """The quantities that --all adds, with their labels."""
 
-DRAWN, MAY_LACK = ("epoch", "steps", "loss", "test_loss"), ("seconds", "accuracy", *BESIDES)
-"""Fields of an epoch's event: those that all have, and those that older logs and some runs lack."""
+LOSSES = ("loss", "test_loss")
+DRAWN = (*AXES.values(), *LOSSES, "accuracy", *BESIDES)
+"""The numbers that are drawn, by their keys."""
+
+Table: TypeAlias = Mapping[str, np.ndarray]
+"""Columns of numbers, by key."""
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555")
 MARKED = 30  # with more points than this, only the line is drawn
@@ -46,11 +48,19 @@ LONGEST_NAME = 100  # characters
 
 
 class RunLog(NamedTuple):
-    """A run: its name, its model and data, and the values of its epochs by key."""
+    """A run: its name, its model and data, and its curves: what was reported by epochs, within them
+    by steps if it has few, and by evaluations within them."""
 
     name: str
     task: str
-    epochs: dict[str, np.ndarray]
+    epochs: Table
+    steps: Table
+    evaluations: Table
+
+    def table(self, quantity: str) -> Table:
+        """The table with most points of a quantity; empty if the run does not have it."""
+        tables = self.steps, self.evaluations, self.epochs
+        return next((table for table in tables if quantity in table), {})
 
 
 def plot(
@@ -74,8 +84,9 @@ def plot(
         raise ValueError(problem)
     runs = read_logs(paths)
     for run in runs:
-        if AXES[x] not in run.epochs:
-            others = " or ".join(name for name, key in AXES.items() if key in run.epochs)
+        known = run.table("loss")
+        if AXES[x] not in known:
+            others = " or ".join(name for name, key in AXES.items() if key in known)
             raise ValueError(f"log {shown(run.name)} has no {x}: draw it over {others} instead")
     with refusing(out, "write", "name another file"):
         _figure(runs, x, everything).savefig(out, dpi=120)
@@ -91,11 +102,12 @@ def picture(runs: Sequence[RunLog]) -> str | None:
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'width="100%"', file.getvalue(), count=1)
 
 
-def epochs_figure(start: Event, epochs: Sequence[Event]) -> "Figure | None":
-    """A figure of the epochs of a run so far; None without matplotlib, or without epochs."""
-    if not epochs or cli.picture_problem("run.png"):
+def run_figure(start: Event, events: Sequence[Event]) -> "Figure | None":
+    """A figure of the events of a run so far; None without matplotlib, or without a point."""
+    run = _run(start, events)
+    if not run.table("loss") or cli.picture_problem("run.png"):
         return None
-    return _figure([_run(start, epochs)], "epochs", False)
+    return _figure([run], "epochs", False)
 
 
 def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
@@ -119,12 +131,12 @@ def _figure(runs: Sequence[RunLog], x: str, everything: bool) -> "Figure":
 def _panels(runs: Sequence[RunLog], key: str, everything: bool) -> list[Callable[["Axes"], None]]:
     """The functions that draw the panels."""
     panels: list[Callable[[Axes], None]] = [partial(_draw_loss, runs=runs, key=key)]
-    measured = [run for run in runs if "accuracy" in run.epochs]
+    measured = [run for run in runs if run.table("accuracy")]
     if measured:
         panels.append(partial(_draw_accuracy, runs=measured, key=key))
-    is_text = any("epoch_tokens_per_second" in run.epochs for run in runs)
+    is_text = any(run.table("epoch_tokens_per_second") for run in runs)
     for quantity in BESIDES if everything else ():
-        with_numbers = [run for run in runs if quantity in run.epochs]
+        with_numbers = [run for run in runs if run.table(quantity)]
         if with_numbers and not (is_text and quantity == "epoch_samples_per_second"):
             panels.append(partial(_draw_numbers, runs=with_numbers, key=key, quantity=quantity))
     return panels
@@ -145,7 +157,8 @@ def _style(axes: "Axes", x: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel("epoch" if x == "epochs" else x, size=15)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=x != "seconds"))
+    is_whole = x == "steps" or (x == "epochs" and axes.get_xlim()[1] > 2)
+    axes.xaxis.set_major_locator(MaxNLocator("auto", integer=is_whole))
     axes.grid(color="#e4e4e4")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -162,9 +175,7 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
         _line(axes, run, key, "test_loss", i, linestyle="--", label="" if several else "test")
     if several:
         axes.plot([], [], linestyle="--", color="#777777", linewidth=2.2, label="test")
-    values = np.concatenate(
-        [run.epochs[quantity] for run in runs for quantity in ("loss", "test_loss")]
-    )
+    values = np.concatenate([run.table(key).get(key, ()) for run in runs for key in LOSSES])
     known = values[~np.isnan(values)]
     if known.size and known.min() > 0:
         axes.set_yscale("log")
@@ -179,7 +190,7 @@ def _draw_loss(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
 def _draw_accuracy(axes: "Axes", runs: Sequence[RunLog], key: str) -> None:
     """Draws the accuracy on held-out samples; the legend has the last value."""
     for i, run in enumerate(runs):
-        last = run.epochs["accuracy"][-1]
+        last = run.table("accuracy")["accuracy"][-1]
         label = f"{_plain(run.name) if len(runs) > 1 else 'last'}: {last:.2%}"
         _line(axes, run, key, "accuracy", i, label=label)
     axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.4g}%")
@@ -195,11 +206,12 @@ def _legend(axes: "Axes", corner: str, several: bool) -> None:
 
 
 def _line(axes: "Axes", run: RunLog, key: str, quantity: str, i: int, **style: Any) -> None:
-    xs = run.epochs[key]
+    table = run.table(quantity)
+    xs, ys = table.get(key, ()), table.get(quantity, ())
     marker = "o" if len(xs) <= MARKED else ""
     axes.plot(
         xs,
-        run.epochs[quantity],
+        ys,
         color=COLOURS[i % len(COLOURS)],
         marker=marker,
         linewidth=2.2,
@@ -224,29 +236,34 @@ def read_logs(paths: Sequence[File]) -> list[RunLog]:
 
 
 def read_log(file: File, name: str) -> list[RunLog]:
-    """The runs of a log that have epochs; numbered if there are several, as --append makes them."""
+    """The runs of a log that have an epoch, or a step; numbered if there are several, as --append
+    makes them."""
     events = events_of(file)
     with refusing_others(f"{shown(file)} is not a log of nnmpi", REMEDY):
-        parts = [(run[0], [e for e in run if e["event"] == "epoch"]) for run in runs_of(events)]
-        names = numbered(name, len(parts))
-        runs = [
-            _run(start, epochs)._replace(name=run_name)
-            for run_name, (start, epochs) in zip(names, parts, strict=True)
-            if epochs
-        ]
+        parts = runs_of(events)
+        both = zip(numbered(name, len(parts)), parts, strict=True)
+        every = [_run(run[0], run)._replace(name=run_name) for run_name, run in both]
+        runs = [run for run in every if run.table("loss")]
     if not runs:
         last = events[-1]["event"]
         raise ValueError(f"log {shown(file)} has no epoch yet: its last event is {last!r:.20}")
     return runs
 
 
-def _run(start: Event, epochs: Sequence[Event]) -> RunLog:
+def _run(start: Event, events: Sequence[Event]) -> RunLog:
     """A run without a name."""
-    drawn = [*DRAWN, *(key for key in MAY_LACK if key in epochs[-1])]
-    rows = [{**dict.fromkeys(MAY_LACK), **e} for e in epochs]  # null and None are NaN
-    numbers = {key: np.fromiter((row[key] for row in rows), float) for key in drawn}
-    drawable = {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}
-    return RunLog("", f"{start['model']} on {start['data']}", drawable)
+    made = curves(events)
+    steps = made.steps if made.has_few_epochs else []
+    tables = map(_table, (made.epochs, steps, made.evaluations))
+    return RunLog("", f"{start['model']} on {start['data']}", *tables)
+
+
+def _table(rows: Sequence[Event]) -> Table:
+    """The numbers of rows as columns, of the keys that the last one has; NaN where there is
+    none."""
+    keys = [key for key in DRAWN if key in rows[-1]] if rows else []
+    numbers = {key: np.fromiter((row.get(key) for row in rows), float) for key in keys}
+    return {key: np.where(abs(a) <= LARGEST, a, np.nan) for key, a in numbers.items()}
 
 
 # ---- the command

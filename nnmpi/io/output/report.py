@@ -49,6 +49,8 @@ class Report:
     """
 
     describes_ranks = True
+    _epochs = _epoch = 0  # of the run; how many there were
+    _shows_steps = False  # each step that is logged, because --log-every is given
 
     def __init__(
         self,
@@ -65,8 +67,9 @@ class Report:
         is_terminal = self.stdout is not None and self.stdout.isatty()
         self._shows_bar = is_terminal and not (quiet or as_json or launched)
         self._bar: tqdm[Any] | None = None
-        self._last_line = time.monotonic()
-        self._epochs, self._epoch, self._last_epoch = 0, 0, 0.0  # of the run; when one was shown
+        # when a line was written, was shown as text, and told of an epoch
+        self._last_line = self._last_text = time.monotonic()
+        self._last_epoch = 0.0
         self._log = opened_log(log, appends, mark) if log else None
         self.kept: list[Event] | None = None
         self._lost: LostOutputError | None = None  # the log
@@ -93,6 +96,7 @@ class Report:
             text = line if self.as_json else as_text(event, self.quiet)
             if text:
                 self._write(text, self.stdout)
+                self._last_text = self._last_line
 
     @property
     def mark(self) -> LogMark | None:
@@ -103,13 +107,18 @@ class Report:
 
     def _is_shown(self, event: Event) -> bool:
         """True if standard output shows an event. As text, a long run has its first and last epoch,
-        every n-th of the others, and each epoch that follows 10 seconds of silence."""
-        if event["event"] == "start":
+        every n-th of the others, and each epoch that follows 10 seconds of silence; steps follow 10
+        seconds of silence too, unless --log-every is given."""
+        kind, now = event["event"], time.monotonic()
+        if kind == "start":
             self._epochs, self._epoch = event.get("epochs", 0), 0
-        if event["event"] != "epoch" or self.quiet or self.as_json:
-            return not self.quiet or event["event"] in RESULTS or "passed_over" in event
+            self._shows_steps = event.get("options", {}).get("log_every") is not None
+        if kind not in ("epoch", "step") or self.quiet or self.as_json:
+            return not self.quiet or kind in RESULTS or "passed_over" in event
+        if kind == "step":
+            return self._shows_steps or now - self._last_text >= SILENCE
         self._epoch += 1
-        every, now = max(1, -(-self._epochs // LINES)), time.monotonic()
+        every = max(1, -(-self._epochs // LINES))
         is_due = self._epoch % every == 0 or self._epoch in (1, self._epochs)
         if is_due or now - self._last_epoch >= SILENCE:
             self._last_epoch = now

@@ -85,6 +85,9 @@ function points(columns, key) {
   return [pairs.map((pair) => pair[0]), pairs.map((pair) => pair[1])];
 }
 
+/** The columns of a run with most points of a series: within epochs where it has few of them. */
+const finest = (run, key) => [run.few ? run.steps : {}, run.evaluations, run.epochs].find((columns) => key in columns) || {};
+
 /** What a panel draws: a label, how it looks, and its points. */
 function series(panel) {
   const found = [];
@@ -93,8 +96,8 @@ function series(panel) {
       const label = name && several() ? `${run.name} ${name}` : name || run.name, drawn = points(columns, key);
       found.push({ label, stroke: colour(i), width: 2, points: drawn, isShort: drawn[0].length <= 30, ...look });
     };
-    Object.entries(panel.series).forEach(([key, name], k) => add(name, run.epochs, key, { dash: k ? [6, 4] : [] }));
-    if (panel.log) add("steps", run.progress, "loss", { width: 1, alpha: 0.5 });
+    Object.entries(panel.series).forEach(([key, name], k) => add(name, finest(run, key), key, { dash: k ? [6, 4] : [] }));
+    if (panel.log && !run.few) add("steps", run.steps, "loss", { width: 1, alpha: 0.5 });
   });
   return found.filter((one) => one.points[0].length);
 }

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeAlias
 from nnmpi.comm.stderr import print_error
 from nnmpi.io.files.atomic import refusing, replaced
 from nnmpi.io.output import LostOutputError, Report
+from nnmpi.io.output.curves import AXES
 from nnmpi.io.output.log_file import REMEDY, File, events_of, named, numbered, runs_of
 from nnmpi.io.output.messages import Event
-from nnmpi.io.output.plot import AXES
 from nnmpi.io.page import runs
 from nnmpi.options.config import Config
 from nnmpi.options.quoting import shown

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
+from nnmpi.io.output.curves import AXES, Curves, curves
 from nnmpi.io.output.layouts import HELD
 from nnmpi.io.output.messages import Event, as_text, ranks_used
-from nnmpi.io.output.plot import AXES, BESIDES, LARGEST
+from nnmpi.io.output.plot import BESIDES, LARGEST
 from nnmpi.options.config import options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.drawing import ranks_text
@@ -18,7 +19,7 @@ FIRST = ("accuracy", "perplexity", "bits_per_character", "bits_per_byte")
 """The panels behind the losses; users' metrics follow, then speed and other figures."""
 
 UNDRAWN = {"event", *AXES.values(), *LOSSES, "samples_per_second", "tokens_per_second"}
-QUIET = ("epoch", "progress")
+QUIET = ("epoch", "progress", "step", "evaluation")
 """Events whose text the page leaves out, since the curves show their numbers."""
 
 FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -44,15 +45,15 @@ ENDS = ("done", "stopped", "suspended", "failed", "complete")
 def as_values(name: str, events: Sequence[Event]) -> dict[str, Any]:
     """All that the page shows of a run, for JSON; events of other programs raise errors of any
     kind."""
-    first, last = events[0], events[-1]
+    first, last, made = events[0], events[-1], curves(events)
     return {
         "name": shown(name, 100),
         "task": shown(f"{first['model']} on {first['data']}", 100),
         "state": last["event"] if last["event"] in ENDS else "running",
         "figures": figures(events),
         "facts": facts(first, last),
-        "epochs": columns(epochs(events)),
-        "progress": columns(progress(events)),
+        "few": made.has_few_epochs,
+        **{name: columns(rows) for name, rows in made._asdict().items()},
         "blocks": [_block(block) for block in first.get("blocks", ())],
         "held": held(first.get("kinds", ())),
         "compared": sorted(compared(first, last), key=itemgetter("what")),
@@ -73,8 +74,9 @@ def number(value: Any) -> float | None:
 
 def figures(events: Sequence[Event]) -> dict[str, str]:
     """The last values of FIGURES that are known, as text."""
-    last = {k: v for e in events if e["event"] in (*QUIET, *ENDS) for k, v in e.items()}
-    step = last["step"] if events[-1]["event"] == "progress" else last.get("steps", 0)
+    told = [e for e in events if e["event"] in (*QUIET, *ENDS)]
+    last = {k: v for e in told for k, v in e.items()}
+    step = told[-1].get("step", told[-1].get("steps", 0)) if told else 0
     shown_figures = {"steps": f"{step:,} of {events[0]['steps']:,}"}
     for key, (name, text) in FIGURES.items():
         if (value := number(last.get(key))) is not None:
@@ -126,31 +128,16 @@ def columns(rows: Iterable[Event]) -> dict[str, list[float | None]]:
     return {key: [row.get(key) for row in number_rows] for key in keys}
 
 
-def epochs(events: Iterable[Event]) -> Iterator[Event]:
-    """Yields the event of each epoch, with users' metrics as keys of their own."""
-    for e in events:
-        if e["event"] == "epoch":
-            yield {**e, **{f"metric {name}": value for name, value in e.get("metrics", {}).items()}}
-
-
-def progress(events: Sequence[Event]) -> Iterator[Event]:
-    """Yields the losses within epochs, which runs log where there is no progress bar, with the
-    epoch as a fraction."""
-    a_step = events[0]["epochs"] / max(events[0]["steps"], 1)
-    for e in events:
-        if e["event"] == "progress":
-            yield {"epoch": a_step * e["step"], "steps": e["step"], "loss": e["loss"]}
-
-
 def panels(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The panels for these runs: a title, and series by their keys; series of zeros are left
     out."""
-    known = dict.fromkeys(key for run in runs for key in run["epochs"])
+    tables = [run[name] for run in runs for name in Curves._fields]
+    known = dict.fromkeys(key for table in tables for key in table)
     metrics = (key for key in known if key.startswith("metric "))
     order = dict.fromkeys((*FIRST, *metrics, *BESIDES, "skipped_steps", *known))
     titles = {key: key.removeprefix("metric ").replace("_", " ") for key in order} | BESIDES
     counts = (key for key in order if key in known and key not in UNDRAWN)
-    others = [key for key in counts if any(any(run["epochs"].get(key, ())) for run in runs)]
+    others = [key for key in counts if any(any(table.get(key, ())) for table in tables)]
     losses = {"title": "loss", "series": LOSSES, "log": True}
     return [losses, *({"title": titles[key], "series": {key: ""}} for key in others)]
 

@@ -1,0 +1,61 @@
+"""The curves of a run: rows of numbers from the events of its log, with the keys of an epoch's
+event.
+
+epochs        each epoch
+steps         within epochs: loss, learning rate, norm of the gradient, speed (--log-every)
+evaluations   losses and metrics within epochs, and at their ends (--evaluate-every)
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from nnmpi.io.output.messages import Event
+
+AXES = {"epochs": "epoch", "steps": "steps", "seconds": "seconds"}
+"""The quantities over which curves are drawn, with their keys."""
+
+FEW = 10
+"""With fewer epochs than this, what steps report is drawn in place of means over epochs."""
+
+OF_STEPS = {
+    "epoch": "epoch",
+    "step": "steps",
+    "seconds": "seconds",
+    "loss": "loss",
+    "lr": "lr",
+    "gradient_norm": "mean_gradient_norm",
+    "samples_per_second": "epoch_samples_per_second",
+    "tokens_per_second": "epoch_tokens_per_second",
+}
+"""The numbers in the event of a step, with their keys in the event of an epoch."""
+
+
+class Curves(NamedTuple):
+    """The rows of a run."""
+
+    epochs: list[Event]
+    steps: list[Event]
+    evaluations: list[Event]
+
+    @property
+    def has_few_epochs(self) -> bool:
+        """True if its steps are drawn in place of its epochs."""
+        return len(self.epochs) < FEW
+
+
+def curves(events: Iterable[Event]) -> Curves:
+    """The curves of a run, with users' metrics as keys of their own; without evaluations within
+    epochs, only epochs have their numbers."""
+    made, of_kind = Curves([], [], []), {"epoch": list[Event](), "evaluation": list[Event]()}
+    for e in events:
+        if e["event"] == "step":
+            made.steps.append({new: e[old] for old, new in OF_STEPS.items() if old in e})
+        elif e["event"] in of_kind:
+            metrics = {f"metric {name}": value for name, value in e.get("metrics", {}).items()}
+            row = {**e, "steps": e.get("step", e["steps"]), **metrics}
+            of_kind[e["event"]].append(row)
+            made.evaluations.append(row)
+    made.epochs.extend(of_kind["epoch"])
+    keys = {key for row in of_kind["evaluation"] for key in row} - {"event", "step"}
+    rows = [{key: row[key] for key in keys & row.keys()} for row in made.evaluations]
+    return made._replace(evaluations=rows if keys else [])

@@ -1,0 +1,51 @@
+"""Evaluations of the model in training: at the end of each epoch, and with --evaluate-every within
+epochs."""
+
+import numpy as np
+
+from nnmpi.io.output import Event
+from nnmpi.io.output.pace import tested
+from nnmpi.run import ends
+from nnmpi.run.calls import call, compare_settings
+from nnmpi.run.training import Training
+
+
+def evaluate(trainer: Training) -> Event:
+    """The loss and metrics on the test split; every rank calls it. Raises DivergedError if the loss
+    is not finite."""
+    setup, test = trainer.setup, trainer.session.evaluate()
+    ends.check_finite(trainer.session, "test loss", test.mean_loss, trainer.run.state.step)
+    return tested(setup.dataset, setup.loss, test)
+
+
+def evaluate_step(trainer: Training) -> None:
+    """Evaluates the model after a step and reports the result, unless the epoch ends here and is
+    evaluated next; a callback that stops the run then ends it on all ranks."""
+    run = trainer.run
+    if run.epoch_is_over:
+        return
+    run.measured = evaluate(trainer)
+    event = evaluation_event(trainer)
+    run.report_event("evaluation", event)
+    call(trainer, "on_evaluate", event)
+    compare_settings(trainer)
+    stops, suspends, _ = requests(trainer)
+    run.stopping = run.stopping or stops or suspends
+
+
+def evaluation_event(trainer: Training) -> Event:
+    """The event of the evaluation after the last step."""
+    run = trainer.run
+    at = {"step": run.state.step, "steps": run.total_steps, "epoch": run.position}
+    measured = {key: value for key, value in run.measured.items() if key != "loss"}
+    return {"event": "evaluation", **at, **measured, "seconds": run.pace.seconds}
+
+
+def requests(trainer: Training) -> list[bool]:
+    """Three flags: some rank wants to stop the run, to suspend it, to write a checkpoint."""
+    run, is_due = trainer.run, trainer.checkpoints.is_due()
+    # a sum, so that all ranks see the same: a flag of one rank alone must not end a loop there
+    row = np.array([run.stop_requested, run.suspend_requested, is_due], float)
+    trainer.comm.all_reduce(row, "doubling")
+    wanted: list[bool] = (row > 0).tolist()
+    return wanted
