@@ -34,6 +34,18 @@ class Window(NamedTuple):
     norms: int = 0
     before: tuple[float, int, float] = (0.0, 0, 0.0)
 
+    def plus(self, result: StepResult, norm: float | None) -> "Window":
+        """The window with one more step, and the norm of its gradient if that is known."""
+        return Window(
+            self.since,
+            result.state.step,
+            self.loss + result.loss,
+            self.divisor + result.divisor,
+            self.norm + (norm or 0.0),
+            self.norms + (norm is not None),
+            self.before,
+        )
+
     def is_over(self, every: int) -> bool:
         """True if an event is due after its last step: after the first step of a run, and each time
         `every` more are made."""
@@ -98,25 +110,22 @@ class Pace:
 
     def lap(self, result: StepResult, every: int) -> None:
         """Records the end of a step; the window begins anew every so many steps."""
-        now, so_far = time.perf_counter(), self._so_far
-        window = so_far.window
+        now = time.perf_counter()
+        seconds, samples, tokens, before_epoch, total, norms, elapsed, window = self._so_far
         if window.is_over(every):
-            window = Window(window.until, before=so_far[:3])
+            window = Window(window.until, before=(seconds, samples, tokens))
         if self._is_warm:
-            so_far = so_far._replace(
-                seconds=so_far.seconds + now - self._since,
-                samples=so_far.samples + result.samples,
-                tokens=so_far.tokens + result.divisor,
-            )
-        window = window._replace(
-            until=result.state.step,
-            loss=window.loss + result.loss,
-            divisor=window.divisor + result.divisor,
+            seconds += now - self._since
+            samples += result.samples
+            tokens += result.divisor
+        norm = result.gradient_norm if result.updated else None
+        if norm is not None:
+            total, norms = total + norm, norms + 1
+        self._so_far = PaceCounts(
+            *(seconds, samples, tokens, before_epoch, total, norms, elapsed),
+            window.plus(result, norm),
         )
-        if result.updated and (norm := result.gradient_norm) is not None:
-            so_far = so_far._replace(norm=so_far.norm + norm, norms=so_far.norms + 1)
-            window = window._replace(norm=window.norm + norm, norms=window.norms + 1)
-        self._is_warm, self._since, self._so_far = True, now, so_far._replace(window=window)
+        self._is_warm, self._since = True, now
 
     @property
     def window(self) -> Window:
