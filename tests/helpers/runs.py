@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,11 @@ def equal(a: nn.Module, b: nn.Module) -> None:
     theirs = b.state_dict()
     for name, array in a.state_dict().items():
         np.testing.assert_array_equal(array, theirs[name], err_msg=name, strict=True)
+
+
+def but_steps(events: Iterable[Event]) -> list[Event]:
+    """The events but those of steps, of which short runs have one a step."""
+    return [event for event in events if event["event"] != "step"]
 
 
 def parameters_sha256(model: nn.Module) -> str:

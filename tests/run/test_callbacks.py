@@ -197,7 +197,10 @@ REFUSED: dict[str, tuple[Callable[[], object], tuple[str, ...]]] = {
         made(loss=nn.L1Loss(), metrics={"mae": lambda s, y: 0.5}),
         ("metric mae returned 0.5", "(errors.sum(), len(labels))"),
     ),
-    "callback": (made(loss=nn.L1Loss(), callbacks=[print]), ("print", "on_step, on_epoch, on_end")),
+    "callback": (
+        made(loss=nn.L1Loss(), callbacks=[print]),
+        ("print", "on_evaluate, on_epoch, on_end"),
+    ),
     "metrics in a list": (made(loss=nn.L1Loss(), metrics=[len]), ("metrics is a list", "'error'")),
     "one callback": (made(loss=nn.L1Loss(), callbacks=Heard()), ("callbacks is a Heard", "a list")),
 }

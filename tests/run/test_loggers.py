@@ -75,10 +75,16 @@ def test_a_logger_gets_options_layout_numbers_and_pictures() -> None:
     assert "save" not in options
     assert rows[-1] == "end"
     assert rows[-2] == "epochs" if HAS_PICTURES else True
-    steps = [step for row in rows if isinstance(row, dict) for step in row if "loss" in row[step]]
-    assert steps == [1, 2, 3, 4]
-    assert rows[1][2]["epoch/test_loss"] == epochs[0]["test_loss"]
-    assert rows[3][4]["epoch/accuracy"] == epochs[1]["accuracy"]
+    numbers = dict[int, dict[str, float]]()
+    for told in rows:
+        for step, row in told.items() if isinstance(told, dict) else ():
+            numbers.setdefault(step, {}).update(row)
+    assert [*numbers] == [1, 2, 3, 4]
+    assert all(row.keys() >= {"loss", "lr", "gradient_norm"} for row in numbers.values())
+    assert {"step", "steps", "evaluation/steps"}.isdisjoint(numbers[2])
+    for prefix in ("epoch", "evaluation"):
+        assert numbers[2][f"{prefix}/test_loss"] == epochs[0]["test_loss"]
+        assert numbers[4][f"{prefix}/accuracy"] == epochs[1]["accuracy"]
 
 
 def test_the_first_rank_alone_writes() -> None:

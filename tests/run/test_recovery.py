@@ -214,6 +214,7 @@ def test_the_next_rank_goes_on_with_the_log(tmp_path: Path) -> None:
     whole = [json.loads(line) for line in log.read_text().splitlines()]
     events = [event for event in whole if event["event"] != "failed"]  # a thread that is killed
     kinds = [event["event"] for event in events]
-    assert sorted(kinds) == ["done", "epoch", "epoch", "recovered", "start"]
+    assert sorted(kinds) == ["done", "epoch", "epoch", "recovered", "start", *["step"] * 6]
+    assert [event["step"] for event in events if event["event"] == "step"] == [1, 2, 3, 4, 5, 6]
     assert (kinds[0], kinds[-1]) == ("start", "done")
     assert [event["epoch"] for event in events if event["event"] == "epoch"] == [1, 2]

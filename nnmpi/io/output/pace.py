@@ -20,14 +20,14 @@ from nnmpi.parallel.step.objective import Criterion
 class Window(NamedTuple):
     """The steps since the last event of a step.
 
-    since, until     the numbers of the steps before it and at its end; -1: before the first step
+    since, until     the number of steps before it, 0 before the first event, and at its end
     loss, divisor    the sum of the losses, and the number by which their mean divides it
     norm, norms      the sum of gradient norms, and their number
     before           seconds, samples and tokens that counted for rates when it began
     """
 
-    since: int = -1
-    until: int = -1
+    since: int = 0
+    until: int = 0
     loss: float = 0.0
     divisor: float = 0.0
     norm: float = 0.0
@@ -49,7 +49,9 @@ class Window(NamedTuple):
     def is_over(self, every: int) -> bool:
         """True if an event is due after its last step: after the first step of a run, and each time
         `every` more are made."""
-        return every > 0 and self.until // every != self.since // every
+        if not every or self.until == self.since:
+            return False
+        return not self.since or self.until // every != self.since // every
 
 
 class PaceCounts(NamedTuple):

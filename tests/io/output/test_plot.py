@@ -77,7 +77,10 @@ def test_the_log_of_a_run_is_drawn(
     assert drawn.title == "small on arrays"
     assert drawn.legend(0) == ["training", "test"]
     assert drawn.legend(1) == [f"last: {done['accuracy']:.2%}"]
-    assert drawn.line(0, 0)[-1] == (3, done["loss"])
+    last = [json.loads(line) for line in log.read_text().splitlines()][-3]
+    assert (last["event"], last["step"]) == ("step", 12)
+    assert drawn.line(0, 0)[-1] == (3, last["loss"])  # of a step: the run has few epochs
+    assert drawn.line(0, 1)[-1] == (3, done["test_loss"])
     assert drawn.line(1, 0)[-1] == (3, pytest.approx(done["accuracy"]))
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from helpers.mpijob import MPIS, Ended, descendants, environment, kill, launcher, run
+from helpers.runs import but_steps
 
 import nnmpi
 from nnmpi.train import main
@@ -33,7 +34,8 @@ def test_all_ranks_train_and_the_first_prints(
     whole = ("--dtype", "float64", "--log", str(log), "--save", str(saved))
     completed = run(3, *JSON, *SMALL, *whole, python=python)
     assert completed.status == 0, completed
-    assert [e["event"] for e in events(completed)] == ["start", "epoch", "epoch", "epoch", "done"]
+    kinds = [e["event"] for e in but_steps(events(completed))]
+    assert kinds == ["start", "epoch", "epoch", "epoch", "done"]
     assert log.read_text() == completed.out
     done = events(completed)[-1]
     assert (done["ranks"], done["layout"]) == (3, {"dp": 3, "cp": 1, "pp": 1, "tp": 1})
