@@ -19,10 +19,10 @@ def evaluate(trainer: Training) -> Event:
 
 
 def evaluate_step(trainer: Training) -> None:
-    """Evaluates the model after a step and reports the result, unless the epoch ends here and is
+    """Evaluates the model after a step and reports the result, unless an epoch ends here and is
     evaluated next; a callback that stops the run then ends it on all ranks."""
     run = trainer.run
-    if run.epoch_is_over:
+    if run.state.batch == 0 or not run.has_more:
         return
     run.measured = evaluate(trainer)
     event = evaluation_event(trainer)

@@ -25,7 +25,7 @@ from nnmpi.io.output import NullReport
 FREE = ("versions", "callbacks", "facts", "metadata")
 """Names of fields with texts, or values, of any kind."""
 
-OPTIONAL, FIT = ("options", "measured", "changes"), (type(None), str, float, list)
+OPTIONAL, FIT = ("options", "measured", "changes", "metrics"), (type(None), str, float, list)
 """Names of objects whose fields may be missing or None; many are texts, or floats."""
 
 WRONG: dict[type, tuple[Any, ...]] = {
