@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +86,21 @@ def test_a_logger_gets_options_layout_numbers_and_pictures() -> None:
     for prefix in ("epoch", "evaluation"):
         assert numbers[2][f"{prefix}/test_loss"] == epochs[0]["test_loss"]
         assert numbers[4][f"{prefix}/accuracy"] == epochs[1]["accuracy"]
+
+
+def test_what_steps_report_is_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 10 seconds, with an evaluation, and at the end; ranks compare nothing for it."""
+    clock = SimpleNamespace(now=0.0, monotonic=lambda: clock.now)
+    monkeypatch.setattr("nnmpi.io.loggers.time", clock)
+    kept, steps = Kept("here"), [{"event": "step", "step": k, "loss": 1 / k} for k in range(1, 6)]
+    trainer: Any = SimpleNamespace(is_first=True)
+    kept.told, kept._module = [], json
+    for event, clock.now in zip(steps, (100.0, 105.0, 111.0, 112.0, 113.0), strict=True):
+        kept.on_log(trainer, event)
+    assert [[*rows] for rows in kept.told] == [[1], [2, 3]]
+    kept.on_evaluate(trainer, {"event": "evaluation", "step": 5, "test_loss": 0.5})
+    assert kept.told[-1] == {4: {"loss": 0.25}, 5: {"loss": 0.2, "evaluation/test_loss": 0.5}}
+    assert not hasattr(kept, "on_step")
 
 
 def test_the_first_rank_alone_writes() -> None:

@@ -25,10 +25,10 @@ PLAIN_MEAN: Options = {  # as one rank, whoever is left: replicas have no state 
 }  # fmt: skip
 
 LAYOUTS: dict[str, tuple[int, Options]] = {
-    "ring": (3, RING),
+    "ring": (3, {**RING, "evaluate_every": 2}),
     "memory of a node": (3, {"allreduce": "shared", "optimizer": "adam", "lr": 0.01}),
     "two nodes": (4, {"allreduce": "shared"}),
-    "pipelines": (4, {**RING, "dp": 2, "pp": 2, "micro_batches": 3}),
+    "pipelines": (4, {**RING, "dp": 2, "pp": 2, "micro_batches": 3, "log_every": 2}),
     "tensor parallel": (4, {**RING, "dp": 2, "tp": 2}),
     "slices": (3, {"reproducible": True, "slices": 4, "clip_norm": None}),
     "local steps": (4, PLAIN_MEAN),
@@ -76,6 +76,13 @@ class Left(NamedTuple):
     is_spare: bool
     state: Mapping[str, Any] | None
     serves: bool = False
+
+    @property
+    def within_epochs(self) -> list[tuple[Any, ...]]:
+        """Kind, step and loss of each event of a step, or of an evaluation."""
+        kinds = {"step": "loss", "evaluation": "test_loss"}
+        told = [event for event in self.events if event["event"] in kinds]
+        return [(e["event"], e["step"], e[kinds[e["event"]]]) for e in told]
 
     @property
     def recovered(self) -> list[Event]:
@@ -145,6 +152,8 @@ def check(left: list[Left | None], wanted: Left, bound: float = BOUND) -> None:
             continue
         steps = [(s, pytest.approx(x, rel=bound)) for s, x in wanted.told.steps]
         assert one.told.steps == steps or one.serves
+        told = [(*at, pytest.approx(x, rel=1e4 * bound)) for *at, x in wanted.within_epochs]
+        assert one.within_epochs == told or one.serves
         assert one.told.ends == wanted.told.ends
         for ours, theirs in zip(one.told.epochs, wanted.told.epochs, strict=True):
             assert ours == pytest.approx(theirs, rel=1e4 * bound)

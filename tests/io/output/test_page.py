@@ -11,7 +11,7 @@ from urllib.error import HTTPError
 
 import pytest
 from helpers.datafiles import refused
-from helpers.runs import LAYOUTS, rows, small
+from helpers.runs import LAYOUTS, but_steps, rows, small
 
 from nnmpi import Config, Trainer, train, watch
 from nnmpi.comm import thread_ranks as threads
@@ -103,6 +103,27 @@ def test_a_page_has_what_was_run_its_curves_and_its_steps(files: tuple[Path, Pat
     assert kinds.index("wait") in timeline["measured"]["kind"]
 
 
+def test_a_page_has_curves_within_epochs(tmp_path: Path) -> None:
+    """Those of steps in place of epochs where there are few; those of evaluations with epochs'."""
+    log, _ = ran(tmp_path, ranks=2, dp=1, epochs=2, evaluate_every=1, log_every=1)
+    events = events_of(log)
+    (run,) = values(log)["runs"]
+    steps = [event for event in events if event["event"] == "step"]
+    assert run["few"]
+    assert run["steps"]["steps"] == [1, 2, 3, 4]
+    assert run["steps"]["epoch"] == [0.5, 1, 1.5, 2]
+    for theirs, ours in (("loss", "loss"), ("gradient_norm", "mean_gradient_norm"), ("lr", "lr")):
+        wanted = [pytest.approx(event[theirs], rel=1e-6) for event in steps]
+        assert run["steps"][ours] == wanted
+    assert run["evaluations"]["steps"] == [1, 2, 3, 4]
+    assert run["evaluations"].keys() == {"epoch", "steps", "seconds", "test_loss", "accuracy"}
+    assert not any("norm" in line or "step 1 of" in line for line in run["said"])
+    cut = events[: next(k for k, event in enumerate(events) if event["event"] == "evaluation")]
+    (run,) = values(write(log, cut))["runs"]
+    assert (run["state"], run["figures"]["steps"]) == ("running", "1 of 4")
+    assert run["epochs"] == {}
+
+
 def test_the_page_of_a_long_trace_shows_steps_on_both_sides_of_the_median() -> None:
     spans = [Span(0, "F", 0, 0, 0.0, 1.0)] * 60_000
     trace = TraceFile(Path("trace.json"), dict.fromkeys(range(20), spans), {}, 1)
@@ -179,7 +200,8 @@ def asked(url: str, **headers: str) -> Any:
 def test_a_log_is_followed_from_before_it_is_there(
     files: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    log, lines = tmp_path / "later.jsonl", files[0].read_text().splitlines(keepends=True)
+    log, events = tmp_path / "later.jsonl", but_steps(events_of(files[0]))
+    lines = [json.dumps(event) + "\n" for event in events]
     with watched(log, files[1]) as url:
         assert asked(f"{url}data?-1")["runs"] == []
         log.write_text("")

@@ -84,6 +84,42 @@ def test_the_log_of_a_run_is_drawn(
     assert drawn.line(1, 0)[-1] == (3, pytest.approx(done["accuracy"]))
 
 
+STEPS = [
+    {"event": "step", "step": k, "steps": 9, "epoch": k / 9, "seconds": 0.1 * k, "loss": 1 / k}
+    for k in range(1, 10)
+]
+TESTED = {"event": "evaluation", "step": 5, "steps": 9, "epoch": 5 / 9, "seconds": 0.5}
+EPOCH = {"event": "epoch", "epoch": 1, "steps": 9, "seconds": 1.0, "loss": 0.4, "test_loss": 0.3}
+
+
+@needs_matplotlib
+def test_a_run_of_few_epochs_is_drawn_by_its_steps_and_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also before its first epoch has ended."""
+    drawn, events = Drawn(monkeypatch), [*STEPS, {**TESTED, "test_loss": 0.5, "accuracy": 0.7}]
+    for end in ([], [{**EPOCH, "accuracy": 0.8}]):
+        log = write(tmp_path / "log", START, *events, *end)
+        nnmpi.plot(log, out=tmp_path / "p.svg", x="steps")
+        assert drawn.line(0, 0) == [(k, 1 / k) for k in range(1, 10)]
+        assert drawn.line(0, 1) == [(5, 0.5), (9, 0.3)][: 1 + len(end)]
+        assert drawn.line(1, 0) == [(5, 0.7), (9, 0.8)][: 1 + len(end)]
+    nnmpi.plot(log, out=tmp_path / "p.svg")
+    assert drawn.line(0, 0)[-1] == (1, 1 / 9)
+
+
+@needs_matplotlib
+def test_a_run_of_many_epochs_is_drawn_by_means_over_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = Drawn(monkeypatch)
+    for n in (9, 10):
+        log = write(tmp_path / "log", START, *STEPS, *epochs(n))
+        nnmpi.plot(log, out=tmp_path / "p.svg", x="steps")
+        wanted = [(7 * i, 1 / i) for i in range(1, 11)] if n == 10 else [(9, 1 / 9)]
+        assert drawn.line(0, 0)[-len(wanted) :] == wanted
+
+
 @needs_matplotlib
 def test_hostile_texts_reach_no_picture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder

@@ -43,6 +43,26 @@ EPOCH = {
     "mean_gradient_norm": 0.5,
     "epoch_samples_per_second": 12345.6,
 }
+STEP = {
+    "event": "step",
+    "step": 1200,
+    "steps": 5000,
+    "epoch": 0.24,
+    "loss": 0.5,
+    "gradient_norm": 1.23456,
+    "lr": 0.003,
+    "seconds": 1.5,
+    "samples_per_second": 4321.9,
+}
+EVALUATION = {
+    "event": "evaluation",
+    "step": 1200,
+    "steps": 5000,
+    "epoch": 0.24,
+    "test_loss": 0.25,
+    "accuracy": 0.9877,
+    "seconds": 1.5,
+}
 PROGRESS = {
     "event": "progress",
     "step": 1200,
@@ -63,7 +83,7 @@ DONE = EPOCH | {"event": "done", "seconds": 1.25, "epochs": 1, "layout": {"dp": 
 FAILED = {"event": "failed", "error": "gone", "steps": 10}
 STOPPED = DONE | {"event": "stopped"}
 DRY = {"event": "dry-run", "model": "mine"}
-EVENTS = [START, VERIFY, PROGRESS, EPOCH, STOPPED, FAILED, DONE]
+EVENTS = [START, VERIFY, STEP, PROGRESS, EVALUATION, EPOCH, STOPPED, FAILED, DONE]
 
 
 class Terminal(io.StringIO):
@@ -98,6 +118,7 @@ SENTENCES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     ),
     "epoch": (EPOCH, ("epoch   1", "0.3000", "0.2500", "98.77%", "12,346 samples/s")),
     "progress": (PROGRESS, ("step 1,200 of 5,000   loss 0.5000   4,322 samples/s",)),
+    "evaluation": (EVALUATION, ("step 1,200 of 5,000   test loss 0.2500   accuracy 98.77%\n",)),
     "stopped": (STOPPED, ("stopped: accuracy 98.77%", "after 10 steps in 1.2 s")),
     "done": (DONE, ("done: accuracy 98.77%", "loss 0.3000", "11,000 samples/s")),
     "done, verified": (
@@ -213,6 +234,23 @@ def steps(report: Report, first: int, last: int) -> None:
     for step in range(first, last + 1):
         report.progress(step, 8, step / 16, {"samples_per_second": 1000.0})
         time.sleep(0.12)
+
+
+LINE = "step 1,200 of 5,000   loss 0.5000   norm 1.235   lr 0.003   4,322 samples/s\n"
+
+
+@pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
+def test_steps_are_shown_after_ten_seconds_without_a_line(stdout: Any, clock: Clock) -> None:
+    """So a short run, or one of short epochs, prints none; where --log-every is given, all are."""
+    out = stdout()
+    with Report(stdout=out) as report:
+        for seconds in (0, 9, 2, 9, 2):
+            clock.now += seconds
+            report.event(STEP)
+    assert out.getvalue() == 2 * LINE
+    assert shown(stdout(), {**START, "options": {"log_every": 7}}, STEP, STEP).endswith(2 * LINE)
+    assert shown(stdout(), {**START, "options": {"log_every": None}}, STEP).count(LINE) == 0
+    assert shown(stdout(), STEP, quiet=True) == ""
 
 
 @pytest.mark.parametrize("stdout", [io.StringIO, Terminal])
