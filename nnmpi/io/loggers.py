@@ -125,9 +125,9 @@ class Logger:
 
 
 def numbers(event: Event, prefix: str) -> dict[str, float]:
-    """The numbers in an event but its step, with keys such as epoch/loss; the number of the epoch
-    itself is epoch/epoch."""
-    skipped = ("step", "steps") if "step" in event else ()
+    """The numbers in an event, with keys such as epoch/loss; the number of the epoch itself is
+    epoch/epoch. Where an event is of a step, its place is left out: it is that of the row."""
+    skipped = ("step", "steps", "epoch") if "step" in event else ()
     items = ((k, v) for k, v in event.items() if k not in skipped and not isinstance(v, bool))
     return {f"{prefix}{key}": float(v) for key, v in items if isinstance(v, int | float)}
 

@@ -82,7 +82,7 @@ def test_a_logger_gets_options_layout_numbers_and_pictures() -> None:
             numbers.setdefault(step, {}).update(row)
     assert [*numbers] == [1, 2, 3, 4]
     assert all(row.keys() >= {"loss", "lr", "gradient_norm"} for row in numbers.values())
-    assert {"step", "steps", "evaluation/steps"}.isdisjoint(numbers[2])
+    assert {"step", "steps", "epoch", "evaluation/steps"}.isdisjoint(numbers[2])
     for prefix in ("epoch", "evaluation"):
         assert numbers[2][f"{prefix}/test_loss"] == epochs[0]["test_loss"]
         assert numbers[4][f"{prefix}/accuracy"] == epochs[1]["accuracy"]

@@ -110,7 +110,7 @@ class Report:
         every n-th of the others, and each epoch that follows 10 seconds of silence; steps follow 10
         seconds of silence too, unless --log-every is given."""
         kind, now = event["event"], time.monotonic()
-        if kind == "start":
+        if kind in ("start", "resumed"):
             self._epochs, self._epoch = event.get("epochs", 0), 0
             self._shows_steps = event.get("options", {}).get("log_every") is not None
         if kind not in ("epoch", "step") or self.quiet or self.as_json:

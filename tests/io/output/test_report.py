@@ -248,7 +248,12 @@ def test_steps_are_shown_after_ten_seconds_without_a_line(stdout: Any, clock: Cl
             clock.now += seconds
             report.event(STEP)
     assert out.getvalue() == 2 * LINE
-    assert shown(stdout(), {**START, "options": {"log_every": 7}}, STEP, STEP).endswith(2 * LINE)
+    for kind in (
+        {"event": "start"},
+        {"event": "resumed", "step": 3, "checkpoint": "c", "notes": []},
+    ):
+        start = {**START, **kind, "options": {"log_every": 7}}
+        assert shown(stdout(), start, STEP, STEP).endswith(2 * LINE)
     assert shown(stdout(), {**START, "options": {"log_every": None}}, STEP).count(LINE) == 0
     assert shown(stdout(), STEP, quiet=True) == ""
 
