@@ -26,12 +26,19 @@ def _on_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Losses(NullReport):
+    """Keeps the loss of each step, and what its event says: loss, norm of the gradient and rate."""
+
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[tuple[int, float]] = []
+        self.found: list[tuple[float | None, ...]] = []
 
     def progress(self, step: int, total: int, loss: float, rates: Any) -> None:
         self.found.append((step, loss))
+
+    def event(self, event: Any) -> None:
+        if event["event"] == "step":
+            names = ("step", "loss", "gradient_norm", "lr")
+            self.found.append(tuple(event.get(name) for name in names))
 
 
 class Reader:
@@ -45,7 +52,7 @@ class Reader:
 
 
 class Run(NamedTuple):
-    losses: list[tuple[int, float]]
+    losses: list[tuple[float | None, ...]]
     skipped: int
     state: dict[str, np.ndarray]  # of the model and of the optimizer
     waits: int
@@ -105,7 +112,7 @@ def test_a_checkpoint_has_the_step_that_was_made_last(tmp_path: Path) -> None:
     for folder in tmp_path.glob("step-*[!5]"):
         shutil.rmtree(folder)
     resumed = run(resume=True, **given)
-    assert resumed.losses == whole.losses[15:]
+    assert resumed.losses == whole.losses[2 * 15 :]
     for name, values in resumed.state.items():
         assert values.tobytes() == whole.state[name].tobytes(), name
 
