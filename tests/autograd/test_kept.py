@@ -10,6 +10,7 @@ from nnmpi import nn
 from nnmpi.arrays.dtypes import named
 from nnmpi.autograd import Tensor
 from nnmpi.nn.gpt import GPT
+from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.passes import Pass, current_pass
 from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.nn.single_store import SingleStore
@@ -50,3 +51,15 @@ def test_a_block_of_gpt_keeps_what_is_stated(dtype: str, numbers: int) -> None:
     one, two = (held(GPT(layers, heads, h, 32, s), tokens(n), dtype)[1] for layers in (1, 2))
     rows = n * s * (2 * 2 + heads) * 4  # of both norms, and the log of each sum of attention
     assert two - one == n * s * h * numbers + rows
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("bfloat16", 2)])
+def test_a_block_of_llama_keeps_what_its_products_read(dtype: str, width: int) -> None:
+    """The input and output of both norms, rotated queries, keys and values, what attention returns,
+    and of the MLP gates, ups and their products: no angles, and no slopes."""
+    n, s, h, heads, kv_heads, f = 4, 16, 64, 4, 2, 192
+    sizes = (LlamaSizes(layers, heads, h, 32, s, kv_heads, f) for layers in (1, 2))
+    one, two = (held(Llama(of), tokens(n), dtype)[1] for of in sizes)
+    rows = n * s * (2 + heads) * 4  # of both norms, and the log of each sum of attention
+    kept = 4 * h + (h + 2 * kv_heads * (h // heads)) + h + 3 * f
+    assert two - one == n * s * kept * width + rows

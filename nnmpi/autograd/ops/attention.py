@@ -121,9 +121,11 @@ def rotary(
     It is computed in the type of sums, and then rounded.
     """
     lead, D, types = x.shape[:-1], x.shape[-1], types_of(x.dtype)
-    xp, angles = xp_of(x), _angles(x, base, positions)
+    xp = xp_of(x)
 
-    def turned(x: Array, angles: Array) -> Array:
+    def turned(x: Array, towards: float) -> Array:
+        # computed again for the gradient: angles of all positions, kept in each layer, add up
+        angles = towards * _angles(x, base, positions)
         turn = xp.exp(1j * angles).astype(np.result_type(types.sums, np.complex64))
         pairs = x if interleaved else x.reshape(*lead, 2, D // 2).swapaxes(-1, -2)
         y = pairs.astype(types.sums, order="C").reshape(*lead, D)
@@ -133,7 +135,7 @@ def rotary(
             y = y.reshape(*lead, D // 2, 2).swapaxes(-1, -2).reshape(*lead, D)
         return y.astype(x.dtype) if types.is_mixed else y
 
-    return Result(turned(x, angles), (lambda g, out: turned(g, -angles),))
+    return Result(turned(x, 1.0), (lambda g, out: turned(g, -1.0),))
 
 
 def _angles(x: Array, base: float, positions: Array | None) -> Array:

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, Self
 
-import numpy as np
-
 from nnmpi.arrays.backend import CPU, Array, Backend
 from nnmpi.arrays.kernels import Vjp
 from nnmpi.autograd import Tensor
@@ -38,6 +36,7 @@ from nnmpi.parallel.step.ports import (
     Stage,
     Task,
     Tensors,
+    joined,
 )
 from nnmpi.parallel.step.scaling import ScaledLossSink
 from nnmpi.parallel.wire import Transfer, Wire, wire_of
@@ -227,14 +226,13 @@ class Inlet(BoundaryEnd, Source):
 class Outlet(BoundaryEnd, Sink):
     """The sink of a stage that is not the last: sends activations, receives their gradients."""
 
-    def root(self, micro: int, y: Any) -> Tensor:
-        root: Tensor = JoinedOutputs(y) if isinstance(y, tuple) else y
-        return root
+    def root(self, micro: int, y: Any) -> JoinedOutputs:
+        return joined(y)
 
     def put(self, micro: int, root: Tensor) -> None:
-        outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
+        assert isinstance(root, JoinedOutputs)
         self._outgoing[micro] = []
-        for t, pool in zip(outputs, self._pools, strict=True):
+        for t, pool in zip(root.parts, self._pools, strict=True):
             self._check(pool.edge.dtype, pool.shape(self._samples(micro)), t.data)
             # a gradient that has come back proves that the memory was sent; where none comes back,
             # it may be reused earlier, so it is copied
@@ -245,9 +243,8 @@ class Outlet(BoundaryEnd, Sink):
         self.put(micro, self.root(micro, y))
 
     def seed(self, micro: int, root: Tensor) -> Array:
+        assert isinstance(root, JoinedOutputs)
         arrived = iter(self._arrived(micro, "wait B"))
-        if not isinstance(root, JoinedOutputs):
-            return next(arrived, np.zeros(()))
         back = [next(arrived) if pool.edge.requires_grad else None for pool in self._pools]
         return root.seed(back)
 

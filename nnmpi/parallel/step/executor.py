@@ -266,18 +266,19 @@ class Executor:
         )
         with no_grad() if recomputed else nullcontext():
             root = self._root(stage, state, op.micro)
-        if not recomputed:
-            state.root = root
-        elif self._step < self._checked_until:
+        if recomputed and self._step < self._checked_until:
             state.note(root)
         stage.sink.put(op.micro, root)
+        if not recomputed:
+            state.keep(root)
 
     def _recompute(self, op: Op) -> None:
         state = self._states[op.stage, op.micro]
         assert isinstance(state.stats, ReplayStats)
         state.stats.replay()
-        state.root = self._root(self._stages[op.stage], state, op.micro)
-        state.compare(op.stage)
+        root = self._root(self._stages[op.stage], state, op.micro)
+        state.compare(root, op.stage)
+        state.keep(root)
 
     def _root(self, stage: Stage, state: PassState, micro: int) -> Tensor:
         load = self._load

@@ -92,6 +92,13 @@ class JoinedOutputs(Tensor):
         return self._gradients[k]
 
 
+def joined(y: Any) -> JoinedOutputs:
+    """The root over the outputs of a stage: a tensor, several, or a root already."""
+    if isinstance(y, JoinedOutputs):
+        return y
+    return JoinedOutputs(y if isinstance(y, tuple) else (y,))
+
+
 class Port:
     """One side of a stage: its input or its output.
 
@@ -215,13 +222,19 @@ class PassState:
         self.root: Tensor  # what the backward pass starts from
         self.finish: Callable[..., object]  # W, after I
 
+    def keep(self, root: Tensor) -> None:
+        """Keeps the root for the backward pass; of outputs that are sent, only what vjps read."""
+        if isinstance(root, JoinedOutputs):
+            root.parts = ()
+        self.root = root
+
     def note(self, root: Tensor) -> None:
         """Notes a checksum of the output of a forward pass that will be recomputed."""
         self._digest = _digest(root)
 
-    def compare(self, stage: int) -> None:
+    def compare(self, root: Tensor, stage: int) -> None:
         """Raises ValueError if the recomputed output differs from the one that was noted."""
-        if self._digest and self._digest != _digest(self.root):
+        if self._digest and self._digest != _digest(root):
             raise ValueError(f"stage {stage}: {DIFFERS}")
 
 

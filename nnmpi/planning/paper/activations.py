@@ -121,17 +121,19 @@ def receive_buffers(a: Arrangement, rank: int, batch: int) -> int:
 
 def message_buffers(a: Arrangement, rank: int, batch: int) -> int:
     """The bytes of messages between stages beside the micro-batches that a rank works on: at the
-    begin of a stage the next activation and a gradient on its way, at its end the next gradient."""
+    begin of a stage the next activation and a gradient on its way, at its end the next gradient;
+    and of all stages the longest activation, on its way."""
     micro = micro_batches(a, rank, batch)
     if a.residences is not None or len(micro) == 1:
         return 0
-    at, stages, nbytes = a.mesh.coordinates(rank), a.division.stages, 0
+    at, stages, nbytes, longest = a.mesh.coordinates(rank), a.division.stages, 0, 0
     for s in a.model_on(rank).stages:
         taken = stages[s].takes if s else ()
         sent = stages[s + 1].takes if s + 1 < len(stages) else ()
         back = (e for e in (*taken, *sent) if a.graph.edges[e].requires_grad)
         nbytes += sum(a.local_bytes(e, max(micro), at) for e in (*taken, *back))
-    return nbytes
+        longest = max(longest, sum(a.local_bytes(e, max(micro), at) for e in sent))
+    return nbytes + longest
 
 
 def kept_by_units(

@@ -25,7 +25,7 @@ from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import ops
 from nnmpi.parallel.layout import Layout
-from nnmpi.parallel.step.ports import JoinedOutputs
+from nnmpi.parallel.step.ports import JoinedOutputs, joined
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
 from nnmpi.planning.paper.memory_meter import Meter, memory_meter
@@ -171,6 +171,8 @@ class _Recording:
         seed = _seed(root, self._cut.on)
         second_half.append(root.backward(seed, until=leaves))
         del seed
+        if isinstance(root, JoinedOutputs):
+            root.seed(())  # the memory of a port, or of the next section
         for x in leaves:
             x.grad = None  # a stage sends it away before W runs, so it must not count there
         input_events, first = recorder.take(), meter.peak() - start
@@ -206,7 +208,7 @@ class _Recording:
         finally:
             current_pass.reset(token)
         given = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
-        return JoinedOutputs(y) if isinstance(y, tuple) else y, given
+        return y if self._is_last else joined(y), given
 
 
 def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:

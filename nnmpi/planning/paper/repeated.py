@@ -220,7 +220,7 @@ def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
         held.append(held[-1] + part.inside + (out - passed) * is_read)
         out, out_read = part.out + passed, part.out_read + passed * is_read
         outs.append(out * (out_read > 0))
-    inside, outs[-1] = held[-1], out
+    inside, outs[-1] = held[-1], out_read
     held[1:] = [enters + kept for kept in held[1:]]
     total = PassBytes(enters, inside, out, parts[0].read, out_read)
     more = {Kind.F: 0, Kind.B: 0, Kind.I: 0, Kind.W: 0}
@@ -229,8 +229,9 @@ def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
     behind = 0  # bytes that later sections add to what they keep, between the halves
     for i in reversed(range(len(parts))):
         part = parts[i]
-        seed = out * (i + 1 < len(parts))  # held until the pass ends, as is the output
-        at = held[i + 1] + outs[i] + seed
+        is_over = i + 1 < len(parts)  # the last section is: its seed, and an output that it has
+        seed = out * is_over  # read, are held until the pass ends
+        at = held[i + 1] + outs[i] + outs[-1] * is_over
         more[Kind.F] = max(more[Kind.F], held[i] + part.more.get(Kind.F, 0))
         more[Kind.B] = max(more[Kind.B], at + seed - total.kept + part.more.get(Kind.B, 0))
         more[Kind.I] = max(more[Kind.I], behind + seed + part.more.get(Kind.I, 0))

@@ -75,8 +75,9 @@ class PassBytes(NamedTuple):
 
     @property
     def kept(self) -> int:
-        """The bytes that the stage keeps from its forward pass to its backward pass."""
-        return self.enters + self.inside + self.out
+        """The bytes that the stage keeps from its forward pass to its backward pass; its output,
+        which it sends, only where its backward pass reads it."""
+        return self.enters + self.inside + self.out_read
 
 
 class RecordedExchange(NamedTuple):

@@ -206,9 +206,8 @@ def _keeps(trainer: Trainer, taken: Taken) -> None:
             if s == len(a.stages) - 1:
                 labels = np.zeros((n, *y.shape[2:]), np.int64)
                 y = trainer.session.task.objective.loss(widened(y), labels)
-            y = [y] if isinstance(y, Tensor) else y
-            whole = [*x, *(y if s + 1 < len(a.stages) else [])]  # the loss has only what it reads
-            memory = saved_memory(y) | {id(m): m for m in (meta.owner(t.operand) for t in whole)}
+            y = [y] if isinstance(y, Tensor) else y  # outputs are sent: kept is what vjps read
+            memory = saved_memory(y) | {id(m): m for m in (meta.owner(t.operand) for t in x)}
             held = nbytes(memory.values())
         said = pass_bytes(a, rank, s, n).kept
         near = pytest.approx(said, rel=0.05, abs=100)

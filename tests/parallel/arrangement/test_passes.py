@@ -159,9 +159,9 @@ def test_a_stage_of_pipedream_keeps_as_many_batches_as_there_are_stages_from_it_
 
 
 def test_messages_between_stages_are_ahead_of_what_a_rank_works_on() -> None:
-    """A gradient where a stage ends; an activation and a gradient where one begins."""
+    """An activation and a gradient where a stage ends, and where one begins."""
     a = arranged(pp=2, micro_batches=4)
-    assert [message_buffers(a, rank, 32) for rank in (0, 1)] == [8 * 4 * 64, 8 * 4 * 64 * 2]
+    assert [message_buffers(a, rank, 32) for rank in (0, 1)] == [8 * 4 * 64 * 2, 8 * 4 * 64 * 2]
     one = arranged(pp=2)
     assert [message_buffers(one, rank, 32) for rank in (0, 1)] == [0, 0]
 

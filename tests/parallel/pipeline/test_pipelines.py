@@ -1,6 +1,9 @@
 """The laws of pipelines on ranks that are threads, and what a rank of a pipeline holds."""
 
+import gc
+import weakref
 from collections.abc import Callable
+from contextlib import closing
 from itertools import product
 
 import pytest
@@ -12,6 +15,8 @@ from nnmpi import Config, Tensor, Trainer, nn
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.output import NullReport
+from nnmpi.parallel.step.channels import Outlet
+from nnmpi.parallel.step.executor import StepState
 
 
 def doubled(block: Block, x: Tensor) -> Tensor:
@@ -65,3 +70,37 @@ def test_what_runs_again_evaluates_to_the_same_bits(layout: Options) -> None:
     (losses, *_) = threads.run(layout.get("dp", 1) * layout.get("pp", 1), rank)
     assert losses[::2] == losses[1::2]
     assert "pp" in layout or len({*losses}) == 1
+
+
+@pytest.mark.parametrize("recompute", ["none", "stage"])
+def test_outputs_that_no_vjp_reads_are_released_when_they_are_sent(
+    recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the first backward pass begins, of four outputs only those on their way are there."""
+    outputs, alive = list[weakref.ref[object]](), list[int]()
+    put, seed = Outlet.put, Outlet.seed
+
+    def putting(outlet: Outlet, micro: int, root: Tensor) -> None:
+        put(outlet, micro, root)
+        outputs.extend(weakref.ref(array) for _, array, _ in outlet._outgoing[micro])
+
+    def seeding(outlet: Outlet, micro: int, root: Tensor) -> object:
+        gradient = seed(outlet, micro, root)
+        outlet._sends.finish()
+        gc.collect()
+        alive.append(sum(output() is not None for output in outputs))
+        return gradient
+
+    monkeypatch.setattr(Outlet, "put", putting)
+    monkeypatch.setattr(Outlet, "seed", seeding)
+
+    def rank(comm: Comm) -> None:
+        options = {"schedule": "gpipe", "recompute": recompute, "batch_size": 24}
+        config = Config(pp=2, cut="3", micro_batches=4, **options)
+        layers = nn.Flatten(), nn.Linear(64, 20), nn.Linear(20, 20), nn.Linear(20, 10)
+        with closing(Trainer(config, lambda: nn.Sequential(*layers), digits(), comm)) as trainer:
+            next(trainer.strategy.steps(trainer.train, StepState()))
+
+    threads.run(2, rank)
+    assert len(outputs) == 4
+    assert alive == [0] * 4
