@@ -143,6 +143,8 @@ def _angles(x: Array, base: float, positions: Array | None) -> Array:
     float32."""
     xp, D = xp_of(x), x.shape[-1]
     position = xp.arange(x.shape[1]) if positions is None else positions
-    angles = position[..., None] * float(base) ** (-xp.arange(0, D, 2, dtype="float64") / D)
+    turns = xp.empty(D // 2, "float64")  # for arrays without data, it has none either
+    turns[...] = float(base) ** (-xp.arange(0, D, 2, dtype="float64") / D)
+    angles = position[..., None] * turns
     lead = position.shape if position.ndim == 2 else (1, *position.shape)
     return angles.reshape(*lead, *(1,) * (x.ndim - 3), D // 2)
