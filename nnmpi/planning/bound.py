@@ -26,7 +26,7 @@ from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.layer_messages import in_passes
-from nnmpi.planning.step_time import CostModel, passes_of_stages
+from nnmpi.planning.step_time import CostModel, hides, passes_of_stages
 from nnmpi.schedules.op import Kind
 
 ROUNDING = 1 - 1e-9
@@ -124,7 +124,8 @@ class LowerBounds:
                 end,
                 max(busy + alone, within) + max(behind * half - last, behind * last_bucket),
             ]
-            gathers.append(half if candidate.zero in (1, 2) else 0.0)
+            is_exposed = candidate.zero in (1, 2) and not hides(self._costs.machine, "zero1")
+            gathers.append(half if is_exposed else 0.0)
         return max(*ends, least + min(exposed)) + max(gathers)
 
     def nbytes(self, candidate: Candidate) -> float:
@@ -219,8 +220,7 @@ class LowerBounds:
     def _in_passes(self, candidate: Candidate) -> float:
         """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0 if
         `--order` may put those ranks elsewhere than a layout with one stage has them."""
-        sheet = self._costs.machine.sheet
-        if sheet is not None and "tp" in sheet.hides:
+        if hides(self._costs.machine, "tp"):
             return 0.0
         if candidate.tp * candidate.cp == 1 or not self._arranger.plain.order.startswith("tp"):
             return 0.0

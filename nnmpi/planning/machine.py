@@ -72,8 +72,13 @@ class Sheet(NamedTuple):
     memory     bytes of a rank
     device     cpu or cuda
     flash      whether attention keeps no scores in memory
-    hides      axes whose exchanges run behind computing: tp, dp
+    hides      exchanges that run behind computing: tp, dp, zero1, zero3
     divides    axes along which ranks along tp send a part each of what they all have: pp
+    tile       rows and columns of the outputs of products that are computed as one
+    at_once    tiles that are computed at a time
+    of_micro_batch, of_parameter
+               seconds of the host, for each micro-batch and for each parameter of a rank, in which
+               the device waits
     """
 
     rate: float
@@ -85,6 +90,10 @@ class Sheet(NamedTuple):
     flash: bool
     hides: tuple[str, ...]
     divides: tuple[str, ...]
+    tile: int = 1
+    at_once: int = 1
+    of_micro_batch: float = 0.0
+    of_parameter: float = 0.0
 
 
 class Machine(NamedTuple):

@@ -109,7 +109,18 @@ class RankStep(NamedTuple):
 
     def update(self, a: Arrangement, costs: CostModel) -> float:
         """The seconds of the optimizer, and of the exchanges around it."""
-        return self.optimizer(a, costs) + costs.exchanges.total(self.exchanges["update"])
+        around = costs.exchanges.total(self.exchanges["update"])
+        return self.optimizer(a, costs) + around - self.hidden_gathers(costs)
+
+    def hidden_gathers(self, costs: CostModel) -> float:
+        """The seconds of gathers after the update that the next forward pass of a micro-batch
+        hides, where the machine does so; it waits for the first of them."""
+        gathers = [e for e in self.exchanges["update"] if e.operation is Collective.ALL_GATHER]
+        if not gathers or not hides(costs.machine, "zero1"):
+            return 0.0
+        seconds = [costs.exchanges.seconds(e) for e in gathers]
+        forward = sum(passes[Kind.F] for passes in self.compute.values())
+        return min(sum(seconds) - seconds[0] / gathers[0].times, forward)
 
 
 class StepModel(NamedTuple):
@@ -161,8 +172,7 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
     for span in run([item.program for item in ranks], Costs(passes, links=links)):
         idle[span.rank] += span.start - ends[span.rank]
         ends[span.rank] = span.end
-    hides = costs.machine.sheet is not None and "dp" in costs.machine.sheet.hides
-    sums = [_exposed(*each, times, hides) for each in zip(ranks, within, all_busy, strict=True)]
+    sums = [_exposed(*each, costs) for each in zip(ranks, within, all_busy, strict=True)]
     done = [end + after for end, after in zip(ends, sums, strict=True)]
     last, busiest = (max(range(len(ranks)), key=of.__getitem__) for of in (done, all_busy))
     compute = sum(stages[op.stage].get(op.kind, 0.0) for op in computed[busiest])
@@ -181,11 +191,27 @@ def step_model(a: Arrangement, costs: CostModel) -> StepModel:
         sums=max(sums[last] + min(bubble, 0.0), 0.0),
         packing=max(item.packing(a, costs) for item in ranks),
         update=updated.update(a, costs),
-        other=costs.machine.step + share * len(micro) * costs.machine.micro_batch,
+        other=costs.machine.step
+        + share * len(micro) * costs.machine.micro_batch
+        + host_seconds(a, costs.machine, len(micro)),
     )
-    averages = _exposed_averages(averaged, a.config, times, time.seconds, hides)
+    averages = _exposed_averages(averaged, a.config, costs, time.seconds)
     time = time._replace(sums=time.sums + averages)
     return StepModel(time, ranks, micro, ranks[busiest], ranks[last], updated, averaged)
+
+
+def hides(machine: Machine, what: str) -> bool:
+    """True if a described machine hides these exchanges behind computing."""
+    return machine.sheet is not None and what in machine.sheet.hides
+
+
+def host_seconds(a: Arrangement, machine: Machine, count: int) -> float:
+    """The seconds in which devices wait for a described machine's host: for each of `count`
+    micro-batches, and for each parameter of the rank that has most."""
+    if machine.sheet is None:
+        return 0.0
+    parameters = max(len(a.model_on(rank).trained) for rank in a.mesh.group(0, "pp"))
+    return count * machine.sheet.of_micro_batch + parameters * machine.sheet.of_parameter
 
 
 def stage_passes(units: np.ndarray, is_first: bool) -> dict[Kind, float]:
@@ -207,8 +233,8 @@ def passes_of_stages(
 
 def exposed_in_passes(item: RankStep, costs: CostModel) -> Mapping[tuple[int, Kind], float]:
     """The seconds of exchanges within passes that computing does not hide, by stage and pass."""
-    within, sheet = item.within_passes(costs.exchanges.seconds), costs.machine.sheet
-    if sheet is None or "tp" not in sheet.hides:
+    within = item.within_passes(costs.exchanges.seconds)
+    if not hides(costs.machine, "tp"):
         return within
     longer = {at: t - item.compute[at[0]].get(at[1], 0.0) for at, t in within.items()}
     return defaultdict(float, {at: max(t, 0.0) for at, t in longer.items()})
@@ -266,18 +292,19 @@ def _exposed(
     step: RankStep,
     within: Mapping[tuple[int, Kind], float],
     busy: float,
-    times: ExchangeTimes,
-    hides: bool,
+    costs: CostModel,
 ) -> float:
     """The seconds of gradient sums and gathers that no pass hides.
 
     Between nodes, messages travel while a rank computes, unless an exchange within a pass uses the
     same link; the first bucket starts when its part of the last backward pass has ended. On a node
-    the ranks move bytes themselves, so nothing is hidden, unless the machine `hides` sums.
+    the ranks move bytes themselves, so nothing is hidden, unless the machine hides it.
     """
+    times, hides_sums = costs.exchanges, hides(costs.machine, "dp")
+    hides_gathers = hides_sums or hides(costs.machine, "zero3")
     sums, gathers = step.exchanges["sums"], times.total(step.exchanges["gathers"])
     on_link = step.within_passes(times.between_nodes)
-    if gathers and (hides or times.is_between_nodes(step.exchanges["gathers"][0])):
+    if gathers and (hides_gathers or times.is_between_nodes(step.exchanges["gathers"][0])):
         inside = sum(map(times.between_nodes, step.exchanges["tensor"]))
         gathers = _exposed_gathers(step.exchanges["gathers"], busy - inside, times)
     # nothing hides what begins after the passes, such as the second phase of compressed sums
@@ -290,24 +317,23 @@ def _exposed(
     for sum_ in sums:
         is_early = sum_.what == "gradients"
         done += sum_.numbers * is_early
-        is_hidden = is_early and (hides or times.is_between_nodes(sum_))
+        is_hidden = is_early and (hides_sums or times.is_between_nodes(sum_))
         ready = last * (done / numbers - 1) if is_hidden else 0.0
         clock = max(clock, ready) + times.seconds(sum_)
     return gathers + max(clock, 0.0)
 
 
-def _exposed_averages(
-    rank: RankStep, config: Config, times: ExchangeTimes, alone: float, hides: bool
-) -> float:
+def _exposed_averages(rank: RankStep, config: Config, costs: CostModel, alone: float) -> float:
     """The seconds in a step of exchanges of replicas that no step hides; a step takes `alone`
     seconds besides.
 
     Between nodes, a fragment travels during the steps until it is applied, before another is sent.
     """
-    exposed = 0.0
+    exposed, times = 0.0, costs.exchanges
     for e in rank.exchanges["averages"]:
         seconds, hidden = times.seconds(e), 0.0
-        if e.what == "parameters" and (hides or times.is_between_nodes(e)):
+        is_hidden = hides(costs.machine, "dp") or times.is_between_nodes(e)
+        if e.what == "parameters" and is_hidden:
             hidden = e.times * config.apply_after * alone / e.every
         exposed += seconds - min(seconds, hidden)
     return exposed

@@ -43,8 +43,14 @@ def published() -> Arrangement:
     begins = {graph.nodes[unit.nodes.start].name: unit.first for unit in units}
     firsts = [*(f"layers.{k}.input_layernorm" for k in range(LAYERS)), "norm"]
     layout = {
-        **{"dp": DP, "tp": TP, "pp": PP, "zero": 2, "sequence_parallel": True},
-        **{"schedule": "interleaved", "virtual_stages": VIRTUAL, "micro_batches": MICRO_BATCHES},
+        "dp": DP,
+        "tp": TP,
+        "pp": PP,
+        "zero": 2,
+        "sequence_parallel": True,
+        "schedule": "interleaved",
+        "virtual_stages": VIRTUAL,
+        "micro_batches": MICRO_BATCHES,
         "cut": ",".join(str(begins[name]) for name in firsts),
     }
     return models.arranger.arranged_by(replace(config, **layout))

@@ -35,7 +35,7 @@ def test_the_parts_of_a_term_add_up_to_it(config: Config, options: dict[str, obj
     for term, seconds in step.time._asdict().items():
         found = [part.seconds for part in parts if part.term == term]
         assert sum(found) == pytest.approx(seconds, abs=1e-12), term
-    spans = sum(by_part(spans_of_step(there.costs, step)).values())
+    spans = sum(by_part(spans_of_step(a, there.costs, step)).values())
     other = step.time.packing + step.time.other
     assert spans + other == pytest.approx(step.time.seconds)
 

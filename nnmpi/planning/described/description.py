@@ -31,8 +31,13 @@ BYTES_UPDATED = {"sgd": 20, "adam": 28, "adamw": 28, "rmsprop": 20}
 NO_MOMENTUM = {"sgd": 12}
 """Likewise of optimizers whose state is momentum, where it is 0."""
 
-HIDDEN = "tp", "dp"
-"""Axes whose exchanges a machine may hide behind computing."""
+HIDDEN = {
+    "tp": "exchanges along tp",
+    "dp": "exchanges along dp",
+    "zero1": "gathers of ZeRO 1 and 2",
+    "zero3": "gathers and scatters of ZeRO 2 and 3 within passes",
+}
+"""What a machine may hide behind computing, in words."""
 
 DIVIDED = ("pp",)
 """Axes along which ranks along tp may send a part each of what they all have."""
@@ -45,12 +50,15 @@ class Description(NamedTuple):
     ranks       of a node
     device      cpu or cuda: what ranks compute on
     flash       whether attention keeps no scores in memory
-    hides       axes whose exchanges run behind computing, where there is enough of it
+    hides       exchanges that run behind computing, where there is enough of it: see HIDDEN
     divides     axes along which ranks along tp send a part each
     peak        floating-point operations a second by type; a product of n multiply-adds has 2 n
-    products    share of the peak that large products reach, and seconds that each takes besides
+    products    share of the peak that large products reach, and seconds that each takes besides;
+                its output is computed in tiles of so many rows and columns, so many at once
     memory      bytes of a rank, bytes a second, and the share of these that kernels reach
     kernel      seconds in which the host launches one, while the device computes
+    host        seconds for each micro-batch, and in the update for each parameter of a rank, in
+                which the device waits for the host
     near        link between ranks of a node: seconds a message, bytes a second, the share reached
     far         likewise of each of the `nics` links of a node to others
     sums        published seconds of all-reduces on a node by bytes, by number of ranks
@@ -77,6 +85,10 @@ class Description(NamedTuple):
     far_nics: int
     far_share: float
     sums: Mapping[int, Curve] = {}
+    products_tile: int = 1
+    products_at_once: int = 1
+    host_micro_batch: float = 0.0
+    host_parameter: float = 0.0
 
     def rate(self, dtype: str) -> float:
         """Floating-point operations a second that large products reach; raises ValueError for a
@@ -133,6 +145,10 @@ class Description(NamedTuple):
                 flash=self.flash,
                 hides=self.hides,
                 divides=self.divides,
+                tile=self.products_tile,
+                at_once=self.products_at_once,
+                of_micro_batch=self.host_micro_batch,
+                of_parameter=self.host_parameter,
             ),
         )
 
@@ -224,6 +240,8 @@ CHECKS = {
     ),
     **dict.fromkeys(("products_share", "memory_share", "near_share", "far_share"), SHARE),
     **dict.fromkeys(("products_start", "kernel_launch", "near_alpha", "far_alpha"), SECONDS),
+    **dict.fromkeys(("products_tile", "products_at_once"), WHOLE),
+    **dict.fromkeys(("host_micro_batch", "host_parameter"), SECONDS),
     **dict.fromkeys(("memory_size", "memory_bandwidth", "near_bandwidth"), POSITIVE),
     "far_bandwidth": POSITIVE,
     "far_nics": WHOLE,
@@ -231,8 +249,12 @@ CHECKS = {
 }
 """The check of each field of a Description."""
 
-TABLES = dict.fromkeys(_path(name).split(".")[0] for name in CHECKS if "_" in name)
-"""The tables of a description that hold fields by name."""
+TABLES = dict.fromkeys(
+    _path(name).split(".")[0]
+    for name in CHECKS
+    if "_" in name and name not in Description._field_defaults
+)
+"""The tables that a description has to have, which hold fields by name."""
 
 
 # ---- by name

@@ -3,7 +3,9 @@
     a kernel   max(operations / rate + start, bytes / bandwidth)     of each layer and pass
     a block    max(sum of its kernels, number of its kernels * launch)     of each pass
 
-Products have a `start`, so that small ones reach a smaller share of the peak. Attention reads and
+Products have a `start`, so that small ones reach a smaller share of the peak. Where a machine
+computes their outputs in whole tiles, so many at once, tiles that are not full cost as much as full
+ones. Attention reads and
 writes its scores, unless it is flash; layers between products are bound by memory. The host
 launches kernels while the device computes, so launching shows only where kernels are short.
 """
@@ -12,7 +14,7 @@ import re
 from collections.abc import Iterator
 from copy import copy
 from functools import cached_property
-from itertools import chain
+from itertools import chain, pairwise
 from math import prod
 from typing import NamedTuple
 
@@ -40,13 +42,31 @@ WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 """Bytes of a number, by type."""
 
 
+ROWS, OUTPUTS, INPUTS, ALL, EACH = range(5)
+"""What a length of a product's output follows: the samples of a rank; the outputs or the inputs of
+a weight that it has; nothing; or, for the number of products, its samples and part of the node."""
+
+UNIT = (1.0, ALL)
+
+
+class Product(NamedTuple):
+    """The output of a product: its two lengths, and the number of such products; each with what it
+    follows."""
+
+    rows: tuple[float, int] = UNIT
+    columns: tuple[float, int] = UNIT
+    times: tuple[float, int] = UNIT
+
+
 class Kernel(NamedTuple):
-    """A kernel of a node in a pass: operations and bytes for each sample, and bytes of weights."""
+    """A kernel of a node in a pass: operations and bytes for each sample, and bytes of weights;
+    without a product, its operations are its own to divide."""
 
     column: int
     operations: float
     moved: float
     fixed: float = 0.0
+    product: Product | None = None
 
 
 class RooflineTimes(ModelTimes):
@@ -56,7 +76,7 @@ class RooflineTimes(ModelTimes):
         super().__init__(graph, machine, dtype)
         self.sheet, self._width = sheet, WIDTHS.get(dtype, 4)
         self._of_shardings = dict[tuple[object, int], np.ndarray]()
-        self._parts = dict[tuple[int, ...], tuple[Sharding, np.ndarray]]()
+        self._parts = dict[tuple[int, ...], tuple[Sharding, np.ndarray, np.ndarray]]()
 
     def by(self, sheet: Sheet) -> "RooflineTimes":
         """The seconds of the same units by the figures of another machine."""
@@ -84,26 +104,34 @@ class RooflineTimes(ModelTimes):
         return self._of_shardings[way, samples]
 
     @cached_property
-    def _kernels(self) -> tuple[np.ndarray, np.ndarray]:
-        """The node of each kernel, and its row of numbers."""
+    def _kernels(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The node of each kernel, its row of numbers, and its Product."""
         rows = [
             (k, kernel)
             for k, node in enumerate(self.graph.nodes)
             for kernel in self._kernels_of(node)
         ]
-        return np.array([k for k, _ in rows]), np.array([kernel for _, kernel in rows])
+        products = np.array([kernel.product or Product() for _, kernel in rows])
+        return (
+            np.array([k for k, _ in rows]),
+            np.array([kernel[:4] for _, kernel in rows]),
+            products,
+        )
 
     def _of_nodes(self, sharding: Sharding, samples: int) -> np.ndarray:
         """The seconds of nodes: shape (nodes, 3)."""
-        sheet, (nodes, rows) = self.sheet, self._kernels
+        sheet, (nodes, rows, outputs) = self.sheet, self._kernels
         key = id(sharding.layers), id(sharding.edges), id(sharding.sequences)
         if key not in self._parts:  # with the sharding, so that no other one gets these ids
-            self._parts[key] = sharding, np.array(parts_of_nodes(sharding, self.graph.nodes))
-        parts = self._parts[key][1][nodes]
+            of_nodes = np.array(parts_of_nodes(sharding, self.graph.nodes))
+            of_weights = np.array([weight_parts(sharding, node) for node in self.graph.nodes])
+            self._parts[key] = sharding, of_nodes, of_weights
+        parts, weights = (array[nodes] for array in self._parts[key][1:])
         operations, moved = (
             samples * parts * rows[:, 1],
             parts * (samples * rows[:, 2] + rows[:, 3]),
         )
+        operations = operations * in_tiles(outputs, parts, weights, samples, sheet)
         products = np.where(operations > 0, operations / sheet.rate + sheet.start, 0.0)
         device, host = np.zeros((2, len(self.graph.nodes), 3))
         at = nodes, rows[:, 0].astype(int)
@@ -153,6 +181,35 @@ def with_launches(device: np.ndarray, host: np.ndarray, blocks: np.ndarray) -> n
     return seconds
 
 
+# ---- outputs of products
+
+
+def weight_parts(sharding: Sharding, node: Node) -> tuple[float, float]:
+    """The largest part that a rank along tp has of the outputs and of the inputs of a weight."""
+    cuts = (sharding.variables[v] for v in node.variables if v in sharding.variables)
+    cut = next((cut for cut in cuts if cut.bounds), None)
+    if cut is None:
+        return 1.0, 1.0
+    part = max(b - a for a, b in pairwise(cut.bounds)) / cut.bounds[-1]
+    return (part, 1.0) if cut.axis == 0 else (1.0, part)
+
+
+def in_tiles(
+    outputs: np.ndarray, parts: np.ndarray, weights: np.ndarray, samples: int, sheet: Sheet
+) -> np.ndarray:
+    """How many times the operations of each kernel count: whole tiles of its output are computed,
+    and as many at once as the machine has room for."""
+    each = samples * parts
+    follows = np.array([each / weights.prod(axis=1), *weights.T, np.ones(len(parts)), each])
+    scale = np.take_along_axis(follows.T, outputs[:, :, 1].astype(int), axis=1)
+    lengths = np.maximum(np.rint(outputs[:, :, 0] * scale), 1.0)
+    tiles = np.ceil(lengths[:, :2] / sheet.tile).prod(axis=1) * lengths[:, 2]
+    computed = np.ceil(tiles / sheet.at_once) * sheet.at_once * float(sheet.tile) ** 2
+    has_one = (outputs[:, :, 1] != ALL).any(axis=1)
+    factors: np.ndarray = np.where(has_one, computed / lengths.prod(axis=1), 1.0)
+    return factors
+
+
 # ---- kernels of nodes; w: bytes of a number
 
 
@@ -164,18 +221,28 @@ def products(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     """Yields a product in each pass, which reads two factors and writes the result."""
     weights = w * sum(graph.variables[v].size for v in node.variables)
     moved = w * (_made(graph, node) + sum(graph.edges[e].numbers for e in node.inputs))
-    yield from (Kernel(column, 2.0 * work(graph, node), moved, weights) for column in (F, I, W))
+    shape = max((graph.variables[v].shape for v in node.variables), key=prod)
+    rows = work(graph, node) / prod(shape), ROWS
+    outs, ins = (float(shape[0]), OUTPUTS), (float(prod(shape[1:])), INPUTS)
+    for column, sides in enumerate(((rows, outs), (rows, ins), (ins, outs))):
+        yield Kernel(column, 2.0 * work(graph, node), moved, weights, Product(*sides))
 
 
 def attention(graph: Graph, node: Node, w: int) -> Iterator[Kernel]:
     """Yields scores, softmax and values as kernels of their own, each of all positions squared:
     masks save no work."""
     made, positions = _made(graph, node), graph.edges[node.outputs[0]].sample[0]
-    scores = positions**2 * node.settings["num_heads"]
-    product = 2.0 * made * positions, w * (scores + 2 * made)
+    heads = node.settings["num_heads"]
+    scores = positions**2 * heads
+    product = 2.0 * made * positions, w * (scores + 2 * made), 0.0
+    square, thin = (
+        Product((float(positions), ALL), (width, ALL), (float(heads), EACH))
+        for width in (float(positions), made / positions / heads)
+    )
     # softmax with its mask reads and writes scores, and so does dropout with a mask of bytes
-    yield from (Kernel(F, *product), Kernel(F, *product), Kernel(F, 0, 2 * w * scores))
-    yield from (Kernel(I, *product) for _ in range(4))
+    yield from (Kernel(F, *product, square), Kernel(F, *product, thin))
+    yield Kernel(F, 0, 2 * w * scores)
+    yield from (Kernel(I, *product, of) for of in (square, thin, thin, thin))
     yield Kernel(I, 0, 3 * w * scores)
     if node.settings["dropout"]:
         yield from (Kernel(column, 0, (2 * w + 1) * scores) for column in (F, I))

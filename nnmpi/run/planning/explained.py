@@ -17,7 +17,15 @@ from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
 from nnmpi.planning.exchange_time import ExchangeTimes, with_fastest_sum
-from nnmpi.planning.step_time import CostModel, RankStep, StepModel, stage_passes, step_model
+from nnmpi.planning.step_time import (
+    CostModel,
+    RankStep,
+    StepModel,
+    hides,
+    host_seconds,
+    stage_passes,
+    step_model,
+)
 from nnmpi.run.planning.planning import PlanModels
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing.tables import amount, columns, plural
@@ -84,14 +92,16 @@ class StepPart(NamedTuple):
 
 HIDDEN = "hidden behind passes"
 
+TERMS_HIDDEN = {"tensor": "tp", "update": "zero1"}
+"""What a described machine has to hide for a term to be less than its exchanges."""
+
 SHOWN = 12
 """Digits of seconds: sums of the same values in a different order differ in later digits."""
 
 
 def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[StepPart]]:
     """The time of a step, and its parts, the longest of each term first."""
-    step, sheet = step_model(a, costs), costs.machine.sheet
-    hides_tensor = sheet is not None and "tp" in sheet.hides
+    step = step_model(a, costs)
     last, averaged = step.last.exchanges, step.averaged
     summed = (*last["gathers"], *last["sums"], *averaged.exchanges["averages"])
     touched = f"arrays to send and received: {amount(averaged.touched)} read and written"
@@ -102,12 +112,13 @@ def parts_of_step(a: Arrangement, costs: CostModel) -> tuple[StepModel, list[Ste
         *_exchange_parts("sums", summed, costs.exchanges),
         StepPart("packing", touched, 1, step.time.packing),
         *_update_parts(a, costs, step.updated),
-        *_other_parts(costs, step),
+        *_other_parts(a, costs, step),
     ]
-    for term, exposed in (("tensor", step.time.tensor), ("sums", step.time.sums)):
+    exposed_of = {"tensor": step.time.tensor, "sums": step.time.sums, "update": step.time.update}
+    for term, exposed in exposed_of.items():
         seconds = sum(part.seconds for part in parts if part.term == term)
         # what runs behind passes: a negative part makes the term add up
-        if seconds > exposed and (term == "sums" or hides_tensor):
+        if seconds > exposed and (term == "sums" or hides(costs.machine, TERMS_HIDDEN[term])):
             parts.append(StepPart(term, HIDDEN, 1, exposed - seconds))
     order = {term: k for k, term in enumerate(step.time._fields)}
     shown = [part for part in parts if round(part.seconds, SHOWN)]
@@ -156,17 +167,17 @@ def _exchange_parts(
 
 
 def _update_parts(a: Arrangement, costs: CostModel, rank: RankStep) -> Iterator[StepPart]:
-    around = rank.exchanges["update"]
     text = f"{a.config.optimizer} of {plural(rank.numbers, 'number')}"
     yield StepPart("update", text, 1, rank.optimizer(a, costs))
-    yield from _exchange_parts("update", around, costs.exchanges)
+    yield from _exchange_parts("update", rank.exchanges["update"], costs.exchanges)
 
 
-def _other_parts(costs: CostModel, step: StepModel) -> Iterator[StepPart]:
-    once = costs.machine.step
+def _other_parts(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[StepPart]:
+    once, waits = costs.machine.step, host_seconds(a, costs.machine, len(step.micro))
     yield StepPart("other", "rest of a step, without units, exchanges and the update", 1, once)
     text = "rest of the micro-batches, without units and exchanges"
-    yield StepPart("other", text, len(step.micro), step.time.other - once)
+    yield StepPart("other", text, len(step.micro), step.time.other - waits - once)
+    yield StepPart("other", "waiting for the host, as its description says", 1, waits)
 
 
 # ---- beside a trace
@@ -180,10 +191,10 @@ LABELS = {
 """The part of a step that each kind of span belongs to."""
 
 
-def spans_of_step(costs: CostModel, step: StepModel) -> Iterator[Span]:
+def spans_of_step(a: Arrangement, costs: CostModel, step: StepModel) -> Iterator[Span]:
     """The predicted step of the rank that computes longest, as the spans of a trace; all waits are
     one span."""
-    rank, around = step.busiest, costs.exchanges.total(step.updated.exchanges["update"])
+    rank, around = step.busiest, step.time.update - step.updated.optimizer(a, costs)
     yield _span("wait", step.time.tensor + step.time.bubble + step.time.sums + around)
     for op in rank.program:
         if op.micro >= 0 and op.kind.value in LABELS:
@@ -207,7 +218,7 @@ def by_part(spans: Iterable[Span]) -> dict[str, float]:
 def _compared(trace: Path, a: Arrangement, costs: CostModel, step: StepModel) -> list[Event]:
     """The parts of a step, predicted and measured, with the largest difference first."""
     rank = a.mesh.group(a.mesh.size - 1, "pp")[step.ranks.index(step.busiest)]
-    predicted = by_part(spans_of_step(costs, step))
+    predicted = by_part(spans_of_step(a, costs, step))
     predicted["other"] = step.time.packing + step.time.other
     traced = measured(trace, rank, a.ranks)
     rows = [

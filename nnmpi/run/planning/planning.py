@@ -16,6 +16,7 @@ from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.planning.arranger import Arranger
+from nnmpi.planning.described.description import HIDDEN
 from nnmpi.planning.exchange_time import with_fastest_sum
 from nnmpi.planning.machine import TYPICAL, Machine, Sheet, read_machine
 from nnmpi.planning.network_speed import gbit_of_shares
@@ -251,10 +252,20 @@ def _notes(
 def _described(machine: Machine, sheet: Sheet) -> Iterator[str]:
     """Remarks on a machine that is described, with what it hides."""
     yield f"{machine.cpu} is described by data sheets and assumed shares of them, not measured"
-    for axis in sheet.hides:
-        yield f"exchanges along {axis} are hidden behind computing, as its description says"
+    for what in sheet.hides:
+        yield f"{HIDDEN[what]} are hidden behind computing, as its description says"
     if "pp" in sheet.divides:
         yield "ranks along tp send a part each of what goes to the next stage, as it says"
+    if sheet.of_micro_batch or sheet.of_parameter:
+        yield (
+            f"devices wait for the host for {1e3 * sheet.of_micro_batch:g} ms in each micro-batch, "
+            f"and {1e6 * sheet.of_parameter:g} us for each parameter, as it says"
+        )
+    if (sheet.tile, sheet.at_once) != (1, 1):
+        yield (
+            f"products are computed in tiles of {sheet.tile} x {sheet.tile}, {sheet.at_once} at a "
+            "time, as it says"
+        )
 
 
 def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
