@@ -16,19 +16,27 @@ from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.options import cli
 from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
+from nnmpi.options.terms import duration
 from nnmpi.parallel.agreement import all_or_none
 from nnmpi.planning.machine import Machine, read_machine
 from nnmpi.run.command import run_on_ranks
-from nnmpi.run.measuring import measure, processor
+from nnmpi.run.deadline import Deadline
+from nnmpi.run.measurements import processor
+from nnmpi.run.measuring import WITHIN, measure
 from nnmpi.run.setup.setup import set_up
 
 
 def parser() -> cli.Parser:
     """The parser of the command line: options of nnmpi.train that determine what a rank computes,
-    and --out."""
+    --out, and --within."""
     about = "Measure how long a machine takes for a model, for python -m nnmpi.plan."
     p = cli.Parser("nnmpi.measure", description=about, argument_default=argparse.SUPPRESS)
     p.add_argument("--out", required=True, metavar="FILE.json", help="where the figures go")
+    p.add_argument(
+        "--within", default=f"{WITHIN:g}s", metavar="TIME",
+        help=f"how long it measures at most, such as 30s or 5m (default {WITHIN:g}s); the file "
+        "says what there was no time for",
+    )  # fmt: skip
     cli.add_flags(p, TRAINED)
     for option in options(("reduce",)):
         if option.name == "compress":
@@ -59,28 +67,40 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
     """Measures this machine, and rank 0 writes the file; every rank calls it."""
     blas.tune()
     chosen = vars(given)
-    out: str = chosen.pop("out")
+    out, within = chosen.pop("out"), chosen.pop("within")
 
-    def checked() -> Config:
+    def checked() -> tuple[Config, float]:
         check_target(out, "out")
-        return Config(**chosen)
+        return Config(**chosen), duration(within)
 
-    config = all_or_none(comm, checked)
+    config, seconds = all_or_none(comm, checked)
     known = all_or_none(comm, lambda: known_machine(comm, out))
     blas.set_threads(1)
-    machine = measure(set_up(config, comm), comm)
+    machine = measure(set_up(config, comm), comm, Deadline(seconds))
     if known:
         machine = machine.joined(known)
     if comm.rank == 0:
         with replaced(Path(out), "w") as file:
             file.write(machine.as_json())
-        model = machine.models[0]
-        print(
-            f"{machine.cpu}, {machine.ranks} ranks at a time: {len(machine.sums)} kinds of sums, "
-            f"{len(model.units[min(model.units)])} units of {config.model} in micro-batches of "
-            f"{', '.join(map(str, model.units))}, written to {shown(out)}; {machine.doubt}"
-        )
+        print(_summary(machine, config, out))
     return 0
+
+
+def _summary(machine: Machine, config: Config, out: str) -> str:
+    """What was measured, in a line, and what there was no time for, in another one."""
+    units = f"no units of {config.model}"
+    if machine.models:
+        of_sizes = machine.models[0].units
+        count, sizes = len(of_sizes[min(of_sizes)]), ", ".join(map(str, of_sizes))
+        units = f"{count} units of {config.model} in micro-batches of {sizes}"
+    line = (
+        f"{machine.cpu}, {machine.ranks} ranks at a time: {len(machine.sums)} kinds of sums, "
+        f"{units}, written to {shown(out)}; {machine.doubt}"
+    )
+    if not machine.missing:
+        return line
+    missing = ", ".join(machine.missing.values())
+    return f"{line}\nno time was left for {missing}: give more --within, or measure when idle"
 
 
 if __name__ == "__main__":

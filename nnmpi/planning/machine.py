@@ -114,6 +114,7 @@ class Machine(NamedTuple):
     moving       seconds in which array functions read or write a byte
     coding       seconds per element that codecs take besides, by --compress
     sheet        of a machine that is described, not measured
+    missing      what there was no time to measure, in words; it is as of a typical machine
     """
 
     cpu: str
@@ -132,35 +133,31 @@ class Machine(NamedTuple):
     moving: float = 1e-10
     coding: Mapping[str, float] = {}
     sheet: Sheet | None = None
+    missing: Mapping[str, str] = {}
 
     @property
     def doubt(self) -> str:
         """The spread and the load in words."""
-        return (
-            f"measured twice: times differ by {self.spread:.0%} on average; the load average was "
-            f"{self.load:.1f} before"
-        )
-
-    def averaged(self, again: "Machine") -> "Machine":
-        """The geometric mean of each figure of two measurements, with their spread."""
-        fields, spread = list[Any](), {}
-        for name, a, b in zip(self._fields, self, again, strict=True):
-            ratios = list[float]()
-            fields.append(_mean(a, b, ratios))
-            spread[name] = geometric_mean(ratios or [1.0]) - 1
-        return Machine(*fields)._replace(spread=max(spread["sums"], spread["models"]))
+        twice = f"measured twice: times differ by {self.spread:.0%} on average"
+        load = f"the load average was {self.load:.1f} before"
+        return f"{twice if self.spread else 'measured once'}; {load}"
 
     def joined(self, known: "Machine") -> "Machine":
-        """This measurement, with the models and optimizers of an earlier one that it lacks, and
-        with its links between nodes if none were measured now."""
-        new = {(m.graph, m.tp, m.dtype) for m in self.models}
-        others = (m for m in known.models if (m.graph, m.tp, m.dtype) not in new)
-        return self._replace(
-            models=(*self.models, *others),
+        """This measurement, with the models and optimizers of an earlier one that it lacks, with
+        its links between nodes if none were measured now, and with what there was no time for."""
+        late = {name.split()[0] for name in self.missing.keys() - known.missing.keys()}
+        late |= {"far"} if self.far == TYPICAL.far else set()
+        old = {field for name in late for field in FIELDS.get(name, (name,))}
+        first, second = (known, self) if "models" in old else (self, known)
+        named = {(m.graph, m.tp, m.dtype) for m in first.models}
+        others = (m for m in second.models if (m.graph, m.tp, m.dtype) not in named)
+        both = self._replace(
             updates={**known.updates, **self.updates},
             coding={**known.coding, **self.coding},
-            far=known.far if self.far == TYPICAL.far else self.far,
+            missing={name: self.missing[name] for name in self.missing if name in known.missing},
         )
+        both = both._replace(**{name: getattr(known, name) for name in old})
+        return both._replace(models=(*first.models, *others))
 
     def as_json(self) -> str:
         """The text of the machine file."""
@@ -201,6 +198,9 @@ class Machine(NamedTuple):
                 if isinstance(x, bool) or not isinstance(x, int | float) or not least <= x < inf:
                     text = shown(str(x))
                     raise ValueError(f"{name} has {text}, which is not a number of {least} or more")
+        for words in self.missing.values():
+            if not isinstance(words, str):
+                raise ValueError(f"missing has {shown(str(words))}, which is not text")
         if not self.updates:
             raise ValueError("updates has no time of an optimizer")
         for name, curve in self.sums.items():
@@ -222,13 +222,32 @@ class Machine(NamedTuple):
                 yield "models", 0, chain.from_iterable(units)
 
 
+FIELDS = {
+    "near": ("near", "adding"),
+    "step": ("step", "micro_batch"),
+    "models": ("speed", "models"),
+}
+"""The fields of a Machine that belong to a measurement, where it is not one field of its name."""
+
+
+def averaged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a Machine that were measured, with the geometric mean of each figure that was
+    measured twice, and with the spread of these."""
+    fields, spread = dict(first), {"sums": 1.0, "models": 1.0}
+    for name in first.keys() & second.keys():
+        ratios = list[float]()
+        fields[name] = _mean(first[name], second[name], ratios)
+        spread[name] = geometric_mean(ratios or [1.0])
+    return {**fields, "spread": max(spread["sums"], spread["models"]) - 1}
+
+
 def _mean(a: Any, b: Any, ratios: list[float]) -> Any:
-    """The geometric mean of numbers at any depth of two equal structures, as far as both have them;
-    appends their ratios to `ratios`."""
+    """The geometric mean of numbers at any depth of two equal structures; what b lacks is as in a.
+    Appends their ratios to `ratios`."""
     if isinstance(a, Mapping):
-        return {key: _mean(a[key], b[key], ratios) for key in a if key in b}
+        return {key: _mean(a[key], b[key], ratios) if key in b else a[key] for key in a}
     if isinstance(a, tuple | list):
-        rows = (_mean(x, y, ratios) for x, y in zip(a, b, strict=False))
+        rows = [*(_mean(x, y, ratios) for x, y in zip(a, b, strict=False)), *a[len(b) :]]
         return type(a)(*rows) if hasattr(a, "_fields") else type(a)(rows)
     if a == b:
         return a

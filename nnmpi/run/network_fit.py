@@ -2,7 +2,9 @@
 predicted."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from time import perf_counter
 
 import numpy as np
 
@@ -11,10 +13,12 @@ from nnmpi.collectives.step import Algorithm, Ranks, Step, only
 from nnmpi.comm import Comm
 from nnmpi.comm.allreduce.autotune import medians
 from nnmpi.parallel.agreement import gather_objects
+from nnmpi.run.deadline import Deadline, OutOfTimeError
 
 SIZES = tuple(256 << 2 * k for k in range(8))  # bytes, to 4 MiB
 TURNS = 8  # messages of a ping-pong
 BURST = 0.012  # seconds after which a link has forgotten how long it was idle
+CALLS = 8  # of a burst, after which ranks agree on whether it has lasted that long
 LONG = 0.05  # seconds: where one call takes longer, larger sizes are not timed
 
 
@@ -36,10 +40,20 @@ def ping_pong(comm: Comm, nbytes: int) -> float:
     """
     call = partial(comm.carry_out, PING_PONG, np.zeros(2 * nbytes, np.uint8))
     (once,) = medians(comm, [call])
-    for _ in range(int(BURST / max(once, 1e-6))):
+    began = perf_counter()
+    for k in range(int(BURST / max(once, 1e-6))):
         call()
+        # beside other programs one call may take a thousand times as long as another
+        if k % CALLS == 0 and _mean(comm, perf_counter() - began) > BURST:
+            break
     (seconds,) = medians(comm, [call])
     return seconds / TURNS
+
+
+def _mean(comm: Comm, seconds: float) -> float:
+    row = np.array([seconds])
+    comm.all_reduce(row, "doubling")
+    return float(row[0]) / comm.size
 
 
 def fit_line(sizes: Sequence[int], times: Sequence[float]) -> Link:
@@ -54,23 +68,35 @@ def fit_line(sizes: Sequence[int], times: Sequence[float]) -> Link:
     return Link(max(float(a), 0.0), max(float(b), 0.0))
 
 
-def fitted_network(comm: Comm) -> Network:
+def fitted_network(comm: Comm, deadline: Deadline | None = None) -> Network:
     """The measured cost of messages and additions, while all ranks are busy; every rank calls it.
 
-    If the number of ranks is odd, the last one has no partner, and waits.
+    If the number of ranks is odd, the last one has no partner, and waits. Raises OutOfTimeError
+    unless all is measured before the deadline.
     """
+    deadline = deadline or Deadline()
     if comm.size > 1 and comm.size % 2:
-        pairs = comm.split(int(comm.rank == comm.size - 1))
-        assert pairs is not None
-        network = gather_objects(comm, fitted_network(pairs) if pairs.size > 1 else None)[0]
-        pairs.free()
-        assert network is not None
-        return network
+        return _of_pairs(comm, deadline)
     times: list[float] = []
     for nbytes in SIZES:
+        deadline.check(comm)
         times.append(ping_pong(comm, nbytes))
         if times[-1] * TURNS > LONG:
             break
     a, b = np.zeros(1 << 16, np.float32), np.zeros(1 << 16, np.float32)
     (adding,) = medians(comm, [partial(np.add, a, b, a)])
     return Network(fit_line(SIZES[: len(times)], times), adding / a.nbytes)
+
+
+def _of_pairs(comm: Comm, deadline: Deadline) -> Network:
+    """The cost as all ranks but the last one measure it."""
+    pairs, network = comm.split(int(comm.rank == comm.size - 1)), None
+    assert pairs is not None
+    with suppress(OutOfTimeError):  # of these ranks; the last one does not know yet
+        if pairs.size > 1:
+            network = fitted_network(pairs, deadline)
+    pairs.free()
+    measured = gather_objects(comm, network)[0]
+    if measured is None:
+        raise OutOfTimeError
+    return measured

@@ -104,12 +104,14 @@ class Timing(NamedTuple):
     """How passes are timed: the least of `repeats` measurements, after a warm-up.
 
     The ranks of the Comms in `together`, which divide the layers, make the passes together. Their
-    communication is included, unless `clock` stands still while they wait.
+    communication is included, unless `clock` stands still while they wait. `check` is called before
+    each unit, and may raise an error.
     """
 
     repeats: int = 5
     together: Sequence[Comm] = ()
     clock: Timer = perf_counter
+    check: Callable[[], None] = lambda: None
 
 
 REPEATED = Timing()
@@ -133,6 +135,7 @@ def profile(
     costs, dtype = list[UnitCost](), dtype or arrays(x)[0].dtype
     enters: Tensors = each(partial(tensor, on=on), x)
     for unit in units:
+        timing.check()
         with seeded(0):  # so that it does not count as a module of the user
             module = segment(model, graph, unit.nodes)
         with unchanged(module), np.errstate(all="ignore"):

@@ -23,7 +23,9 @@ from nnmpi.planning.network_speed import gbit_of_shares
 from nnmpi.planning.search import Searcher, SearchResult
 from nnmpi.planning.step_time import CostModel, step_time
 from nnmpi.planning.unit_times import ModelTimes
-from nnmpi.run.measuring import measure, processor
+from nnmpi.run.deadline import Deadline
+from nnmpi.run.measurements import processor
+from nnmpi.run.measuring import WITHIN, measure
 from nnmpi.run.planning.paper import MachineRequest, cost_models
 from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives
@@ -223,6 +225,11 @@ def _notes(
         return
     if machine.spread:
         yield machine.doubt
+    if machine.missing:
+        yield (
+            f"{file} lacks what there was no time to measure, which is estimated: "
+            f"{', '.join(machine.missing.values())}; measure by {how} --within 10m --out FILE.json"
+        )
     if machine.cpu != processor():
         yield f"{file} was measured on {machine.cpu}, and this is {processor()}: times may differ"
     if not times.is_measured:
@@ -278,7 +285,7 @@ def planned_run(setup: Setup, config: Config, comm: Comm) -> RunPlan | None:
     path, plain = config.plan, replace(config, plan=None, memory=None)
     limit = size(config.memory) if config.memory is not None else None
     if path == AUTO:
-        machine = measure(setup._replace(config=plain), comm)
+        machine = measure(setup._replace(config=plain), comm, Deadline(WITHIN))
     else:
         machine = all_or_none(comm, lambda: read_machine(path))
     cluster, dataset = discover(comm, setup.on), setup.dataset

@@ -1,0 +1,342 @@
+"""Measurements of a machine: messages and sums of its ranks, units of a model, the update, and the
+rest of a step.
+
+All ranks measure at the same time, because they share caches, memory and clock rates. For units and
+steps the least of several times counts, or a low quantile: the time on a machine that nobody else
+uses at the moment. Sums and updates are timed after other work, as in a step. Each returns fields
+of a Machine, or raises OutOfTimeError on all ranks.
+"""
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from nnmpi.arrays import blas
+from nnmpi.collectives.step import Collective
+from nnmpi.comm import Comm, NoRoomError, OtherRankError, comm_self
+from nnmpi.comm.allreduce.autotune import fits
+from nnmpi.options.config import Config
+from nnmpi.parallel import strategies
+from nnmpi.parallel.agreement import gather_objects
+from nnmpi.parallel.arrangement.division import work
+from nnmpi.parallel.arrangement.partition import units
+from nnmpi.parallel.recorder import NO_RECORDER, Recorder, current_recorder
+from nnmpi.parallel.step.executor import StepState
+from nnmpi.planning.exchange_time import IN_PLACE, curve_name
+from nnmpi.planning.machine import TYPICAL, Curve, MeasuredModel, UnitTimes
+from nnmpi.planning.unit_times import signature
+from nnmpi.run.codec_call import codec_call
+from nnmpi.run.deadline import Deadline, OutOfTimeError
+from nnmpi.run.network_fit import fitted_network
+from nnmpi.run.run_state import RunState
+from nnmpi.run.session import Session
+from nnmpi.run.setup.setup import Setup
+
+SIZES = tuple(1 << k for k in range(8, 25, 2))
+"""Bytes of the sums that are timed."""
+
+FLUSHED = 1 << 22
+"""Elements that are written between two timed calls: more than the caches of a core hold, because
+in a step the passes also write between two sums or updates."""
+
+LONG = 0.1
+"""Seconds: if a sum takes longer, larger ones are not timed."""
+
+MANY_MICRO_BATCHES = 8
+"""Micro-batches of the second of two measured steps, which separates the cost of a micro-batch from
+that of a step."""
+
+ROUNDS = 2
+"""How often each measurement times units and steps; the least time counts."""
+
+STEPS = 10
+"""Steps of one rank that are timed in a round."""
+
+CALLS = 20
+"""How often each measurement times a sum or an update."""
+
+QUANTILE = 0.1
+"""The quantile of the seconds of steps that counts."""
+
+
+Fields: TypeAlias = dict[str, Any]
+"""Measured fields of a Machine, by name, to which measurements add theirs."""
+
+
+def processor() -> str:
+    """The name of the processor."""
+    return blas.cpu().get("model name") or platform.processor() or platform.machine()
+
+
+class Node(NamedTuple):
+    """The ranks of a node, which measure together until a deadline; `quantile` of the times of sums
+    and updates counts."""
+
+    comm: Comm
+    deadline: Deadline
+    quantile: float
+
+    def check(self) -> None:
+        """Waits for all ranks; raises OutOfTimeError on all of them after the deadline."""
+        self.deadline.check(self.comm)
+
+    def cold_seconds(self, call: Callable[[], object]) -> float:
+        """A quantile of the seconds of a call with cold caches, as after other work in a step; the
+        mean over ranks."""
+        flushed, times = np.zeros(FLUSHED, np.float32), list[float]()
+        for _ in range(CALLS):
+            flushed += 1.0
+            self.check()
+            began = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - began)
+        return float(np.mean(gather_objects(self.comm, np.quantile(times, self.quantile))))
+
+
+def session_of(setup: Setup, comm: Comm, **options: Any) -> Session:
+    """A session of the ranks of `comm`, arranged by these options, in a run of its own."""
+    plain = {"plan": None, "verify": False, "check_copies": 0, "sync": "bsp", "compress": None}
+    config: Config = replace(setup.config, **{**plain, **options})
+    return Session(setup._replace(config=config), config, comm, RunState(setup), NO_RECORDER)
+
+
+def group_sizes(comm: Comm) -> list[int]:
+    """The sizes of groups to measure: 2, 4, 8, ... as far as they divide the ranks, and all
+    ranks."""
+    powers = {1 << k for k in range(1, comm.size.bit_length())}
+    return sorted({p for p in (*powers, comm.size) if p > 1 and not comm.size % p})
+
+
+def samples(setup: Setup) -> int:
+    """The number of samples of a whole batch."""
+    return min(setup.config.batch_size, len(setup.train.split.y))
+
+
+def micro_batches(n: int) -> list[int]:
+    """The numbers of samples in a rank's micro-batch that are measured: three, the largest a whole
+    batch. None is 1 if avoidable: BatchNorm1d needs a variance."""
+    return sorted({max(n // MANY_MICRO_BATCHES, min(n, 2)), max(n // 2, min(n, 2)), n})
+
+
+# ---- messages and sums
+
+
+def messages(node: Node, fields: Fields) -> None:
+    """Measures a message within the node, and an addition."""
+    network = fitted_network(node.comm, node.deadline)
+    fields |= {
+        "near": network.link if node.comm.size > 1 else TYPICAL.near,
+        "adding": network.gamma,
+    }
+
+
+def sums(node: Node, p: int, fields: Fields) -> None:
+    """Measures collectives in groups of p ranks, all groups at once: a curve of seconds by bytes
+    for each. Sums in shared memory are measured if all groups have room for it."""
+    group, curves = node.comm.split(node.comm.rank // p), fields.setdefault("sums", {})
+    assert group is not None
+    calls: dict[tuple[Collective, str], Callable[[np.ndarray], object]] = {
+        (Collective.ALL_REDUCE, "ring"): partial(group.all_reduce, algorithm="ring"),
+        (Collective.ALL_REDUCE, "shared"): partial(group.all_reduce, algorithm="shared"),
+        (Collective.ALL_REDUCE, "doubling"): partial(group.all_reduce, algorithm="doubling"),
+        (Collective.REDUCE_SCATTER, "ring"): partial(group.reduce_scatter, algorithm="ring"),
+        (Collective.ALL_GATHER, "ring"): partial(group.all_gather, algorithm="ring"),
+    }
+    window, late = None, list[str]()
+    with suppress(NoRoomError):  # on all ranks
+        window = group.shared(SIZES[-1] // 4, np.float32)
+        # it sums elements that already lie in the window, as many as the array has
+        in_place = window.all_reduce
+        calls[Collective.ALL_REDUCE, IN_PLACE] = lambda array: in_place(0, array.size)
+    for (collective, algorithm), call in calls.items():
+        name = curve_name(collective, algorithm, p)
+        try:
+            if points := (*_points(node, call),):
+                curves[name] = Curve(points)
+        except OutOfTimeError:
+            late.append(name)
+    if window is not None:
+        window.free()
+    group.free()
+    if late:
+        raise OutOfTimeError(f"sums of {p} ranks: {', '.join(late)}")
+
+
+def _points(node: Node, call: Callable[[np.ndarray], object]) -> Iterator[tuple[float, float]]:
+    """Yields the bytes and the seconds of a collective."""
+    for nbytes in SIZES:
+        node.check()
+        of_zeros = partial(call, np.zeros(nbytes // 4, np.float32))
+        if not all(gather_objects(node.comm, fits(of_zeros))):
+            return
+        seconds = node.cold_seconds(of_zeros)
+        yield float(nbytes), seconds
+        if seconds > LONG:
+            return
+
+
+# ---- units
+
+
+class ComputeClock(Recorder):
+    """A clock that stands still while a rank exchanges activations with others."""
+
+    waited = 0.0
+
+    def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
+        self.waited += self.now() - began
+
+    def __call__(self) -> float:
+        """The seconds of computing so far."""
+        return self.now() - self.waited
+
+
+def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
+    """Measures the units of a model on each rank, and its multiply-adds per second."""
+    try:
+        _units(node, session, sizes, fields)
+    finally:
+        for model in fields.get("models", ()):
+            fields["speed"] = _speed(session, model)
+
+
+def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fields) -> None:
+    """Measures the units of a model as `tp` ranks divide them, if it can be divided so."""
+    try:
+        session = session_of(setup, node.comm, tp=tp)
+    except (ValueError, OtherRankError):  # on all ranks
+        return
+    with closing(session):
+        _units(node, session, sizes, fields)
+
+
+def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
+    """Measures the units of a model, or of a rank's part of them along tp; means over the ranks.
+
+    Without two sizes, from which others follow, there are none.
+    """
+    graph, config = session.arrangement.graph, session.config
+    ends_first = [*dict.fromkeys((sizes[-1], sizes[0], *sizes))]
+    rounds: dict[int, list[list[list[float]]]] = {n: [] for n in ends_first}
+    with suppress(OutOfTimeError):
+        for n in ends_first * ROUNDS:
+            rounds[n].append(_mean_units(node, session, n))
+    times = {
+        n: [UnitTimes(*row) for row in np.min(rounds[n], axis=0).tolist()]
+        for n in sizes
+        if rounds[n]
+    }
+    late = ", ".join(str(n) for n in sizes if n not in times)
+    if len(times) > 1 or not late:
+        model = MeasuredModel(signature(graph), config.tp, config.dtype, times)
+        fields["models"] = (*fields.get("models", ()), model)
+        if late:
+            raise OutOfTimeError(
+                f"units of {config.model} in micro-batches of {late}, tp {config.tp}"
+            )
+    else:
+        raise OutOfTimeError
+
+
+def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]:
+    """The seconds of each unit's three passes (forward, input gradient, weight gradient), the mean
+    over ranks."""
+    graph, setup = session.arrangement.graph, session.setup
+    x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
+    node.check()
+    clock = ComputeClock()
+    token = current_recorder.set(clock)
+    try:
+        costs = strategies.profile(
+            *(session.model, graph, units(graph), x, setup.on),
+            strategies.Timing(together=(node.comm,), clock=clock, check=node.check),
+            session.config.dtype,
+        )
+    finally:
+        current_recorder.reset(token)
+    rows = [[cost.forward, cost.input_gradient, cost.weight_gradient] for cost in costs]
+    means: list[list[float]] = np.mean(gather_objects(node.comm, rows), axis=0).tolist()
+    return means
+
+
+def _speed(session: Session, measured: MeasuredModel) -> float:
+    """Multiply-adds per second, in the forward passes of all units."""
+    graph, n = session.arrangement.graph, max(measured.units)
+    seconds = sum(unit.forward for unit in measured.units[n])
+    multiplied = n * sum(work(graph, node) for node in graph.nodes)
+    return multiplied / seconds
+
+
+# ---- the rest of a step
+
+
+def update(node: Node, session: Session, fields: Fields) -> None:
+    """Measures the optimizer's seconds per parameter element."""
+    optimizer = session.optimizer
+    for p in optimizer.parameters:
+        p.has_grad = True
+    seconds = node.cold_seconds(partial(optimizer.step, lr_factor=0.0)) / _numbers(session)
+    fields["updates"] = {session.config.optimizer: seconds}
+
+
+def moving(node: Node, session: Session, fields: Fields) -> None:
+    """Measures the seconds in which an array function reads or writes a byte, by adding two arrays
+    as long as all parameters."""
+    a, b = np.ones((2, _numbers(session)), np.float32)
+    fields["moving"] = node.cold_seconds(partial(np.add, a, b)) / (3 * a.nbytes)
+
+
+def coding(node: Node, codec: str, session: Session, fields: Fields) -> None:
+    """Measures the seconds per element that a codec takes besides reading and writing."""
+    call, nbytes = codec_call(codec, session.optimizer.parameters)
+    seconds = node.cold_seconds(call) - nbytes * fields["moving"]
+    fields["coding"] = {codec: max(seconds, 0.0) / _numbers(session)}
+
+
+def overheads(node: Node, session: Session, fields: Fields) -> None:
+    """Measures the seconds of a step, and of each of its micro-batches, that are not spent in units
+    or the update."""
+    setup, (measured, *_) = session.setup, fields["models"]
+    n, seconds_of_update = samples(setup), fields["updates"][session.config.optimizer]
+    left, many = dict[int, float](), max(min(MANY_MICRO_BATCHES, n // 2), 1)
+    with ExitStack() as stack:
+        sessions = {
+            count: stack.enter_context(closing(session_of(setup, comm_self(), micro_batches=count)))
+            for count in (1, many)
+        }
+        rounds = [{k: _step(node, s) for k, s in sessions.items()} for _ in range(ROUNDS)]
+    # step = fixed + count * (micro_batch + units) + update, solved for two counts
+    for count in sessions:
+        of_units = sum(unit.seconds for unit in measured.units[max(n // count, 1)])
+        step = min(times[count] for times in rounds)
+        left[count] = step - count * of_units - _numbers(session) * seconds_of_update
+    micro_batch = max((left[many] - left[1]) / max(many - 1, 1), 0.0)
+    fields |= {"step": max(left[1] - micro_batch, 0.0), "micro_batch": micro_batch}
+
+
+def _numbers(session: Session) -> int:
+    """How many elements all parameters have."""
+    return sum(p.size for p in session.optimizer.parameters)
+
+
+def _step(node: Node, session: Session) -> float:
+    """The seconds of one rank's step over a whole batch, of the slowest of ranks that begin it
+    together: in a layout, ranks wait for each other in every step."""
+    times, batch = list[float](), samples(session.setup)
+    session.model.train()
+    while len(times) < STEPS:
+        with closing(session.strategy.steps(session.setup.train, StepState())) as steps:
+            node.check()
+            began = time.perf_counter()
+            for result in islice(steps, STEPS):
+                times += [time.perf_counter() - began] * (result.samples == batch)
+                node.check()
+                began = time.perf_counter()
+    return float(np.quantile(np.max(gather_objects(node.comm, times), axis=0), QUANTILE))
