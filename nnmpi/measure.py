@@ -87,7 +87,7 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
 
 
 def _summary(machine: Machine, config: Config, out: str) -> str:
-    """What was measured, in a line, and what there was no time for, in another one."""
+    """A line about what was measured, and another about what there was no time for."""
     units = f"no units of {config.model}"
     if machine.models:
         of_sizes = machine.models[0].units

@@ -37,7 +37,7 @@ HIDDEN = {
     "zero1": "gathers of ZeRO 1 and 2",
     "zero3": "gathers and scatters of ZeRO 2 and 3 within passes",
 }
-"""What a machine may hide behind computing, in words."""
+"""The exchanges that a machine may hide behind computing, in words."""
 
 DIVIDED = ("pp",)
 """Axes along which ranks along tp may send a part each of what they all have."""

@@ -43,8 +43,8 @@ WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
 ROWS, OUTPUTS, INPUTS, ALL, EACH = range(5)
-"""What a length of a product's output follows: the samples of a rank; the outputs or the inputs of
-a weight that it has; nothing; or, for the number of products, its samples and part of the node."""
+"""The numbers that a length of a product follows: samples of a rank; outputs or inputs of a weight
+that it has; nothing; or, for the number of products, its samples and its part of the node."""
 
 UNIT = (1.0, ALL)
 

@@ -93,7 +93,7 @@ class StepPart(NamedTuple):
 HIDDEN = "hidden behind passes"
 
 TERMS_HIDDEN = {"tensor": "tp", "update": "zero1"}
-"""What a described machine has to hide for a term to be less than its exchanges."""
+"""The exchanges that a described machine has to hide for a term to be less than all of them."""
 
 SHOWN = 12
 """Digits of seconds: sums of the same values in a different order differ in later digits."""
