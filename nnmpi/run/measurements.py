@@ -1,15 +1,14 @@
-"""Measurements of a machine: messages and sums of its ranks, units of a model, the update, and the
-rest of a step.
+"""Measurements of a machine: messages and sums of its ranks, the update, and the rest of a step.
 
 All ranks measure at the same time, because they share caches, memory and clock rates. For units and
 steps the least of several times counts, or a low quantile: the time on a machine that nobody else
-uses at the moment. Sums and updates are timed after other work, as in a step. Each returns fields
-of a Machine, or raises OutOfTimeError on all ranks.
+uses at the moment. Sums and updates are timed after other work, as in a step. Each adds fields of a
+Machine, or raises OutOfTimeError on all ranks.
 """
 
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -20,18 +19,14 @@ import numpy as np
 
 from nnmpi.arrays import blas
 from nnmpi.collectives.step import Collective
-from nnmpi.comm import Comm, NoRoomError, OtherRankError, comm_self
+from nnmpi.comm import Comm, NoRoomError, comm_self
 from nnmpi.comm.allreduce.autotune import fits
 from nnmpi.options.config import Config
-from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import gather_objects
-from nnmpi.parallel.arrangement.division import work
-from nnmpi.parallel.arrangement.partition import units
-from nnmpi.parallel.recorder import NO_RECORDER, Recorder, current_recorder
+from nnmpi.parallel.recorder import NO_RECORDER
 from nnmpi.parallel.step.executor import StepState
 from nnmpi.planning.exchange_time import IN_PLACE, curve_name
-from nnmpi.planning.machine import TYPICAL, Curve, MeasuredModel, UnitTimes
-from nnmpi.planning.unit_times import signature
+from nnmpi.planning.machine import TYPICAL, Curve
 from nnmpi.run.codec_call import codec_call
 from nnmpi.run.deadline import Deadline, OutOfTimeError
 from nnmpi.run.network_fit import fitted_network
@@ -180,98 +175,6 @@ def _points(node: Node, call: Callable[[np.ndarray], object]) -> Iterator[tuple[
         yield float(nbytes), seconds
         if seconds > LONG:
             return
-
-
-# ---- units
-
-
-class ComputeClock(Recorder):
-    """A clock that stands still while a rank exchanges activations with others."""
-
-    waited = 0.0
-
-    def add(self, name: str, began: float, micro: int = -1, stage: int = -1) -> None:
-        self.waited += self.now() - began
-
-    def __call__(self) -> float:
-        """The seconds of computing so far."""
-        return self.now() - self.waited
-
-
-def whole_units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model on each rank, and its multiply-adds per second."""
-    try:
-        _units(node, session, sizes, fields)
-    finally:
-        for model in fields.get("models", ()):
-            fields["speed"] = _speed(session, model)
-
-
-def tp_units(node: Node, setup: Setup, tp: int, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model as `tp` ranks divide them, if it can be divided so."""
-    try:
-        session = session_of(setup, node.comm, tp=tp)
-    except (ValueError, OtherRankError):  # on all ranks
-        return
-    with closing(session):
-        _units(node, session, sizes, fields)
-
-
-def _units(node: Node, session: Session, sizes: Sequence[int], fields: Fields) -> None:
-    """Measures the units of a model, or of a rank's part of them along tp; means over the ranks.
-
-    Without two sizes, from which others follow, there are none.
-    """
-    graph, config = session.arrangement.graph, session.config
-    ends_first = [*dict.fromkeys((sizes[-1], sizes[0], *sizes))]
-    rounds: dict[int, list[list[list[float]]]] = {n: [] for n in ends_first}
-    with suppress(OutOfTimeError):
-        for n in ends_first * ROUNDS:
-            rounds[n].append(_mean_units(node, session, n))
-    times = {
-        n: [UnitTimes(*row) for row in np.min(rounds[n], axis=0).tolist()]
-        for n in sizes
-        if rounds[n]
-    }
-    late = ", ".join(str(n) for n in sizes if n not in times)
-    if len(times) > 1 or not late:
-        model = MeasuredModel(signature(graph), config.tp, config.dtype, times)
-        fields["models"] = (*fields.get("models", ()), model)
-        if late:
-            raise OutOfTimeError(
-                f"units of {config.model} in micro-batches of {late}, tp {config.tp}"
-            )
-    else:
-        raise OutOfTimeError
-
-
-def _mean_units(node: Node, session: Session, samples: int) -> list[list[float]]:
-    """The seconds of each unit's three passes (forward, input gradient, weight gradient), the mean
-    over ranks."""
-    graph, setup = session.arrangement.graph, session.setup
-    x = setup.train.gather(np.arange(samples) % len(setup.train.split.y)).x
-    node.check()
-    clock = ComputeClock()
-    token = current_recorder.set(clock)
-    try:
-        costs = strategies.profile(
-            *(session.model, graph, units(graph), x, setup.on),
-            strategies.Timing(together=(node.comm,), clock=clock, check=node.check),
-            session.config.dtype,
-        )
-    finally:
-        current_recorder.reset(token)
-    rows = [[cost.forward, cost.input_gradient, cost.weight_gradient] for cost in costs]
-    means: list[list[float]] = np.mean(gather_objects(node.comm, rows), axis=0).tolist()
-    return means
-
-
-def _speed(session: Session, measured: MeasuredModel) -> float:
-    """Multiply-adds per second, in the forward passes of all units."""
-    graph, n = session.arrangement.graph, max(measured.units)
-    seconds = sum(unit.forward for unit in measured.units[n])
-    multiplied = n * sum(work(graph, node) for node in graph.nodes)
-    return multiplied / seconds
 
 
 # ---- the rest of a step

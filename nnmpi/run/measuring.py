@@ -23,6 +23,7 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.planning.machine import TYPICAL, Machine, averaged
 from nnmpi.run import measurements as m
+from nnmpi.run import unit_measurements
 from nnmpi.run.deadline import Deadline, OutOfTimeError
 from nnmpi.run.network_fit import fitted_network
 from nnmpi.run.setup.setup import Setup
@@ -117,7 +118,7 @@ def _measurements(
     sizes, units = m.micro_batches(m.samples(setup)), f"units of {config.model}"
     yield "near", "messages within a node", partial(m.messages, node)
     with closing(m.session_of(setup, comm_self())) as session:
-        yield "models", units, partial(m.whole_units, node, session, sizes)
+        yield "models", units, partial(unit_measurements.whole_units, node, session, sizes)
         yield "updates", f"the update by {config.optimizer}", partial(m.update, node, session)
         yield "step", "the rest of a step", partial(m.overheads, node, session)
         yield "moving", "reading and writing of arrays", partial(m.moving, node, session)
@@ -126,5 +127,5 @@ def _measurements(
     for p in tp_sizes:
         yield f"sums {p}", f"sums of {p} ranks", partial(m.sums, node, p)
     for p in tp_sizes:
-        of_parts = partial(m.tp_units, node, setup, p, sizes)
-        yield f"models {p}", f"{units} that {p} ranks divide", of_parts
+        of_parts = partial(unit_measurements.tp_units, node, setup, p, sizes)
+        yield f"models {p}", f"{units} with --tp {p}", of_parts

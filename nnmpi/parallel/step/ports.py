@@ -64,8 +64,8 @@ def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
 
 
 class JoinedOutputs(Tensor):
-    """Several tensors as one scalar, which nobody reads: the root of one backward pass over all of
-    them.
+    """The outputs of a stage as one scalar, which nobody reads: the root of one backward pass over
+    all of them.
 
     The backward pass gives each part the gradient that `seed` has set.
     """
