@@ -49,12 +49,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_on_ranks(parser(), command, arguments, "take a smaller model")
 
 
-def known_machine(comm: Comm, out: str) -> Machine | None:
+def known_machine(comm: Comm, out: str, ranks: int) -> Machine | None:
     """The figures that the file `out` already has, to which new ones are added, or None; only rank
-    0 reads them. Raises ValueError if they are of another machine."""
+    0 reads them. Raises ValueError if they are of another machine, or of other `ranks` a node."""
     if comm.rank or not Path(out).exists():
         return None
-    known, ranks = read_machine(out), len(comm.node())
+    known = read_machine(out)
     if (known.cpu, known.ranks) != (processor(), ranks):
         raise ValueError(
             f"{shown(out)} was measured with {known.ranks} ranks per node on {known.cpu}, and this "
@@ -74,7 +74,8 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
         return Config(**chosen), duration(within)
 
     config, seconds = all_or_none(comm, checked)
-    known = all_or_none(comm, lambda: known_machine(comm, out))
+    ranks = len(comm.node())  # on all ranks: they ask each other
+    known = all_or_none(comm, lambda: known_machine(comm, out, ranks))
     blas.set_threads(1)
     machine = measure(set_up(config, comm), comm, Deadline(seconds))
     if known:

@@ -86,6 +86,18 @@ def test_what_a_file_has_already_stays(tmp_path: Path, capsys: pytest.CaptureFix
     assert measure.main(iris) == 2
 
 
+def test_ranks_that_find_a_file_all_ask_for_their_node(tmp_path: Path) -> None:
+    """One that asked alone would wait for the others."""
+    file = str(tmp_path / "machine.json")
+    given = [*IRIS, "--batch-size", "24", "--out", file, "--within", "0.000001s"]
+
+    def rank(comm: Comm) -> int:
+        return measure.command(comm, measure.parser().parse_args(given))
+
+    for _ in range(2):
+        assert threads.run(2, rank) == [0, 0]
+
+
 # ---- a deadline
 
 
