@@ -18,25 +18,35 @@ from nnmpi.nn.sequential import Sequential
 DEVIATION = 0.02
 """The standard deviation of initial weights."""
 
+WIDER = 4
+"""How many times as wide as a block its MLP is within, unless a width is given."""
+
 
 class GPTSizes(NamedTuple):
-    """The sizes of a GPT."""
+    """The sizes of a GPT.
+
+    intermediate   the width within an MLP; 0: four times the width
+    """
 
     layers: int
     heads: int
     width: int
     vocabulary: int
     positions: int
+    intermediate: int = 0
 
     @property
     def model(self) -> str:
         """The name of a model of these sizes, as `--model` takes it."""
-        return f"gpt:{self.layers}x{self.heads}x{self.width}"
+        is_own = self.intermediate not in (0, WIDER * self.width)
+        within = f":{self.intermediate}" if is_own else ""
+        return f"gpt:{self.layers}x{self.heads}x{self.width}{within}"
 
     def checked(self) -> Self:
-        """Returns itself; raises ValueError unless a GPT can have these sizes."""
-        check_blocks("gpt", *self[:3])
-        return self
+        """Returns the sizes without zeros; raises ValueError unless a GPT can have them."""
+        intermediate = self.intermediate or WIDER * self.width
+        check_blocks("gpt", *self[:3], intermediate)
+        return self._replace(intermediate=intermediate)
 
 
 class GPT(Module):
@@ -55,14 +65,16 @@ class GPT(Module):
         positions: int,
         dropout: float = 0.0,
         published: Mapping[str, Any] | None = None,
+        intermediate: int = 0,
     ) -> None:
-        self.sizes = GPTSizes(layers, heads, width, vocabulary, positions).checked()
+        sizes = GPTSizes(layers, heads, width, vocabulary, positions, intermediate).checked()
+        self.sizes = sizes
         self.heads, self.published = heads, published or {}
         self.wte = Embedding(vocabulary, width)
         self.wpe = PositionalEmbedding(positions, width)
         self.drop = Dropout(dropout)
         last = DEVIATION / (2 * layers) ** 0.5  # each block adds two terms to its input
-        self.h = Sequential(*(Block(heads, width, last, dropout) for _ in range(layers)))
+        self.h = Sequential(*(Block(sizes, last, dropout) for _ in range(layers)))
         self.ln_f = LayerNorm(width)
         self.head = Linear(width, vocabulary, bias=False)
         self.wte.weight, self.wpe.weight = (
@@ -81,9 +93,10 @@ class Block(Module):
     """A transformer block: x + attention(norm(x)), then the same with an MLP in place of
     attention."""
 
-    def __init__(self, heads: int, width: int, last: float, dropout: float) -> None:
-        self.ln_1, self.attn = LayerNorm(width), Attention(heads, width, last, dropout)
-        self.ln_2, self.mlp = LayerNorm(width), MLP(width, last, dropout)
+    def __init__(self, sizes: GPTSizes, last: float, dropout: float) -> None:
+        width = sizes.width
+        self.ln_1, self.attn = LayerNorm(width), Attention(sizes.heads, width, last, dropout)
+        self.ln_2, self.mlp = LayerNorm(width), MLP(width, sizes.intermediate, last, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.ln_1(x))
@@ -106,23 +119,24 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """Two Linear layers with GELU between them; the hidden layer is four times as wide."""
+    """Two Linear layers with GELU between them."""
 
-    def __init__(self, width: int, last: float, dropout: float) -> None:
-        self.c_fc, self.gelu = _linear(width, 4 * width, DEVIATION), GELU("tanh")
-        self.c_proj, self.drop = _linear(4 * width, width, last), Dropout(dropout)
+    def __init__(self, width: int, intermediate: int, last: float, dropout: float) -> None:
+        self.c_fc, self.gelu = _linear(width, intermediate, DEVIATION), GELU("tanh")
+        self.c_proj, self.drop = _linear(intermediate, width, last), Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.drop(self.c_proj(self.gelu(self.c_fc(x))))
         return y
 
 
-def check_blocks(model: str, layers: int, heads: int, width: int) -> None:
+def check_blocks(model: str, layers: int, heads: int, width: int, intermediate: int) -> None:
     """Raises ValueError unless a model of blocks can have these sizes."""
-    if min(layers, heads, width) < 1 or width % heads:
+    if min(layers, heads, width, intermediate) < 1 or width % heads:
+        within = f", {intermediate} within an MLP" * (intermediate < 1 <= width)
         raise ValueError(
-            f"a {model} of {layers} layers, {heads} heads and width {width}: all must be at least "
-            "1, and the width a multiple of the heads"
+            f"a {model} of {layers} layers, {heads} heads and width {width}{within}: all must be "
+            "at least 1, and the width a multiple of the heads"
         )
 
 

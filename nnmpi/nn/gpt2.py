@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 
 from nnmpi.arrays import backend
 from nnmpi.data.files import read_json
-from nnmpi.nn.gpt import GPT, GPTSizes
+from nnmpi.nn.gpt import GPT, WIDER, GPTSizes
 from nnmpi.nn.place import Place
 from nnmpi.nn.state import AS_IS, FileFormat, StorageOrder, check_state
 from nnmpi.nn.tensor_files import INDEX, StoredTensor, check_tied, sources_in
@@ -79,8 +79,10 @@ class FolderFormat(FileFormat):
     tables: ClassVar[Mapping[str, str]] = {EMBEDDING: "vocabulary", POSITIONS: "positions"}
     layers: ClassVar[Mapping[str, Sequence[str]]] = {}
     ignored: ClassVar[tuple[str, ...]] = (".attn.bias", ".attn.masked_bias")
-    keys: ClassVar[Sequence[str]] = ("n_layer", "n_head", "n_embd", "vocab_size", "n_positions")
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    keys: ClassVar[Sequence[str]] = (
+        *("n_layer", "n_head", "n_embd", "vocab_size", "n_positions", "n_inner"),
+    )
+    defaults: ClassVar[dict[str, Any]] = {"n_inner": 0}  # null: as wide as usual
     expected: ClassVar[Mapping[str, Any]] = {
         "activation_function": "gelu_new",
         "layer_norm_epsilon": 1e-5,
@@ -94,7 +96,8 @@ class FolderFormat(FileFormat):
     def of(cls, config: Any, path: Path) -> Self:
         """Returns the format for the sizes in config.json; raises ValueError for settings that the
         model does not have."""
-        given = {**cls.defaults, **config} if isinstance(config, dict) else {}
+        stated = config.items() if isinstance(config, dict) else ()
+        given = cls.defaults | {key: value for key, value in stated if value is not None}
         settings = {key: given.get(key) for key in cls.keys} | given
         types = zip(cls.keys, cls.of_sizes.__annotations__.values(), strict=True)
         wrong = [key for key, t in types if type(settings[key]) not in (t, NUMBERS.get(t, t))]
@@ -115,12 +118,18 @@ class FolderFormat(FileFormat):
         # without a folder, the token <|endoftext|> of GPT-2's vocabulary
         kept = {**self.expected, **published.get(CONFIG, {BEGIN: end, END: end})}
         named = {"model_type": self.kind[0], "architectures": [self.kind[1]]}
-        return kept | dict(zip(self.keys, self.sizes, strict=True)) | named
+        return kept | dict(zip(self.keys, self.stated, strict=True)) | named
+
+    @property
+    def stated(self) -> Sequence[Any]:
+        """The sizes as config.json states them: null for the usual width within an MLP."""
+        *sizes, intermediate = self.sizes
+        return *sizes, None if intermediate in (0, WIDER * self.sizes.width) else intermediate
 
     def model(self, dropout: float = 0.0, published: Mapping[str, Any] | None = None) -> Any:
         """Returns a model of these sizes that was loaded from a folder with the published files."""
-        layers, heads, width, vocabulary, positions = self.sizes
-        return GPT(layers, heads, width, vocabulary, positions, dropout, published)
+        layers, heads, width, vocabulary, positions, within = self.sizes
+        return GPT(layers, heads, width, vocabulary, positions, dropout, published, within)
 
     def order(self, path: str) -> StorageOrder:
         """Returns how a file stores the elements of a tensor."""

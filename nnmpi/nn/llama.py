@@ -52,12 +52,21 @@ class LlamaSizes(NamedTuple):
     @property
     def model(self) -> str:
         """The name of a model of these sizes, as `--model` takes it."""
-        shared = f":{self.kv_heads}" * (self.kv_heads not in (0, self.heads))
-        return f"llama:{self.layers}x{self.heads}x{self.width}{shared}"
+        is_own = self.intermediate not in (0, self._usual_intermediate)
+        is_shared = is_own or self.kv_heads not in (0, self.heads)
+        shared = f":{self.kv_heads or self.heads}" if is_shared else ""
+        within = f":{self.intermediate}" if is_own else ""
+        return f"llama:{self.layers}x{self.heads}x{self.width}{shared}{within}"
+
+    @property
+    def _usual_intermediate(self) -> int:
+        unit = 256 if self.width >= 1024 else 32
+        return -(-(8 * self.width // 3) // unit) * unit
 
     def checked(self) -> Self:
         """Returns the sizes without zeros; raises ValueError unless a Llama can have them."""
-        check_blocks("llama", *self[:3])
+        intermediate = self.intermediate or self._usual_intermediate
+        check_blocks("llama", *self[:3], intermediate)
         kv_heads, channels = self.kv_heads or self.heads, self.width // self.heads
         if kv_heads < 1 or self.heads % kv_heads:
             raise ValueError(
@@ -68,8 +77,6 @@ class LlamaSizes(NamedTuple):
                 f"{self.model}: a head has {channels} channels, but rotary positions turn pairs; "
                 f"give a width that is a multiple of {2 * self.heads}"
             )
-        unit = 256 if self.width >= 1024 else 32
-        intermediate = self.intermediate or -(-(8 * self.width // 3) // unit) * unit
         sizes = self._replace(kv_heads=kv_heads, intermediate=intermediate)
         for name, (least, most) in RANGES.items():
             if not least <= (value := getattr(sizes, name)) <= most:

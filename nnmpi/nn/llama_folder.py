@@ -43,7 +43,7 @@ class LlamaFormat(gpt2.FolderFormat):
         *("max_position_embeddings", "num_key_value_heads", "intermediate_size", "rope_theta"),
         *("rms_norm_eps", "tie_word_embeddings"),
     )
-    defaults: ClassVar[Mapping[str, Any]] = {
+    defaults: ClassVar[dict[str, Any]] = {
         "rope_theta": 10_000.0,
         "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
@@ -69,11 +69,17 @@ class LlamaFormat(gpt2.FolderFormat):
             rope = {"rope_type": "default", **rope}
             given |= {key: rope.pop(key) for key in ("rope_theta", PARTIAL) if key in rope}
             given["rope_parameters"] = rope
-        given = {key: value for key, value in given.items() if value is not None}
-        given.setdefault("num_key_value_heads", given.get("num_attention_heads"))
+        if given.get("num_key_value_heads") is None:
+            given["num_key_value_heads"] = given.get("num_attention_heads")
         form = super().of(given, path)
         check_ranges({**given, **dict(zip(cls.keys, form.sizes, strict=True))}, path)
         return form
+
+    @property
+    def stated(self) -> Sequence[Any]:
+        """The sizes as config.json states them."""
+        sizes: Sequence[Any] = self.sizes
+        return sizes
 
     def order(self, path: str) -> StorageOrder:
         """Returns how files store the rows of a tensor."""

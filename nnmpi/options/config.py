@@ -56,8 +56,9 @@ class Config:
     model: str = _model(
         "digits-cnn",
         "model to train: iris-mlp, digits-cnn, mnist-cnn, cifar-cnn, mlp:784-1024-10 (flattens "
-        "images), gpt2, gpt:4x4x128 (layers, heads, width), llama:4x4x128:2 (and heads of keys) or "
-        "package.module:function; with a folder given to --load, the model in the folder",
+        "images), gpt2, gpt:4x4x128[:512] (layers, heads, width; width within the MLP), "
+        "llama:4x4x128[:2[:352]] (likewise, after the heads of keys) or package.module:function; "
+        "with a folder given to --load, the model in the folder",
         custom=True,
     )
     dropout: float = _model(

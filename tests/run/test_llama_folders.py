@@ -39,14 +39,18 @@ def test_a_model_by_name_has_the_tokens_and_windows_of_the_data() -> None:
     assert alone.layers[0].qkv_proj.weight.shape == (48, 16)
 
 
-FORM = "give a llama as llama:LAYERSxHEADSxWIDTH[:KV], such as llama:4x4x128"
+FORM = "give a llama as llama:LAYERSxHEADSxWIDTH[:KV[:MLP]], such as llama:4x4x128"
 REFUSED = {
-    **dict.fromkeys(("llama:2x4", "llama:2x4x16:", "llama:2x4x16:0", "llama:2x4x16:2:2"), FORM),
+    **dict.fromkeys(("llama:2x4", "llama:2x4x16:", "llama:2x4x16:0", "llama:2x4x16::8"), FORM),
+    **dict.fromkeys(("llama:2x4x16:2:0", "llama:2x4x16:2:8:8", "llama:2x4x16:2x8"), FORM),
     "llama:2x4x18": "a llama of 2 layers, 4 heads and width 18: all must be at least 1, and the",
     "llama:2x4x64:3": "llama:2x4x64:3: 3 key/value heads do not divide 4 heads",
     "llama:2x4x16:8": "llama:2x4x16:8: 8 key/value heads do not divide 4 heads",
     "llama:2x4x12": "llama:2x4x12: a head has 3 channels, but rotary positions turn pairs; give a",
-    "gpt:2x4x16:2": "give a gpt as gpt:LAYERSxHEADSxWIDTH, such as gpt:4x4x128, numbers",
+    **dict.fromkeys(
+        ("gpt:2x4x16:", "gpt:2x4x16:0", "gpt:2x4x16:-8", "gpt:2x4x16:8:8", "gpt:2x4x16:1e3"),
+        "give a gpt as gpt:LAYERSxHEADSxWIDTH[:MLP], such as gpt:4x4x128, numbers",
+    ),
 }
 
 
@@ -87,9 +91,9 @@ def test_a_llama_has_no_dropout(folder: Path) -> None:
 
 def test_a_folder_is_saved_as_it_was_loaded(folder: Path) -> None:
     made = trainer(load=str(folder), dtype="float32")
-    assert made.config.model == "llama:2x10x20:5"
-    assert trainer(load=str(folder), model="llama:2x10x20:5").model.sizes == laws.llama().sizes
-    with refused("model gpt:2x10x20 with --load", "give --model llama:2x10x20:5"):
+    assert made.config.model == "llama:2x10x20:5:9"
+    assert trainer(load=str(folder), model="llama:2x10x20:5:9").model.sizes == laws.llama().sizes
+    with refused("model gpt:2x10x20 with --load", "give --model llama:2x10x20:5:9"):
         trainer(load=str(folder), model="gpt:2x10x20")
     made.save(f"{folder.parent}/new/")
     before, after = (load_file(p / "model.safetensors") for p in (folder, folder.parent / "new"))

@@ -13,7 +13,7 @@ from nnmpi.data.inputs import is_index
 from nnmpi.io.files import loading
 from nnmpi.io.files.folders import PUBLISHED, is_folder, sizes_in
 from nnmpi.nn import Module, gpt2
-from nnmpi.nn.gpt import GPT, GPTSizes
+from nnmpi.nn.gpt import GPTSizes
 from nnmpi.nn.language import LanguageModel, Sizes, format_of
 from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.llama_folder import LlamaFormat
@@ -79,7 +79,7 @@ def builder(config: Config, dataset: Dataset) -> Build:
             )
         return lambda: mlp(*map(int, widths))
     if spec == "gpt2":
-        return partial(GPT, *gpt2.GPT2, config.dropout)
+        return partial(format_of(gpt2.GPT2).model, config.dropout)
     if name in NAMED and colon:
         return partial(model_of, spec, dataset, config.dropout)
     if not user_code.is_named(spec):
@@ -105,8 +105,8 @@ def model_of(spec: str, dataset: Dataset, dropout: float = 0.0) -> Module:
 
 
 NAMED: dict[str, tuple[type[Sizes], str, str]] = {
-    "gpt": (GPTSizes, "", ""),
-    "llama": (LlamaSizes, f"(:{SIZE})?", "[:KV]"),
+    "gpt": (GPTSizes, f"(:{SIZE})?", "[:MLP]"),
+    "llama": (LlamaSizes, f"(:{SIZE}){{0,2}}", "[:KV[:MLP]]"),
 }
 """By kind of model, the type of its sizes, and the pattern and description of the name's end."""
 
@@ -117,8 +117,8 @@ def sizes_named(model: str) -> Sizes | None:
     of_sizes, end, _ = NAMED.get(kind, (GPTSizes, "", ""))
     if kind not in NAMED or not re.fullmatch(f"{SIZE}x{SIZE}x{SIZE}{end}", argument):
         return None
-    layers, heads, width, *shared = map(int, re.split("[x:]", argument))
-    values: list[Any] = [layers, heads, width, 1, 1, *shared]
+    layers, heads, width, *others = map(int, re.split("[x:]", argument))
+    values: list[Any] = [layers, heads, width, 1, 1, *others]
     return of_sizes(*values)
 
 
