@@ -15,16 +15,19 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from math import ceil, log2
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
+from nnmpi.parallel.arrangement.program import SLOTS
 from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.planning.arranger import Arranger
 from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.kept_bytes import KeptBytes
 from nnmpi.planning.layer_messages import in_passes
 from nnmpi.planning.step_time import CostModel, hides, passes_of_stages
 from nnmpi.schedules.op import Kind
@@ -76,6 +79,7 @@ class LowerBounds:
         self._modules = dict[tuple[int, int, bool], list[_RankElements]]()
         self._on_one_node = dict[tuple[int, ...], bool]()
         self._messages = dict[tuple[Any, ...], float]()
+        self._kept = KeptBytes(arranger)
 
     def seconds(self, candidate: Candidate) -> float:
         """The least time of a step, from computing alone."""
@@ -115,7 +119,8 @@ class LowerBounds:
                 )
                 for numbers in (held.modules, [held.last])
             )
-            within = (count + (candidate.zero == 3)) * half if candidate.zero > 1 else 0.0
+            passes = count * (1 + 2 * (candidate.zero == 3) * self._gathered(candidate, held))
+            within = passes * half if candidate.zero > 1 else 0.0
             behind = 0 if candidate.zero > 1 else 1 if candidate.zero else 2
             # no pass hides the last scatter, nor the first gather of ZeRO 3
             alone = (candidate.zero > 1) * (candidate.zero - 1) * last_bucket
@@ -130,10 +135,30 @@ class LowerBounds:
 
     def nbytes(self, candidate: Candidate) -> float:
         """The least memory of the rank that holds most: values, gradients and optimizer state."""
+        return ROUNDING * max(self._state(candidate))
+
+    def with_activations(self, candidate: Candidate) -> float:
+        """The least memory of the rank that needs most: what it holds between steps, and the
+        activations that it keeps in one."""
+        kept = self._kept.of_ranks(candidate, self._sizes(candidate)[0])
+        return ROUNDING * float(max(map(add, self._state(candidate), kept.tolist())))
+
+    def _state(self, candidate: Candidate) -> list[float]:
+        """The least bytes of values, gradients and optimizer state of each rank along pp."""
         k, parts = state_array_count(self._arranger.plain), candidate.replicas
-        most = self._most_elements(candidate) * self._itemsize
         copies = (2, 2, 1, 0)[candidate.zero]
-        return ROUNDING * most * (copies + (2 + k - copies) / parts)
+        of_element = self._itemsize * (copies + (2 + k - copies) / parts) / candidate.tp
+        return [held.all * of_element for held in self._modules_of(candidate)]
+
+    def _gathered(self, candidate: Candidate, held: _RankElements) -> float:
+        """The least share of its parameters that a rank gathers for the forward passes of a
+        micro-batch with ZeRO 3, or for the backward passes: of each stage all buckets but those
+        that its slots hold already."""
+        config = self._arranger.plain
+        mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
+        longest = mb * MB / self._itemsize + held.modules[0] / candidate.tp
+        stages = len(self._arranger.division(candidate).stages) // candidate.pp
+        return max(1 - stages * SLOTS * longest * candidate.tp / held.all, 0.0)
 
     # ---- what it is made of
 
@@ -194,7 +219,10 @@ class LowerBounds:
         # a rank starts after one forward pass of each stage before it; when it has ended, each of
         # them has a backward pass left. ZB-H1 sends I first: only stage 0 waits for a whole B
         preceding, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
-        busy = preceding + count * (forward + backward)
+        again = np.zeros_like(forward)
+        if candidate.recompute == "stage" and count > 1:  # not on the last rank, which may not wait
+            again[:-1] = forward[:-1]
+        busy = preceding + count * (forward + backward + again)
         if candidate.schedule != "zb-h1":
             return _RankEnds(busy, busy + behind, backward)
         zero_bubble = preceding + count * (f + i) + gradients + b[0]
@@ -242,18 +270,20 @@ class LowerBounds:
         """The least seconds to scatter, or to gather, the parameters of these modules between
         nodes.
 
-        Each node sends everything except its own part. Each bucket takes as many rounds as a ring
-        has or, unless `by_ring`, as few as any all-reduce. A bucket ends with the module that fills
+        Each node, or with a ring each rank, sends everything except its own part. Each bucket takes
+        as many rounds as a ring has or, unless `by_ring`, as few as any all-reduce. A bucket ends with the module that fills
         it, so it is shorter than the bucket size plus its longest module; that bounds the number of
         buckets.
         """
         links, config = self._costs.exchanges.links(group), self._arranger.plain
         if config.sync in AVERAGED or config.compress:  # less is sent
             return 0.0
-        others, numbers = links.node_count - 1, sum(modules)
-        sent = numbers * self._itemsize * others / links.node_count * links.sharing
+        if links.node_count == 1:
+            return 0.0
+        parts, numbers = len(group) if by_ring else links.node_count, sum(modules)
+        sent = numbers * self._itemsize * (parts - 1) / parts * links.sharing
         mb = DEFAULT_MB if config.bucket_mb is None else config.bucket_mb
         lengths = accumulate(mb * MB / self._itemsize + n for n in modules)
         buckets = sum(length < numbers for length in lengths) + 1
-        rounds = buckets * (others if by_ring else log2(links.node_count) / 2)
+        rounds = buckets * (parts - 1 if by_ring else log2(parts) / 2)
         return sent * links.link.beta + rounds * links.link.alpha

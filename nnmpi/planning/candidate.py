@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 from nnmpi.options.config import Config
 from nnmpi.parallel.mesh import AXES
 
-MOST_MICRO_BATCHES = 64
+MOST_UNEVEN = 64
+"""The most micro-batches of a step whose numbers of samples may differ by one."""
+
 SCHEDULES_OF_PLANS = "1f1b", "interleaved", "zb-h1"
 """The schedules to choose from: of those with one update per step, the others are never faster."""
 
@@ -69,8 +71,7 @@ class Candidate(NamedTuple):
 
 def shapes(ranks: int) -> Iterator[tuple[int, int, int, int]]:
     """Yields all (dp, cp, pp, tp) whose product is `ranks`."""
-    small = [k for k in range(1, int(ranks**0.5) + 1) if not ranks % k]
-    divisors = sorted({*small, *(ranks // k for k in small)})
+    divisors = sorted(_divisors(ranks))
     for cp, pp, tp in product(divisors, repeat=3):
         if not ranks % (cp * pp * tp):
             yield ranks // (cp * pp * tp), cp, pp, tp
@@ -80,15 +81,26 @@ def candidates(config: Config, shape: tuple[int, int, int, int]) -> Iterator[Can
     """Yields the layouts of a shape that may be fastest; none recomputes, which only saves
     memory."""
     dp, cp, pp, tp = shape
-    samples = config.batch_size // dp
-    counts = [1 << k for k in range(7) if 1 << k <= min(samples, MOST_MICRO_BATCHES)]
     for zero, in_parts, schedule, count in product(
         (0, 1, 2, 3) if dp * cp > 1 else (0,),
         (False, True) if tp > 1 and cp == 1 else (False,),
         SCHEDULES_OF_PLANS if pp > 1 else SCHEDULES_OF_PLANS[:1],
-        counts,
+        counts_of_micro_batches(config.batch_size, dp),
     ):
         yield Candidate(*shape, zero, in_parts, schedule, count)
+
+
+def counts_of_micro_batches(batch: int, dp: int) -> list[int]:
+    """The numbers of micro-batches to try: powers of 2, and all that divide a batch into equal
+    micro-batches."""
+    samples = batch // dp
+    powers = {1 << k for k in range(samples.bit_length()) if 1 << k <= MOST_UNEVEN}
+    return sorted(powers | {m for m in _divisors(samples) if not batch % dp})
+
+
+def _divisors(n: int) -> set[int]:
+    small = {k for k in range(1, int(n**0.5) + 1) if not n % k}
+    return small | {n // k for k in small}
 
 
 def recomputed(candidate: Candidate, has_blocks: bool) -> list[Candidate]:

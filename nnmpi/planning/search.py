@@ -7,6 +7,7 @@ be better.
 A layout that does not fit is tried again with each kind of recomputation, which is never faster.
 """
 
+import gc
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
@@ -174,7 +175,7 @@ class Searcher:
                 heapq.heappush(queue, (bound, level + 1, next(order), candidate))
                 continue
             may_fit = self._bounds.nbytes(candidate) <= most
-            if may_fit:
+            if may_fit and self._bounds.with_activations(candidate) <= most:
                 time = self._time(candidate)
                 if time is None or (is_full and time.seconds >= best[-1].time.seconds):
                     continue
@@ -205,6 +206,7 @@ class Searcher:
         """The arrangement of a layout, or None if it is impossible; only the last one is kept."""
         if candidate not in self._last:
             self._last.clear()
+            gc.collect(0)  # an arrangement on paper has cycles
             try:
                 a = self._arranger.arranged(candidate)
                 if candidate.zero != a.store.zero:

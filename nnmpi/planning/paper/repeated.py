@@ -157,7 +157,7 @@ def joined_sections(
         events.append(with_variables(*record(section), section.variables, i))
     forward = _joined(of.forward for of in events)
     backward = _joined(of.backward for of in reversed(events))
-    nbytes = _bytes([of.nbytes for of in events], has_gradient)
+    nbytes = joined_bytes([of.nbytes for of in events], has_gradient)
     outputs = events[-1].outputs
     if not has_gradient:
         return PassEvents(outputs, nbytes, forward, backward, weights=backward)
@@ -206,7 +206,7 @@ def _joined(passes: Iterator[Events]) -> Events:
     return Events(exchanges, [call for i, call in enumerate(calls) if final.get(call, i) == i])
 
 
-def _bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
+def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
     """Joins the PassBytes of the consecutive sections of a stage into that of the whole stage.
 
     held[i]   what the sections before i keep when i begins, without the input of i

@@ -1,0 +1,114 @@
+"""Lower bounds of the activations that ranks keep, from passes recorded over one and two samples.
+
+What a pass keeps grows by as many bytes with each sample. A stage keeps what its sections keep, and
+a rank as many micro-batches of it as its schedule has in flight.
+"""
+
+from functools import cache
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.planning.arranger import Arranger
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.paper.recording import section_bytes
+from nnmpi.planning.paper.repeated import joined_bytes
+from nnmpi.planning.paper.stage import PassBytes
+from nnmpi.schedules import proof
+from nnmpi.schedules.op import Kind
+
+
+class SectionBytes(NamedTuple):
+    """The first nodes of the sections of a model, and what they keep of one sample and of two."""
+
+    starts: list[int]
+    of_samples: tuple[list[PassBytes], list[PassBytes]]
+
+
+class KeptBytes:
+    """The least bytes of activations that ranks keep in the layouts of one model."""
+
+    def __init__(self, arranger: Arranger) -> None:
+        self._arranger = arranger
+        self._sections = dict[tuple[Any, ...], SectionBytes]()
+        self._stages = dict[tuple[Any, ...], np.ndarray]()
+
+    def of_ranks(self, candidate: Candidate, samples: int) -> np.ndarray:
+        """The least bytes that each rank along pp keeps at its peak, if each of its micro-batches
+        has `samples` samples."""
+        # 1F1B keeps no more at once with more micro-batches
+        count = min(candidate.micro_batches, 2 * candidate.pp)
+        of_stages = self._of_stages(candidate, samples).reshape(3, -1, candidate.pp)
+        enters, kept, left = of_stages.min(axis=1)
+        virtual = of_stages.shape[1]
+        flying, between = in_flight(candidate.schedule, candidate.pp, count, virtual)
+        if candidate.recompute == "stage":
+            return np.maximum(flying * enters + between * left, kept)
+        return flying * kept + between * left
+
+    def _of_stages(self, candidate: Candidate, samples: int) -> np.ndarray:
+        """The least bytes of its input that each stage keeps, of all, and of all between the halves
+        of a backward pass: shape (3, stages)."""
+        key = *self._arranger.division_key(candidate), *_way(candidate)
+        if key not in self._stages:
+            found, rows = self._sections_of(candidate), list[list[tuple[int, int, int]]]()
+            for parts in found.of_samples:
+                division = self._arranger.division(candidate)
+                rows.append([_kept(found.starts, parts, part.nodes) for part in division.stages])
+            self._stages[key] = np.array(rows, float)  # samples, stages, what
+        one, two = self._stages[key]
+        least: np.ndarray = ((two - one) * samples).T
+        return least
+
+    def _sections_of(self, candidate: Candidate) -> SectionBytes:
+        if (key := _way(candidate)) not in self._sections:
+            unpiped = candidate._replace(
+                dp=candidate.dp * candidate.pp, pp=1, schedule="1f1b", zero=0
+            )
+            a = self._arranger.without_parameters(unpiped)
+            self._sections[key] = SectionBytes(*_recorded(a, candidate.schedule == "zb-h1"))
+        return self._sections[key]
+
+
+def _way(candidate: Candidate) -> tuple[Any, ...]:
+    """What decides the bytes that layers keep."""
+    return (
+        *(candidate.tp, candidate.cp, candidate.sequence_parallel),
+        *(candidate.layout, candidate.recompute, candidate.schedule == "zb-h1"),
+    )
+
+
+def _recorded(
+    a: Arrangement, halves: bool
+) -> tuple[list[int], tuple[list[PassBytes], list[PassBytes]]]:
+    """The first nodes of the sections, and their bytes for one sample and for two."""
+    starts, one = section_bytes(a, 1, halves)
+    return starts, (one, section_bytes(a, 2, halves)[1])
+
+
+def _kept(starts: list[int], parts: list[PassBytes], nodes: range) -> tuple[int, int, int]:
+    """The bytes of its input that the stage with these nodes keeps at least, of all, and of all
+    between the halves of a backward pass: what its whole sections keep."""
+    ends = [*starts[1:], nodes.stop]
+    inside = [k for k, start in enumerate(starts) if start in nodes and ends[k] <= nodes.stop]
+    if not inside:
+        return 0, 0, 0
+    of = joined_bytes([parts[k] for k in inside], has_gradient=nodes.start > 0)
+    if starts[inside[0]] == nodes.start:
+        return of.enters, of.kept, of.left
+    return 0, of.inside, of.inside
+
+
+@cache
+def in_flight(schedule: str, p: int, m: int, v: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many micro-batches each rank has, when it has most, between forward and backward, and
+    between the halves of a backward pass; counted for each of its stages."""
+    most = list[tuple[int, int]]()
+    for ops in proof.find(schedule).compute(p, m, v):
+        flying = accumulate((op.kind is Kind.F) - (op.kind in (Kind.B, Kind.I)) for op in ops)
+        between = accumulate((op.kind is Kind.I) - (op.kind is Kind.W) for op in ops)
+        most.append(max(zip(flying, between, strict=True), key=lambda two: (sum(two), two[1])))
+    flying_most, between_most = np.array(most).T
+    return flying_most, between_most
