@@ -7,8 +7,8 @@
     update                  each element is updated by one rank, or by several
 
 Left out is what no formula gives before ranks are arranged: latency, waiting, sums on a node.
-`with_messages` also counts exchanges within passes, taking them as equal in all stages. There is no
-log yet that `step_time` could fold; `test_bounds_rise_to_what_a_layout_takes` compares the two.
+`with_messages` also counts exchanges within passes. There is no log yet that `step_time` could
+fold; `test_bounds_rise_to_what_a_layout_takes` compares the two.
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
 from nnmpi.parallel.arrangement.program import SLOTS
 from nnmpi.parallel.arrangement.state_bytes import state_array_count
@@ -78,36 +79,35 @@ class LowerBounds:
         self._ends = dict[Candidate, float]()
         self._modules = dict[tuple[int, int, bool], list[_RankElements]]()
         self._on_one_node = dict[tuple[int, ...], bool]()
-        self._messages = dict[tuple[Any, ...], float]()
+        self._messages = dict[tuple[Any, ...], np.ndarray]()
         self._kept = KeptBytes(arranger)
 
     def seconds(self, candidate: Candidate) -> float:
         """The least time of a step, from computing alone."""
         key = candidate._replace(zero=0)
         if key not in self._ends:
-            self._ends[key] = float(self._of_ranks(candidate).end.max())
+            ends = self._of_ranks(candidate, self._stages(candidate)).end
+            self._ends[key] = float(ends.max())
         return ROUNDING * (self._ends[key] + self._fixed_seconds(candidate))
 
     def with_sums(self, candidate: Candidate) -> float:
         """The least time of a step, from computing and sums of gradients between nodes."""
-        return ROUNDING * (self._until_updated(candidate, 0.0) + self._fixed_seconds(candidate))
+        return self._until_updated(candidate, self._stages(candidate))
 
     def with_messages(self, candidate: Candidate) -> float:
         """The least time of a step, from computing, sums of gradients between nodes, and exchanges
-        within passes, of which every stage is taken to have equally many."""
-        computed = float(self._stages(candidate)[:, :2].sum())
-        mean = self._count(candidate) * (computed + self._in_passes(candidate)) / candidate.pp
-        return ROUNDING * (self._until_updated(candidate, mean) + self._fixed_seconds(candidate))
+        within passes."""
+        passes = self._stages(candidate) + self._in_passes(candidate)
+        return self._until_updated(candidate, passes)
 
-    def _until_updated(self, candidate: Candidate, least: float) -> float:
-        """The least seconds of passes and sums, if some rank computes and exchanges for `least`
-        seconds or more."""
+    def _until_updated(self, candidate: Candidate, passes: np.ndarray) -> float:
+        """The least seconds of a step, from the seconds of the passes of its stages."""
         count, mesh = self._count(candidate), self._arranger.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
-        ends, exposed, gathers = list[float](), list[float](), [0.0]
+        ends, gathers = list[float](), [0.0]
         for place, busy, end, last, held in zip(
             along,
-            *map(np.ndarray.tolist, self._of_ranks(candidate)),
+            *map(np.ndarray.tolist, self._of_ranks(candidate, passes)),
             self._modules_of(candidate),
             strict=True,
         ):
@@ -124,14 +124,11 @@ class LowerBounds:
             behind = 0 if candidate.zero > 1 else 1 if candidate.zero else 2
             # no pass hides the last scatter, nor the first gather of ZeRO 3
             alone = (candidate.zero > 1) * (candidate.zero - 1) * last_bucket
-            exposed.append(behind * last_bucket + alone)
-            ends += [
-                end,
-                max(busy + alone, within) + max(behind * half - last, behind * last_bucket),
-            ]
+            summed: float = max(behind * half - last, behind * last_bucket)
+            ends += [end, max(busy + alone, within) + summed]
             is_exposed = candidate.zero in (1, 2) and not hides(self._costs.machine, "zero1")
             gathers.append(half if is_exposed else 0.0)
-        return max(*ends, least + min(exposed)) + max(gathers)
+        return ROUNDING * (max(ends) + max(gathers) + self._fixed_seconds(candidate))
 
     def nbytes(self, candidate: Candidate) -> float:
         """The least memory of the rank that holds most: values, gradients and optimizer state."""
@@ -211,9 +208,9 @@ class LowerBounds:
             self._passes[key] = np.array([[t[Kind.F], t[Kind.B], t[Kind.I]] for t in passes])
         return self._passes[key]
 
-    def _of_ranks(self, candidate: Candidate) -> _RankEnds:
-        """The least work of each rank along pp."""
-        stages, count = self._stages(candidate).reshape(-1, candidate.pp, 3), self._count(candidate)
+    def _of_ranks(self, candidate: Candidate, passes: np.ndarray) -> _RankEnds:
+        """The least work of each rank along pp, from the seconds of the passes of its stages."""
+        stages, count = passes.reshape(-1, candidate.pp, 3), self._count(candidate)
         forward, backward, _ = stages.sum(axis=0).T
         f, b, i = stages[0].T  # of the first stage of each rank
         # a rank starts after one forward pass of each stage before it; when it has ended, each of
@@ -245,25 +242,39 @@ class LowerBounds:
                 self._modules[key].append(_RankElements(modules.total(), largest_first, last))
         return self._modules[key]
 
-    def _in_passes(self, candidate: Candidate) -> float:
-        """The seconds of exchanges along tp and cp for a micro-batch, in all stages together; 0 if
-        `--order` may put those ranks elsewhere than a layout with one stage has them."""
-        if hides(self._costs.machine, "tp"):
-            return 0.0
-        if candidate.tp * candidate.cp == 1 or not self._arranger.plain.order.startswith("tp"):
-            return 0.0
-        return min(self._of_samples(candidate, samples) for samples in {*self._sizes(candidate)})
+    def _in_passes(self, candidate: Candidate) -> np.ndarray:
+        """The seconds of exchanges along tp and cp in the passes F, B and I of each stage, shape
+        (stages, 3); 0 if `--order` may put those ranks elsewhere than a layout with one stage has
+        them."""
+        nodes = [stage.nodes for stage in self._arranger.division(candidate).stages]
+        if hides(self._costs.machine, "tp") or not self._arranger.plain.order.startswith("tp"):
+            return np.zeros((len(nodes), 3))
+        if candidate.tp * candidate.cp == 1:
+            return np.zeros((len(nodes), 3))
+        until = min(  # of the smallest micro-batch, which may take longer than the largest
+            (self._of_samples(candidate, samples) for samples in {*self._sizes(candidate)}),
+            key=lambda seconds: float(seconds[-1].sum()),
+        )
+        return np.array([until[part.stop] - until[part.start] for part in nodes])
 
-    def _of_samples(self, candidate: Candidate, samples: int) -> float:
-        """The seconds of exchanges along tp and cp for a micro-batch of this many samples."""
+    def _of_samples(self, candidate: Candidate, samples: int) -> np.ndarray:
+        """The seconds of exchanges along tp and cp in the passes F, B and I of the nodes before
+        each, for a micro-batch of this many samples."""
         key = candidate.tp, candidate.cp, *_ways(candidate), samples
         if key not in self._messages:
+            graph = self._arranger.graph
             unpiped = candidate._replace(
                 dp=candidate.dp * candidate.pp, pp=1, schedule="1f1b", zero=0
             )
             a = self._arranger.without_parameters(unpiped._replace(recompute="none"))
-            inside = in_passes(a, a.mesh.size - 1, samples)
-            self._messages[key] = self._costs.exchanges.total(inside)
+            seconds: np.ndarray = np.zeros((len(graph.nodes) + 1, 3))
+            for nodes, passes, exchange in in_passes(a, a.mesh.size - 1, samples):
+                taken = self._costs.exchanges.seconds(exchange)
+                of_passes = [taken * (kind in passes) for kind in (Kind.F, Kind.B, Kind.I)]
+                seconds[np.array(nodes) + 1] += of_passes
+            again = [bool(recomputed_with(node, candidate.recompute)) for node in graph.nodes]
+            seconds[1:, 1:] += np.array(again)[:, None] * seconds[1:, :1]
+            self._messages[key] = np.cumsum(seconds, axis=0)
         return self._messages[key]
 
     def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float], by_ring: bool) -> float:
@@ -271,9 +282,9 @@ class LowerBounds:
         nodes.
 
         Each node, or with a ring each rank, sends everything except its own part. Each bucket takes
-        as many rounds as a ring has or, unless `by_ring`, as few as any all-reduce. A bucket ends with the module that fills
-        it, so it is shorter than the bucket size plus its longest module; that bounds the number of
-        buckets.
+        as many rounds as a ring has or, unless `by_ring`, as few as any all-reduce. A bucket ends
+        with the module that fills it, so it is shorter than the bucket size plus its longest
+        module; that bounds the number of buckets.
         """
         links, config = self._costs.exchanges.links(group), self._arranger.plain
         if config.sync in AVERAGED or config.compress:  # less is sent

@@ -43,10 +43,13 @@ class KeptBytes:
         of_stages = self._of_stages(candidate, samples).reshape(3, -1, candidate.pp)
         enters, kept, left = of_stages.min(axis=1)
         virtual = of_stages.shape[1]
+        least: np.ndarray
         flying, between = in_flight(candidate.schedule, candidate.pp, count, virtual)
         if candidate.recompute == "stage":
-            return np.maximum(flying * enters + between * left, kept)
-        return flying * kept + between * left
+            least = np.maximum(flying * enters + between * left, kept)
+        else:
+            least = flying * kept + between * left
+        return least
 
     def _of_stages(self, candidate: Candidate, samples: int) -> np.ndarray:
         """The least bytes of its input that each stage keeps, of all, and of all between the halves

@@ -5,8 +5,8 @@ The log of a step on paper has all exchanges of a rank; here batch statistics, t
 of experts are left out. Tests of the search compare the bound with the time of that step.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from math import prod
 
 from nnmpi.collectives.step import Collective
@@ -23,13 +23,23 @@ PASS_OF = {Kind.F: Kind.F, Kind.I: Kind.B, Kind.W: Kind.B}
 """The pass that sends a message, if backward passes are not in two halves."""
 
 
-def in_passes(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
+def in_passes(
+    a: Arrangement, rank: int, samples: int
+) -> Iterator[tuple[list[int], Iterable[Kind], Exchange]]:
     """Yields the exchanges of a rank that has all layers, in a forward and a backward pass over
-    `samples` samples."""
+    `samples` samples, each with the nodes that make it, and in which passes: F, B, and I where B is
+    in two halves."""
+    alike = defaultdict[Hashable, list[ShardedLayer]](list)  # the layers of blocks
     for layer in a.sharding.layers if len(a.mesh.group(rank, "tp")) > 1 else ():
-        for message in layer.sends if a.runs(layer.node, rank) else ():
-            for _ in passes_of(message):
-                yield from of_layer(a, rank, layer, message, samples)
+        if a.runs(layer.node, rank):
+            has_rows = any(message.row.by is Collective.MESSAGE for message in layer.sends)
+            alike[has_rows and layer.node, repr(layer.sends)].append(layer)
+    for layers in alike.values():
+        nodes = [layer.node for layer in layers]
+        for message in layers[0].sends:
+            passes = passes_of(message) | ({Kind.I} & {*message.passes})
+            for exchange in of_layer(a, rank, layers[0], message, samples):
+                yield nodes, passes, exchange
     yield from _along_cp(a, rank, samples)
 
 
@@ -101,7 +111,9 @@ EXCHANGES: Mapping[Collective, Callable[..., Iterator[Exchange]]] = {
 """Functions that yield the exchanges of a layer's message in a pass, by its collective."""
 
 
-def _along_cp(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
+def _along_cp(
+    a: Arrangement, rank: int, samples: int
+) -> Iterator[tuple[list[int], Iterable[Kind], Exchange]]:
     """Yields the exchanges of ring attention: keys and values around the ring, forward and
     backward, and their gradients to their owners."""
     at, cut = a.mesh.coordinates(rank), a.sharding.sequences
@@ -109,18 +121,17 @@ def _along_cp(a: Arrangement, rank: int, samples: int) -> Iterator[Exchange]:
     parts = a.dtype if a.cluster.has_devices else a.sums_dtype or a.dtype
     owners = [(at["cp"] - s) % cut.ranks for s in range(cut.ranks)]
     around = [cut.count(r) for r in owners[:-1]]
-    nodes = (a.graph.nodes[k] for k in cut.rings)
-    alike = Counter(  # the layers of blocks
-        (
-            prod(a.local_shape(node.inputs[0], 1, at)[2:]) // (node.settings["groups"] + 2),
-            bool(node.settings["is_causal"]),
-        )
-        for node in nodes
-    )
-    for (of_position, causal), layers in alike.items():
+    both, back = (Kind.F, Kind.B, Kind.I), (Kind.B, Kind.I)
+    alike = defaultdict[tuple[int, bool], list[int]](list)
+    for k in cut.rings:
+        node = a.graph.nodes[k]
+        of_position = prod(a.local_shape(node.inputs[0], 1, at)[2:])
+        of_position //= node.settings["groups"] + 2
+        alike[of_position, bool(node.settings["is_causal"])].append(k)
+    for (of_position, causal), attention in alike.items():
         of_key = 2 * of_position * samples
         home = [cut.keys_seen(at["cp"], r, causal) for r in owners[1:]]
-        for keys, dtype in ((2 * around, a.dtype), (home, parts)):
+        for keys, dtype, passes in ((around, a.dtype, both), (home, parts, back)):
             for n, times in Counter(keys).items():
                 how = "keys", Collective.MESSAGE, "", ends, n * of_key, dtype, Kind.F
-                yield Exchange(*how, times=layers * times)
+                yield attention, passes, Exchange(*how, times=times)
