@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nnmpi.arrays.dtypes import types_of
 from nnmpi.nn.recompute import recomputed_with
 from nnmpi.parallel.arrangement.arrange import DEFAULT_MB, MB
 from nnmpi.parallel.arrangement.program import SLOTS
@@ -74,7 +75,8 @@ class LowerBounds:
 
     def __init__(self, arranger: Arranger, costs: CostModel) -> None:
         self._arranger, self._costs = arranger, costs
-        self._itemsize = np.dtype(arranger.plain.dtype).itemsize
+        self._dtype = np.dtype(arranger.plain.dtype)
+        self._itemsize = self._dtype.itemsize
         self._passes = dict[tuple[Any, ...], np.ndarray]()
         self._ends = dict[Candidate, float]()
         self._modules = dict[tuple[int, int, bool], list[_RankElements]]()
@@ -142,9 +144,13 @@ class LowerBounds:
 
     def _state(self, candidate: Candidate) -> list[float]:
         """The least bytes of values, gradients and optimizer state of each rank along pp."""
-        k, parts = state_array_count(self._arranger.plain), candidate.replicas
+        k, types = state_array_count(self._arranger.plain), types_of(self._dtype)
         copies = (2, 2, 1, 0)[candidate.zero]
-        of_element = self._itemsize * (copies + (2 + k - copies) / parts) / candidate.tp
+        # with masters in float32, a rank with ZeRO 3 has values in 16 bits only in its slots
+        narrow = 2 - copies - (types.is_mixed and candidate.zero == 3)
+        wide = types.masters.itemsize * (k + types.is_mixed)
+        shared = (narrow * self._itemsize + wide) / candidate.replicas
+        of_element = (copies * self._itemsize + shared) / candidate.tp
         return [held.all * of_element for held in self._modules_of(candidate)]
 
     def _gathered(self, candidate: Candidate, held: _RankElements) -> float:

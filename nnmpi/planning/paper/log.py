@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from nnmpi.collectives.step import Collective
 from nnmpi.parallel.arrangement.exchanges import Exchange
@@ -17,6 +18,10 @@ WORDS = {"tp": "activations", "cp": "keys", "pp": "activations", "model": "agree
 
 SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
 """The operation under which messages between stages are logged, by the pass that sends them."""
+
+
+Entry: TypeAlias = tuple[str, int, str, Kind, int, Exchange]
+"""What is logged of an exchange: see `StepLog.entries`."""
 
 
 class StepLog(Recorder):
@@ -35,7 +40,7 @@ class StepLog(Recorder):
     """
 
     def __init__(self, zero: int = 0) -> None:
-        self.entries: Counter[tuple[str, int, str, Kind, int, Exchange]] = Counter()
+        self.entries: Counter[Entry] = Counter()
         self._zero, self._kind, self._stage = zero, Kind.UPDATE, NO_STAGE
         self._every = 1
 

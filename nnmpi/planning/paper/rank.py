@@ -1,8 +1,10 @@
 """A rank on paper: its store, optimizer, gradient sums and executor, built as a run builds them,
 and from them what it holds between steps and sends in a step."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +36,7 @@ from nnmpi.parallel.stores.node import NodeStore
 from nnmpi.parallel.strategies import RANK_STEPS
 from nnmpi.parallel.strategy import TrainSpec
 from nnmpi.planning.paper.comm import RankState, layout_on_paper, rank_state
+from nnmpi.planning.paper.log import Entry
 from nnmpi.planning.paper.recording import passes
 from nnmpi.planning.paper.stage import PaperStage
 from nnmpi.planning.paper.twins import moved, twin
@@ -148,11 +151,24 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
     # yet, and PipeDream one per stage, until its pipeline is full and all weight versions exist
     first = int(a.store.zero > 0) if a.steps_together else len(a.stages)
     batches = 1 if a.config.sync in AVERAGED else 1 << 30  # a round ends with an epoch
-    for number in range(first + 1):
-        paper_rank.state.log.clear()
-        paper_rank.run(load, StepState(number, 0, number), batches)
+    log, numbers = paper_rank.state.log, count()
+
+    def entries(of: Load) -> Counter[Entry]:
+        log.clear()
+        number = next(numbers)
+        paper_rank.run(of, StepState(number, 0, number), batches)
         paper_rank.store.wait()
-    exchanges, touched = paper_rank.state.log.exchanges(), 0.0
+        return Counter(log.entries)
+
+    for _ in range(first):
+        entries(load._replace(micro=micro[:1]) if a.steps_together else load)
+    few, period = few_micro_batches(a, sizes)
+    if few + period < len(micro):
+        fewer, more = (entries(load._replace(micro=micro[:n])) for n in (few, few + period))
+        log.entries = repeated(fewer, more, (len(micro) - few) // period)
+    else:
+        entries(load)
+    exchanges, touched = log.exchanges(), 0.0
     if a.config.sync in AVERAGED:
         others = a.mesh.group(rank, "dp")
         exchanges["dp"] = [_of_replicas(a, each, others) for each in exchanges.get("dp", ())]
@@ -160,6 +176,29 @@ def executed(a: Arrangement, rank: int, batch: int) -> PaperStep:
     elif a.config.compress:
         touched = _touched(partial(paper_rank.run, load), StepState(1, 0, 1), batches)
     return PaperStep(exchanges, _held(a, paper_rank), touched)
+
+
+def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
+    """From how many micro-batches on a step makes equal exchanges for each period of them, and how
+    many a period has. Both are `len(sizes)` if that is not known.
+
+    Only ZeRO 3 gathers by the order of passes. 1F1B with p ranks repeats its order with each
+    micro-batch, and with several stages a rank with each p.
+    """
+    m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
+    is_plain = a.steps_together and a.residences is None and not a.config.reproducible
+    if not is_plain or len({*sizes}) > 1 or a.config.sync in AVERAGED or a.config.compress:
+        return m, m
+    if a.store.zero < 3:
+        return 2, 1
+    period = pp if stages > pp else 1
+    return 3 * pp + 1 + (m - 3 * pp - 1) % period, period
+
+
+def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Counter[Entry]:
+    """The entries of a step of so many periods more than `fewer`; `more` has one of them."""
+    assert fewer.keys() == more.keys()
+    return Counter({e: n + periods * (more[e] - n) for e, n in fewer.items()})
 
 
 def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) -> Exchange:

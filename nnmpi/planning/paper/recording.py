@@ -88,9 +88,7 @@ def _passes(a: Arrangement, stage: int, samples: int, sums_by: str, *where: int)
         recording.reset(token)
 
 
-def section_bytes(
-    a: Arrangement, samples: int, halves: bool
-) -> tuple[list[int], list[PassBytes]]:
+def section_bytes(a: Arrangement, samples: int, halves: bool) -> tuple[list[int], list[PassBytes]]:
     """The first nodes of the sections of a model with one stage, and the bytes of their passes over
     `samples` samples on the last rank, with `halves` also of backward passes in two halves."""
     rank, cut = a.mesh.size - 1, repeated.in_sections(a)

@@ -1,0 +1,42 @@
+"""Steps of many micro-batches: which are tried, and that a few of them tell what all exchange."""
+
+import pytest
+from helpers.planning import SLOW_LINKS, planning
+
+from nnmpi.options.config import Config
+from nnmpi.planning.candidate import Candidate, counts_of_micro_batches
+from nnmpi.planning.paper import rank as of_rank
+
+GPT = Config(model="gpt:4x2x16", data="text", context=16, batch_size=96)
+
+
+def test_all_equal_micro_batches_are_tried() -> None:
+    assert counts_of_micro_batches(1536, 8) == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 192]
+    assert max(counts_of_micro_batches(1536, 1)) == 1536
+    assert counts_of_micro_batches(7, 2) == [1, 2]
+    assert counts_of_micro_batches(1009, 1) == [1, 2, 4, 8, 16, 32, 64, 1009]
+    assert counts_of_micro_batches(1009, 2) == [1, 2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Candidate(dp=4),
+        Candidate(dp=2, pp=2, recompute="stage"),
+        Candidate(dp=2, pp=2, schedule="interleaved"),
+        Candidate(dp=2, pp=2, schedule="zb-h1", recompute="block"),
+        Candidate(dp=2, tp=2, sequence_parallel=True),
+    ],
+)
+def test_a_few_micro_batches_tell_what_many_exchange(
+    layout: Candidate, zero: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arranger = planning(GPT, 4, 2, SLOW_LINKS).arranger
+    for m in (12, 24, 48):
+        a = arranger.arranged(layout._replace(zero=zero, micro_batches=m))
+        for rank in range(4):
+            few = of_rank.executed(a, rank, 96)
+            with monkeypatch.context() as patch:
+                patch.setattr(of_rank, "few_micro_batches", lambda a, sizes: (m, m))
+                assert of_rank.executed(a, rank, 96) == few
