@@ -82,6 +82,7 @@ class LowerBounds:
         self._modules = dict[tuple[int, int, bool], list[_RankElements]]()
         self._on_one_node = dict[tuple[int, ...], bool]()
         self._messages = dict[tuple[Any, ...], np.ndarray]()
+        self._sums = dict[tuple[Any, ...], tuple[float, float]]()
         self._kept = KeptBytes(arranger)
 
     def seconds(self, candidate: Candidate) -> float:
@@ -113,20 +114,13 @@ class LowerBounds:
             self._modules_of(candidate),
             strict=True,
         ):
-            half, last_bucket = (
-                self._half_a_sum(
-                    mesh.group(place, *REPLICAS),
-                    [n / candidate.tp for n in numbers],
-                    candidate.zero > 0,
-                )
-                for numbers in (held.modules, [held.last])
-            )
-            passes = count * (1 + 2 * (candidate.zero == 3) * self._gathered(candidate, held))
-            within = passes * half if candidate.zero > 1 else 0.0
+            half, last_bucket = self._halves(candidate, place, held)
+            times = count * (1 + 2 * (candidate.zero == 3) * self._gathered(candidate, held))
+            within = times * half if candidate.zero > 1 else 0.0
             behind = 0 if candidate.zero > 1 else 1 if candidate.zero else 2
             # no pass hides the last scatter, nor the first gather of ZeRO 3
             alone = (candidate.zero > 1) * (candidate.zero - 1) * last_bucket
-            summed: float = max(behind * half - last, behind * last_bucket)
+            summed = max(behind * half - last, behind * last_bucket)
             ends += [end, max(busy + alone, within) + summed]
             is_exposed = candidate.zero in (1, 2) and not hides(self._costs.machine, "zero1")
             gathers.append(half if is_exposed else 0.0)
@@ -282,6 +276,19 @@ class LowerBounds:
             seconds[1:, 1:] += np.array(again)[:, None] * seconds[1:, :1]
             self._messages[key] = np.cumsum(seconds, axis=0)
         return self._messages[key]
+
+    def _halves(self, candidate: Candidate, place: int, held: _RankElements) -> tuple[float, float]:
+        """The least seconds to scatter, or to gather, all that the rank `place` trains, and its
+        last bucket."""
+        key = candidate.shape, self._arranger.division_key(candidate), candidate.zero > 0, place
+        if key not in self._sums:
+            group = self._arranger.mesh(candidate).group(place, *REPLICAS)
+            every, last = (
+                self._half_a_sum(group, [n / candidate.tp for n in numbers], candidate.zero > 0)
+                for numbers in (held.modules, [held.last])
+            )
+            self._sums[key] = every, last
+        return self._sums[key]
 
     def _half_a_sum(self, group: tuple[int, ...], modules: Sequence[float], by_ring: bool) -> float:
         """The least seconds to scatter, or to gather, the parameters of these modules between

@@ -11,6 +11,7 @@ import gc
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, count
+from time import process_time
 from typing import Any, NamedTuple
 
 from nnmpi.options.collector import gc_paused
@@ -24,6 +25,9 @@ from nnmpi.planning.layer_ways import LayerWays
 from nnmpi.planning.paper.activations import needed
 from nnmpi.planning.paper.rank import exchanges, sent_in_period
 from nnmpi.planning.step_time import CostModel, StepTime, step_time
+
+LATER = 1.3
+"""By how much the place of a layout in the queue is above its bound, if the bound is far."""
 
 
 class PricedLayout(NamedTuple):
@@ -57,12 +61,13 @@ class PricedLayout(NamedTuple):
 
 class SearchCounts(NamedTuple):
     """How many layouts were priced, pruned (by their bound they cannot be among the best), refused
-    (the model cannot be divided so), and too large for the memory."""
+    (the model cannot be divided so), too large for the memory, and unpriced when time was up."""
 
     looked: int
     pruned: int
     refused: int
     too_large: int
+    unpriced: int = 0
 
 
 class SearchResult(NamedTuple):
@@ -105,9 +110,16 @@ class Searcher:
     """Searches the layouts of one model on one cluster, and remembers the price of each."""
 
     def __init__(
-        self, arranger: Arranger, costs: CostModel, most_bytes: float, prunes: bool = True
+        self,
+        arranger: Arranger,
+        costs: CostModel,
+        most_bytes: float,
+        prunes: bool = True,
+        most_seconds: float = float("inf"),
     ) -> None:
         self._arranger, self._costs, self._most, self._prunes = arranger, costs, most_bytes, prunes
+        self._until = process_time() + most_seconds
+        self._unpriced = set[Candidate]()
         self._bounds, self._ways = LowerBounds(arranger, costs), LayerWays(arranger, costs)
         self._last = dict[Candidate, Arrangement]()
         self._nbytes = dict[Candidate, int | None]()
@@ -121,7 +133,7 @@ class Searcher:
         """Finds the `keep` fastest layouts that fit in memory."""
         layouts = [*self._candidates()]
         possible = [candidate for candidate in layouts if not self._is_refused(candidate)]
-        best = self._fastest(possible, keep, self._most)
+        best = self._fastest(possible, keep, self._most, self._until)
         pure, ways = dict[str, PricedLayout](), dict[str, list[Candidate]]()
         for candidate in possible:
             if candidate.pure:
@@ -133,10 +145,12 @@ class Searcher:
         least = None if best or not possible else self._least(possible)
         refused = {why: len(those) for why, those in self._refused.items()}
         looked = sum(time is not None for time in self._times.values())
-        unseen = (
-            {*layouts} - {*self._times} - self._too_large - set().union(*self._refused.values())
+        unpriced = self._unpriced - {*self._times}
+        known = {*self._times}.union(self._too_large, unpriced, *self._refused.values())
+        counts = SearchCounts(
+            *(looked, len({*layouts} - known), sum(refused.values()), len(self._too_large)),
+            unpriced=len(unpriced),
         )
-        counts = SearchCounts(looked, len(unseen), sum(refused.values()), len(self._too_large))
         return SearchResult(best, pure, [*self._found.values()], counts, refused, least)
 
     def _candidates(self) -> Iterator[Candidate]:
@@ -154,37 +168,53 @@ class Searcher:
             self._refused.setdefault(why, set()).add(candidate)
         return bool(why)
 
-    def _fastest(self, layouts: Iterable[Candidate], keep: int, most: float) -> list[PricedLayout]:
-        """The `keep` fastest layouts that take at most `most` bytes, the fastest first.
+    def _fastest(
+        self,
+        layouts: Iterable[Candidate],
+        keep: int,
+        most: float,
+        until: float = float("inf"),
+    ) -> list[PricedLayout]:
+        """The `keep` fastest layouts that take at most `most` bytes, the fastest first; of those
+        that are priced `until` so many seconds of processor time, if there are any.
 
-        The queue has (bound, how close the bound is, order, layout).
+        The queue has (place, bound, how close the bound is, order, layout). Layouts whose ZeRO
+        divides gradients come later than their bounds say, which hide more than passes can.
         """
         closer = self._bounds.with_sums, self._bounds.with_messages
         order, best = count(), list[PricedLayout]()
-        queue = [
-            (self._bounds.seconds(candidate), 0, next(order), candidate) for candidate in layouts
-        ]
-        heapq.heapify(queue)
+        queue = list[tuple[float, float, int, int, Candidate]]()
+
+        def push(bound: float, level: int, candidate: Candidate) -> None:
+            place = bound * (LATER if candidate.zero > 1 else 1)
+            heapq.heappush(queue, (place, bound, level, next(order), candidate))
+
+        for candidate in layouts:
+            push(self._bounds.seconds(candidate), 0, candidate)
         while queue:
-            bound, level, _, candidate = heapq.heappop(queue)
+            _, bound, level, _, candidate = heapq.heappop(queue)
             is_full = self._prunes and len(best) == keep
             if is_full and bound >= best[-1].time.seconds:
+                continue
+            if best and process_time() > until:
+                worst = best[-1].time.seconds if is_full else float("inf")
+                self._unpriced = {candidate, *(c for _, b, _, _, c in queue if b < worst)}
                 break
             if level < len(closer):  # closer bounds cost more: compute them only for the front
                 bound = max(closer[level](candidate), bound)
-                heapq.heappush(queue, (bound, level + 1, next(order), candidate))
+                push(bound, level + 1, candidate)
                 continue
             may_fit = self._bounds.nbytes(candidate) <= most
             if may_fit and self._bounds.with_activations(candidate) <= most:
                 time = self._time(candidate)
-                if time is None or (is_full and time.seconds >= best[-1].time.seconds):
+                if time is None or (is_full and time.seconds > best[-1].time.seconds):
                     continue
                 if (planned := self._planned(candidate)).nbytes <= most:
                     best = sorted([*best, planned], key=lambda p: (p.time.seconds, p.layout))[:keep]
                     continue
             self._too_large.add(candidate)
             for again in recomputed(candidate, self._arranger.has_blocks) if may_fit else ():
-                heapq.heappush(queue, (bound, 0, next(order), again))
+                push(bound, 0, again)
         return best
 
     def _least(self, layouts: Iterable[Candidate]) -> PricedLayout | None:

@@ -6,6 +6,7 @@ from helpers.planning import SLOW_LINKS, planning
 from nnmpi.options.config import Config
 from nnmpi.planning.candidate import Candidate, counts_of_micro_batches
 from nnmpi.planning.paper import rank as of_rank
+from nnmpi.planning.search import Searcher
 
 GPT = Config(model="gpt:4x2x16", data="text", context=16, batch_size=96)
 
@@ -38,5 +39,14 @@ def test_a_few_micro_batches_tell_what_many_exchange(
         for rank in range(4):
             few = of_rank.executed(a, rank, 96)
             with monkeypatch.context() as patch:
-                patch.setattr(of_rank, "few_micro_batches", lambda a, sizes: (m, m))
+                patch.setattr(of_rank, "few_micro_batches", lambda a, sizes: (99, 99))
                 assert of_rank.executed(a, rank, 96) == few
+
+
+def test_a_search_whose_time_is_up_says_how_many_layouts_it_has_not_priced() -> None:
+    models = planning(GPT, 4, 2, SLOW_LINKS)
+    result = Searcher(models.arranger, models.costs, float("inf"), most_seconds=0).search()
+    everything = models.searcher().search()
+    assert result.best
+    assert result.counts.unpriced > 0
+    assert not everything.counts.unpriced

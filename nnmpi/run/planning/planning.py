@@ -125,9 +125,15 @@ def plan_models(
 
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
     """Finds the fastest layouts; raises ValueError if there is none, or none that fits."""
-    result = Searcher(models.arranger, models.costs, request.limit).search()
-    _check_found(models.arranger.plain, request, result)
-    result, notes = _prefer_dp(result, request.limit, models.costs.machine.spread)
+    arranger, costs, limit = models.arranger, models.costs, request.limit
+    result = Searcher(arranger, costs, limit, most_seconds=MOST_SECONDS).search()
+    _check_found(arranger.plain, request, result)
+    result, notes = _prefer_dp(result, limit, costs.machine.spread)
+    if unpriced := result.counts.unpriced:
+        notes.append(
+            f"the search ended after {MOST_SECONDS} s of processor time: {unpriced:,} layouts that "
+            "may be faster, by their bound, were not priced"
+        )
     if request.vocabulary is not None:
         notes.append(
             f"no data were given: in the command, put data of {request.vocabulary:,} tokens in the "
@@ -137,6 +143,10 @@ def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
     return FoundLayouts(
         models.arranger.plain, request, result, notes, models.costs.model.is_measured
     )
+
+
+MOST_SECONDS = 45
+"""The processor time after which a search ends with the best layouts that it has priced."""
 
 
 class NetworkNeed(NamedTuple):
