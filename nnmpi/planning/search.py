@@ -139,6 +139,8 @@ class Searcher:
             if candidate.pure:
                 ways.setdefault(candidate.pure, []).append(candidate)
         for name, layouts_of_way in ways.items():
+            if name != "dp" and process_time() > self._until:
+                continue
             fit = self._fastest(layouts_of_way, 1, self._most)
             for planned in fit or self._fastest(layouts_of_way, 1, float("inf")):
                 pure[name] = planned
