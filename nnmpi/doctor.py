@@ -257,7 +257,7 @@ def _output(command: list[str]) -> str:
 def _try(command: list[str], settings: Mapping[str, str] = {}) -> tuple[int, str]:
     """Runs a command in a new process with more settings in its environment; returns its status and
     a line of text: the first line of its output or, if it fails, the first line of stderr that
-    names an error."""
+    names an error; none that is only drawn, as Open MPI frames its messages."""
     environment = {**os.environ, **settings}
     try:
         done = subprocess.run(
@@ -271,7 +271,8 @@ def _try(command: list[str], settings: Mapping[str, str] = {}) -> tuple[int, str
     except (OSError, subprocess.TimeoutExpired) as error:
         return 1, str(error)
     text = done.stderr if done.returncode else done.stdout
-    lines = [*filter(None, map(str.strip, text.splitlines())), f"status {done.returncode}"]
+    lines = [x.strip() for x in text.splitlines() if any(map(str.isalnum, x))]
+    lines.append(f"status {done.returncode}")
     named = [x for x in lines if done.returncode and ("Error: " in x or "as root" in x)]
     return done.returncode, (named or lines)[0].rpartition("Error: ")[2]
 

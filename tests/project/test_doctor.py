@@ -80,6 +80,11 @@ def test_the_mpirun_of_another_library_is_told_with_the_right_one(machine: Any) 
     assert problem == f"two ranks failed (MPI sees only this one): start ranks by {machine['own']}"
 
 
+def test_the_frame_of_a_message_is_not_told_for_it() -> None:
+    framed = "import sys; sys.exit('-' * 74 + '\\nnot enough slots\\n' + '-' * 74)"
+    assert doctor._try([sys.executable, "-c", framed]) == (1, "not enough slots")
+
+
 def test_ranks_on_one_core_are_a_problem(machine: Any) -> None:
     line = "2 ranks share core 1 of node7"
     machine.update(load=(0, "Open MPI v4.1.4;/x"), ranks=(0, f"2 2 False;{line};other"))
