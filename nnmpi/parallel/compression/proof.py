@@ -204,6 +204,9 @@ def _complete(wires: Sequence[ProofWire]) -> None:
                 raise CodecError(f"rank {wire.rank} has no such message from rank {source}")
             sends[source] = [x for x in sends[source] if x is not sent[0]]
             call.array[...] = sent[0].array.reshape(call.array.shape)
+    for rank, calls in sends.items():
+        for call in calls:
+            raise CodecError(f"rank {call.about[0]} does not receive a message from rank {rank}")
 
 
 def _text(form: Sequence[tuple[str, int, Any, object]]) -> str:

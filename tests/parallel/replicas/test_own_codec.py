@@ -67,9 +67,13 @@ def waits(bucket, _):
     yield bucket.wire.irecv(np.empty(3, np.float32), 1 - bucket.wire.rank % 2)
     return bucket.row
 
-DIFFERS, MIXES, ENDS, ANOTHER, NEVER, SHORT, BLOCKS, NAN, FACTORS, WAITS = map(Codec, (
+def tells(bucket, _):
+    yield bucket.wire.isend(bucket.row[:3].copy(), (bucket.wire.rank + 1) % bucket.wire.size)
+    return (yield from halves(bucket, _))
+
+DIFFERS, MIXES, ENDS, ANOTHER, NEVER, SHORT, BLOCKS, NAN, FACTORS, WAITS, TELLS = map(Codec, (
     differs, mixes, ends_early, starts_another, never_ends, is_short, blocks, has_nan,
-    moves_factors, waits))
+    moves_factors, waits, tells))
 FAILS = Codec(lambda bucket, _: 1 / 0)
 PLAIN = Codec(lambda bucket, _: bucket.row)
 NUMBER = 3
@@ -85,6 +89,7 @@ REFUSED = {
     "NAN": "on 2 ranks the sum and what is kept differ from gradients of about 1 by ",
     "FACTORS": "the factor on rank 1 of 2 is not that on rank 0",
     "WAITS": "rank 0 has no such message from rank 1",
+    "TELLS": "rank 1 does not receive a message from rank 0",
     "FAILS": "ZeroDivisionError: division by zero (",
     "PLAIN": "its function is no generator: it has to yield what it starts",
     "NUMBER": "must be a Codec of nnmpi.parallel.compression.codecs; it is of type int",
