@@ -64,10 +64,10 @@ class HiddenError(ImportError):
 
 def private_reads(tree: ast.AST) -> Iterator[str]:
     """Yields "line 3 reads comm._isend" for each read of an attribute that is not for students."""
+    own = {*_own_attributes(tree)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
-            of_self = isinstance(node.value, ast.Name) and node.value.id in ON_SELF
-            if is_private(node.attr, of_self):
+            if is_private(node.attr, _is_of_self(node) or node.attr in own):
                 yield f"line {node.lineno} reads {ast.unparse(node)}"
         elif isinstance(node, ast.Name) and node.id in ("__builtins__", "__import__"):
             yield f"line {node.lineno} reads {node.id}"
@@ -76,11 +76,27 @@ def private_reads(tree: ast.AST) -> Iterator[str]:
                 yield f"line {node.cls.lineno} reads {name}"
 
 
-def is_private(name: str, of_self: bool = False) -> bool:
-    """True for a private attribute; an object may read its own with one underscore."""
+def _is_of_self(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ON_SELF
+
+
+def _own_attributes(tree: ast.AST) -> Iterator[str]:
+    """Yields the attributes and methods that classes of a source give their objects."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from [node.attr] * _is_of_self(node)
+        for part in node.body if isinstance(node, ast.ClassDef) else ():
+            if isinstance(part, ast.FunctionDef):
+                yield part.name
+            elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                yield part.target.id
+
+
+def is_private(name: str, is_own: bool = False) -> bool:
+    """True for a private attribute; adapters may read their own with one underscore."""
     if name in FRAMES or name in CLOSED_ATTRIBUTES:
         return True
-    own = of_self and not (name.startswith("__") and name.endswith("__"))
+    own = is_own and not (name.startswith("__") and name.endswith("__"))
     return name.startswith("_") and name not in HARMLESS and not own
 
 

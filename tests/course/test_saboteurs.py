@@ -54,6 +54,7 @@ def fault(adapters: Path, process: StudentProcess) -> str:
         ("getattr(np, '_mod' + 'ule')", "getattr of _module is refused"),
         ("getattr(np.mean, '__glo' + 'bals__')", "getattr of __globals__ is refused"),
         ("(lambda self: self.__globals__)(np.mean)", "reads self.__globals__, which is private"),
+        ("A = type('A', (), {}); A._prev = comm; A._prev", "reads A._prev, which is private"),
         ("(x for x in x).gi_frame", "gi_frame, which is private"),
         ("match x:\n        case object(__class__=c, __dict__=d): d", "reads __dict__, which is"),
         ("__builtins__['eval']", "reads __builtins__, which is private"),
@@ -81,6 +82,8 @@ def test_what_leads_elsewhere_or_too_deep_is_refused(
         "from collections.abc import Callable\nfrom functools import *\nassert reduce and partial",
         "from dataclasses import dataclass, replace\n@dataclass(frozen=True)\nclass A:\n    _a: int"
         "\n    def b(self):\n        return self._a + self._a\nassert A(2).b() == 4",
+        "class A:\n    def __init__(self):\n        self._prev = ()\n    def _vjp(self):\n"
+        "        return 2\na = A()\na._prev = (a,)\nassert a._prev[0]._vjp() == 2",
         "assert np.ones(3).mean() == 1 and np.ones((2, 2)).sum(axis=0).std() == 0",
     ],
 )
