@@ -78,17 +78,17 @@ def command(comm: Comm, given: argparse.Namespace) -> int:
     known = all_or_none(comm, lambda: known_machine(comm, out, ranks))
     blas.set_threads(1)
     machine = measure(set_up(config, comm), comm, Deadline(seconds))
-    if known:
-        machine = machine.joined(known)
     if comm.rank == 0:
         with replaced(Path(out), "w") as file:
-            file.write(machine.as_json())
+            file.write((machine.joined(known) if known else machine).as_json())
         print(_summary(machine, config, out))
+        if known and machine.missing:
+            print(f"what {shown(out)} had of these before stays there")
     return 0
 
 
 def _summary(machine: Machine, config: Config, out: str) -> str:
-    """A line about what was measured, and another about what there was no time for."""
+    """A line about what was measured now, and another about what there was no time for."""
     units = f"no units of {config.model}"
     if machine.models:
         of_sizes = machine.models[0].units

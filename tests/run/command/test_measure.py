@@ -9,9 +9,10 @@ import pytest
 from nnmpi import Config, measure, plan
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.planning.machine import TYPICAL, Machine, read_machine
+from nnmpi.planning.machine import TYPICAL, Machine, MeasuredModel, UnitTimes, read_machine
 from nnmpi.run import measurements, measuring, network_fit
 from nnmpi.run.deadline import Deadline
+from nnmpi.run.measurements import processor
 from nnmpi.run.setup.setup import set_up
 
 SMALLER = "--model", "mlp:4-3", "--data", "iris"
@@ -188,6 +189,21 @@ def test_the_command_says_what_it_had_no_time_for(
     assert last.endswith(": give more --within, or measure when idle")
     assert measure.main([*arguments, "--within", "soon"]) == 2
     assert "'soon' is not a duration above 0" in capsys.readouterr().err
+
+
+def test_the_command_says_of_a_file_that_is_there_what_it_measured_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "machine.json"
+    other = MeasuredModel("another graph", 1, "float32", {8: [UnitTimes(1.0, 1.0, 1.0)]})
+    known = TYPICAL._replace(cpu=processor(), ranks=1, models=(other,))
+    file.write_text(known.as_json(), encoding="utf-8")
+    assert measure.main([*IRIS, "--out", str(file), "--within", "0.000001s"]) == 0
+    line, late, last = capsys.readouterr().out.splitlines()
+    assert "no units of iris-mlp, written to" in line
+    assert late.startswith("no time was left for messages within a node, units of iris-mlp, the")
+    assert last == f"what {file} had of these before stays there"
+    assert read_machine(file).models == (other,)
 
 
 def test_a_machine_file_whose_missing_is_no_text_is_refused(tmp_path: Path) -> None:
