@@ -101,7 +101,9 @@ def test_checks_that_are_left_when_the_time_is_up_get_no_points(
     out = checked(capfd, folder(tmp_path, "pass"), "--limit", "0.01", "--json")
     rows = json.loads(out)["checks"]
     over = "all checks together have taken 0.01 s (--limit)"
-    assert [row["output"] for row in rows] == [f"1 rank: {over}", *[f"not run: {over}"] * 13]
+    first, *others = [row["output"] for row in rows]
+    assert first in (f"1 rank: {over}", f"not run: {over}")  # this if the machine was busy
+    assert others == [f"not run: {over}"] * 13
     assert {row["score"] for row in rows} == {0}
 
 
