@@ -40,7 +40,7 @@ UNSAFE = {
     "builtins": ("breakpoint", "compile", "eval", "exec", "help", "input", "open"),
     "numpy": (
         *("DataSource", "fromfile", "fromregex", "genfromtxt", "load", "loadtxt", "memmap"),
-        *("open_memmap", "save", "savetxt", "savez", "savez_compressed"),
+        *("NpzFile", "open_memmap", "read_array", "save", "savetxt", "savez", "savez_compressed"),
     ),
 }
 """Names of open packages that run texts, or read and write files, which may be code too."""
@@ -53,6 +53,9 @@ FRAMES = (
 
 CLOSED_ATTRIBUTES = ("ctypes", "dump", "tofile")
 """Attributes of arrays that lead to memory and files."""
+
+LOADERS = ("__loader__", "__spec__")
+"""Names among the built-in functions of what loads any module."""
 
 HARMLESS = ("__class__", "__doc__", "__init__", "__module__", "__name__", "__qualname__")
 ON_SELF = ("self", "cls")
@@ -158,4 +161,5 @@ def shown_builtins(imported: Callable[..., Any]) -> dict[str, Any]:
         return getattr(owner, name, *default)
 
     closed = {name: refused(name) for name in UNSAFE["builtins"]}
-    return {**vars(builtins), **closed, "getattr": public, "__import__": imported}
+    shown = {name: value for name, value in vars(builtins).items() if name not in LOADERS}
+    return {**shown, **closed, "getattr": public, "__import__": imported}

@@ -48,6 +48,11 @@ def fault(adapters: Path, process: StudentProcess) -> str:
         ("from numpy import testing", "numpy.testing is refused"),
         ("import numpy._core", "import of numpy._core is refused"),
         ("np.load('x', allow_pickle=True)", "numpy.load is refused"),
+        (
+            "np.lib.format.read_array(x, allow_pickle=True)",
+            "numpy.lib.format.read_array is refused",
+        ),
+        ("globals()['__builtins__']['__loader__'].load_module('posix')", "KeyError: '__loader__'"),
         ("x.tofile('x')", "reads x.tofile, which is private"),
         ("import operator as o; o.attrgetter('__globals__')", "operator.attrgetter is refused"),
         ("import typing as t; t.get_type_hints(np)", "typing.get_type_hints is refused"),
