@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -153,8 +154,11 @@ def arrays_in(value: Any, seen: set[int]) -> Iterator[Array]:
         inside = value.values()
     elif isinstance(value, list | tuple | set):
         inside = value
-    elif hasattr(value, "__dict__"):
-        inside = vars(value).values()
+    else:
+        slots = (vars(of).get("__slots__", ()) for of in type(value).__mro__)
+        names = chain.from_iterable([x] if isinstance(x, str) else x for x in slots)
+        named = {**getattr(value, "__dict__", {}), **{x: getattr(value, x, None) for x in names}}
+        inside = named.values()
     for v in inside:
         yield from arrays_in(v, seen)
 

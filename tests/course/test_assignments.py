@@ -35,6 +35,19 @@ def test_the_solution_gets_all_points(assignment: str, process: StudentProcess) 
     assert faults(assignment, solution(assignment), process) == {}
 
 
+def test_an_optimizer_whose_class_has_slots_holds_its_moments(
+    tmp_path: Path, process: StudentProcess
+) -> None:
+    slots = "comm values lr eps beta1 beta2 steps part m v"
+    head = "class ShardedAdam:\n"
+    text = solution("data-parallelism").read_text(encoding="utf-8")
+    adapters = tmp_path / "adapters.py"
+    slotted = text.replace(head, f"{head}    __slots__ = {slots.split()}\n")
+    adapters.write_text(slotted, encoding="utf-8")
+    assert slotted != text
+    assert faults("data-parallelism", adapters, process, only="state") == {}
+
+
 @pytest.mark.parametrize("assignment", assignments())
 def test_an_assignment_is_complete(assignment: str) -> None:
     checks: tuple[Check, ...] = checks_of(assignment).CHECKS
