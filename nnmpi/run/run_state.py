@@ -46,6 +46,7 @@ class Counters(NamedTuple):
     runs      how often `fit` was called
     stopping  True if all ranks have agreed to stop
     metrics   of the last epoch of the run that was evaluated, or how the run was suspended
+    measured  losses and metrics of the evaluation after the last step, if there was one
     pace      the time of the run so far
     changed   settings that callbacks have changed, by step and occasion
     last      the last step, until the work that follows it is done; only where ranks may be lost
@@ -59,6 +60,7 @@ class Counters(NamedTuple):
     runs: int
     stopping: bool
     metrics: Event
+    measured: Event
     pace: PaceCounts
     changed: Mapping[tuple[int, str], Changes]
     last: StepResult | None = None
@@ -112,7 +114,6 @@ class RunState:
     reported    the events that this rank has reported
     read_every  intervals in steps at which something reads the model, or the result of a step
     log_every   the interval of events of steps, in steps; 0: there are none
-    measured    losses and metrics of the evaluation after the last step, if there was one
     report      where events of the run go
     opened      the same report, on ranks that write it
     pace        times and rates; `fit` begins another one
@@ -192,7 +193,8 @@ class RunState:
         """The counters that other ranks need to go on from this step."""
         sums = self.sums._replace(metrics={})  # steps measure none, and they would be sent
         progress = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stopping)
-        return Counters(*progress, self.metrics, self.pace.counts, dict(self.changed), self.last)
+        metrics = self.metrics, self.measured
+        return Counters(*progress, *metrics, self.pace.counts, dict(self.changed), self.last)
 
     def counters_of(self, snapshot: Snapshot) -> Counters:
         """The counters that belong to a snapshot of this run."""
@@ -202,6 +204,7 @@ class RunState:
             state=snapshot.state,
             skipped=snapshot.skipped,
             sums=snapshot.epoch._replace(metrics={}),
+            measured=counters.measured if is_now else {},
             pace=counters.pace if is_now else counters.pace._replace(window=Window()),
             last=self.last if is_now else None,
         )
@@ -215,7 +218,7 @@ class RunState:
         self.set_span(counters.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = counters
         self.stopping = counters.stopping
-        self.metrics = counters.metrics
+        self.metrics, self.measured = counters.metrics, counters.measured
         self.changed = {**counters.changed}
         self.pace, self.last = self.pace.again(counters.pace), counters.last
         self.phase, self.in_epoch = StepPhase.BETWEEN_STEPS, False
