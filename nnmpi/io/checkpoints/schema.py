@@ -115,6 +115,10 @@ def from_json(value: Any, arrays: Sequence[Any], field: str) -> Any:
 # ---- the check
 
 
+ADDED = ("window",)
+"""Last fields of NamedTuples that have a default, since older versions of nnmpi did not write
+them."""
+
 NUMBERS: dict[Any, tuple[type, ...]] = {float: (float, int, np.floating)}
 
 
@@ -151,7 +155,10 @@ def checked(value: Any, kind: Any, field: str) -> Any:
         kinds = inner[:1] * len(value) if inner[-1] is ... else inner
         return tuple(_items(value, kinds, range(len(kinds)), field))
     if is_row and hasattr(origin, "_fields"):
-        return origin(*_items(value, types.values(), types, field))
+        names = [*types]
+        if names[-1] in ADDED and len(value) == len(names) - 1:
+            del names[-1]
+        return origin(*_items(value, [types[name] for name in names], names, field))
     if isinstance(value, dict) and origin in (Mapping, dict):
         return {key: checked(item, inner[1], f"{field}.{key}") for key, item in value.items()}
     if isinstance(value, dict) and is_dataclass(origin):

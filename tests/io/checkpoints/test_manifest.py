@@ -21,6 +21,7 @@ from nnmpi.io.checkpoints.manifest import HEAD, MIDDLE, TAIL, from_bytes, read_m
 from nnmpi.io.checkpoints.read import StoredCheckpoint
 from nnmpi.io.checkpoints.schema import NAME, DamagedError, checked
 from nnmpi.io.output import NullReport
+from nnmpi.io.output.pace import Window
 
 FREE = ("versions", "callbacks", "facts", "metadata")
 """Names of fields with texts, or values, of any kind."""
@@ -37,6 +38,9 @@ WRONG: dict[type, tuple[Any, ...]] = {
     dict: (5, [], None),
     type(None): ("x", [], -1),
 }
+PACE = ("about", "pace", "tuple")
+"""An older nnmpi wrote seven values there."""
+
 TYPES = ("int64", "int32", "float16", "object", "x")
 """Put in place of float32, whose numbers have four bytes."""
 
@@ -89,11 +93,12 @@ def changes(content: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
                 yield path, other
         if value == "float32" and not is_free:
             yield from ((path, other) for other in TYPES)
-        if not is_free:
+        if not is_free and path != (*PACE, 7):
             yield path, ...
         if isinstance(value, list) and value and not is_free:
             yield path, [*value, value[-1]]
-            yield path, value[:-1]
+            if path != PACE:
+                yield path, value[:-1]
 
 
 def read_all(folder: Path) -> tuple[Any, ...]:
@@ -122,6 +127,19 @@ def fault(folder: Path, content: bytes, wanted: object) -> str:
         return "" if any(name in str(error) for name in names) else str(error)
     except Exception as error:
         return repr(error)
+
+
+def test_a_checkpoint_of_an_older_nnmpi_is_read(folder: Path) -> None:
+    """Which had no events of steps."""
+    content = json.loads((folder / NAME).read_bytes()[len(HEAD) + 64 + len(MIDDLE) : -len(TAIL)])
+    pace = content["about"]["pace"]["tuple"]
+    pace.pop()
+    about = StoredCheckpoint(folder, from_bytes(to_bytes(content))).about()
+    assert about.pace.elapsed > 0
+    assert about.pace.window == Window()
+    pace.pop()
+    with pytest.raises(DamagedError, match="pace is a list of 6 values, not 8"):
+        StoredCheckpoint(folder, from_bytes(to_bytes(content))).about()
 
 
 @dataclass
