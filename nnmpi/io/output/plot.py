@@ -59,8 +59,8 @@ class RunLog(NamedTuple):
 
     def table(self, quantity: str) -> Table:
         """The table with most points of a quantity; empty if the run does not have it."""
-        tables = self.steps, self.evaluations, self.epochs
-        return next((table for table in tables if quantity in table), {})
+        tables = [t for t in (self.steps, self.evaluations, self.epochs) if quantity in t]
+        return max(tables, key=lambda table: len(table[quantity]), default={})
 
 
 def plot(

@@ -86,7 +86,10 @@ function points(columns, key) {
 }
 
 /** The columns of a run with most points of a series: within epochs where it has few of them. */
-const finest = (run, key) => [run.few ? run.steps : {}, run.evaluations, run.epochs].find((columns) => key in columns) || {};
+const finest = (run, key) => {
+  const tables = [run.few ? run.steps : {}, run.evaluations, run.epochs], count = (columns) => (columns[key] || []).length;
+  return tables.reduce((best, columns) => (count(columns) > count(best) ? columns : best));
+};
 
 /** What a panel draws: a label, how it looks, and its points. */
 function series(panel) {

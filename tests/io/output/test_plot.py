@@ -109,6 +109,17 @@ def test_a_run_of_few_epochs_is_drawn_by_its_steps_and_evaluations(
 
 
 @needs_matplotlib
+def test_a_run_with_fewer_steps_than_epochs_is_drawn_by_its_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a large --log-every, of which only the first step is reported."""
+    drawn = Drawn(monkeypatch)
+    log = write(tmp_path / "log", START, STEPS[0], *epochs(3))
+    nnmpi.plot(log, out=tmp_path / "p.svg", x="steps")
+    assert drawn.line(0, 0) == [(7 * i, 1 / i) for i in range(1, 4)]
+
+
+@needs_matplotlib
 def test_a_run_of_many_epochs_is_drawn_by_means_over_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
