@@ -43,18 +43,25 @@ class Curves(NamedTuple):
         return len(self.epochs) < FEW
 
 
+def _add(rows: list[Event], row: Event) -> None:
+    """Adds a row to those of earlier steps; others are dropped, because steps were made again."""
+    while rows and rows[-1]["steps"] >= row["steps"]:
+        rows.pop()
+    rows.append(row)
+
+
 def curves(events: Iterable[Event]) -> Curves:
     """The curves of a run, with users' metrics as keys of their own; without evaluations within
     epochs, only epochs have their numbers."""
     made, of_kind = Curves([], [], []), {"epoch": list[Event](), "evaluation": list[Event]()}
     for e in events:
         if e["event"] == "step":
-            made.steps.append({new: e[old] for old, new in OF_STEPS.items() if old in e})
+            _add(made.steps, {new: e[old] for old, new in OF_STEPS.items() if old in e})
         elif e["event"] in of_kind:
             metrics = {f"metric {name}": value for name, value in e.get("metrics", {}).items()}
             row = {**e, "steps": e.get("step", e["steps"]), **metrics}
             of_kind[e["event"]].append(row)
-            made.evaluations.append(row)
+            _add(made.evaluations, row)
     made.epochs.extend(of_kind["epoch"])
     keys = {key for row in of_kind["evaluation"] for key in row} - {"event", "step"}
     rows = [{key: row[key] for key in keys & row.keys()} for row in made.evaluations]

@@ -43,21 +43,28 @@ def events_of(file: File) -> list[Event]:
     return events
 
 
+NUMBERED = {"epoch": "epoch", "step": "step", "evaluation": "step"}
+"""Events whose number grows in a run, with its key."""
+
+
 def runs_of(events: Sequence[Event]) -> list[list[Event]]:
     """The events of each run in a log, its start event first.
 
     A start whose epochs count on from the run before, as another `fit` writes it, belongs to that
-    run. Epochs that are made again begin another run.
+    run. Steps, evaluations and epochs that are made again begin another run.
     """
-    runs, last = list[list[Event]](), 0
+    runs, made = list[list[Event]](), dict[str, int]()
     for event in events:
-        if event["event"] == "start" or not runs:
+        kind = event["event"]
+        if kind == "start" or not runs:
             runs.append([])
-            last = 0
-        elif event["event"] == "epoch":
-            if event["epoch"] <= last:
+            made = {}
+        elif kind in NUMBERED:
+            number = event[NUMBERED[kind]]
+            if number <= made.get(kind, 0):
                 runs.append([runs[-1][0]])
-            last = event["epoch"]
+                made = {}
+            made[kind] = number
         runs[-1].append(event)
     completed, trained, last = list[list[Event]](), list[Event](), 0
     for run in runs:

@@ -108,6 +108,21 @@ def test_a_run_of_few_epochs_is_drawn_by_its_steps_and_evaluations(
     assert drawn.line(0, 0)[-1] == (1, 1 / 9)
 
 
+def test_steps_that_are_made_again_are_drawn_once(tmp_path: Path) -> None:
+    """After a restore in a callback: to the epoch before, and within an epoch."""
+    second = {**EPOCH, "epoch": 2, "steps": 18}
+    over = [{**step, "step": 9 + step["step"], "steps": 18} for step in STEPS]
+    log = write(tmp_path / "log", START, *STEPS, EPOCH, *over[:5], *STEPS[5:], EPOCH)
+    runs = read_log(log, "log")
+    assert [run.steps["steps"].tolist() for run in runs] == [[*range(1, 15)], [6, 7, 8, 9]]
+    assert [run.epochs["steps"].tolist() for run in runs] == [[9], [9]]
+    tested = [{**TESTED, "step": step, "test_loss": 1 / step} for step in (11, 13, 12)]
+    log = write(tmp_path / "log", START, *STEPS, EPOCH, *over[:5], *tested, *over[2:], second)
+    (run,) = read_log(log, "log")
+    assert run.steps["steps"].tolist() == [*range(1, 19)]
+    assert run.evaluations["steps"].tolist() == [9, 11, 12, 18]
+
+
 @needs_matplotlib
 def test_a_run_with_fewer_steps_than_epochs_is_drawn_by_its_epochs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
