@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.io.checkpoints.forms import RunFacts, tensor_facts
 from nnmpi.io.checkpoints.keep import BETTER, best_of, metrics_by_step
@@ -98,7 +100,7 @@ class Checkpoints:
             run.suspend_requested = run.suspend_requested or times.is_over()
         if session.arrangement.steps_together:
             is_due = times.after_steps(self._checked_step, step) or result.request > 0
-            is_due = self._is_best() or is_due
+            is_due = self._is_best(session.comm) or is_due
             self._checked_step = step
             if is_due and not run.stopping:
                 self._start(session)
@@ -115,19 +117,22 @@ class Checkpoints:
         if self._writer is None:
             return
         run, times = self._run, self._times
-        is_due = self._is_best() or is_due or times.after_epoch(run.state.epoch)
+        is_due = self._is_best(session.comm) or is_due or times.after_epoch(run.state.epoch)
         if is_due or times.after_steps(self._checked_step, run.state.step):
             self._start(session)
         self._checked_step = run.state.step
         served = session.strategy.layout.servers  # servers do not poll within an epoch
         self._report(self._writer.finish() if served else self._writer.poll())
 
-    def _is_best(self) -> bool:
+    def _is_best(self, comm: Comm) -> bool:
         """True if the model was evaluated now, and has the best value so far of the metric of
-        --keep-best."""
+        --keep-best; on all ranks alike."""
         name, best, metrics = self._config.keep_best, self._best, self._run.measured
         if name is None or not metrics:
             return False
+        unknown = np.array([float(best is None)])  # a rank may know first of one not written
+        comm.all_reduce(unknown, "doubling")
+        best = None if unknown[0] else best
         self._best = BETTER[name]([metrics[name]] if best is None else [best, metrics[name]])
         return self._best != best
 

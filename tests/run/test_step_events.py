@@ -15,6 +15,7 @@ from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints.manifest import read_metrics
+from nnmpi.io.checkpoints.write import WriteResult
 from nnmpi.io.output import Event
 
 OPTIONS: dict[str, Any] = {"epochs": 2, "batch_size": 16, "dtype": "float64", "lr": 0.05}
@@ -267,6 +268,21 @@ def test_the_best_checkpoint_is_that_of_an_evaluation_within_an_epoch(
         "step-00000008",
     ]
     assert read_metrics(tmp_path / "step-00000006")["test_loss"] == best["test_loss"]
+
+
+class KnowsFirst:
+    """A callback as if one rank alone knew by now that a checkpoint was not written."""
+
+    def on_evaluate(self, trainer: Trainer, event: Event) -> None:
+        if event["step"] == 6 and trainer.comm.rank == 0:
+            trainer.checkpoints._report(WriteResult(4, Path("step-4"), 0, 0.0, "disk full"))
+
+
+def test_all_ranks_write_the_next_evaluation_after_a_failed_write(tmp_path: Path) -> None:
+    kept = {"checkpoint_dir": str(tmp_path), "keep": 9, "keep_best": "test_loss"}
+    options = {**kept, "lr": 1e-30, "evaluate_every": 3}  # no evaluation is better
+    threads.run(2, lambda comm: run(comm, KnowsFirst(), **options))
+    assert sorted(path.name[-1] for path in tmp_path.glob("step-*")) == ["3", "6", "8"]
 
 
 def test_settings_that_differ_after_an_evaluation_are_found(tmp_path: Path) -> None:
