@@ -76,7 +76,7 @@ class KeptBytes:
 
 
 def _way(candidate: Candidate) -> tuple[Any, ...]:
-    """What decides the bytes that layers keep."""
+    """The options that decide the bytes that layers keep."""
     return (
         *(candidate.tp, candidate.cp, candidate.sequence_parallel),
         *(candidate.layout, candidate.recompute, candidate.schedule == "zb-h1"),

@@ -21,7 +21,7 @@ SENT = {Kind.F: Kind.SEND_F, Kind.B: Kind.SEND_B}
 
 
 Entry: TypeAlias = tuple[str, int, str, Kind, int, Exchange]
-"""What is logged of an exchange: see `StepLog.entries`."""
+"""An exchange as it is logged: see `StepLog.entries`."""
 
 
 class StepLog(Recorder):
