@@ -12,6 +12,7 @@ from nnmpi.comm.debug import watchdog
 from nnmpi.comm.progress import Progress
 from nnmpi.comm.transport.base import AbortedError, OtherRankError, RankLost
 from nnmpi.comm.transport.hub import Hub
+from nnmpi.comm.transport.scheduler import Scheduler
 from nnmpi.comm.transport.threads import ThreadFamily, ThreadTransport
 
 T = TypeVar("T")
@@ -25,6 +26,7 @@ def run(
     free_memory: int = 1 << 62,
     fault_tolerant: bool = False,
     killed: Mapping[int, int] | None = None,
+    scheduler: Scheduler | None = None,
 ) -> list[T]:
     """Calls f(comm, *arguments) on `size` threads as ranks; returns the results in rank order.
 
@@ -34,15 +36,17 @@ def run(
 
     `killed` maps a rank to the number, from 1, of its operation on messages and collectives at
     which it is lost: posting, joining, waiting and testing count. If the job is `fault_tolerant`,
-    the others then get RankLost, and the result of a lost rank is None.
+    the others then get RankLost, and the result of a lost rank is None. A `scheduler` decides when
+    ranks go on, and when they notice what others do.
     """
-    hub = Hub(size, per_node or size, free_memory, fault_tolerant, killed)
+    hub = Hub(size, per_node or size, free_memory, fault_tolerant, killed, scheduler)
     results, errors = dict[int, Any](), dict[int, BaseException]()
     settings = DebugSettings.of(os.environ)
     ranks = [Progress(CallLog(settings)) for _ in range(size)]
 
     def main(rank: int) -> None:
         try:
+            hub.enter(rank)
             comm = Comm(ThreadFamily(hub, rank, range(size)).first(), progress=ranks[rank])
             results[rank] = f(comm, *arguments)
         except BaseException as error:
@@ -52,7 +56,7 @@ def run(
         finally:
             if hub.is_lost(rank):
                 results[rank] = None
-            hub.leave(rank)
+            hub.end(rank)
 
     threads = [
         threading.Thread(target=contextvars.copy_context().run, args=(main, rank), daemon=True)

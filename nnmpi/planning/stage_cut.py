@@ -135,8 +135,9 @@ def measured_stages(
     def measure() -> UnitCosts:  # on rank 0, and on the ranks that divide layers with it
         if layout.batch.rank or layout.axis["pp"].rank:
             return UnitCosts(samples, begins, ())
-        x, together = gather(samples), (layout.axis["tp"], layout.axis["cp"])
-        costs = profile(model, graph, model_units, x, on, Timing(together=together), config.dtype)
+        together = layout.axis["tp"], layout.axis["cp"]
+        timing = Timing(together=together, clock=layout.all.clock)
+        costs = profile(model, graph, model_units, gather(samples), on, timing, config.dtype)
         layout.axis["tp"].free_sums()  # also for layers of stages that this rank will not have
         return UnitCosts(samples, begins, (*costs,))
 

@@ -109,15 +109,15 @@ def test_ranks_of_which_some_are_in_fit_set_up_again_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A rank is lost when some ranks have made the Trainer, and others have not."""
-    made, count, opened = Counter[int](), Hub._count, train.opened
+    made, count, opened = Counter[int](), Hub._begin, train.opened
 
     def run(comm: Comm) -> int:
         config: dict[str, Any] = {"model": "iris-mlp", "data": "iris", "epochs": 1, "quiet": True}
         return train.train(Config(**config, pp=2, micro_batches=2), comm, ())
 
-    def counted(hub: Hub, by: Any) -> None:
+    def counted(hub: Hub, by: Any, *operation: Any) -> None:
         made[by.job_rank] += 1
-        count(hub, by)
+        count(hub, by, *operation)
 
     def opens(trainer: Trainer, comm: Comm) -> Report | None:
         if comm.rank == 3:
@@ -126,7 +126,7 @@ def test_ranks_of_which_some_are_in_fit_set_up_again_together(
 
     ends = list[int]()
     with monkeypatch.context() as patch:
-        patch.setattr(Hub, "_count", counted)
+        patch.setattr(Hub, "_begin", counted)
         patch.setattr(train, "opened", opens)
         threads.run(4, run, fault_tolerant=True)
     for operations in range(ends[0] - 8, ends[0] + 1):

@@ -1,6 +1,7 @@
 """The transport protocol below a communicator: moves bytes between ranks, and counts them."""
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -66,6 +67,7 @@ class TransportFamily:
 
     abandoned = False
     gone: Sequence[int] = ()  # job ranks that were lost before
+    clock: Callable[[], float] = staticmethod(perf_counter)
 
     def abandon(self) -> None:
         """Revokes all transports on all ranks, without waiting: their operations raise RankLost.

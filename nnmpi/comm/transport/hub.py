@@ -11,14 +11,15 @@ rank 0   receives from rank 1       RankLost ─ revokes ───────�
 there: goes on until ───┴─► RankLost     shrinks
 """
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import starmap
 from operator import attrgetter
 from typing import Any, Protocol, TypeAlias
 
 from nnmpi.comm.transport.base import AbortedError, Bytes, MessageLengthError, RankLost
+from nnmpi.comm.transport.scheduler import FreeThreads, Scheduler
 
 MatchKey: TypeAlias = tuple[Hashable, int, int, int]  # channel, source, to, tag
 Callback: TypeAlias = Callable[[list[Any]], object]  # gets the values of all ranks, in rank order
@@ -86,7 +87,8 @@ _DONE = attrgetter("done")
 class Hub:
     """The meeting point of ranks that are threads; all its state is guarded by one lock.
 
-    `killed` maps ranks to the number, from 1, of the operation at which each is lost.
+    `killed` maps ranks to the number, from 1, of the operation at which each is lost. The scheduler
+    decides when ranks go on, and when they learn of what others do.
     """
 
     def __init__(
@@ -96,15 +98,16 @@ class Hub:
         free_memory: int = 1 << 62,
         fault_tolerant: bool = False,
         killed: Mapping[int, int] | None = None,
+        scheduler: Scheduler | None = None,
     ) -> None:
         self.size, self.per_node, self.free_memory = size, per_node, free_memory
         self.fault_tolerant = fault_tolerant
-        self._lock = threading.RLock()
-        self._changed = [threading.Condition(self._lock) for _ in range(size)]  # by rank
+        self._scheduler: Scheduler = scheduler or FreeThreads(size)
+        self._lock, self.clock = self._scheduler.lock, self._scheduler.clock
         self._failure: AbortedError | None = None
         self._running, self._lost = set(range(size)), set[int]()
         self._remaining = dict(killed or {})  # operations until a rank is killed, the last included
-        self._revoked = set[int]()  # eras
+        self._noticed = [set[tuple[str, int]]() for _ in range(size)]  # by rank: what it knows of
         self._meeting = SurvivorMeeting(1)
         self._completed: dict[int, SurvivorMeeting] = {}  # by rank: unconfirmed, must shrink
         self._waiting: dict[int, Sequence[Posted]] = {}
@@ -116,23 +119,20 @@ class Hub:
     def post(self, caller: Caller, message: PostedMessage, key: MatchKey) -> PostedMessage:
         """Copies the message if its counterpart was posted before, else queues it; returns it."""
         with self._lock:
-            self._count(caller)
-            self._check(caller, (message,))
-            queue = self._posted.setdefault(key, deque())
+            self._begin(caller, "posts", (message,))
+            queue = self._posted.get(key, deque())
+            if not (queue and queue[0].done):  # else it has left its sender, who may be lost
+                self._check(caller, (message,))
             if not queue or queue[0].sends == message.sends:
-                queue.append(message)
+                self._posted.setdefault(key, queue).append(message)
+                if message.sends and self._scheduler.buffers(message):
+                    message.data, message.done = message.data.copy(), True
                 return message
             other = queue.popleft()
             if not queue:
                 del self._posted[key]  # new tags and channels keep coming
             source, into = (message, other) if message.sends else (other, message)
-            expected, got = into.data.size, source.data.size
-            if got == expected:
-                into.data[...] = source.data
-            else:
-                into.error = MessageLengthError(key[1], expected, f"{got:,}")
-            message.done = other.done = True
-            self._wake(message.awaited)
+            self._scheduler.deliver(source, into, partial(self._complete, source, into, key[1]))
             return message
 
     def join(
@@ -140,7 +140,7 @@ class Hub:
     ) -> Rendezvous:
         """Brings this rank's value to a collective of the given job ranks, and returns that."""
         with self._lock:
-            self._count(caller)
+            self._begin(caller, "joins", ())
             rendezvous = self._rendezvous.get(key) or Rendezvous(caller.era, ranks)
             self._check(caller, (rendezvous,))
             self._rendezvous[key] = rendezvous
@@ -158,11 +158,10 @@ class Hub:
         """Returns when all requests are complete."""
         rank = caller.job_rank
         with self._lock:
-            self._count(caller)
+            self._begin(caller, "waits for", requests)
             self._waiting[rank] = requests
-            self._look_for_deadlock()
-            while not self._failure and not self._can_go_on(rank, requests):
-                self._changed[rank].wait()
+            self.look_for_deadlock()
+            self._scheduler.wait(rank, partial(self._can_go_on, rank, requests))
             del self._waiting[rank]
             if rank in self._lost:
                 raise RankKilled(f"rank {rank} was killed")
@@ -171,7 +170,7 @@ class Hub:
     def test(self, caller: Caller, requests: Sequence[Posted]) -> bool:
         """Returns True if all requests are complete."""
         with self._lock:
-            self._count(caller)
+            self._begin(caller, "tests", requests)
             return self._all_done(caller, requests)
 
     def confirm(self, caller: Caller) -> None:
@@ -192,26 +191,36 @@ class Hub:
     def revoke(self, era: int) -> None:
         """Ends all pending operations of an era."""
         with self._lock:
-            self._revoked.add(era)
-            self._wake(range(self.size))
+            self._tell(("revoked", era))
 
     def lose(self, rank: int) -> None:
         """Kills a rank: it ends in the operation that it waits in, or at its next one."""
         with self._lock:
             self._lost.add(rank)
+            self._tell(("lost", rank))
             self.leave(rank)
-            self._wake(range(self.size))
 
     def is_lost(self, rank: int) -> bool:
         with self._lock:
             return rank in self._lost
+
+    def enter(self, rank: int) -> None:
+        """Returns when the thread of a rank may begin."""
+        with self._lock:
+            self._scheduler.begin(rank, self)
+
+    def end(self, rank: int) -> None:
+        """Records that the thread of a rank has ended."""
+        with self._lock:
+            self.leave(rank)
+            self._scheduler.end(rank)
 
     def leave(self, rank: int) -> None:
         """Records that a rank's function has returned, or that the rank was killed."""
         with self._lock:
             self._running.discard(rank)
             self._complete_meeting()
-            self._look_for_deadlock()
+            self.look_for_deadlock()
 
     def abort(self, message: str) -> None:
         with self._lock:
@@ -219,9 +228,24 @@ class Hub:
 
     # ---- under the lock
 
-    def _count(self, caller: Caller) -> None:
+    def look_for_deadlock(self) -> None:
+        """Ends the job if every rank waits, and none of them can continue."""
+        if self._scheduler.pending or self._failure:
+            return
+        if not self._running or not self._running <= self._waiting.keys():
+            return
+        if any(starmap(self._can_go_on, self._waiting.items())):
+            return
+        waits = (
+            f"rank {r}: " + ", ".join(q.label for q in requests if not q.done)
+            for r, requests in sorted(self._waiting.items())
+        )
+        self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))
+
+    def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
         """Counts an operation; raises RankKilled if it is the rank's last one, or later."""
         rank = caller.job_rank
+        self._scheduler.turn(rank, verb, requests)
         if rank in self._remaining:
             self._remaining[rank] -= 1
             if self._remaining[rank] == 0:
@@ -231,17 +255,40 @@ class Hub:
 
     def _can_go_on(self, rank: int, requests: Sequence[Posted]) -> bool:
         """True if a rank that waits for these requests can stop waiting: they are complete or
-        broken.
+        broken, or the job has failed.
         """
-        if all(map(_DONE, requests)):
+        if self._failure is not None or all(map(_DONE, requests)):
             return True
-        return self.fault_tolerant and (rank in self._lost or any(map(self._broken, requests)))
+        return self.fault_tolerant and (rank in self._lost or self._any_broken(rank, requests))
 
-    def _broken(self, posted: Posted) -> bool:
-        """True if a request can never complete: it is revoked, or a rank that it needs is lost."""
-        if posted.done:
-            return False
-        return posted.era in self._revoked or not self._lost.isdisjoint(posted.awaited)
+    def _any_broken(self, rank: int, requests: Sequence[Posted]) -> bool:
+        """True if this rank has noticed that one of the requests can never complete: it is revoked,
+        or a rank that it needs is lost."""
+        noticed = self._noticed[rank]
+        return bool(noticed) and any(
+            not posted.done
+            and (
+                ("revoked", posted.era) in noticed
+                or any(("lost", peer) in noticed for peer in posted.awaited)
+            )
+            for posted in requests
+        )
+
+    def _complete(self, source: PostedMessage, into: PostedMessage, sender: int) -> None:
+        """Copies a message, and completes both its ends."""
+        expected, got = into.data.size, source.data.size
+        if got == expected:
+            into.data[...] = source.data
+        else:
+            into.error = MessageLengthError(sender, expected, f"{got:,}")
+        source.done = into.done = True
+        self._wake((*source.awaited, *into.awaited))
+
+    def _tell(self, fact: tuple[str, int]) -> None:
+        """Lets all ranks notice that a rank is lost, or that an era is revoked."""
+        for rank, noticed in enumerate(self._noticed):
+            self._scheduler.notify(rank, fact, partial(noticed.add, fact))
+        self._wake(range(self.size))
 
     def _all_done(self, caller: Caller, requests: Sequence[Posted]) -> bool:
         """Returns True if all are complete; a complete one stays so even if a rank fails."""
@@ -257,7 +304,7 @@ class Hub:
         """Raises if the job has failed, or if one of the requests can never complete."""
         if self._failure is not None:
             raise type(self._failure)(*self._failure.args)
-        if self.fault_tolerant and any(map(self._broken, requests)):
+        if self.fault_tolerant and self._any_broken(caller.job_rank, requests):
             raise self._loss(caller)
 
     def _loss(self, caller: Caller) -> RankLost:
@@ -265,7 +312,7 @@ class Hub:
         return caller.lost(f"lost ranks: {lost}" if lost else "a rank has abandoned its Comms")
 
     def _meet(self, caller: Caller, confirms: bool) -> SurvivorMeeting:
-        self._count(caller)
+        self._begin(caller, "confirms" if confirms else "shrinks", ())
         meeting = self._meeting
         meeting.came[caller.job_rank] = confirms
         self._complete_meeting()
@@ -282,20 +329,8 @@ class Hub:
 
     def _wake(self, ranks: Iterable[int]) -> None:
         """Lets these job ranks check again whether they can continue."""
-        for rank in ranks:
-            self._changed[rank].notify_all()
+        self._scheduler.wake(ranks)
 
     def _fail(self, failure: AbortedError) -> None:
         self._failure = self._failure or failure
         self._wake(range(self.size))
-
-    def _look_for_deadlock(self) -> None:
-        if not self._running or not self._running <= self._waiting.keys() or self._failure:
-            return
-        if any(starmap(self._can_go_on, self._waiting.items())):
-            return
-        waits = (
-            f"rank {r}: " + ", ".join(q.label for q in requests if not q.done)
-            for r, requests in sorted(self._waiting.items())
-        )
-        self._fail(DeadlockError("every rank waits: " + "; ".join(waits)))

@@ -10,7 +10,6 @@ sent: micro-batch by micro-batch, and in each the tensors in the order of the bo
 """
 
 import math
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
@@ -265,7 +264,7 @@ class Channels:
     def __init__(
         self, boundaries: Sequence[Boundary], stages: Iterable[int], comm: Comm, on: Backend = CPU
     ) -> None:
-        self.sends, self._next_poll = Sends(), 0.0
+        self.sends, self._next_poll, self._clock = Sends(), 0.0, comm.clock
         end = wire_of(comm, on), self.sends, on
         self.inlets = {s: Inlet(s, -1, boundaries[s - 1], *end) for s in stages if s > 0}
         self.outlets = {s: Outlet(s, 1, boundaries[s], *end) for s in stages if s < len(boundaries)}
@@ -275,7 +274,7 @@ class Channels:
 
     def poll(self) -> None:
         """Polls one message under way, which moves all of them; at most once in PAUSE seconds."""
-        now = time.perf_counter()
+        now = self._clock()
         if now < self._next_poll:
             return
         self._next_poll = now + PAUSE

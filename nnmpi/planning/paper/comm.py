@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from itertools import accumulate, pairwise
+from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
@@ -80,6 +81,7 @@ class PaperComm:
     plays one of them."""
 
     any_thread, is_abandoned, lost = True, False, ()
+    clock = staticmethod(perf_counter)
 
     def __init__(self, members: Sequence[int], axis: str, state: RankState) -> None:
         self.members, self.axis, self.state = tuple(members), axis, state

@@ -128,14 +128,14 @@ def whole(name: str) -> tuple[Left, dict[int, int]]:
 
 def counted(run: Callable[[], list[Left | None]]) -> tuple[Left, dict[int, int]]:
     """What the first rank has of a run, and the operations of each rank in it."""
-    counts, plain = Counter[int](), Hub._count
+    counts, plain = Counter[int](), Hub._begin
 
-    def count(hub: Hub, by: Any) -> None:
+    def begin(hub: Hub, by: Any, *operation: Any) -> None:
         counts[by.job_rank] += 1
-        plain(hub, by)
+        plain(hub, by, *operation)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Hub, "_count", count)
+        patch.setattr(Hub, "_begin", begin)
         found = run()[0]
     assert found is not None
     return found, dict(counts)
