@@ -44,11 +44,16 @@ from nnmpi.parallel.model.snapshot import SavedRange, StateRange, bytes_of, dtyp
 
 class HeldVersion(NamedTuple):
     """The parts of a model that this rank has of one version: its own, and those that it keeps for
-    others; `about` is the object passed with the version."""
+    others.
+
+    about    the object passed with the version
+    renewal  how often the backup of this version has been made again
+    """
 
     version: int
     ranges: Sequence[SavedRange]
     about: Any
+    renewal: int = 0
 
 
 def packed_bytes(form: StateRange[str]) -> int:
@@ -64,6 +69,10 @@ def rows_of(
     numbers = memory[COUNT:].view(named(form.values))
     values, *state = numbers.reshape(1 + len(form.sums), -1)
     return memory[:COUNT].view(np.int64), values, dict(zip(form.sums, state, strict=True))
+
+
+AGE = attrgetter("version", "renewal")
+"""A sort key: backups that were made later come last."""
 
 
 class PackedRanges:
@@ -111,6 +120,7 @@ class VersionMemory:
     own: PackedRanges
     kept: Mapping[int, PackedRanges]
     version: int = -1
+    renewal: int = 0
     about: Any = None
 
     @classmethod
@@ -159,7 +169,8 @@ class Backups:
         kept = {r: asked[r] for r, keeper in enumerate(keepers) if keeper == rank and asked[r]}
         self._memories = [VersionMemory.of(forms, kept) for _ in range(VERSIONS_KEPT)]
         self._comm, self._works, self._is_under_way = duplicate(comm), list[Work](), False
-        self._latest, self._due, self._cost, self._returned = -1, 0, 0.0, clock()
+        self._latest, self._renewal, self._due = -1, 0, 0
+        self._cost, self._returned = 0.0, clock()
         self._steps, self._seconds = 0, 0.0  # since the last backup began, without its cost
 
     def after_step(self, version: int, about: Any) -> None:
@@ -182,28 +193,30 @@ class Backups:
         self._returned = self._clock()
 
     def renew(self, version: int, about: Any) -> None:
-        """Makes the backup of this version again, if there is one, because values may have been
-        written since. Every rank calls it before the steps of an epoch; the version before is
-        kept."""
-        if self._latest != version:
-            return
-        if self._is_under_way:
+        """Makes the first backup; or that of this version again, if there is one, because values
+        may have been written since. Every rank calls it before the steps of an epoch."""
+        if self._latest < 0:
+            self.after_step(version, about)
+        elif self._latest == version:
+            if self._is_under_way:
+                self._finish(self._clock())
+            due = self._due
+            self._start(version, about, self._renewal + 1)
             self._finish(self._clock())
-        due = self._due
-        # `_start` overwrites the memory with the lowest version: clear this one to keep the other
-        next(memory for memory in self._memories if memory.version == version).clear()
-        self._start(version, about)
-        self._finish(self._clock())
-        self._due, self._returned = due, self._clock()
+            self._due, self._returned = due, self._clock()
+
+    def renewal_of(self, version: int) -> int:
+        """How often the backup of this version has been made again."""
+        return self._renewal if version == self._latest else 0
 
     def held(self) -> list[HeldVersion]:
         """Returns this rank's parts of earlier versions, the latest first, as views.
 
         If the backup of a version is incomplete, this rank may have only its own parts of it.
         """
-        versions = [HeldVersion(m.version, m.ranges, m.about) for m in self._memories]
+        versions = [HeldVersion(m.version, m.ranges, m.about, m.renewal) for m in self._memories]
         filled = (held for held in versions if held.version >= 0)
-        return sorted(filled, key=attrgetter("version"), reverse=True)
+        return sorted(filled, key=AGE, reverse=True)
 
     def close(self) -> None:
         """Waits for all messages, then frees its Comm; every rank calls it."""
@@ -216,13 +229,13 @@ class Backups:
         ranges = owned(self._part, self._optimizer)
         return sorted(ranges, key=lambda saved: saved.path not in self._sent)
 
-    def _start(self, version: int, about: Any) -> None:
+    def _start(self, version: int, about: Any, renewal: int = 0) -> None:
         """Copies what this rank owns over the older version, and starts the messages."""
         began = self._clock()
-        older, self._latest = min(self._memories, key=attrgetter("version")), version
+        older, self._latest, self._renewal = min(self._memories, key=AGE), version, renewal
         older.clear()
         older.own.fill(self._owned())
-        older.version, older.about = version, about
+        older.version, older.renewal, older.about = version, renewal, about
         works = [
             self._comm.irecv(packed.memory, r, copies=packed) for r, packed in older.kept.items()
         ]
@@ -258,4 +271,4 @@ def backups(
     """Returns the backups that the options ask for; None if nothing would be lost with any one
     rank. Every rank calls it."""
     is_needed = needs_backups(arrangement)
-    return Backups(arrangement, part, optimizer, comm) if is_needed else None
+    return Backups(arrangement, part, optimizer, comm, comm.clock) if is_needed else None

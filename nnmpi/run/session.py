@@ -187,9 +187,7 @@ class Session:
 
     def steps(self) -> Generator[StepResult, None, None]:
         """The steps of an epoch from the run's position on; the generator ends with the session."""
-        if self._steps is None:
-            self.back_up()
-        elif self.backups is not None:  # a callback, or a user between runs, may change values
+        if self.backups is not None:  # a callback, or a user between runs, may have changed values
             self.backups.renew(self.run.state.step, self.version_facts())
         if self.comm.fault_tolerant and self.strategy.layout.servers:
             self.epoch_start = HeldVersion(

@@ -285,14 +285,14 @@ class Trainer:
         config = all_or_none(self.comm, lambda: changed(self.config, changes, snapshot, ranks))
         consistency.check_snapshot(self.comm, config, snapshot.state, snapshot.known(config, ranks))
         # kept before the session ends: if a rank is lost from here on, recovery goes on from it
-        self._recovery.keep_snapshot(self.run, snapshot)
+        self._recovery.keep_snapshot(self.run, self.session, snapshot)
         self.session.end()
         replace_session(self)
         self._recovery.arrange(self, config, snapshot)
         self.requested = config
         self.run.go_on_from(snapshot)
         self.checkpoints.go_back(snapshot.state.step)
-        self._recovery.arranged(self.comm)
+        self._recovery.arranged(self.session)
 
     def rearrange(self, **changes: Any) -> None:
         """Goes on from this step with other options of the layout; every rank calls it, after the
@@ -308,7 +308,7 @@ class Trainer:
                 clear_frames(error.__traceback__)  # they keep what of the new session was made
                 replace_session(self)
                 self._recovery.arrange(self, self.config, snapshot)
-                self._recovery.arranged(self.comm)
+                self._recovery.arranged(self.session)
             raise
 
     def close(self) -> None:

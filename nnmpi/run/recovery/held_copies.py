@@ -2,7 +2,7 @@
 the newest version that is whole."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from nnmpi.nn import Module
 from nnmpi.nn.place import Place, Range
@@ -13,6 +13,8 @@ from nnmpi.parallel.model.parts import memory_axes
 from nnmpi.run.run_state import VersionFacts
 from nnmpi.run.session import Session
 
+VersionKey: TypeAlias = tuple[int, int, int]
+
 
 class HeldCopy(NamedTuple):
     """The part of one version of the model that a rank has, without its arrays.
@@ -22,6 +24,7 @@ class HeldCopy(NamedTuple):
     tensors   of the whole model
     ranges    of these tensors that this rank has
     facts     everything else about that version
+    renewal   how often the backup of that version was made again, because values were written
     """
 
     version: int
@@ -29,11 +32,13 @@ class HeldCopy(NamedTuple):
     tensors: tuple[MovedTensor, ...]
     ranges: tuple[Range, ...]
     facts: VersionFacts
+    renewal: int = 0
 
     @property
-    def key(self) -> tuple[int, int]:
-        """The version and the session; copies with one key are parts of the same model."""
-        return self.version, self.session
+    def key(self) -> VersionKey:
+        """The version, the session and the renewal; copies with one key are parts of the same
+        model."""
+        return self.version, self.session, self.renewal
 
 
 def tensors_of(model: Module) -> tuple[MovedTensor, ...]:
@@ -116,7 +121,8 @@ def versions(session: Session, copies: bool = False) -> Iterator[HeldVersion]:
     if start is None or start.version < session.run.state.step:
         facts = session.version_facts()
         version = max(facts.counters.state.step, last.version if last else 0)
-        yield HeldVersion(version, session.snapshot(copies).owned, facts)
+        renewal = session.backups.renewal_of(version) if session.backups else 0
+        yield HeldVersion(version, session.snapshot(copies).owned, facts, renewal)
     if session.backups is not None:
         yield from session.backups.held()
     if start is not None:

@@ -69,7 +69,7 @@ class RankStatus(NamedTuple):
         head, counters = self.holds[0].facts
         scale = head.loss_scale and head.loss_scale.after(Outcome.of(decision[1]).updated)
         facts = VersionFacts(head._replace(loss_scale=scale), counters)
-        return (*self.holds, self.holds[0]._replace(version=decision[0], facts=facts))
+        return (*self.holds, self.holds[0]._replace(version=decision[0], facts=facts, renewal=0))
 
 
 class RecoveryPlan(NamedTuple):

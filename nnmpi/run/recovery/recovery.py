@@ -28,7 +28,13 @@ from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.parallel.strategy import AgreedError
 from nnmpi.run.callbacks import load_states, states_of
-from nnmpi.run.recovery.held_copies import HeldCopy, spare_transfers, tensors_of, versions
+from nnmpi.run.recovery.held_copies import (
+    HeldCopy,
+    VersionKey,
+    spare_transfers,
+    tensors_of,
+    versions,
+)
 from nnmpi.run.recovery.rank_status import Decision, RankStatus, RecoveryPlan, RunStage, agreed
 from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.resume import fitted
@@ -70,7 +76,7 @@ class Recovery:
         self.stage, self.recoveries = RunStage.SETTING_UP, list[Event]()
         self._was_spare = self._had_spare = False  # this rank, or any rank, since the last loss
         self._session_id = 0  # of the current session or the next one; equal on all ranks
-        self._kept: dict[tuple[int, int], HeldVersion] = {}  # by version and session
+        self._kept: dict[VersionKey, HeldVersion] = {}
         self._decision: Decision | None = None  # of the step in which a rank was lost
         self._tensors: tuple[MovedTensor, ...] = ()  # of the whole model
 
@@ -102,23 +108,30 @@ class Recovery:
                 return self.survivors.end(f)
             self._recover(trainer)  # outside the block: the traceback keeps the old session alive
 
-    def keep_snapshot(self, run: RunState, snapshot: Snapshot) -> None:
-        """Keeps a snapshot, because the session is about to end, and the next one is made from
-        it."""
+    def keep_snapshot(self, run: RunState, session: Session, snapshot: Snapshot) -> None:
+        """Keeps a snapshot and what this rank keeps for others, because the session is about to
+        end, and the next one is made from the snapshot."""
+        if not session.is_closed:
+            self._tensors = tensors_of(session.model)
+            if session.backups is not None:
+                for held in session.backups.held():
+                    self._kept[held.version, self._session_id, held.renewal] = held
         version = snapshot.state.step
         counters = run.counters_of(snapshot)._replace(first=version)
         facts = VersionFacts(snapshot._replace(owned=()), counters)
-        self._kept[version, self._session_id + 1] = HeldVersion(version, snapshot.owned, facts)
+        self._kept[version, self._session_id + 1, 0] = HeldVersion(version, snapshot.owned, facts)
 
     def arrange(self, trainer: Training, config: Config, snapshot: Snapshot) -> None:
         """Opens the next session, on a snapshot."""
         self._session_id += 1
         arrange(trainer, config, trainer.comm, snapshot)
 
-    def arranged(self, comm: Comm) -> None:
-        """Drops the kept snapshots, once all ranks have the session that was made from them."""
-        if comm.fault_tolerant:
-            comm.barrier()
+    def arranged(self, session: Session) -> None:
+        """Drops the kept snapshots, once all ranks have the session that was made from them, and
+        its first backup."""
+        session.back_up()
+        if session.comm.fault_tolerant:
+            session.comm.barrier()
         self._kept.clear()
 
     def _recover(self, trainer: Training) -> None:
@@ -171,7 +184,7 @@ class Recovery:
                 last.make(plan.decision[1])
             last.restore()
         for version in versions(session, copies=True):
-            key = version.version, self._session_id
+            key = version.version, self._session_id, version.renewal
             known = self._kept.setdefault(key, version)
             if known is not version:  # a backup of the same version also has parts of other ranks
                 more = {have.range: have for have in (*version.ranges, *known.ranges)}
@@ -219,6 +232,8 @@ class Recovery:
         arrange(trainer, config, work, snapshot)
         if snapshot is None and self._session_id:  # after a loss
             self._check_initial(trainer.session)
+        if trainer.run.state.step:  # before a first step the run can begin again
+            trainer.session.back_up()  # now: what ranks have kept is dropped next
 
     def _nearest_layout(self, trainer: Training) -> FittedLayout:
         """The layout of the remaining ranks, as found by the first rank that knows the model."""
@@ -288,7 +303,7 @@ class Recovery:
                 session.reshard()
             self._tensors = tensors_of(session.model)
             holds += [self._held_copy(version, self._session_id) for version in versions(session)]
-        holds += [self._held_copy(version, session) for (_, session), version in self._kept.items()]
+        holds += [self._held_copy(kept, session) for (_, session, _), kept in self._kept.items()]
         return RankStatus(
             self.stage,
             self._session_id,
@@ -303,7 +318,9 @@ class Recovery:
 
     def _held_copy(self, version: HeldVersion, session: int) -> HeldCopy:
         ranges = tuple(held.range for held in version.ranges)
-        return HeldCopy(version.version, session, self._tensors, ranges, version.about)
+        return HeldCopy(
+            version.version, session, self._tensors, ranges, version.about, version.renewal
+        )
 
 
 def _result(loader: Loader, state: StepState, decision: Decision) -> StepResult:
