@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nnmpi.arrays import blas
+from nnmpi.arrays import backend, blas
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.data import Loader, Split, samples_like
 from nnmpi.data.inputs import arrays
@@ -23,6 +23,8 @@ from nnmpi.io.files import folders, saving
 from nnmpi.metrics import Sums
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.state import assign
 from nnmpi.nn.store import stores_of
 from nnmpi.nn.utils import skip_init
 from nnmpi.optim.loss_scale import LossScale, Scaler
@@ -190,11 +192,24 @@ class Session:
         if self.backups is not None:  # a callback, or a user between runs, may have changed values
             self.backups.renew(self.run.state.step, self.version_facts())
         if self.comm.fault_tolerant and self.strategy.layout.servers:
+            self._share_untrained()
             self.epoch_start = HeldVersion(
-                self.run.state.step, self.snapshot().owned, self.version_facts()
+                self.run.state.step, saved(self.part, self.optimizer), self.version_facts()
             )
         self._steps = self.strategy.steps(self.setup.train, self.run.state)
         return self._steps
+
+    def _share_untrained(self) -> None:
+        """Gives servers the buffers and frozen parameters of the first worker, so that these are
+        left if all workers are lost."""
+        trained = {v.path for v in self.arrangement.graph.variables if v.is_trained}
+        for place, tensor in self.model.tensors():
+            if place.path not in trained:
+                array = tensor.data if isinstance(tensor, Parameter) else tensor
+                values = np.array(backend.to_host(array), order="C")
+                self.comm.broadcast(values)
+                if self.strategy.layout.serves:
+                    assign(tensor, values)
 
     def evaluate(self) -> Sums:
         """The loss and metrics on the test split."""
