@@ -102,7 +102,7 @@ class Checkpoints:
             is_due = times.after_steps(self._checked_step, step) or result.request > 0
             is_due = self._is_best(session.comm) or is_due
             self._checked_step = step
-            if is_due and not run.stopping:
+            if is_due and not run.is_stopped:
                 self._start(session)
         self._report(self._writer.poll())
 

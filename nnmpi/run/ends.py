@@ -128,7 +128,7 @@ def result(trainer: Training, written: Event, is_suspended: bool) -> Event:
     )
     stopped = "suspended" if is_suspended else "stopped"
     return {
-        "event": stopped if run.stopping else "done",
+        "event": stopped if run.is_stopped else "done",
         **run.metrics,
         "seconds": run.pace.seconds,
         "ranks": trainer.comm.size,

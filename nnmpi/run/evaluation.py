@@ -30,7 +30,8 @@ def evaluate_step(trainer: Training) -> None:
     call(trainer, "on_evaluate", event)
     compare_settings(trainer)
     stops, suspends, _ = requests(trainer)
-    run.stopping = run.stopping or stops or suspends
+    if stops or suspends:
+        run.stop_here()
 
 
 def evaluation_event(trainer: Training) -> Event:

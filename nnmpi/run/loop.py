@@ -40,7 +40,7 @@ def _epochs(trainer: Training) -> None:
     run = trainer.run
     while not run.is_evaluated:
         _epoch(trainer)
-        if run.stopping and requests(trainer)[1]:
+        if run.is_stopped and _suspends(trainer):
             run.metrics = trainer.checkpoints.suspend(trainer.session)
             return
         train, run.sums = run.sums, Sums()
@@ -118,14 +118,25 @@ def _evaluate(trainer: Training, train: Sums) -> None:
     # again, although steps agree on requests too: some may have come since the last step
     stops, suspends, saves = requests(trainer)
     suspends = suspends and run.has_more
-    run.stopping = run.stopping or stops or suspends
+    if stops or suspends:
+        run.stop_here()
     if suspends:
+        run.suspend_requested = True  # on all ranks: the one that has asked may be lost
         run.metrics = trainer.checkpoints.suspend(trainer.session)
         return
     if not run.is_over:
         trainer.checkpoints.after_epoch(trainer.session, saves)
     run.metrics = {**metrics, "epochs": event["epoch"]}
     run.pace.resume()
+
+
+def _suspends(trainer: Training) -> bool:
+    """True if a run that is stopped is to be suspended: a rank has asked for it, or none that is
+    left has asked for anything, and one that was lost may have."""
+    stops, suspends, _ = requests(trainer)
+    suspends = suspends or (not stops and bool(trainer.config.checkpoint_dir))
+    trainer.run.suspend_requested = suspends  # on all ranks: the one that has asked may be lost
+    return suspends
 
 
 def _end(trainer: Training) -> Event:

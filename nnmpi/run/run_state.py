@@ -44,7 +44,7 @@ class Counters(NamedTuple):
     sums      of losses, over the steps of the epoch so far
     first     the step that `fit` begins with
     runs      how often `fit` was called
-    stopping  True if all ranks have agreed to stop
+    stop_at   the step after which all ranks have agreed to stop, if they have
     metrics   of the last epoch of the run that was evaluated, or how the run was suspended
     measured  losses and metrics of the evaluation after the last step, if there was one
     pace      the time of the run so far
@@ -58,7 +58,7 @@ class Counters(NamedTuple):
     sums: Sums
     first: int
     runs: int
-    stopping: bool
+    stop_at: int | None
     metrics: Event
     measured: Event
     pace: PaceCounts
@@ -123,13 +123,14 @@ class RunState:
     total_steps: int
     lr_factor: LRSchedule
     log_every: int
+    stop_at: int | None
 
     def __init__(self, setup: Setup) -> None:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
         self._log_every = setup.config.log_every
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
         self.first = self.runs = self.sessions = 0
-        self.stopping, self.in_epoch = False, False
+        self.stop_at, self.in_epoch = None, False
         self.metrics: Event = {}
         self.measured: Event = {}
         self.changed: dict[tuple[int, str], Changes] = {}
@@ -168,15 +169,22 @@ class RunState:
 
     def count_step(self, result: StepResult) -> None:
         """Counts a step that was made."""
-        self.state, self.stopping = result.state, self.stopping or result.request >= STOPS
+        self.state = result.state
+        if result.request >= STOPS:
+            self.stop_here()
         self.skipped += not result.updated
         self.sums = self.sums.plus(result.loss, result.divisor, result.samples)
         self.pace.lap(result, self.log_every)
         self.measured = {}
 
+    def stop_here(self) -> None:
+        """Notes that all ranks have agreed to stop after this step, unless they had before."""
+        if self.stop_at is None:
+            self.stop_at = self.state.step
+
     def end(self) -> None:
         """Clears the requests of this rank, because the run is over or has failed."""
-        self.stopping, self.last, self.opened = False, None, None
+        self.stop_at, self.last, self.opened = None, None, None
         self.stop_requested = False  # to end the run
         self.suspend_requested = False  # to end it with a checkpoint, to be resumed
         self.save_requested = False  # to write a checkpoint; set by the clock of rank 0
@@ -192,7 +200,7 @@ class RunState:
     def counters(self) -> Counters:
         """The counters that other ranks need to go on from this step."""
         sums = self.sums._replace(metrics={})  # steps measure none, and they would be sent
-        progress = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stopping)
+        progress = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stop_at)
         metrics = self.metrics, self.measured
         return Counters(*progress, *metrics, self.pace.counts, dict(self.changed), self.last)
 
@@ -217,7 +225,7 @@ class RunState:
             self.reported.go_back(counters.state.step)
         self.set_span(counters.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = counters
-        self.stopping = counters.stopping
+        self.stop_at = counters.stop_at
         self.metrics, self.measured = counters.metrics, counters.measured
         self.changed = {**counters.changed}
         self.pace, self.last = self.pace.again(counters.pace), counters.last
@@ -231,6 +239,8 @@ class RunState:
         self.first, self.state = snapshot.state.step, snapshot.state
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
+        if self.stop_at is not None:
+            self.stop_at = min(self.stop_at, self.state.step)  # it stops here, whatever was made
         self.reported.go_back(self.state.step)
 
     def resume(self, resumed: ResumePoint) -> None:
@@ -244,7 +254,7 @@ class RunState:
     def go_back(self, resumed: ResumePoint) -> None:
         """Goes back to a checkpoint of this run, after a loss; its later steps are made again."""
         counters = self.counters_of(resumed.snapshot)
-        self.adopt(counters._replace(pace=resumed.pace, stopping=False, last=None))
+        self.adopt(counters._replace(pace=resumed.pace, last=None))
         self.reported.once(self.first, "start")
 
     # ---- how far it is
@@ -275,9 +285,15 @@ class RunState:
         return self.state.step < self.total_steps
 
     @property
+    def is_stopped(self) -> bool:
+        """True if the step has come after which ranks have agreed to stop; a loss may take the run
+        back to an earlier one."""
+        return self.stop_at is not None and self.state.step >= self.stop_at
+
+    @property
     def is_over(self) -> bool:
-        """True if the run makes no further step: none is left, or ranks have agreed to stop."""
-        return not self.has_more or self.stopping
+        """True if the run makes no further step: none is left, or it is stopped."""
+        return not self.has_more or self.is_stopped
 
     @property
     def is_evaluated(self) -> bool:

@@ -88,7 +88,7 @@ class Trainer:
     state = read(lambda t: t.run.state, "The number of steps and epochs made so far.")
     step = read(lambda t: t.run.state.step, "The number of steps made so far.")
     total_steps = read(lambda t: t.run.total_steps, "The number of steps that the run ends with.")
-    stopping = read(lambda t: t.run.stopping, "True if all ranks have agreed to stop.")
+    stopping = read(lambda t: t.run.is_stopped, "True if all ranks have agreed to stop.")
     skipped = read(lambda t: t.run.skipped, "The number of steps that were not finite.")
     loaded = read(lambda t: t.run.loaded, "What was loaded from the file of --load.")
     resumed = read(lambda t: t.run.resumed, "The checkpoint that the run goes on from, if any.")
@@ -160,7 +160,8 @@ class Trainer:
         """Stops the run after the current step; of several ranks, all stop in that step or the
         next."""
         self.run.stop_requested = True
-        self.run.stopping = self.run.stopping or self.comm.size == 1
+        if self.comm.size == 1:
+            self.run.stop_here()
 
     def suspend(self) -> None:
         """Stops the run after the current step with a checkpoint, to be resumed; without

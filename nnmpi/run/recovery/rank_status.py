@@ -129,6 +129,7 @@ def agreed(statuses: Sequence[RankStatus]) -> RecoveryPlan:
         source,
         counters._replace(
             changed=max((status.changed for status in known), key=len),
+            stop_at=next((s.stop_at for s in known if s.stop_at is not None), None),
             last=counters.last if source else None,
         ),
         decision,
