@@ -9,7 +9,6 @@ import fuzz_folders
 import fuzz_kills
 import fuzz_layouts
 import fuzz_lost_ranks
-import fuzz_recovery
 import fuzz_saved_models
 import fuzz_toml
 from fuzzing import Fuzzer
@@ -27,6 +26,5 @@ FUZZERS: dict[str, Fuzzer] = {
     "deaths": Fuzzer(fuzz_deaths.case, 2, 120),
     "layouts": Fuzzer(fuzz_layouts.case, 80, 120),
     "lost-ranks": Fuzzer(fuzz_lost_ranks.case, 1, 90),
-    "recovery": Fuzzer(fuzz_recovery.case, 6, 60),
     "kills": Fuzzer(fuzz_kills.case, 1, 240),
 }

@@ -7,7 +7,7 @@ from helpers.training.conformance import FAMILIES, Row, resumed_rows
 from helpers.training.pipelined import BOUND
 
 ELSEWHERE = ("data parallel", "pipelines", "tensor parallel", "zero")
-"""Families of which test_recovery.py has layouts; their rows are for --all."""
+"""Families of which tests/simulation has layouts; their rows are for --all."""
 
 ROWS = [
     pytest.param(

@@ -1,4 +1,4 @@
-"""Ranks are killed at operations from the first to the last, and the others go on."""
+"""Ranks are killed, and the others go on; tests/simulation kills them at any operation."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,6 @@ import pytest
 from helpers.training import recovered
 from helpers.training.acts import KillsAt
 from helpers.training.pipelined import digits
-from helpers.training.recovered import LAYOUTS
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm
@@ -19,50 +18,6 @@ from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import Parameter
 from nnmpi.optim import SGD
 from nnmpi.run.recovery.recovery import NothingLeftError
-
-DEATHS = 2  # of each layout; with --all many more
-
-
-def deaths(name: str, count: int) -> list[dict[int, int]]:
-    """Each kills one rank, at an operation between the first and some behind the last."""
-    _, operations = recovered.whole(name)
-    rng = np.random.default_rng([count, *name.encode()])
-    shares = (np.arange(count) + rng.random(count)) / count
-    victims = rng.integers(recovered.victims(name), size=count).tolist()
-    return [
-        {rank: 1 + int(1.05 * share * operations[rank])}
-        for rank, share in zip(victims, shares, strict=True)
-    ]
-
-
-@pytest.mark.one_in(2)
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_the_others_go_on_whichever_rank_is_killed_at_any_operation(name: str) -> None:
-    wanted, _ = recovered.whole(name)
-    for killed in deaths(name, DEATHS):
-        recovered.check(recovered.run(name, killed), wanted)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_the_others_go_on_at_many_operations(name: str) -> None:
-    wanted, _ = recovered.whole(name)
-    for killed in deaths(name, 150):
-        recovered.check(recovered.run(name, killed), wanted)
-
-
-@pytest.mark.parametrize("more", [40, 150, 260])
-def test_a_rank_is_killed_while_the_others_recover(more: int) -> None:
-    name = "two nodes"
-    wanted, operations = recovered.whole(name)
-    first = operations[1] // 2
-    recovered.check(recovered.run(name, {1: first, 2: first + more}), wanted)
-
-
-def test_two_ranks_are_killed_at_once() -> None:
-    wanted, operations = recovered.whole("two nodes")
-    middle = operations[1] // 2
-    recovered.check(recovered.run("two nodes", {1: middle, 3: middle}), wanted)
 
 
 @pytest.mark.one_in(2)
@@ -105,14 +60,6 @@ def test_a_lost_replica_leaves_the_mean_of_local_steps(
         assert rank.recovered[0]["lost"] == [1]
         assert rank.last["parameters_sha256"] == left[0].last["parameters_sha256"]
         assert rank.told.steps[-1][1] < 1.2 * wanted.told.steps[-1][1]
-
-
-def test_reproducible_runs_keep_their_bits() -> None:
-    wanted, operations = recovered.whole("slices")
-    for one in recovered.run("slices", {1: operations[1] // 2}):
-        if one is not None:
-            assert one.told.steps == wanted.told.steps
-            assert one.last["parameters_sha256"] == wanted.last["parameters_sha256"]
 
 
 @pytest.mark.parametrize(

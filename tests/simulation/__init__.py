@@ -1,0 +1,14 @@
+"""Ranks under a deterministic scheduler: one seed decides who goes on when, and who dies where.
+
+    case        what happens in a run: a layout, faults, a seed
+    scheduler   ranks that are threads take turns; messages and news travel as the seed says
+    layouts     what is trained
+    marks       places in the program from which faults count
+    run         a run under a case, and what is left of it
+    oracles     what must hold of that, each a promise of docs/faults.md or docs/stopping.md
+    draw        the case of a seed; the cases with one death at every operation
+    shrink      the smallest case that fails in the same way
+    mutants     defects that cases have to find
+
+A failure is repeated by `scripts/explore --seed N`.
+"""

@@ -1,0 +1,61 @@
+"""Marks: places in the program that ranks pass, and from which faults count."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import pytest
+
+from nnmpi.io.checkpoints.write import Writer
+from nnmpi.parallel.backup import Backups
+from nnmpi.parallel.step.update import Update
+from nnmpi.run.checkpointing import Checkpoints
+from nnmpi.run.recovery.recovery import Recovery
+from nnmpi.run.session import Session
+from nnmpi.run.trainer import Trainer
+from simulation.scheduler import HERE
+
+
+class MarkedMethod(NamedTuple):
+    """A method with the marks before and after it."""
+
+    owner: type
+    name: str
+    before: str
+    after: str = ""
+
+
+MARKED = (
+    MarkedMethod(Recovery, "_recover", "recovering", "recovered"),
+    MarkedMethod(Recovery, "_arrange_all", "arranging", "arranged"),
+    MarkedMethod(Backups, "_finish", "backing up", "backed up"),
+    MarkedMethod(Writer, "start", "writing"),
+    MarkedMethod(Writer, "_commit", "committing", "written"),
+    MarkedMethod(Checkpoints, "suspend", "suspending"),
+    MarkedMethod(Trainer, "restore", "restoring", "restored"),
+    MarkedMethod(Session, "evaluate", "evaluating", "evaluated"),
+    MarkedMethod(Update, "apply", "updating", "updated"),
+)
+NAMES = sorted({name for m in MARKED for name in (m.before, m.after) if name} | {"start"})
+
+
+def marked(patch: pytest.MonkeyPatch) -> None:
+    """Lets these methods pass their marks."""
+    for method in MARKED:
+        plain = getattr(method.owner, method.name)
+        patch.setattr(method.owner, method.name, _with_marks(plain, method.before, method.after))
+
+
+def _with_marks(plain: Callable[..., Any], before: str, after: str) -> Callable[..., Any]:
+    @wraps(plain)
+    def method(*arguments: Any, **options: Any) -> Any:
+        here = HERE.get()
+        if here is None:
+            return plain(*arguments, **options)
+        here.scheduler.mark(before, here.rank)
+        result = plain(*arguments, **options)
+        if after:
+            here.scheduler.mark(after, here.rank)
+        return result
+
+    return method

@@ -1,0 +1,124 @@
+"""A run under a case, and what is left of it."""
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+from helpers.training.recovered import Left, trained
+
+from nnmpi import Trainer
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.checkpoints import write
+from nnmpi.io.output import Event
+from simulation.case import Case
+from simulation.layouts import LAYOUTS
+from simulation.marks import marked
+from simulation.scheduler import HERE, SimulatedScheduler
+
+LONGEST_WRITE = 6  # polls until a file is written
+
+sleep = time.sleep
+
+
+class DelayedCall:
+    """Stands for the thread that writes a file: it is done at a poll that is decided."""
+
+    def __init__(self, f: Callable[[], Any]) -> None:
+        here = HERE.get()
+        assert here is not None
+        self._f, self._left = f, here.scheduler.decisions.draw(LONGEST_WRITE)
+        self._result, self._error = None, None
+
+    def done(self) -> bool:
+        self._left -= 1
+        if self._left == -1:
+            try:
+                self._result = self._f()
+            except Exception as error:
+                self._error = error
+        return self._left < 0
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+def simulated_sleep(seconds: float) -> None:
+    """Lets seconds of this rank pass at once; outside of ranks it sleeps."""
+    here = HERE.get()
+    if here is None:
+        sleep(seconds)
+    else:
+        here.scheduler.sleep(seconds)
+
+
+class Noted(Trainer):
+    """A Trainer that SIGTERM to its rank suspends."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        here = HERE.get()
+        assert here is not None
+        super().__init__(*arguments, **options)
+        here.scheduler.asked[here.rank] = self.suspend
+
+
+class MarksStops:
+    """A callback: marks that all ranks have agreed to stop, though steps are left."""
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        here = HERE.get()
+        if here is not None and trainer.stopping and trainer.run.has_more:
+            here.scheduler.mark("stopping", here.rank)
+
+
+@contextmanager
+def simulated() -> Iterator[None]:
+    """Replaces what a rank does outside of its Comms by what a case decides."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "sleep", simulated_sleep)
+        patch.setattr(write, "in_thread", DelayedCall)
+        patch.setattr("helpers.training.recovered.Trainer", Noted)
+        marked(patch)
+        gc.disable()  # finalizers run at the same moments in each run
+        try:
+            yield
+        finally:
+            gc.enable()
+
+
+class Ended(NamedTuple):
+    """The end of a run: what ranks have of it, in rank order, None for those that are lost; or the
+    error that has ended all."""
+
+    left: list[Left | None]
+    error: BaseException | None
+    scheduler: SimulatedScheduler
+
+
+def run(case: Case, **options: Any) -> Ended:
+    """A run of the layout of a case, with these options besides."""
+    layout = LAYOUTS[case.layout]
+    scheduler = SimulatedScheduler(case, layout.ranks)
+
+    callbacks = [*layout.given.get("callbacks", ()), MarksStops()]
+
+    def of_rank(comm: Comm) -> Left:
+        return trained(comm, {**layout.options, **options, "callbacks": callbacks})
+
+    with simulated():
+        try:
+            left = threads.run(
+                layout.ranks,
+                of_rank,
+                per_node=layout.per_node,
+                fault_tolerant=True,
+                scheduler=scheduler,
+            )
+        except Exception as error:
+            return Ended([], error, scheduler)
+    return Ended(left, None, scheduler)

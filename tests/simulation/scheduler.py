@@ -1,0 +1,268 @@
+"""The simulated scheduler: one rank runs at a time, until its next operation.
+
+    rank 0    posts ─────────────────────────────────── waits ──┐
+    rank 1            tests ─── posts ──┐                       ▼
+    network                             └─────── its message arrives
+              a turn  a turn    a turn   ...  in an order that is decided
+
+A turn is one operation of a rank, or one event of the network: a message arrives, a rank notices a
+loss. Who has the next turn is decided when every rank is at an operation, so a run depends on
+decisions only. After a test in vain the other ranks come first: the rank polls.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from nnmpi.comm.transport.hub import Hub, PostedMessage
+from simulation.case import Case, Decisions
+
+MOST_TURNS = 60_000  # a run has 500 to 6,000
+SECONDS_OF_A_TURN, SECONDS_OF_A_LOOK = 5e-5, 1e-6
+CHANGES, CHANGED_BEFORE = 3, 3_000  # of priorities: how many, and before which turn
+STAYS = 0.9  # the chance of the same rank, where the order is "near"
+
+
+class TurnTaken(NamedTuple):
+    """An entry of the trace; the rank is -1 for an event of the network."""
+
+    rank: int
+    what: str
+
+
+class MarkPassed(NamedTuple):
+    """A rank has passed a place in the program, before this turn."""
+
+    turn: int
+    rank: int
+    mark: str
+
+
+class NetworkEvent(NamedTuple):
+    """What happens when the network gets a turn."""
+
+    what: str
+    happen: Callable[[], object]
+
+
+class SimulatedScheduler:
+    """Gives turns to ranks and to the network.
+
+    trace    all turns
+    marks    the marks that ranks have passed, and their deaths as "dies"
+    counts   the operations of each rank
+    asked    by rank: what SIGTERM calls
+    pending  False while the hub looks for a deadlock: no rank can go on, and no event is left
+    """
+
+    def __init__(self, case: Case, size: int) -> None:
+        self.case, self.size, self.decisions = case, size, Decisions(case.seed, case.drawn)
+        self.lock, self.pending = threading.RLock(), True
+        self.trace, self.marks = list[TurnTaken](), list[MarkPassed]()
+        self.counts, self.asked = [0] * size, dict[int, Callable[[], object]]()
+        self._go = [threading.Condition(self.lock) for _ in range(size)]
+        self._has_turn: int | None = None
+        self._last, self._polls = 0, False  # who had the last turn, and tested in vain
+        self._may_go = dict[int, Callable[[], bool]]()  # of ranks that are at an operation
+        self._ended, self._events = set[int](), list[NetworkEvent]()
+        self._facts, self._buffered = set[tuple[str, int]](), list[tuple[int, PostedMessage]]()
+        self._passed = dict[tuple[int, str], int]()
+        self._dies_at, self._signalled_at = dict[int, int](), dict[int, int]()
+        drawn = self.decisions.random
+        self._priorities = drawn.sample(range(100, 100 + size), size)
+        self._changes = {drawn.randrange(CHANGED_BEFORE) for _ in range(CHANGES)}
+        self._now = 0.0
+
+    def clock(self) -> float:
+        """Seconds that pass with turns, and a little with each look."""
+        self._now += SECONDS_OF_A_LOOK
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        """Lets seconds pass."""
+        self._now += seconds
+
+    def mark(self, name: str, rank: int) -> None:
+        """Records that a rank passes a mark, from which its faults may count."""
+        nth = self._passed[rank, name] = self._passed.get((rank, name), 0) + 1
+        self.marks.append(MarkPassed(len(self.trace), rank, name))
+        for faults, due in (
+            (self.case.kills, self._dies_at),
+            (self.case.signals, self._signalled_at),
+        ):
+            for fault in faults:
+                if (fault.rank, fault.mark, fault.nth) == (rank, name, nth):
+                    due.setdefault(rank, self.counts[rank] + fault.after)
+
+    # ---- called by the hub, under the lock
+
+    def begin(self, rank: int, hub: Hub) -> None:
+        """Returns when the thread of a rank may begin: even first lines run one after another."""
+        self._hub = hub
+        HERE.set(Here(self, rank))
+        self.mark("start", rank)
+        self._take_turn(rank)
+
+    def turn(self, rank: int, verb: str, requests: Sequence[Any]) -> None:
+        """Waits for the turn of a rank, and carries out the faults that are due."""
+        self._take_turn(rank)
+        labels = ", ".join(request.label for request in requests[:2])
+        self.trace.append(TurnTaken(rank, f"{verb} {labels}"))
+        self._polls = verb == "tests" and not all(request.done for request in requests)
+        if len(self.trace) >= MOST_TURNS:
+            self._hub.abort(f"no end after {MOST_TURNS:,} turns")
+        self.counts[rank] += 1
+        if self._signalled_at.get(rank) == self.counts[rank] and rank in self.asked:
+            self.trace.append(TurnTaken(rank, "gets SIGTERM"))
+            self.asked[rank]()
+        if self._dies_at.get(rank) == self.counts[rank]:
+            self._die(rank)
+
+    def wait(self, rank: int, is_over: Callable[[], bool]) -> None:
+        """Waits until it is over, and the rank has a turn."""
+        while not is_over():
+            self._take_turn(rank, is_over)
+            self.trace.append(TurnTaken(rank, "has waited"))
+
+    def wake(self, ranks: Iterable[int]) -> None:
+        """Does nothing: each choice looks at all ranks."""
+
+    def buffers(self, message: PostedMessage) -> bool:
+        """True if a send is complete before its receive is posted."""
+        is_buffered = self.decisions.happens(self.case.buffered)
+        if is_buffered:
+            self._buffered.append((self._last, message))
+        return is_buffered
+
+    def deliver(
+        self, source: PostedMessage, into: PostedMessage, complete: Callable[[], object]
+    ) -> None:
+        """Completes a message now, or when the network gets a turn."""
+        if self.decisions.happens(self.case.late):
+            arrive = lambda: self._arrive(source, into, complete)  # noqa: E731
+            self._events.append(NetworkEvent(f"{source.label} arrives", arrive))
+        else:
+            self._arrive(source, into, complete)
+
+    def notify(self, rank: int, fact: tuple[str, int], notice: Callable[[], object]) -> None:
+        """Lets a rank notice a loss now, or when the network gets a turn."""
+        self._facts.add(fact)
+        if rank != self._has_turn and self.decisions.happens(self.case.unnoticed):
+            self._events.append(NetworkEvent(f"rank {rank} notices {fact}", notice))
+        else:
+            notice()
+
+    def end(self, rank: int) -> None:
+        """Passes on the turn of a rank that has ended."""
+        self._ended.add(rank)
+        self._release_turn(rank)
+
+    # ---- what happens
+
+    def _die(self, rank: int) -> None:
+        """Kills a rank; what it has sent, and nobody has received, may be lost with it."""
+        self.trace.append(TurnTaken(rank, f"DIES at its operation {self.counts[rank]}"))
+        self.marks.append(MarkPassed(len(self.trace), rank, "dies"))
+        for sender, message in self._buffered:
+            if sender == rank and self.decisions.happens(self.case.buffered):
+                message.done = False
+        self._hub.lose(rank)
+
+    def _arrive(
+        self, source: PostedMessage, into: PostedMessage, complete: Callable[[], object]
+    ) -> None:
+        """Completes a message. If a rank was lost meanwhile, or the Comm revoked, it does not
+        arrive, but its data may be written."""
+        (sender,), (receiver,) = into.awaited, source.awaited
+        if (
+            ("revoked", source.era) in self._facts
+            or ("lost", receiver) in self._facts
+            or (("lost", sender) in self._facts and not source.done)
+        ):
+            fits = into.data.size == source.data.size
+            if fits and self.decisions.happens(self.case.ghost):
+                into.data[...] = source.data
+        else:
+            complete()
+
+    # ---- whose turn it is
+
+    def _take_turn(self, rank: int, may_go: Callable[[], bool] = lambda: True) -> None:
+        """Returns when this rank may go on, and has a turn."""
+        self._may_go[rank] = may_go
+        self._release_turn(rank)
+        while self._has_turn != rank:
+            self._go[rank].wait()
+        del self._may_go[rank]
+        self._last, self._polls = rank, False
+        self._now += SECONDS_OF_A_TURN
+
+    def _release_turn(self, rank: int) -> None:
+        if self._has_turn == rank:
+            self._has_turn = None
+        self._choose()
+
+    def _choose(self) -> None:
+        """Gives the turn to a rank, after as many events of the network as are decided."""
+        while self._has_turn is None and self._may_go.keys() | self._ended == {*range(self.size)}:
+            options = self._options()
+            if not options:
+                if not self._may_go:
+                    return
+                self._end_deadlock()
+                continue
+            chosen = self._chosen(options) if len(options) > 1 else options[0]
+            if isinstance(chosen, NetworkEvent):
+                self._events.remove(chosen)
+                self.trace.append(TurnTaken(-1, chosen.what))
+                chosen.happen()
+                self._polls = False
+            else:
+                self._has_turn = chosen
+                self._go[chosen].notify_all()
+
+    def _options(self) -> list[int | NetworkEvent]:
+        """Who may have the next turn, the dullest choice first: the rank that had the last one,
+        unless it polls."""
+        ready = [rank for rank, may_go in self._may_go.items() if may_go()]
+        ready.sort(key=lambda rank: (rank - self._last) % self.size)
+        if self.case.asleep and len(ready) + len(self._events) > 1:
+            sleeper, first, last = self.case.asleep
+            if first <= len(self.trace) <= last:
+                ready = [rank for rank in ready if rank != sleeper]
+        if self._polls:
+            return [*self._events, *ready[1:], *ready[:1]]
+        return [*ready, *self._events]
+
+    def _chosen(self, options: Sequence[int | NetworkEvent]) -> int | NetworkEvent:
+        order, drawn = self.case.order, self.decisions.random
+        if order == "near" and drawn.random() < STAYS:
+            return options[self.decisions.draw(len(options), 0)]
+        if order != "priority":
+            return options[self.decisions.draw(len(options))]
+        if self._polls or len(self.trace) in self._changes:
+            self._priorities[self._last] = -len(self.trace)
+        of_options = [
+            self._priorities[option] if isinstance(option, int) else drawn.choice((-1e9, 50, 1e9))
+            for option in options
+        ]
+        return options[self.decisions.draw(len(options), of_options.index(max(of_options)))]
+
+    def _end_deadlock(self) -> None:
+        """Lets the hub end the job, and with it the waits of all ranks."""
+        self.pending = False
+        self._hub.look_for_deadlock()
+        self.pending = True
+        if not any(may_go() for may_go in self._may_go.values()):
+            self._hub.abort("no rank can go on")
+
+
+class Here(NamedTuple):
+    """The scheduler and the rank of a thread."""
+
+    scheduler: SimulatedScheduler
+    rank: int
+
+
+HERE: ContextVar[Here | None] = ContextVar("here", default=None)

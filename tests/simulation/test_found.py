@@ -1,0 +1,44 @@
+"""Cases that broke a promise once: what was wrong, and the smallest case that showed it."""
+
+import pytest
+
+from simulation.case import Case, Fault
+from simulation.verdict import verdict
+
+
+def killed(rank: int, mark: str, nth: int, after: int) -> Fault:
+    return Fault(rank, mark, nth, after)
+
+
+ASKED = (Fault(0, "start", 1, 300),)  # rank 0 gets SIGTERM
+
+FOUND = {
+    "a copy without tensors counted as whole, in the first restore of a run": Case(
+        "rearranged, checkpoints", kills=(killed(1, "restoring", 1, 100),)
+    ),
+    "backups for others were dropped before the next session had its first one": Case(
+        "rearranged, backups", kills=(killed(1, "restoring", 1, 150),)
+    ),
+    "there was no backup after a recovery in the last evaluation": Case(
+        "zero 1, backups", kills=(killed(1, "evaluating", 2, 1), killed(2, "recovered", 1, 6))
+    ),
+    "the first backup of a session was cleared to make it again": Case(
+        "rearranged, backups", kills=(killed(1, "restored", 1, 3),)
+    ),
+    "a stop that was agreed on was forgotten by going back to a backup": Case(
+        "zero 1, backups", kills=(killed(0, "stopping", 1, 4),), signals=ASKED
+    ),
+    "a run that was to be suspended stopped, since the rank that had asked was lost": Case(
+        "ring, checkpoints", kills=(killed(0, "suspending", 1, 3),), signals=ASKED
+    ),
+    "the last worker of servers had the only copy of buffers": Case(
+        "one worker", kills=(killed(0, "start", 1, 250),)
+    ),
+}
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_a_promise_that_was_broken_once(what: str) -> None:
+    result = verdict(FOUND[what]._replace(drawn=()))
+    assert any(mark.mark == "dies" for mark in result.scheduler.marks)
+    assert not result.is_bad, result.text

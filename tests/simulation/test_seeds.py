@@ -1,0 +1,44 @@
+"""Drawn cases keep what docs/faults.md and docs/stopping.md promise; scripts/explore draws more."""
+
+import secrets
+
+import pytest
+
+from simulation.case import Case
+from simulation.draw import drawn_case
+from simulation.layouts import LAYOUTS
+from simulation.run import run
+from simulation.verdict import verdict
+
+BLOCKS, FIXED, NEW = 20, 15, 5  # blocks of seeds, so that processes share them
+BEYOND = 10**6  # new seeds are above the fixed ones
+LATE = {"order": "near", "late": 0.3, "buffered": 0.5}
+
+
+def judge(seed: int) -> None:
+    """Fails with the command that shows more of a failing seed."""
+    result = verdict(drawn_case(seed))
+    if result.is_bad:
+        pytest.fail(f"scripts/explore --seed {seed}: {result.kind}: {result.text}")
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_fixed_seeds(block: int) -> None:
+    for seed in range(block * FIXED, (block + 1) * FIXED):
+        judge(seed)
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_new_seeds(block: int) -> None:
+    for _ in range(NEW):
+        judge(BEYOND + secrets.randbelow(BEYOND**2))
+
+
+@pytest.mark.parametrize("name", sorted({name for name in LAYOUTS if not LAYOUTS[name].saves}))
+@pytest.mark.one_in(6)
+def test_a_case_is_repeated_turn_by_turn(name: str) -> None:
+    first, second = (run(Case(name, 1, **LATE)) for _ in range(2))
+    assert first.error is None
+    assert first.scheduler.trace == second.scheduler.trace
+    other = run(Case(name, 2, **LATE))
+    assert other.scheduler.trace != first.scheduler.trace

@@ -1,0 +1,113 @@
+"""The verdict on a run under a case: good, or the promise that it breaks."""
+
+import tempfile
+import traceback
+from pathlib import Path
+from typing import NamedTuple
+
+from helpers.once import once
+from helpers.training.recovered import Left
+
+from nnmpi.comm.transport.base import AbortedError
+from nnmpi.run.recovery.recovery import NothingLeftError
+from simulation import oracles
+from simulation.case import Case
+from simulation.layouts import LAYOUTS
+from simulation.oracles import Observed
+from simulation.run import Ended, run
+from simulation.scheduler import SimulatedScheduler
+
+GOOD = ("good", "suspended", "nothing left")
+MEMORY = Path("/dev/shm")  # files there are fast
+
+
+class Verdict(NamedTuple):
+    """What a run was like: one of GOOD, or the kind of failure, with a text."""
+
+    kind: str
+    text: str
+    scheduler: SimulatedScheduler
+
+    @property
+    def is_bad(self) -> bool:
+        return self.kind not in GOOD
+
+
+class Undisturbed(NamedTuple):
+    """The run of a layout that nobody leaves, with the dullest decisions."""
+
+    first: Left
+    counts: list[int]  # operations of each rank
+
+
+@once
+def undisturbed(name: str) -> Undisturbed:
+    """The run of this layout that nobody leaves; made once."""
+    with tempfile.TemporaryDirectory() as folder:
+        ended = _run(Case(name, drawn=()), folder)
+    if ended.error is not None:
+        raise ended.error
+    first = ended.left[0]
+    assert first is not None
+    return Undisturbed(first, ended.scheduler.counts)
+
+
+def verdict(case: Case) -> Verdict:
+    """Runs a case, and judges what is left; a run that was suspended is resumed."""
+    place = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(dir=place) as folder:
+        ended = _run(case, folder)
+        try:
+            return _judged(case, ended, folder)
+        except AssertionError as error:
+            return Verdict("wrong", str(error) or traceback.format_exc(), ended.scheduler)
+
+
+def _run(case: Case, folder: str, **options: bool) -> Ended:
+    files = {"checkpoint_dir": f"{folder}/checkpoints"} if LAYOUTS[case.layout].saves else {}
+    return run(case, **files, **options)
+
+
+def _judged(case: Case, ended: Ended, folder: str) -> Verdict:
+    scheduler, error = ended.scheduler, ended.error
+    if isinstance(error, NothingLeftError):
+        why = oracles.something_is_left(case, scheduler.marks)
+        kind = "something was left" if why else "nothing left"
+        return Verdict(kind, f"{why}: {error}", scheduler)
+    if isinstance(error, AbortedError):
+        return Verdict("hang", str(error), scheduler)
+    if error is not None:
+        return Verdict("raised", "".join(traceback.format_exception(error)), scheduler)
+    left = [rank for rank in ended.left if rank is not None]
+    if not left:
+        return Verdict("good", "no rank is left", scheduler)
+    observed = Observed(case, left, undisturbed(case.layout).first, scheduler.marks)
+    oracles.ranks_end_alike(observed)
+    oracles.a_stop_is_kept(observed)
+    if left[0].last["event"] == "done":
+        _check_whole(observed)
+        return Verdict("good", "", scheduler)
+    oracles.steps_are_made_until_a_stop(observed)
+    if left[0].last["event"] == "suspended":
+        _check_resumed(observed, folder)
+    return Verdict("suspended", "", scheduler)
+
+
+def _check_whole(observed: Observed) -> None:
+    oracles.bits_are_kept(observed)
+    oracles.every_step_is_made_once(observed)
+    oracles.few_steps_are_made_again(observed)
+
+
+def _check_resumed(observed: Observed, folder: str) -> None:
+    """Checks that a run that was suspended goes on from its checkpoint, and ends as if nobody had
+    stopped it."""
+    ended = _run(Case(observed.case.layout, drawn=()), folder, resume=True)
+    if ended.error is not None:
+        raise AssertionError("a suspended run cannot be resumed") from ended.error
+    left = [rank for rank in ended.left if rank is not None]
+    resumed = observed._replace(
+        left=left, marks=ended.scheduler.marks, before=observed.left[0].last["steps"]
+    )
+    oracles.ranks_end_alike(resumed)
+    _check_whole(resumed)
