@@ -44,7 +44,7 @@ SERVED: dict[str, tuple[int, dict[str, Any]]] = {
 
 class Told:
     """A callback that keeps what it is told, and the messages and bytes that each Comm of its rank
-    has sent up to an epoch's end; it is not called after each step."""
+    has sent in training up to an epoch's end; it is not called after each step."""
 
     def __init__(self) -> None:
         self.logged, self.evaluated, self.epochs = list[Event](), list[Event](), list[Event]()
@@ -77,7 +77,10 @@ def run(comm: Comm, *callbacks: object, **options: Any) -> list[Event]:
     """The events of a run."""
     heard = Heard()
     config = Config(**{**OPTIONS, **options})
-    Trainer(config, small, rows(), comm, callbacks=callbacks).fit(heard)
+    trainer = Trainer(config, small, rows(), comm, callbacks=callbacks)
+    for each in comm.comms_of_rank:  # a pipeline is cut by times, as texts that differ in length
+        each.ledger.reset()
+    trainer.fit(heard)
     return heard.events
 
 

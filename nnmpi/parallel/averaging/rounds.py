@@ -178,7 +178,7 @@ def _made(layout: Layout, spec: TrainSpec) -> tuple[StrategyParts, Optimizer, Ro
     make_parts = pipelined if config.pp > 1 else replicas
     parts = make_parts(layout, spec)
     if config.pp == 1:  # replicas are equal after a round, so they share the test samples
-        cut = BatchSplit(1, dp.size, dp.rank)
+        cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
         parts = parts._replace(evaluation=Evaluation(cut, layout.all, layout.counts_loss))
     facts = averaging_facts(spec.arrangement) if dp.size > 1 else {}
     parts = parts._replace(describe={**parts.describe, **facts}, check=check_of(layout, spec))

@@ -41,6 +41,7 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
     """The parts of a strategy that make it data parallel; every rank calls it."""
     dp, replicas, arrangement = layout.batch, layout.replicas, spec.arrangement
     p, config = replicas.size, arrangement.config
+    cut = BatchSplit(config.micro_batches, dp.size, dp.rank)
     progress = arrangement.progress[layout.all.rank]
     tied = _tied(layout, spec)
     try:
@@ -56,8 +57,9 @@ def replicas(layout: Layout, spec: TrainSpec) -> StrategyParts:
         facts["compress"] = config.compress
     return StrategyParts(
         store=store,
-        cut=BatchSplit(config.micro_batches, dp.size, dp.rank),
-        evaluation=Evaluation(BatchSplit(1, dp.size, dp.rank), replicas),
+        cut=cut,
+        # also of test batches, as in a pipeline, since cuts change the last bits of sums
+        evaluation=Evaluation(cut, replicas),
         check=lambda loader: check_micro_batches(
             spec.task.model, loader, spec.control.steps(), config.micro_batches
         ),
@@ -74,9 +76,9 @@ def pipelined(layout: Layout, spec: TrainSpec) -> StrategyParts:
     it."""
     config, parts = spec.arrangement.config, replicas(layout, spec)
     facts = {"schedule": config.schedule, "micro_batches": config.micro_batches, **spec.part.facts}
-    # a rank with all stages evaluates as any other does, since cuts change the last bits of sums
-    evaluation = Evaluation.of_stages(config, layout) if config.pp > 1 else parts.evaluation
-    return parts._replace(describe={**parts.describe, **facts}, evaluation=evaluation)
+    return parts._replace(
+        describe={**parts.describe, **facts}, evaluation=Evaluation.of_stages(config, layout)
+    )
 
 
 def _tied(layout: Layout, spec: TrainSpec) -> dict[int, Comm]:

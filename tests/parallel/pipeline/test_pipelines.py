@@ -59,7 +59,7 @@ def test_an_output_that_cannot_be_sent_is_refused(case: tuple[Change, Change, st
 
 @pytest.mark.parametrize("layout", [{}, {"dp": 3}, {"pp": 2}], ids=str)
 def test_what_runs_again_evaluates_to_the_same_bits(layout: Options) -> None:
-    """By the same cut of test batches, whatever the schedule is on a rank with all stages."""
+    """By the same cut of test batches, whatever the schedule is."""
 
     def rank(comm: Comm) -> list[float]:
         cases = product(SCHEDULES[1:4], ("none", "stage"))
@@ -68,8 +68,7 @@ def test_what_runs_again_evaluates_to_the_same_bits(layout: Options) -> None:
         return [run(comm, epochs=1, **case, **each).done["test_loss"] for each in by]
 
     (losses, *_) = threads.run(layout.get("dp", 1) * layout.get("pp", 1), rank)
-    assert losses[::2] == losses[1::2]
-    assert "pp" in layout or len({*losses}) == 1
+    assert len({*losses}) == 1
 
 
 @pytest.mark.parametrize("recompute", ["none", "stage"])
