@@ -133,7 +133,7 @@ def _with_known_gaps(run: Observed) -> list[Left]:
     left = list(run.left)
     if run.layout.servers:
         left = [_as_with_servers(rank, run.undisturbed) for rank in left]
-    if run.deaths > 1:
+    if run.deaths > 1 or run.layout.options.get("elastic"):
         left = [_as_if_never_spare(rank, run.undisturbed) for rank in left]
     return left
 
