@@ -18,6 +18,7 @@ from nnmpi.run.planning.explained import explained
 from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, machine_on_paper
 from nnmpi.run.planning.planning import (
     MEETINGS,
+    SEARCH_WITHIN,
     SUMS,
     PlanRequest,
     network_needs,
@@ -26,7 +27,7 @@ from nnmpi.run.planning.planning import (
 )
 from nnmpi.run.planning.report import as_event, as_text, as_toml
 
-CLUSTER = ("ranks", "nodes", "memory", "machine", "vocabulary")
+CLUSTER = ("ranks", "nodes", "memory", "machine", "vocabulary", "within")
 
 
 def parser() -> cli.Parser:
@@ -46,6 +47,11 @@ def parser() -> cli.Parser:
         "describes one; or a FILE.json written by nnmpi.measure",
     )  # fmt: skip
     add_vocabulary(cluster)
+    cluster.add_argument(
+        "--within", type=cli.argument(terms.duration), default=None, metavar="TIME",
+        help="how much processor time the search takes at most, such as 30s or 5m (default "
+        f"{SEARCH_WITHIN:g}s); a note says how many layouts it had no time for",
+    )  # fmt: skip
     group = p.add_argument_group("one layout")
     group.add_argument(
         "--explain", default=None, metavar="OPTIONS",
@@ -75,13 +81,15 @@ def parser() -> cli.Parser:
 def command(options: argparse.Namespace) -> int:
     """Prints the fastest layouts, or with --explain the parts of the time of one layout."""
     given = vars(options)
-    ranks, nodes, memory, name, vocabulary = (given.pop(name) for name in CLUSTER)
+    ranks, nodes, memory, name, vocabulary, within = (given.pop(name) for name in CLUSTER)
     svg, is_json, layout = given.pop("svg"), given.pop("json"), given.pop("explain")
     trace, file = given.pop("trace"), given.pop("layout_out")
     if layout is None and trace is not None:
         raise ValueError("--trace needs --explain: say which layout was traced")
-    if layout is not None and (svg or file or memory is not None):
-        raise ValueError("--explain is about one layout: omit --svg, --layout-out and --memory")
+    if layout is not None and (svg or file or memory is not None or within is not None):
+        raise ValueError(
+            "--explain is about one layout: omit --svg, --layout-out, --memory and --within"
+        )
     if file and file.suffix != ".toml":
         raise ValueError(f"--layout-out {shown(file)}: name a FILE.toml, as --layout takes it")
     if vocabulary is not None and "data" in given:
@@ -90,7 +98,8 @@ def command(options: argparse.Namespace) -> int:
     machine = machine_on_paper(name, ranks, nodes, config)
     sheet = machine.machine.sheet
     limit = sheet.memory if memory is None and sheet is not None else memory
-    request = PlanRequest(ranks, machine.nodes, limit, name, vocabulary)
+    seconds = SEARCH_WITHIN if within is None else within
+    request = PlanRequest(ranks, machine.nodes, limit, name, vocabulary, seconds)
     models = on_paper(config, request, machine)
     if layout is not None:
         event = explained(models, layout, trace)

@@ -9,8 +9,9 @@ A layout that does not fit is tried again with each kind of recomputation, which
 
 import gc
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, count
+from operator import itemgetter
 from time import process_time
 from typing import Any, NamedTuple
 
@@ -107,7 +108,11 @@ def most_sent(a: Arrangement) -> tuple[Traffic, int]:
 
 
 class Searcher:
-    """Searches the layouts of one model on one cluster, and remembers the price of each."""
+    """Searches the layouts of one model on one cluster, and remembers the price of each.
+
+    The search ends `within` so many seconds of processor time with what it has by then, but with
+    one layout at least.
+    """
 
     def __init__(
         self,
@@ -115,11 +120,11 @@ class Searcher:
         costs: CostModel,
         most_bytes: float,
         prunes: bool = True,
-        most_seconds: float = float("inf"),
+        within: float = float("inf"),
+        clock: Callable[[], float] = process_time,
     ) -> None:
         self._arranger, self._costs, self._most, self._prunes = arranger, costs, most_bytes, prunes
-        self._until = process_time() + most_seconds
-        self._unpriced = set[Candidate]()
+        self._clock, self._until = clock, clock() + within
         self._bounds, self._ways = LowerBounds(arranger, costs), LayerWays(arranger, costs)
         self._last = dict[Candidate, Arrangement]()
         self._nbytes = dict[Candidate, int | None]()
@@ -133,21 +138,26 @@ class Searcher:
         """Finds the `keep` fastest layouts that fit in memory."""
         layouts = [*self._candidates()]
         possible = [candidate for candidate in layouts if not self._is_refused(candidate)]
-        best = self._fastest(possible, keep, self._most, self._until)
+        best, unpriced = self._fastest(possible, keep, self._most, self._until)
+        least = None
+        if not best and possible:
+            least, unsized = self._least(possible)
+            unpriced |= unsized
+            if least and least.nbytes <= self._most:  # there was no time to meet it by its bound
+                best, least = [least], None
         pure, ways = dict[str, PricedLayout](), dict[str, list[Candidate]]()
         for candidate in possible:
             if candidate.pure:
                 ways.setdefault(candidate.pure, []).append(candidate)
         for name, layouts_of_way in ways.items():
-            if name != "dp" and process_time() > self._until:
-                continue
-            fit = self._fastest(layouts_of_way, 1, self._most)
-            for planned in fit or self._fastest(layouts_of_way, 1, float("inf")):
-                pure[name] = planned
-        least = None if best or not possible else self._least(possible)
+            until = float("inf") if name == "dp" else self._until  # others are compared with dp
+            for most in (self._most, float("inf")):
+                if fastest := self._fastest(layouts_of_way, 1, most, until)[0]:
+                    pure[name] = fastest[0]
+                    break
         refused = {why: len(those) for why, those in self._refused.items()}
         looked = sum(time is not None for time in self._times.values())
-        unpriced = self._unpriced - {*self._times}
+        unpriced -= {*self._times}
         known = {*self._times}.union(self._too_large, unpriced, *self._refused.values())
         counts = SearchCounts(
             *(looked, len({*layouts} - known), sum(refused.values()), len(self._too_large)),
@@ -171,14 +181,10 @@ class Searcher:
         return bool(why)
 
     def _fastest(
-        self,
-        layouts: Iterable[Candidate],
-        keep: int,
-        most: float,
-        until: float = float("inf"),
-    ) -> list[PricedLayout]:
-        """The `keep` fastest layouts that take at most `most` bytes, the fastest first; of those
-        that are priced `until` so many seconds of processor time, if there are any.
+        self, layouts: Iterable[Candidate], keep: int, most: float, until: float
+    ) -> tuple[list[PricedLayout], set[Candidate]]:
+        """The `keep` fastest layouts that take at most `most` bytes, the fastest first, and those
+        that may be faster but were not priced `until` this time of the clock.
 
         The queue has (place, bound, how close the bound is, order, layout). Layouts whose ZeRO
         divides gradients come later than their bounds say, which hide more than passes can.
@@ -198,10 +204,9 @@ class Searcher:
             is_full = self._prunes and len(best) == keep
             if is_full and bound >= best[-1].time.seconds:
                 continue
-            if best and process_time() > until:
+            if self._clock() > until:
                 worst = best[-1].time.seconds if is_full else float("inf")
-                self._unpriced = {candidate, *(c for _, b, _, _, c in queue if b < worst)}
-                break
+                return best, {candidate, *(c for _, b, _, _, c in queue if b < worst)}
             if level < len(closer):  # closer bounds cost more: compute them only for the front
                 bound = max(closer[level](candidate), bound)
                 push(bound, level + 1, candidate)
@@ -217,20 +222,26 @@ class Searcher:
             self._too_large.add(candidate)
             for again in recomputed(candidate, self._arranger.has_blocks) if may_fit else ():
                 push(bound, 0, again)
-        return best
+        return best, set()
 
-    def _least(self, layouts: Iterable[Candidate]) -> PricedLayout | None:
-        """The layout that takes the least memory."""
+    def _least(self, layouts: Iterable[Candidate]) -> tuple[PricedLayout | None, set[Candidate]]:
+        """The layout that takes the least memory, and those that may take less but that there was
+        no time to look at."""
         ways = [*layouts]
         ways += [k for candidate in ways for k in recomputed(candidate, self._arranger.has_blocks)]
-        bounded = sorted((self._bounds.nbytes(candidate), candidate) for candidate in ways)
-        sized = list[tuple[int, Candidate]]()
-        for bound, candidate in bounded:
+        # of equal bounds, which lack activations, those of the smallest micro-batches come first
+        ways.sort(key=lambda candidate: (-candidate.micro_batches, candidate))
+        bounded = sorted(((self._bounds.nbytes(way), way) for way in ways), key=itemgetter(0))
+        sized, unsized = list[tuple[int, Candidate]](), set[Candidate]()
+        for k, (bound, candidate) in enumerate(bounded):
             if sized and bound >= min(sized)[0]:
+                break
+            if sized and self._clock() > self._until:
+                unsized = {way for least, way in bounded[k:] if least < min(sized)[0]}
                 break
             if nbytes := self._sized(candidate):
                 sized.append((nbytes, candidate))
-        return self._planned(min(sized)[1]) if sized else None
+        return self._planned(min(sized)[1]) if sized else None, unsized
 
     # ---- what is known of one layout
 

@@ -1,5 +1,8 @@
 """Steps of many micro-batches: which are tried, and that a few of them tell what all exchange."""
 
+from itertools import count
+from math import inf
+
 import pytest
 from helpers.planning import SLOW_LINKS, planning
 
@@ -45,8 +48,23 @@ def test_a_few_micro_batches_tell_what_many_exchange(
 
 def test_a_search_whose_time_is_up_says_how_many_layouts_it_has_not_priced() -> None:
     models = planning(GPT, 4, 2, SLOW_LINKS)
-    result = Searcher(models.arranger, models.costs, float("inf"), most_seconds=0).search()
     everything = models.searcher().search()
-    assert result.best
-    assert result.counts.unpriced > 0
     assert not everything.counts.unpriced
+    ticks = count().__next__
+    result = Searcher(models.arranger, models.costs, inf, within=200, clock=ticks).search()
+    counts = result.counts
+    assert result.best
+    assert 0 < counts.looked < everything.counts.looked
+    assert counts.unpriced > 0
+    # the fastest layout is found or may be among those without a price
+    assert result.best[0].time.seconds >= everything.best[0].time.seconds
+    assert [*result.pure] == ["dp"]
+
+
+@pytest.mark.parametrize("memory", [1.0, 1e6, inf])
+def test_a_search_without_time_looks_at_the_layout_that_may_take_least(memory: float) -> None:
+    models = planning(GPT, 4, 2, SLOW_LINKS)
+    ticks = count().__next__
+    found = Searcher(models.arranger, models.costs, memory, within=0, clock=ticks).search()
+    assert found.counts.unpriced
+    assert len(found.best) == (found.least is None) == (memory > 1)

@@ -44,6 +44,9 @@ SENDING_LESS = tuple(o for o in (*SUMS, *MEETINGS) if o.name != "reduce_dtype")
 """The options with which ranks send something else than whole gradients in each step."""
 
 
+SEARCH_WITHIN = 45.0
+"""The processor time in which a search ends unless --within says otherwise."""
+
 AUTO = "auto"
 """The value of --plan that measures."""
 
@@ -61,14 +64,15 @@ def asked(config: Config) -> list[Field[Any]]:
 
 
 class PlanRequest(NamedTuple):
-    """The request for a plan, besides the options of a run; `memory` is in bytes per rank, and a
-    `vocabulary` takes the place of data."""
+    """The request for a plan, besides the options of a run; `memory` is in bytes per rank, a
+    `vocabulary` takes the place of data, and `within` is the processor time of a search."""
 
     ranks: int
     nodes: int
     memory: float | None
     machine: str | None
     vocabulary: int | None = None
+    within: float = SEARCH_WITHIN
 
     @property
     def limit(self) -> float:
@@ -126,13 +130,13 @@ def plan_models(
 def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
     """Finds the fastest layouts; raises ValueError if there is none, or none that fits."""
     arranger, costs, limit = models.arranger, models.costs, request.limit
-    result = Searcher(arranger, costs, limit, most_seconds=MOST_SECONDS).search()
+    result = Searcher(arranger, costs, limit, within=request.within).search()
     _check_found(arranger.plain, request, result)
     result, notes = _prefer_dp(result, limit, costs.machine.spread)
     if unpriced := result.counts.unpriced:
         notes.append(
-            f"the search ended after {MOST_SECONDS} s of processor time: {unpriced:,} layouts that "
-            "may be faster, by their bound, were not priced"
+            f"the search ended after {request.within:g} s of processor time: {unpriced:,} layouts "
+            "that may be faster, by their bound, were not priced; give more --within"
         )
     if request.vocabulary is not None:
         notes.append(
@@ -143,10 +147,6 @@ def search(request: PlanRequest, models: PlanModels) -> FoundLayouts:
     return FoundLayouts(
         models.arranger.plain, request, result, notes, models.costs.model.is_measured
     )
-
-
-MOST_SECONDS = 45
-"""The processor time after which a search ends with the best layouts that it has priced."""
 
 
 class NetworkNeed(NamedTuple):
@@ -201,12 +201,14 @@ def _check_found(config: Config, request: PlanRequest, result: SearchResult) -> 
     if result.best:
         return
     if result.least and request.memory is not None:
-        least = result.least
+        least, unpriced = result.least, result.counts.unpriced
+        looked = f" of those looked at in {request.within:g} s" if unpriced else ""
+        longer = "more --within, " if unpriced else ""
         raise NoLayoutFitsError(
             f"no layout of {plural(request.ranks, 'rank')} fits into {amount(request.memory)} per "
-            f"rank: {least.layout.flags} takes least, {amount(least.nbytes)}; use --memory "
-            f"{amount(least.nbytes * 1.01).replace(' ', '')} if ranks have that much, more "
-            f"--ranks, or a smaller --batch-size than {config.batch_size}"
+            f"rank: {least.layout.flags} takes least{looked}, {amount(least.nbytes)}; use {longer}"
+            f"--memory {amount(least.nbytes * 1.01).replace(' ', '')} if ranks have that much, "
+            f"more --ranks, or a smaller --batch-size than {config.batch_size}"
         )
     reasons = "".join(f" ({why})" for why in [*result.refused][:1])
     raise ValueError(
