@@ -2,7 +2,7 @@
 
     rank r along pp         its first forward pass starts after those of the stages before it, and
                             its last backward pass is followed by theirs; in ZB-H1 only gradients
-                            of inputs count for these, and all of backward for the first stage
+                            of inputs are, and each rank ends with the W that it has put off
     sums between nodes      an all-reduce of n bytes over k nodes sends 2 (k - 1) / k n on each link
     update                  each element is updated by one rank, or by several
 
@@ -46,11 +46,13 @@ def _ways(candidate: Candidate) -> tuple[bool, str, str]:
 class _RankEnds(NamedTuple):
     """The least work of each rank along pp, in seconds.
 
-    busy  until its last backward pass ends
-    end   until the backward passes of the ranks before it have ended too
-    last  of its last backward passes, one for each of its stages
+    start  until its first pass
+    busy   of its passes
+    end    until its last backward pass ends, which waits for those of the ranks behind it
+    last   of its last backward passes, one for each of its stages
     """
 
+    start: np.ndarray
     busy: np.ndarray
     end: np.ndarray
     last: np.ndarray
@@ -107,21 +109,21 @@ class LowerBounds:
         """The least seconds of a step, from the seconds of the passes of its stages."""
         count, mesh = self._count(candidate), self._arranger.mesh(candidate)
         along = mesh.group(mesh.size - 1, "pp")
-        ends, gathers = list[float](), [0.0]
-        for place, busy, end, last, held in zip(
+        of_ranks, ends, gathers = self._of_ranks(candidate, passes), list[float](), [0.0]
+        for place, start, end, last, held in zip(
             along,
-            *map(np.ndarray.tolist, self._of_ranks(candidate, passes)),
+            *(times.tolist() for times in (of_ranks.start, of_ranks.end, of_ranks.last)),
             self._modules_of(candidate),
             strict=True,
         ):
             half, last_bucket = self._halves(candidate, place, held)
             times = count * (1 + 2 * (candidate.zero == 3) * self._gathered(candidate, held))
-            within = times * half if candidate.zero > 1 else 0.0
+            within = start + times * half if candidate.zero > 1 else 0.0
             behind = 0 if candidate.zero > 1 else 1 if candidate.zero else 2
             # no pass hides the last scatter, nor the first gather of ZeRO 3
             alone = (candidate.zero > 1) * (candidate.zero - 1) * last_bucket
             summed = max(behind * half - last, behind * last_bucket)
-            ends += [end, max(busy + alone, within) + summed]
+            ends.append(max(end + alone, within) + summed)
             is_exposed = candidate.zero in (1, 2) and not hides(self._costs.machine, "zero1")
             gathers.append(half if is_exposed else 0.0)
         return ROUNDING * (max(ends) + max(gathers) + self._fixed_seconds(candidate))
@@ -214,17 +216,21 @@ class LowerBounds:
         forward, backward, _ = stages.sum(axis=0).T
         f, b, i = stages[0].T  # of the first stage of each rank
         # a rank starts after one forward pass of each stage before it; when it has ended, each of
-        # them has a backward pass left. ZB-H1 sends I first: only stage 0 waits for a whole B
-        preceding, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
+        # them has a backward pass left
+        start, behind, gradients = (np.cumsum(t) - t for t in (f, b, i))
         again = np.zeros_like(forward)
         if candidate.recompute == "stage" and count > 1:  # not on the last rank, which may not wait
             again[:-1] = forward[:-1]
-        busy = preceding + count * (forward + backward + again)
+        busy = count * (forward + backward + again)
         if candidate.schedule != "zb-h1":
-            return _RankEnds(busy, busy + behind, backward)
-        zero_bubble = preceding + count * (f + i) + gradients + b[0]
-        zero_bubble[0] = 0.0
-        return _RankEnds(busy, np.maximum(busy, zero_bubble), backward)
+            ended = np.maximum.accumulate((start + busy + behind)[::-1])[::-1] - behind
+            return _RankEnds(start, busy, ended, backward)
+        # rank r runs W after r more Is: its last I is behind all but r + 1 of them
+        left = np.minimum(np.arange(1, candidate.pp + 1), count)
+        w = b - i
+        sent = start + count * (f + i) + (count - left) * w + gradients
+        ended = np.maximum.accumulate(sent[::-1])[::-1] - gradients + left * w
+        return _RankEnds(start, busy, np.maximum(start + busy, ended), backward)
 
     def _modules_of(self, candidate: Candidate) -> list[_RankElements]:
         """The `_RankElements` of each rank along pp, which are cached."""
