@@ -28,6 +28,7 @@ from nnmpi.parallel.arrangement.state_bytes import state_array_count
 from nnmpi.parallel.layout import AVERAGED
 from nnmpi.parallel.mesh import REPLICAS
 from nnmpi.planning.arranger import Arranger
+from nnmpi.planning.bucket_bound import BucketBounds
 from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.kept_bytes import KeptBytes
 from nnmpi.planning.layer_messages import in_passes
@@ -86,6 +87,7 @@ class LowerBounds:
         self._messages = dict[tuple[Any, ...], np.ndarray]()
         self._sums = dict[tuple[Any, ...], tuple[float, float]]()
         self._kept = KeptBytes(arranger)
+        self._buckets = BucketBounds(arranger, costs.exchanges)
 
     def seconds(self, candidate: Candidate) -> float:
         """The least time of a step, from computing alone."""
@@ -104,6 +106,16 @@ class LowerBounds:
         within passes."""
         passes = self._stages(candidate) + self._in_passes(candidate)
         return self._until_updated(candidate, passes)
+
+    def with_buckets(self, candidate: Candidate) -> float:
+        """The least time of a step whose passes scatter gradients bucket by bucket; else 0."""
+        if candidate.zero < 2:
+            return 0.0
+        passes = self._stages(candidate) + self._in_passes(candidate)
+        start, busy, _, _ = self._of_ranks(candidate, passes)
+        exposed = self._buckets.exposed(candidate, self._count(candidate), busy.tolist())
+        ends = start + busy + exposed
+        return ROUNDING * (float(ends.max()) + self._fixed_seconds(candidate))
 
     def _until_updated(self, candidate: Candidate, passes: np.ndarray) -> float:
         """The least seconds of a step, from the seconds of the passes of its stages."""

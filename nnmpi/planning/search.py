@@ -189,7 +189,8 @@ class Searcher:
         The queue has (place, bound, how close the bound is, order, layout). Layouts whose ZeRO
         divides gradients come later than their bounds say, which hide more than passes can.
         """
-        closer = self._bounds.with_sums, self._bounds.with_messages
+        bounds = self._bounds
+        closer = bounds.with_sums, bounds.with_messages, bounds.with_buckets
         order, best = count(), list[PricedLayout]()
         queue = list[tuple[float, float, int, int, Candidate]]()
 

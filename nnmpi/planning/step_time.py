@@ -266,7 +266,7 @@ def _rank_step(
     return RankStep(ops(a, rank, micro), compute, by_phase, numbers, on_paper.touched)
 
 
-def _exposed_gathers(logged: Sequence[Exchange], busy: float, times: ExchangeTimes) -> float:
+def exposed_gathers(logged: Sequence[Exchange], busy: float, times: ExchangeTimes) -> float:
     """The seconds of gathers and scatters of ZeRO 2 and 3 that passes of `busy` seconds do not
     hide.
 
@@ -281,7 +281,7 @@ def _exposed_gathers(logged: Sequence[Exchange], busy: float, times: ExchangeTim
     buckets = [*zip_longest(scatters, downwards)]
     numbers = [max(e.numbers for e in bucket if e) for bucket in buckets]
     seconds = [times.total(filter(None, bucket)) for bucket in buckets]
-    bucket_0 = sum(times.seconds(e) / e.times for e in buckets[-1] if e)
+    bucket_0 = sum(times.seconds(e._replace(times=1)) for e in buckets[-1] if e)
     behind = pairwise([*zip(seconds, numbers, strict=True)])
     hidden_of = busy / sum(numbers)
     exposed = sum(max(t - hidden_of * before, 0.0) for (t, _), (_, before) in behind)
@@ -306,7 +306,7 @@ def _exposed(
     on_link = step.within_passes(times.between_nodes)
     if gathers and (hides_gathers or times.is_between_nodes(step.exchanges["gathers"][0])):
         inside = sum(map(times.between_nodes, step.exchanges["tensor"]))
-        gathers = _exposed_gathers(step.exchanges["gathers"], busy - inside, times)
+        gathers = exposed_gathers(step.exchanges["gathers"], busy - inside, times)
     # nothing hides what begins after the passes, such as the second phase of compressed sums
     numbers, done = sum(sum_.numbers for sum_ in sums if sum_.what == "gradients"), 0
     last = sum(

@@ -101,6 +101,7 @@ def test_bounds_rise_to_what_a_layout_takes(case: str) -> None:
             bound(one.layout) for bound in (bounds.seconds, bounds.with_sums, bounds.with_messages)
         )
         assert first <= second <= third <= one.time.seconds, one
+        assert bounds.with_buckets(one.layout) <= one.time.seconds, one
         assert bounds.nbytes(one.layout) <= one.nbytes, one
 
 

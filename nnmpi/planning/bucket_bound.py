@@ -1,0 +1,79 @@
+"""Lower bounds of a step with ZeRO 2 or 3 between nodes, from its buckets: what each backward pass
+scatters, and each pass gathers, as far as passes cannot hide it."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from nnmpi.collectives.step import Collective
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.exchanges import Exchange
+from nnmpi.parallel.arrangement.program import SLOTS
+from nnmpi.parallel.layout import AVERAGED
+from nnmpi.planning.arranger import Arranger
+from nnmpi.planning.candidate import Candidate
+from nnmpi.planning.exchange_time import ExchangeTimes
+from nnmpi.planning.step_time import exposed_gathers
+from nnmpi.schedules.op import Kind
+
+
+class BucketBounds:
+    """What passes of ZeRO 2 and 3 cannot hide, for the layouts of one model on one cluster."""
+
+    def __init__(self, arranger: Arranger, times: ExchangeTimes) -> None:
+        self._arranger, self._times = arranger, times
+        self._once = dict[tuple[Any, ...], list[list[Exchange]]]()
+
+    def exposed(self, candidate: Candidate, count: int, busy: Sequence[float]) -> list[float]:
+        """The least seconds that are not hidden on each rank along pp, if `count` micro-batches
+        keep it busy for so many seconds; 0 where no formula gives the exchanges."""
+        key = candidate._replace(schedule=str(candidate.schedule == "interleaved"), micro_batches=1)
+        if key not in self._once:
+            self._once[key] = self._of_micro_batch(candidate)
+        return [
+            exposed_gathers([e._replace(times=count * e.times) for e in of], seconds, self._times)
+            if of
+            else 0.0
+            for of, seconds in zip(self._once[key], busy, strict=True)
+        ]
+
+    def _of_micro_batch(self, candidate: Candidate) -> list[list[Exchange]]:
+        """The scatters and gathers of each rank along pp in a micro-batch, in the order of a log;
+        empty where they are not known."""
+        plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
+        is_far = candidate.zero < 3 or candidate.schedule != "interleaved"
+        if not is_far or plain.sync in AVERAGED or plain.compress or plain.reproducible:
+            return nothing
+        try:
+            a = self._arranger.arranged(candidate)
+        except ValueError:  # which the search notes when it arranges the layout
+            return nothing
+        ranks = a.mesh.group(a.mesh.size - 1, "pp")
+        return [[*_exchanges(a, rank, self._times)] for rank in ranks]
+
+
+def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exchange]:
+    """The scatters of a rank in a micro-batch, and its gathers with ZeRO 3. Equal ones are one, as
+    in a log."""
+    buckets = a.model_on(rank).buckets
+    groups = {a.summed_over(rank, bucket) for bucket in buckets}
+    if len(groups) != 1 or times.links(group := groups.pop()).node_count == 1:
+        return
+    lengths = [bucket.stop - bucket.start for bucket in buckets]
+    of_bucket = Exchange(
+        *("gradients", Collective.REDUCE_SCATTER, a.algorithm, group, 0, a.dtype, Kind.B),
+        sums=a.sums_dtype,
+    )
+    for numbers, scatters in Counter(lengths).items():
+        yield of_bucket._replace(numbers=numbers, times=scatters)
+    if a.store.zero < 3:
+        return
+    # the slots have the buckets with which a pass begins, at most: each gathers all others
+    upwards, gathers = lengths[::-1], Counter[int]()
+    for numbers in [*upwards[1:], upwards[0]]:
+        gathers[numbers] += 0
+    gathers.update(upwards[SLOTS:])
+    gathers.update(lengths[SLOTS:])
+    of_bucket = of_bucket._replace(operation=Collective.ALL_GATHER, sums=None)
+    for numbers, passes in gathers.items():
+        yield of_bucket._replace(numbers=numbers, times=passes)
