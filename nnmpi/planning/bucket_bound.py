@@ -30,19 +30,23 @@ class BucketBounds:
         key = candidate._replace(schedule=str(candidate.schedule == "interleaved"), micro_batches=1)
         if key not in self._once:
             self._once[key] = self._of_micro_batch(candidate)
-        return [
-            exposed_gathers([e._replace(times=count * e.times) for e in of], seconds, self._times)
-            if of
-            else 0.0
-            for of, seconds in zip(self._once[key], busy, strict=True)
-        ]
+        # with several stages a rank, gathers of bucket 0 may come before those of other buckets, so
+        # which bucket hides which is not known: count all passes as hiding
+        is_in_order = candidate.zero < 3 or candidate.schedule != "interleaved"
+        exposed = list[float]()
+        for of_micro_batch, seconds in zip(self._once[key], busy, strict=True):
+            logged = [e._replace(times=count * e.times) for e in of_micro_batch]
+            if logged and is_in_order:
+                exposed.append(exposed_gathers(logged, seconds, self._times))
+            else:
+                exposed.append(max(self._times.total(logged) - seconds, 0.0))
+        return exposed
 
     def _of_micro_batch(self, candidate: Candidate) -> list[list[Exchange]]:
         """The scatters and gathers of each rank along pp in a micro-batch, in the order of a log;
         empty where they are not known."""
         plain, nothing = self._arranger.plain, [list[Exchange]()] * candidate.pp
-        is_far = candidate.zero < 3 or candidate.schedule != "interleaved"
-        if not is_far or plain.sync in AVERAGED or plain.compress or plain.reproducible:
+        if plain.sync in AVERAGED or plain.compress or plain.reproducible:
             return nothing
         try:
             a = self._arranger.arranged(candidate)
@@ -55,7 +59,7 @@ class BucketBounds:
 def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exchange]:
     """The scatters of a rank in a micro-batch, and its gathers with ZeRO 3. Equal ones are one, as
     in a log."""
-    buckets = a.model_on(rank).buckets
+    held, buckets = a.model_on(rank), a.model_on(rank).buckets
     groups = {a.summed_over(rank, bucket) for bucket in buckets}
     if len(groups) != 1 or times.links(group := groups.pop()).node_count == 1:
         return
@@ -69,11 +73,16 @@ def _exchanges(a: Arrangement, rank: int, times: ExchangeTimes) -> Iterator[Exch
     if a.store.zero < 3:
         return
     # the slots have the buckets with which a pass begins, at most: each gathers all others
-    upwards, gathers = lengths[::-1], Counter[int]()
-    for numbers in [*upwards[1:], upwards[0]]:
-        gathers[numbers] += 0
-    gathers.update(upwards[SLOTS:])
-    gathers.update(lengths[SLOTS:])
+    gathers = Counter[int](dict.fromkeys([*lengths[-2::-1], lengths[-1]], 0))
+    users = [*zip(held.spans, (variable.users for variable in held.trained), strict=True)]
+    for s in held.stages:
+        of_stage = [
+            bucket.stop - bucket.start
+            for bucket in buckets
+            if any(s in of and bucket.start <= start < bucket.stop for (start, _), of in users)
+        ]
+        gathers.update(of_stage[SLOTS:])
+        gathers.update(of_stage[::-1][SLOTS:])
     of_bucket = of_bucket._replace(operation=Collective.ALL_GATHER, sums=None)
     for numbers, passes in gathers.items():
         yield of_bucket._replace(numbers=numbers, times=passes)
