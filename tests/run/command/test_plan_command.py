@@ -225,6 +225,8 @@ def test_a_layout_is_explained_beside_a_trace(
         (f"{CNN} --ranks 2 --explain '--pp 3'", "3"),
         (f"{CNN} --ranks 2 --explain '--lr 3'", "--lr"),
         (f"{CNN} --ranks 2 --explain '--plan auto'", "leave --plan out"),
+        (f"{CNN} --ranks 2 --within soon", "'soon' is not a duration above 0"),
+        (f"{CNN} --ranks 2 --within 1s --explain '--dp 2'", "--memory and --within"),
         (f"{CNN} --ranks 2 --explain '--pp 2 --cut 1'", "stage 1 begins within layers that run"),
         (f"{CNN} --ranks 2 --trace t.json", "--trace needs --explain"),
         (f"{CNN} --ranks 2 --reduce-dtype float16", "reduce_dtype float16 with dtype float32"),
