@@ -121,4 +121,6 @@ def run(case: Case, **options: Any) -> Ended:
             )
         except Exception as error:
             return Ended([], error, scheduler)
+        finally:
+            scheduler.asked.clear()  # else Comms, which know the scheduler, keep Trainers alive
     return Ended(left, None, scheduler)
