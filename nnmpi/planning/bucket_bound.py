@@ -18,7 +18,7 @@ from nnmpi.schedules.op import Kind
 
 
 class BucketBounds:
-    """What passes of ZeRO 2 and 3 cannot hide, for the layouts of one model on one cluster."""
+    """The seconds that passes of ZeRO 2 and 3 cannot hide, for layouts of a model on a cluster."""
 
     def __init__(self, arranger: Arranger, times: ExchangeTimes) -> None:
         self._arranger, self._times = arranger, times
