@@ -194,13 +194,16 @@ class Backups:
 
     def renew(self, version: int, about: Any) -> None:
         """Makes the first backup; or that of this version again, if there is one, because values
-        may have been written since. Every rank calls it before the steps of an epoch."""
+        may have been written since. Every rank calls it before the steps of an epoch. Until it is
+        complete there is another one: of the version before or, if there is none, of this one."""
         if self._latest < 0:
             self.after_step(version, about)
         elif self._latest == version:
             if self._is_under_way:
                 self._finish(self._clock())
-            due = self._due
+            due, older = self._due, min(self._memories, key=AGE)
+            if 0 <= older.version < version:  # keep that one, and not this one as it was
+                next(memory for memory in self._memories if memory.version == version).clear()
             self._start(version, about, self._renewal + 1)
             self._finish(self._clock())
             self._due, self._returned = due, self._clock()
