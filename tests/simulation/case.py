@@ -15,6 +15,17 @@ class Fault(NamedTuple):
     after: int
 
 
+class Sleep(NamedTuple):
+    """A rank gets no turn while others can go on: for so many turns, from its `after`-th operation
+    on after it has passed a mark for the `nth` time."""
+
+    rank: int
+    mark: str
+    nth: int
+    after: int
+    turns: int
+
+
 class Case(NamedTuple):
     """What happens in a run.
 
@@ -29,7 +40,7 @@ class Case(NamedTuple):
                MPI
     unnoticed  the chance that a rank notices a loss, or a revoked Comm, some turns later
     ghost      the chance that the message of a lost rank is written to its buffer nevertheless
-    asleep     (rank, first turn, last turn): the rank gets no turn while others can go on
+    asleep     a rank that gets no turn for long
     drawn      decisions that replace those of the seed, 0 after the last of them
     """
 
@@ -42,7 +53,7 @@ class Case(NamedTuple):
     buffered: float = 0.0
     unnoticed: float = 0.0
     ghost: float = 0.0
-    asleep: tuple[int, int, int] | None = None
+    asleep: Sleep | None = None
     drawn: tuple[int, ...] | None = None
 
 

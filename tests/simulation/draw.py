@@ -3,57 +3,73 @@
 import random
 from collections.abc import Sequence
 
-from simulation.case import Case, Fault
-from simulation.layouts import LAYOUTS
-from simulation.verdict import undisturbed
+from simulation.case import Case, Fault, Sleep
+from simulation.layouts import LAYOUTS, Layout
+from simulation.marks import AGREEMENTS
+from simulation.verdict import Undisturbed, undisturbed
 
 NEAR = {  # marks, and the most operations after them at which a rank is killed
     "recovering": 160, "recovered": 90, "arranged": 60, "updating": 40, "updated": 30,
     "backing up": 12, "writing": 60, "restoring": 330, "restored": 60, "evaluating": 30,
-    "suspending": 60,
+    "suspending": 60, **dict.fromkeys(AGREEMENTS, 6),
 }  # fmt: skip
 AFTER_A_DEATH = ("recovering", "recovered", "arranged")
-LATEST_TURN = 2_500  # at which a rank falls asleep
 
 
 def drawn_case(seed: int, names: Sequence[str] = ()) -> Case:
     """The case of a seed, with one of these layouts, by default of all."""
     drawn = random.Random(seed)
     name = drawn.choice(names or list(LAYOUTS))
-    layout, counts = LAYOUTS[name], undisturbed(name).counts
+    layout, plain = LAYOUTS[name], undisturbed(name)
     victims = list(range(layout.ranks))
     if drawn.random() < 0.85:  # the death of a server is seldom interesting: it ends the run
         victims = victims[: layout.ranks - layout.servers]
     drawn.shuffle(victims)
     deaths = min(drawn.choice((0, 1, 1, 1, 2, 2, 2, 3)), layout.ranks - 1, len(victims))
-    kills = tuple(_kill(drawn, i, rank, counts[rank]) for i, rank in enumerate(victims[:deaths]))
+    kills = tuple(_kill(drawn, i, rank, plain) for i, rank in enumerate(victims[:deaths]))
     signals = ()
     if drawn.random() < (0.5 if layout.saves else 0.12):
         rank = drawn.randrange(layout.ranks)
-        after = drawn.randint(counts[rank] // 5, counts[rank])
+        after = drawn.randint(plain.counts[rank] // 5, plain.counts[rank])
         signals = (Fault(rank, "start", 1, after),)
 
     def some(*chances: float) -> float:
         return drawn.choice((0.0, *chances))
 
-    asleep = None
-    if drawn.random() < 0.25:
-        first = drawn.randrange(LATEST_TURN)
-        asleep = drawn.randrange(layout.ranks), first, first + drawn.choice((30, 200, 1500))
+    asleep = _sleep(drawn, layout, kills, plain) if drawn.random() < 0.35 else None
     order = drawn.choice(("random", "near", "near", "priority"))
     chances = some(0.1, 0.5), some(0.3, 0.9), some(0.3, 0.8), some(0.5)
     return Case(name, seed, kills, signals, order, *chances, asleep)
 
 
-def _kill(drawn: random.Random, number: int, rank: int, operations: int) -> Fault:
+def _kill(drawn: random.Random, number: int, rank: int, plain: Undisturbed) -> Fault:
     """A death anywhere, or soon after a mark; later deaths are often within a recovery."""
-    if not number and drawn.random() < 0.6:
+    operations = plain.counts[rank]
+    if not number and drawn.random() < 0.45:
         return Fault(rank, "start", 1, drawn.randint(1, operations + operations // 12))
     if not number and drawn.random() < 0.3:  # just before the end of the run
         return Fault(rank, "start", 1, operations - drawn.randrange(15))
     mark = drawn.choice(AFTER_A_DEATH if number and drawn.random() < 0.6 else [*NEAR])
     most = NEAR[mark] if drawn.random() < 0.6 else 10  # often just inside an agreement
-    return Fault(rank, mark, drawn.choice((1, 1, 1, 2, 3)), drawn.randint(1, most))
+    return Fault(rank, mark, _nth(drawn, plain, rank, mark), drawn.randint(1, most))
+
+
+def _nth(drawn: random.Random, plain: Undisturbed, rank: int, mark: str) -> int:
+    """Which time a rank passes a mark: any of those of the run that nobody leaves."""
+    times = plain.passed[rank, mark]
+    return drawn.randint(1, times) if times > 1 else drawn.choice((1, 1, 1, 2, 3))
+
+
+def _sleep(
+    drawn: random.Random, layout: Layout, kills: Sequence[Fault], plain: Undisturbed
+) -> Sleep:
+    """A rank falls asleep anywhere, or in the agreement around which another one is killed."""
+    rank, turns = drawn.randrange(layout.ranks), drawn.choice((30, 200, 1500))
+    around = [kill for kill in kills if kill.mark in AGREEMENTS and kill.rank != rank]
+    if not around:
+        return Sleep(rank, "start", 1, drawn.randint(1, plain.counts[rank]), turns)
+    kill = drawn.choice(around)
+    return Sleep(rank, AGREEMENTS[kill.mark], kill.nth, drawn.randrange(4), turns)
 
 
 def every_death(name: str, unnoticed: float = 0.0) -> list[Case]:

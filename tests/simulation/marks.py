@@ -6,8 +6,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nnmpi.comm import Comm
+from nnmpi.comm.calls import CallRunner
 from nnmpi.io.checkpoints.write import Writer
+from nnmpi.parallel.averaging.rounds import Rounds
 from nnmpi.parallel.backup import Backups
+from nnmpi.parallel.server.exchange import RequestChannel
 from nnmpi.parallel.step.update import Update
 from nnmpi.run.checkpointing import Checkpoints
 from nnmpi.run.recovery.recovery import Recovery
@@ -25,6 +29,16 @@ class MarkedMethod(NamedTuple):
     after: str = ""
 
 
+AGREED = (
+    MarkedMethod(Update, "_agreed", "deciding", "decided"),
+    MarkedMethod(Rounds, "_met", "meeting", "met"),
+    MarkedMethod(RequestChannel, "ask", "asking", "answered"),
+    MarkedMethod(CallRunner, "agree", "agreeing", "agreed"),
+    MarkedMethod(Comm, "confirm", "confirming"),
+)
+AGREEMENTS = {name: m.before for m in AGREED for name in (m.before, m.after) if name}
+"""The marks before and after agreements of ranks, each with the one before."""
+
 MARKED = (
     MarkedMethod(Recovery, "_recover", "recovering", "recovered"),
     MarkedMethod(Recovery, "_arrange_all", "arranging", "arranged"),
@@ -35,6 +49,7 @@ MARKED = (
     MarkedMethod(Trainer, "restore", "restoring", "restored"),
     MarkedMethod(Session, "evaluate", "evaluating", "evaluated"),
     MarkedMethod(Update, "apply", "updating", "updated"),
+    *AGREED,
 )
 NAMES = sorted({name for m in MARKED for name in (m.before, m.after) if name} | {"start"})
 

@@ -11,9 +11,11 @@ decisions only. After a test in vain the other ranks come first: the rank polls.
 """
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from nnmpi.comm.transport.hub import Hub, PostedMessage
 from simulation.case import Case, Decisions
@@ -53,6 +55,7 @@ class SimulatedScheduler:
     marks    the marks that ranks have passed, and their deaths as "dies"
     counts   the operations of each rank
     asked    by rank: what SIGTERM calls
+    changed  the sends of which bytes have changed before they were complete
     pending  False while the hub looks for a deadlock: no rank can go on, and no event is left
     """
 
@@ -68,7 +71,10 @@ class SimulatedScheduler:
         self._ended, self._events = set[int](), list[NetworkEvent]()
         self._facts, self._buffered = set[tuple[str, int]](), list[tuple[int, PostedMessage]]()
         self._passed = dict[tuple[int, str], int]()
-        self._dies_at, self._signalled_at = dict[int, int](), dict[int, int]()
+        self._due = defaultdict[tuple[int, int], list[Callable[[int], None]]](list)
+        self._sleeper, self._sleeps_until = -1, 0
+        self._sums = dict[PostedMessage, int]()  # of sends that are not complete
+        self.changed = list[str]()
         drawn = self.decisions.random
         self._priorities = drawn.sample(range(100, 100 + size), size)
         self._changes = {drawn.randrange(CHANGED_BEFORE) for _ in range(CHANGES)}
@@ -87,13 +93,16 @@ class SimulatedScheduler:
         """Records that a rank passes a mark, from which its faults may count."""
         nth = self._passed[rank, name] = self._passed.get((rank, name), 0) + 1
         self.marks.append(MarkPassed(len(self.trace), rank, name))
-        for faults, due in (
-            (self.case.kills, self._dies_at),
-            (self.case.signals, self._signalled_at),
+        asleep = (self.case.asleep,) if self.case.asleep else ()
+        for faults, act in (
+            (self.case.signals, self._signal),
+            (self.case.kills, self._die),
+            (asleep, self._fall_asleep),
         ):
             for fault in faults:
                 if (fault.rank, fault.mark, fault.nth) == (rank, name, nth):
-                    due.setdefault(rank, self.counts[rank] + fault.after)
+                    self._due[rank, self.counts[rank] + fault.after].append(act)
+        self._carry_out(rank)
 
     # ---- called by the hub, under the lock
 
@@ -113,11 +122,9 @@ class SimulatedScheduler:
         if len(self.trace) >= MOST_TURNS:
             self._hub.abort(f"no end after {MOST_TURNS:,} turns")
         self.counts[rank] += 1
-        if self._signalled_at.get(rank) == self.counts[rank] and rank in self.asked:
-            self.trace.append(TurnTaken(rank, "gets SIGTERM"))
-            self.asked[rank]()
-        if self._dies_at.get(rank) == self.counts[rank]:
-            self._die(rank)
+        self._carry_out(rank)
+        if verb == "posts" and requests[0].sends:
+            self._sums[requests[0]] = crc32(requests[0].data)
 
     def wait(self, rank: int, is_over: Callable[[], bool]) -> None:
         """Waits until it is over, and the rank has a turn."""
@@ -160,6 +167,20 @@ class SimulatedScheduler:
 
     # ---- what happens
 
+    def _carry_out(self, rank: int) -> None:
+        """Carries out the faults of a rank that are due."""
+        for act in self._due.pop((rank, self.counts[rank]), ()):
+            act(rank)
+
+    def _signal(self, rank: int) -> None:
+        if rank in self.asked:
+            self.trace.append(TurnTaken(rank, "gets SIGTERM"))
+            self.asked[rank]()
+
+    def _fall_asleep(self, rank: int) -> None:
+        assert self.case.asleep is not None
+        self._sleeper, self._sleeps_until = rank, len(self.trace) + self.case.asleep.turns
+
     def _die(self, rank: int) -> None:
         """Kills a rank; what it has sent, and nobody has received, may be lost with it."""
         self.trace.append(TurnTaken(rank, f"DIES at its operation {self.counts[rank]}"))
@@ -184,6 +205,8 @@ class SimulatedScheduler:
             if fits and self.decisions.happens(self.case.ghost):
                 into.data[...] = source.data
         else:
+            if not source.done and crc32(source.data) != self._sums.pop(source):
+                self.changed.append(f"rank {sender}: {source.label}")
             complete()
 
     # ---- whose turn it is
@@ -227,10 +250,8 @@ class SimulatedScheduler:
         unless it polls."""
         ready = [rank for rank, may_go in self._may_go.items() if may_go()]
         ready.sort(key=lambda rank: (rank - self._last) % self.size)
-        if self.case.asleep and len(ready) + len(self._events) > 1:
-            sleeper, first, last = self.case.asleep
-            if first <= len(self.trace) <= last:
-                ready = [rank for rank in ready if rank != sleeper]
+        if len(self.trace) < self._sleeps_until and len(ready) + len(self._events) > 1:
+            ready = [rank for rank in ready if rank != self._sleeper]
         if self._polls:
             return [*self._events, *ready[1:], *ready[:1]]
         return [*ready, *self._events]

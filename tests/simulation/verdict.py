@@ -2,6 +2,7 @@
 
 import tempfile
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +39,7 @@ class Undisturbed(NamedTuple):
 
     first: Left
     counts: list[int]  # operations of each rank
+    passed: Counter[tuple[int, str]]  # how often each rank has passed each mark
 
 
 @once
@@ -49,7 +51,8 @@ def undisturbed(name: str) -> Undisturbed:
         raise ended.error
     first = ended.left[0]
     assert first is not None
-    return Undisturbed(first, ended.scheduler.counts)
+    passed = Counter((mark.rank, mark.mark) for mark in ended.scheduler.marks)
+    return Undisturbed(first, ended.scheduler.counts, passed)
 
 
 def verdict(case: Case) -> Verdict:
@@ -70,6 +73,9 @@ def _run(case: Case, folder: str, **options: bool) -> Ended:
 
 def _judged(case: Case, ended: Ended, folder: str) -> Verdict:
     scheduler, error = ended.scheduler, ended.error
+    if scheduler.changed:
+        text = f"changed while they were sent: {scheduler.changed}"
+        return Verdict("bytes changed", text, scheduler)
     if isinstance(error, NothingLeftError):
         why = oracles.something_is_left(case, scheduler.marks)
         kind = "something was left" if why else "nothing left"
