@@ -191,13 +191,18 @@ class Session:
         """The steps of an epoch from the run's position on; the generator ends with the session."""
         if self.backups is not None:  # a callback, or a user between runs, may have changed values
             self.backups.renew(self.run.state.step, self.version_facts())
+        self.keep_epoch_start()
+        self._steps = self.strategy.steps(self.setup.train, self.run.state)
+        return self._steps
+
+    def keep_epoch_start(self) -> None:
+        """Keeps this version with parameter servers that may lose a worker; every rank calls
+        it."""
         if self.comm.fault_tolerant and self.strategy.layout.servers:
             self._share_untrained()
             self.epoch_start = HeldVersion(
                 self.run.state.step, saved(self.part, self.optimizer), self.version_facts()
             )
-        self._steps = self.strategy.steps(self.setup.train, self.run.state)
-        return self._steps
 
     def _share_untrained(self) -> None:
         """Gives servers the buffers and frozen parameters of the first worker, so that these are

@@ -93,6 +93,7 @@ def rearranges(at: Mapping[int, Options]) -> Options:
 
 LAYOUTS: dict[str, Layout] = {
     "ring": Layout(3, RING),
+    "batch norm": Layout(3, {**RING, "model": "digits-cnn"}),
     "halving": Layout(4, {"allreduce": "halving", **ADAM}),
     "memory of a node": Layout(3, {"allreduce": "shared", **ADAM}),
     "two nodes": Layout(4, {"allreduce": "shared"}, per_node=2),
@@ -112,6 +113,7 @@ LAYOUTS: dict[str, Layout] = {
     "one pipeline, backups": Layout(3, {"pp": 3, "micro_batches": 3, "backup": 1}),
     "local, plain mean": Layout(4, PLAIN_MEAN),
     "local": Layout(3, {**RING, **ADAM, "sync": "local", "every": 3}),
+    "local pp 2": Layout(4, {**PIPELINES, "sync": "local", "every": 2}),
     "local nesterov": Layout(3, {**RING, "sync": "local", "every": 2, **NESTEROV}),
     "fragments": Layout(
         3, {**RING, **ADAM, "sync": "local", "every": 3, "fragments": 2, "apply_after": 1}

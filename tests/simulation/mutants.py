@@ -366,7 +366,7 @@ MUTANTS = (
         "double update",
         ("nnmpi.parallel.step.update", "Update.carry_out"),
         "self._store.commit()",
-        "self._store.commit()\nself._optimizer.step(self._lr_factor(self.summed - 1))",
+        "self._store.commit()\nself._optimizer.step(lr_factor=self._lr_factor(self.summed - 1))",
         ("ring",),
     ),
     Mutant(

@@ -34,6 +34,9 @@ FOUND = {
     "the last worker of servers had the only copy of buffers": Case(
         "one worker", kills=(killed(0, "start", 1, 250),)
     ),
+    "servers did not get buffers before the next epoch after a recovery": Case(
+        "servers", kills=(killed(0, "evaluated", 3, 4), killed(1, "recovered", 1, 20))
+    ),
 }
 
 

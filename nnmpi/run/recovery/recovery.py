@@ -234,6 +234,7 @@ class Recovery:
             self._check_initial(trainer.session)
         if trainer.run.state.step:  # before a first step the run can begin again
             trainer.session.back_up()  # now: what ranks have kept is dropped next
+            trainer.session.keep_epoch_start()
 
     def _nearest_layout(self, trainer: Training) -> FittedLayout:
         """The layout of the remaining ranks, as found by the first rank that knows the model."""
