@@ -8,7 +8,8 @@
     oracles     what must hold of that, each a promise of docs/faults.md or docs/stopping.md
     draw        the case of a seed; the cases with one death at every operation
     shrink      the smallest case that fails in the same way
-    mutants     defects that cases have to find
+    mutants     defects that cases have to find, and the search for such cases
+    mutant_table  all of them, each with the case that finds it
 
 A failure is repeated by `scripts/explore --seed N`.
 """

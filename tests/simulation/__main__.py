@@ -10,10 +10,11 @@ from itertools import count
 
 from helpers.training.pipelined import digits
 
-from simulation import mutants
 from simulation.case import Case
 from simulation.draw import drawn_case, every_death
 from simulation.layouts import LAYOUTS
+from simulation.mutant_table import MUTANTS
+from simulation.mutants import first_kill
 from simulation.scheduler import SimulatedScheduler
 from simulation.shrink import shrunk
 from simulation.verdict import Verdict, verdict
@@ -131,14 +132,16 @@ def script(case: Case) -> str:
 
 
 def _print_mutants(names: list[str], seeds: int) -> int:
-    """Prints by which seed each mutant is found. Returns 1 if one is not."""
+    """Prints by which seed each mutant is found, or how many cases have reached its text in vain.
+    Returns 1 if one is not found, although some case or test finds it."""
     survivors = 0
-    for mutant in mutants.MUTANTS:
+    for mutant in MUTANTS:
         if names and mutant.name not in names:
             continue
-        case = mutants.first_kill(mutant, seeds)
-        survivors += case is None
-        print(f"{mutant.name}: " + (f"{case}" if case else f"survives {seeds} seeds"), flush=True)
+        search = first_kill(mutant, seeds)
+        survivors += search.case is None and not mutant.equal
+        survives = f"survives {search.tried} cases, {search.reached} of which reach it"
+        print(f"{mutant.name}: {search.case or survives}", flush=True)
     return int(survivors > 0)
 
 

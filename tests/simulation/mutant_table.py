@@ -1,0 +1,509 @@
+"""The table of mutants, each with what finds it, or why nothing can."""
+
+from simulation.case import Case, Fault, Sleep
+from simulation.mutants import Mutant
+
+SIMPLE = ("ring", "pipelines", "tensor parallel", "zero 1, backups")
+BACKUPS = (
+    "zero 1, backups",
+    "zero 3, backups",
+    "zero 1 adam, backups",
+    "one pipeline, backups",
+    "zero 1 pp 2, backups",
+)
+CHECKPOINTS = ("zero 1, checkpoints", "ring, checkpoints", "zero 3, backups, checkpoints")
+PARTS = ("pipelines", "tensor parallel", "zero 1 pp 2, backups")
+ONE_BACKUP = ("zero 1, backups", "zero 3, backups", "one pipeline, backups")
+
+MUTANTS = (
+    Mutant(
+        "agree skipped",
+        ("nnmpi.comm.calls", "CallRunner.agree"),
+        "rank, size = self.transport.rank, self.transport.size",
+        ("if error is not None:\n    raise error\nreturn\nrank, size = 0, 1"),
+        (*SIMPLE, "zero 1, checkpoints"),
+        killed_by=Case("zero 1, checkpoints", drawn=()),
+    ),
+    Mutant(
+        "lost wait in Work.wait",
+        ("nnmpi.comm.progress", "Work.wait"),
+        "while not self.done:",
+        "for _ in range(2 * (not self.done)):",
+        (
+            "zero 3, backups",
+            "pipelines",
+            "gossip",
+            "ring",
+        ),
+        killed_by=Case("gossip", drawn=()),
+    ),
+    Mutant(
+        "a loss does not revoke",
+        ("nnmpi.comm.transport.base", "TransportFamily.lost"),
+        "self.abandon()",
+        "pass",
+        SIMPLE,
+    ),
+    Mutant(
+        "works not ended at abandon",
+        ("nnmpi.comm.progress", "Progress.abandon"),
+        "work.abandon()",
+        "pass",
+        (*SIMPLE, "fragments", "zero 3, backups, checkpoints"),
+        killed_by=Case("zero 1, backups", kills=(Fault(0, "start", 1, 384),), drawn=()),
+    ),
+    Mutant(
+        "free without barrier",
+        ("nnmpi.comm.communicator", "Comm.free"),
+        "if not self.is_abandoned:",
+        "if False:",
+        (
+            "rearranged",
+            "rearranged, backups",
+            "ring",
+        ),
+        killed_by=Case("rearranged, backups", kills=(Fault(2, "start", 1, 487),), order="priority"),
+    ),
+    Mutant(
+        "one tag for all calls",
+        ("nnmpi.comm.calls", "CallRunner.planned"),
+        "call[1] % TAGS",
+        "0",
+        (
+            "zero 3, backups",
+            "zero 1, checkpoints",
+            "ring",
+        ),
+        killed_by=Case("zero 3, backups", drawn=()),
+    ),
+    Mutant(
+        "arranged without barrier",
+        ("nnmpi.run.recovery.recovery", "Recovery.arranged"),
+        "session.comm.barrier()",
+        "pass",
+        ("rearranged pp, tp",),
+    ),
+    Mutant(
+        "buffers not restored",
+        ("nnmpi.run.recovery.recovery", "Recovery._leave"),
+        "last.restore()",
+        "pass",
+        (
+            "local",
+            "servers",
+            "ring",
+            "local, plain mean",
+            "fragments",
+        ),
+        killed_by=Case("local", kills=(Fault(0, "updating", 2, 5),), drawn=()),
+    ),
+    Mutant(
+        "decided step not made",
+        ("nnmpi.run.recovery.recovery", "Recovery._leave"),
+        "last.make(plan.decision[1])",
+        "pass",
+        (*SIMPLE, *BACKUPS),
+        killed_by=Case(
+            "tensor parallel",
+            kills=(Fault(0, "decided", 2, 1),),
+            asleep=Sleep(2, "deciding", 2, 0, 300),
+            drawn=(),
+        ),
+    ),
+    Mutant(
+        "backup parts not merged",
+        ("nnmpi.run.recovery.recovery", "Recovery._leave"),
+        "if known is not version:",
+        "if False:",
+        BACKUPS,
+        killed_by=Case("zero 1, backups", kills=(Fault(0, "backing up", 1, 8),), drawn=()),
+    ),
+    Mutant(
+        "kept dropped before others have it",
+        ("nnmpi.run.recovery.recovery", "Recovery._arrange_all"),
+        "self._take(trainer, plan)",
+        ("self._take(trainer, plan)\nself._kept.clear()"),
+        (*BACKUPS, "ring"),
+        killed_by=Case(
+            "ring",
+            kills=(
+                Fault(0, "updating", 3, 2),
+                Fault(1, "arranging", 2, 1),
+            ),
+            drawn=(),
+        ),
+    ),
+    Mutant(
+        "step not counted",
+        ("nnmpi.run.recovery.recovery", "Recovery._take"),
+        "run.count_step(run.last)",
+        "pass",
+        SIMPLE,
+        killed_by=Case(
+            "tensor parallel",
+            kills=(Fault(2, "decided", 2, 1),),
+            asleep=Sleep(1, "deciding", 2, 0, 300),
+            drawn=(),
+        ),
+    ),
+    Mutant(
+        "oldest version",
+        ("nnmpi.run.recovery.held_copies", "newest"),
+        "reverse=True",
+        "reverse=False",
+        (*SIMPLE, *BACKUPS),
+        killed_by=Case(
+            "tensor parallel",
+            kills=(Fault(0, "decided", 2, 1),),
+            asleep=Sleep(2, "deciding", 2, 0, 300),
+            drawn=(),
+        ),
+    ),
+    Mutant(
+        "most progress",
+        ("nnmpi.run.recovery.held_copies", "newest"),
+        "min(of_key, key=progress)",
+        "max(of_key, key=progress)",
+        (*SIMPLE, *BACKUPS),
+    ),
+    Mutant(
+        "step never finished",
+        ("nnmpi.run.recovery.rank_status", "agreed"),
+        "makes_step = made is not None and (source is None or made.version > source.version)",
+        "makes_step = False",
+        (*SIMPLE, *BACKUPS),
+        killed_by=Case(
+            "tensor parallel",
+            kills=(Fault(0, "decided", 2, 1),),
+            asleep=Sleep(2, "deciding", 2, 0, 300),
+            drawn=(),
+        ),
+    ),
+    Mutant(
+        "any decision fits",
+        ("nnmpi.run.recovery.rank_status", "RankStatus.can_hold"),
+        "self.may_make != decision[0]",
+        "self.may_make is None",
+        (*SIMPLE, "local", "local, plain mean"),
+        equal=(
+            "ranks that know the sums of a step know no later decision, and with the one "
+            "before the copy gets the key that it has: the plan compares keys"
+        ),
+    ),
+    Mutant(
+        "end without confirm",
+        ("nnmpi.run.recovery.survivors", "Survivors.end"),
+        "self.all.confirm()",
+        "pass",
+        SIMPLE,
+        killed_by=Case("zero 1, backups", kills=(Fault(1, "start", 1, 521),), drawn=()),
+    ),
+    Mutant(
+        "least reported: most",
+        ("nnmpi.run.recovery.rank_status", "_progress"),
+        "status.reported.events, status.reported.calls",
+        "(-status.reported.events[0], 0, 0), status.reported.calls",
+        (
+            "tensor parallel",
+            "two nodes",
+            "pipelines",
+        ),
+    ),
+    Mutant(
+        "a checkpoint is not abandoned",
+        ("nnmpi.run.recovery.recovery", "Recovery._go_on"),
+        "trainer.checkpoints.abandon()",
+        "pass",
+        CHECKPOINTS,
+        killed_by=Case("ring, checkpoints", kills=(Fault(2, "evaluating", 2, 10),), drawn=()),
+    ),
+    Mutant(
+        "reported twice",
+        ("nnmpi.run.reported", "ReportedEvents.once"),
+        "return position > last",
+        "return position >= last",
+        SIMPLE,
+        killed_by=Case("ring", kills=(Fault(0, "updated", 3, 2),), drawn=()),
+    ),
+    Mutant(
+        "stop not agreed",
+        ("nnmpi.run.evaluation", "requests"),
+        'trainer.comm.all_reduce(row, "doubling")',
+        "pass",
+        CHECKPOINTS,
+        killed_by=Case("zero 1, checkpoints", signals=(Fault(0, "evaluating", 1, 3),), drawn=()),
+    ),
+    Mutant(
+        "sums noted after the agreement",
+        ("nnmpi.parallel.step.update", "Update.apply"),
+        (
+            "self.summed, self.decision = step + 1, None\n"
+            "    if self._model.size > 1:\n"
+            "        sums = self._agreed(sums)"
+        ),
+        (
+            "if self._model.size > 1:\n"
+            "    sums = self._agreed(sums)\n"
+            "self.summed, self.decision = step + 1, None"
+        ),
+        PARTS,
+        killed_by=Case(
+            "tensor parallel",
+            kills=(Fault(0, "decided", 2, 1),),
+            asleep=Sleep(2, "deciding", 2, 0, 300),
+            drawn=(),
+        ),
+    ),
+    Mutant(
+        "norm not agreed",
+        ("nnmpi.parallel.step.update", "Update.apply"),
+        "if self._model.size > 1:",
+        "if False:",
+        (
+            "pipelines",
+            "tensor parallel",
+            "one pipeline, backups",
+        ),
+        killed_by=Case("tensor parallel", drawn=()),
+    ),
+    Mutant(
+        "double update",
+        ("nnmpi.parallel.step.update", "Update.carry_out"),
+        "self._store.commit()",
+        ("self._store.commit()\nself._optimizer.step(lr_factor=self._lr_factor(self.summed - 1))"),
+        ("ring",),
+        killed_by=Case("ring", drawn=()),
+    ),
+    Mutant(
+        "double update of a rank that knows",
+        ("nnmpi.parallel.step.last_step", "LastStep.may_make"),
+        "self._update.summed > self._update.version",
+        "self._update.summed >= self._update.version and self._update.summed",
+        SIMPLE,
+        killed_by=Case(
+            "tensor parallel",
+            kills=(Fault(0, "decided", 2, 1),),
+            asleep=Sleep(2, "deciding", 2, 0, 300),
+            drawn=(),
+        ),
+    ),
+    Mutant(
+        "restored after an update",
+        ("nnmpi.parallel.step.last_step", "LastStep.restore"),
+        "self._update.version <= self._begun",
+        "True",
+        (
+            "servers",
+            "ring",
+            "pipelines",
+            "batch norm",
+        ),
+        killed_by=Case("batch norm", kills=(Fault(0, "updated", 2, 1),), drawn=()),
+    ),
+    Mutant(
+        "rate of the next step",
+        ("nnmpi.parallel.step.update", "Update.carry_out"),
+        "self._lr_factor(self.summed - 1)",
+        "self._lr_factor(self.summed)",
+        (
+            "ring",
+            "pipelines",
+        ),
+        killed_by=Case("ring", drawn=()),
+    ),
+    Mutant(
+        "round: Adam's steps not undone",
+        ("nnmpi.parallel.step.last_round", "LastRound.restore"),
+        "self._optimizer.steps[:] = self._steps",
+        "pass",
+        (
+            "local",
+            "fragments",
+        ),
+        killed_by="test_a_round_is_undone_until_it_is_final",
+    ),
+    Mutant(
+        "round without barrier",
+        ("nnmpi.parallel.averaging.rounds", "Rounds._met"),
+        "self._all.barrier()",
+        "pass",
+        (
+            "local, plain mean",
+            "local",
+            "gossip",
+            "fragments",
+            "local pp 2",
+        ),
+        killed_by=Case(
+            "local pp 2",
+            kills=(Fault(0, "met", 1, 1),),
+            asleep=Sleep(2, "meeting", 1, 0, 300),
+            drawn=(),
+        ),
+    ),
+    Mutant(
+        "fragment forgets own steps",
+        ("nnmpi.parallel.averaging.outer", "OuterOptimizer._apply"),
+        "g += replica.values() - values",
+        "pass",
+        ("fragments",),
+        killed_by=Case("fragments", drawn=()),
+    ),
+    Mutant(
+        "own values not kept",
+        ("nnmpi.parallel.averaging.means", "OwnValues.show"),
+        "self._replica.values() - values",
+        "0 * values",
+        (
+            "gossip",
+            "fragments",
+        ),
+        killed_by=Case("gossip", drawn=()),
+    ),
+    Mutant(
+        "residual written at once",
+        ("nnmpi.parallel.stores.compressed", "CompressedStore._phases"),
+        "self._kept[b] = bucket",
+        (
+            "self._kept[b] = bucket\n"
+            "for i, part in zip(members, bucket.parts, strict=True):\n"
+            "    state = self._optimizer.state[RESIDUAL]\n"
+            "    state[self._places[i]] = bucket.row[part]"
+        ),
+        (
+            "topk",
+            "topk of all",
+        ),
+    ),
+    Mutant(
+        "stale residual",
+        ("nnmpi.parallel.stores.compressed", "CompressedStore.commit"),
+        "state[RESIDUAL][self._places[i]] = bucket.row[part]",
+        "pass",
+        (
+            "topk",
+            "topk of all",
+        ),
+        killed_by=Case("topk", drawn=()),
+    ),
+    Mutant(
+        "off by one of a bucket",
+        ("nnmpi.parallel.stores.buckets", "Buckets.__init__"),
+        "bisect_right(stops, start)",
+        "bisect_right(stops, start - 1)",
+        (
+            "zero 3, backups",
+            "zero 2, backups",
+            "ring",
+        ),
+        killed_by=Case("zero 2, backups", drawn=()),
+    ),
+    Mutant(
+        "values not gathered",
+        ("nnmpi.parallel.stores.zero", "ZeroStore.settle"),
+        "self._values.gather()",
+        "pass",
+        (
+            "zero 1, backups",
+            "zero 3, backups",
+            "zero 2, backups",
+        ),
+        killed_by=Case("zero 1, backups", drawn=()),
+    ),
+    Mutant(
+        "order not compared",
+        ("nnmpi.parallel.stores.zero", "ZeroStore.totals"),
+        "if orders * orders != self.dp.size * squared:",
+        "if False:",
+        ("zero 3, backups",),
+        killed_by="ranks_that_read_in_different_orders_are_refused of laws_zero.py",
+    ),
+    Mutant(
+        "backup not agreed",
+        ("nnmpi.parallel.backup", "Backups._finish"),
+        'self._comm.all_reduce(row, "doubling")',
+        "row *= self._comm.size",
+        ONE_BACKUP,
+    ),
+    Mutant(
+        "newest backup overwritten",
+        ("nnmpi.parallel.backup", "Backups._start"),
+        "min(self._memories",
+        "max(self._memories",
+        ONE_BACKUP,
+        killed_by=Case("zero 1, backups", kills=(Fault(0, "start", 1, 360),), drawn=()),
+    ),
+    Mutant(
+        "server: double update",
+        ("nnmpi.parallel.server.server", "ParameterServer._handle"),
+        "self._update(range(len(self._channels)))",
+        ("self._update(range(len(self._channels)))\nself._update(range(len(self._channels)))"),
+        ("servers",),
+        killed_by=Case("servers", drawn=()),
+    ),
+    Mutant(
+        "server: bound off by one",
+        ("nnmpi.parallel.server.server", "ClockTable.released"),
+        "<= self._bound",
+        "<= self._bound + 1",
+        (
+            "ssp",
+            "servers",
+        ),
+        killed_by=Case("servers", drawn=()),
+    ),
+    Mutant(
+        "server: values sent while updated",
+        ("nnmpi.parallel.server.exchange", "ReplyChannel.__init__"),
+        "zeros_like(self._parameters) if copies else self._parameters",
+        "self._parameters",
+        (
+            "asp",
+            "ssp",
+        ),
+        killed_by=Case("asp", late=0.5),
+    ),
+    Mutant(
+        "worker waits for the first server only",
+        ("nnmpi.parallel.server.exchange", "RequestChannel.ask"),
+        "wait_all(works)",
+        "wait_all(works[:3])",
+        (
+            "servers",
+            "asp",
+        ),
+        killed_by=Case("servers", 2, late=0.5),
+    ),
+    Mutant(
+        "epoch start not copied",
+        ("nnmpi.run.session", "Session.keep_epoch_start"),
+        "saved(self.part, self.optimizer)",
+        "self.snapshot(copies=False).owned",
+        (
+            "servers",
+            "asp",
+        ),
+        killed_by=Case("servers", kills=(Fault(0, "answered", 4, 1),), drawn=()),
+    ),
+    Mutant(
+        "committed before others have written",
+        ("nnmpi.io.checkpoints.write", "Writer._steps"),
+        "files = yield from self._gathered(written)",
+        "files = [written] * self._comm.size",
+        (
+            "zero 1, checkpoints",
+            "zero 3, backups, checkpoints",
+        ),
+        killed_by=Case("zero 1, checkpoints", signals=(Fault(0, "start", 1, 250),), drawn=()),
+    ),
+    Mutant(
+        "SIGTERM again in a repeated step",
+        ("nnmpi.run.run_state", "RunState._request"),
+        "if request and self.reported.events",
+        "if False and self.reported.events",
+        (
+            "ring, checkpoints",
+            "zero 1, checkpoints",
+        ),
+    ),
+)

@@ -1,0 +1,29 @@
+"""Each mutant is found by the case that is kept with it; scripts/explore --mutants draws others."""
+
+import pytest
+
+from simulation import scheduler
+from simulation.case import Case
+from simulation.mutant_table import MUTANTS
+from simulation.mutants import Mutant, mutated
+from simulation.verdict import undisturbed, verdict
+
+MOST_TURNS = 8_000  # enough where nothing is defective
+
+KILLED = [mutant for mutant in MUTANTS if isinstance(mutant.killed_by, Case)]
+
+
+@pytest.mark.parametrize("mutant", KILLED, ids=lambda mutant: mutant.name)
+@pytest.mark.one_in(5)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files stay open
+def test_a_mutant_is_found_by_its_case(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = mutant.killed_by
+    assert isinstance(case, Case)
+    undisturbed(case.layout)  # without the defect
+    monkeypatch.setattr(scheduler, "MOST_TURNS", MOST_TURNS)
+    if case != Case(case.layout, drawn=()):  # else it is the undisturbed run
+        plain = verdict(case)
+        assert not plain.is_bad, plain.text
+    with mutated(mutant) as reached:
+        assert verdict(case).is_bad
+    assert reached.times
