@@ -43,6 +43,7 @@ MUTANTS = (
         "self.abandon()",
         "pass",
         SIMPLE,
+        killed_by="test_a_rank_is_lost_while_others_agree_on_an_error",
     ),
     Mutant(
         "works not ended at abandon",
@@ -424,6 +425,7 @@ MUTANTS = (
         'self._comm.all_reduce(row, "doubling")',
         "row *= self._comm.size",
         ONE_BACKUP,
+        killed_by="test_the_others_have_what_a_rank_alone_had",
     ),
     Mutant(
         "newest backup overwritten",
