@@ -13,6 +13,7 @@ decisions only. After a test in vain the other ranks come first: the rank polls.
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -48,6 +49,10 @@ class NetworkEvent(NamedTuple):
     happen: Callable[[], object]
 
 
+def always() -> bool:
+    return True
+
+
 class SimulatedScheduler:
     """Gives turns to ranks and to the network.
 
@@ -56,19 +61,23 @@ class SimulatedScheduler:
     counts   the operations of each rank
     asked    by rank: what SIGTERM calls
     changed  the sends of which bytes have changed before they were complete
+    lock     guards nothing: the rank that has the turn is alone
     pending  False while the hub looks for a deadlock: no rank can go on, and no event is left
     """
 
     def __init__(self, case: Case, size: int) -> None:
         self.case, self.size, self.decisions = case, size, Decisions(case.seed, case.drawn)
-        self.lock, self.pending = threading.RLock(), True
+        self.lock, self.pending = nullcontext(), True
         self.trace, self.marks = list[TurnTaken](), list[MarkPassed]()
         self.counts, self.asked = [0] * size, dict[int, Callable[[], object]]()
-        self._go = [threading.Condition(self.lock) for _ in range(size)]
-        self._has_turn: int | None = None
-        self._last, self._polls = 0, False  # who had the last turn, and tested in vain
+        self._beginning = threading.Lock()
+        self._go = [threading.Lock() for _ in range(size)]  # held, but for a moment by a handover
+        for go in self._go:
+            go.acquire()
+        self._last, self._polls = 0, False  # who has or had the turn, and tested in vain
         self._may_go = dict[int, Callable[[], bool]]()  # of ranks that are at an operation
-        self._ended, self._events = set[int](), list[NetworkEvent]()
+        self._blocked = set[int]()  # those of them that may not, until they are woken
+        self._events = list[NetworkEvent]()
         self._facts, self._buffered = set[tuple[str, int]](), list[tuple[int, PostedMessage]]()
         self._passed = dict[tuple[int, str], int]()
         self._due = defaultdict[tuple[int, int], list[Callable[[int], None]]](list)
@@ -108,10 +117,14 @@ class SimulatedScheduler:
 
     def begin(self, rank: int, hub: Hub) -> None:
         """Returns when the thread of a rank may begin: even first lines run one after another."""
-        self._hub = hub
         HERE.set(Here(self, rank))
-        self.mark("start", rank)
-        self._take_turn(rank)
+        with self._beginning:
+            self._hub = hub
+            self.mark("start", rank)
+            self._may_go[rank] = always
+            if len(self._may_go) == self.size:
+                self._go[self._choose()].release()
+        self._go[rank].acquire()
 
     def turn(self, rank: int, verb: str, requests: Sequence[Any]) -> None:
         """Waits for the turn of a rank, and carries out the faults that are due."""
@@ -133,7 +146,8 @@ class SimulatedScheduler:
             self.trace.append(TurnTaken(rank, "has waited"))
 
     def wake(self, ranks: Iterable[int]) -> None:
-        """Does nothing: each choice looks at all ranks."""
+        """Lets the next choice look at these ranks again."""
+        self._blocked.difference_update(ranks)
 
     def buffers(self, message: PostedMessage) -> bool:
         """True if a send is complete before its receive is posted."""
@@ -155,15 +169,15 @@ class SimulatedScheduler:
     def notify(self, rank: int, fact: tuple[str, int], notice: Callable[[], object]) -> None:
         """Lets a rank notice a loss now, or when the network gets a turn."""
         self._facts.add(fact)
-        if rank != self._has_turn and self.decisions.happens(self.case.unnoticed):
+        if rank != self._last and self.decisions.happens(self.case.unnoticed):
             self._events.append(NetworkEvent(f"rank {rank} notices {fact}", notice))
         else:
             notice()
 
     def end(self, rank: int) -> None:
         """Passes on the turn of a rank that has ended."""
-        self._ended.add(rank)
-        self._release_turn(rank)
+        if self._may_go:
+            self._go[self._choose()].release()
 
     # ---- what happens
 
@@ -211,45 +225,43 @@ class SimulatedScheduler:
 
     # ---- whose turn it is
 
-    def _take_turn(self, rank: int, may_go: Callable[[], bool] = lambda: True) -> None:
+    def _take_turn(self, rank: int, may_go: Callable[[], bool] = always) -> None:
         """Returns when this rank may go on, and has a turn."""
         self._may_go[rank] = may_go
-        self._release_turn(rank)
-        while self._has_turn != rank:
-            self._go[rank].wait()
-        del self._may_go[rank]
-        self._last, self._polls = rank, False
-        self._now += SECONDS_OF_A_TURN
+        chosen = self._choose()
+        if chosen != rank:
+            self._go[chosen].release()
+            self._go[rank].acquire()
 
-    def _release_turn(self, rank: int) -> None:
-        if self._has_turn == rank:
-            self._has_turn = None
-        self._choose()
-
-    def _choose(self) -> None:
-        """Gives the turn to a rank, after as many events of the network as are decided."""
-        while self._has_turn is None and self._may_go.keys() | self._ended == {*range(self.size)}:
+    def _choose(self) -> int:
+        """The rank that has the next turn, after as many events of the network as are decided."""
+        while True:
             options = self._options()
             if not options:
-                if not self._may_go:
-                    return
                 self._end_deadlock()
                 continue
             chosen = self._chosen(options) if len(options) > 1 else options[0]
-            if isinstance(chosen, NetworkEvent):
-                self._events.remove(chosen)
-                self.trace.append(TurnTaken(-1, chosen.what))
-                chosen.happen()
-                self._polls = False
-            else:
-                self._has_turn = chosen
-                self._go[chosen].notify_all()
+            self._polls = False
+            if isinstance(chosen, int):
+                del self._may_go[chosen]
+                self._last = chosen
+                self._now += SECONDS_OF_A_TURN
+                return chosen
+            self._events.remove(chosen)
+            self.trace.append(TurnTaken(-1, chosen.what))
+            chosen.happen()
+            self._blocked.clear()
 
     def _options(self) -> list[int | NetworkEvent]:
         """Who may have the next turn, the dullest choice first: the rank that had the last one,
         unless it polls."""
-        ready = [rank for rank, may_go in self._may_go.items() if may_go()]
-        ready.sort(key=lambda rank: (rank - self._last) % self.size)
+        ready = list[int | NetworkEvent]()
+        for rank in (*range(self._last, self.size), *range(self._last)):
+            if rank in self._may_go and rank not in self._blocked:
+                if self._may_go[rank]():
+                    ready.append(rank)
+                else:
+                    self._blocked.add(rank)
         if len(self.trace) < self._sleeps_until and len(ready) + len(self._events) > 1:
             ready = [rank for rank in ready if rank != self._sleeper]
         if self._polls:
@@ -275,7 +287,7 @@ class SimulatedScheduler:
         self.pending = False
         self._hub.look_for_deadlock()
         self.pending = True
-        if not any(may_go() for may_go in self._may_go.values()):
+        if self._blocked >= self._may_go.keys():
             self._hub.abort("no rank can go on")
 
 
