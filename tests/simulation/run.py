@@ -4,12 +4,14 @@ import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
 from helpers.training.recovered import Left, trained
 
 from nnmpi import Trainer
+from nnmpi.arrays import blas, cgroup
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.io.checkpoints import write
@@ -84,6 +86,9 @@ def simulated() -> Iterator[None]:
         patch.setattr(write, "in_thread", DelayedCall)
         patch.setattr("helpers.training.recovered.Trainer", Noted)
         marked(patch)
+        patch.setattr(cgroup, "_read", cache(cgroup._read))  # each Trainer reads a dozen files
+        patch.setattr(blas, "release_memory", lambda: None)
+        patch.setattr(gc, "collect", lambda *_: 0)
         gc.disable()  # finalizers run at the same moments in each run
         try:
             yield
