@@ -6,7 +6,8 @@
     marks       places in the program from which faults count
     run         a run under a case, and what is left of it
     oracles     what must hold of that, each a promise of docs/faults.md or docs/stopping.md
-    draw        the case of a seed; the cases with one death at every operation
+    draw        the case of a seed
+    exhaustive  the cases with one death at every operation, noticed in each way
     shrink      the smallest case that fails in the same way
     mutants     defects that cases have to find, and the search for such cases
     mutant_table  all of them, each with the case that finds it

@@ -5,14 +5,15 @@ import gc
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
 from helpers.training.pipelined import digits
 
 from simulation.case import Case
-from simulation.draw import drawn_case, every_death
-from simulation.layouts import LAYOUTS
+from simulation.draw import drawn_case
+from simulation.exhaustive import deaths, ways
+from simulation.layouts import EXHAUSTED, LAYOUTS
 from simulation.mutant_table import MUTANTS
 from simulation.mutants import first_kill
 from simulation.scheduler import SimulatedScheduler
@@ -29,6 +30,8 @@ def main() -> int:
     gc.freeze()  # what all cases share is not looked at again
     if options.mutants is not None:
         return _print_mutants(options.mutants, options.seeds)
+    if options.exhaustive is not None:
+        return _exhaust(options.exhaustive or [*EXHAUSTED], *options.part)
     return _explore(_cases(options))
 
 
@@ -42,9 +45,19 @@ def _options() -> argparse.Namespace:
         "--layout", action="append", choices=list(LAYOUTS), help="only this layout (repeatable)"
     )
     parser.add_argument(
-        "--every-death",
-        choices=list(LAYOUTS),
-        help="one death at each operation of each rank of this layout",
+        "--exhaustive",
+        nargs="*",
+        choices=[[], *LAYOUTS],
+        metavar="LAYOUT",
+        help="one death at each operation of each rank, noticed in each way, by default in all of "
+        + ", ".join(EXHAUSTED),
+    )
+    parser.add_argument(
+        "--part",
+        type=_part,
+        default=(1, 1),
+        metavar="I/N",
+        help="of --exhaustive only every N-th case, from the I-th on",
     )
     parser.add_argument(
         "--mutants",
@@ -55,11 +68,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _part(text: str) -> tuple[int, int]:
+    first, of = map(int, text.split("/"))
+    if not 1 <= first <= of:
+        raise ValueError(f"part {first} of {of}")
+    return first, of
+
+
 def _cases(options: argparse.Namespace) -> Iterator[Case]:
     names = options.layout or ()
-    if options.every_death:
-        yield from every_death(options.every_death)
-    elif options.seed is not None:
+    if options.seed is not None:
         yield drawn_case(options.seed, names)
     elif options.minutes:
         end = time.monotonic() + 60 * options.minutes
@@ -72,7 +90,16 @@ def _cases(options: argparse.Namespace) -> Iterator[Case]:
             yield drawn_case(seed, names)
 
 
-def _explore(cases: Iterable[Case]) -> int:
+def _exhaust(names: Sequence[str], first: int, of: int) -> int:
+    """Judges each death of these layouts, or one in so many; prints the counts of each way."""
+    is_bad = 0
+    for name in names:
+        for way in ways(name):
+            is_bad |= _explore(deaths(name, way)[first - 1 :: of], f"{name}, {way}: ")
+    return is_bad
+
+
+def _explore(cases: Iterable[Case], what: str = "") -> int:
     """Judges cases; prints each that fails, and the counts. Returns 1 if one fails."""
     kinds, turns, began, is_bad = Counter[str](), 0, time.process_time(), False
     for number, case in enumerate(cases, 1):
@@ -86,7 +113,10 @@ def _explore(cases: Iterable[Case]) -> int:
             gc.collect()
     seconds = time.process_time() - began
     counts = ", ".join(f"{kind} {n:,}" for kind, n in sorted(kinds.items()))
-    print(f"{kinds.total():,} cases: {counts}; {turns:,} turns, {seconds:,.0f} s of processor")
+    print(
+        f"{what}{kinds.total():,} cases: {counts}; {turns:,} turns, {seconds:,.0f} s of processor",
+        flush=True,
+    )
     return int(is_bad)
 
 
@@ -117,7 +147,9 @@ def script(case: Case) -> str:
     it, and nothing is late."""
     layout = LAYOUTS[case.layout]
     chances = case.late, case.buffered, case.unnoticed, case.ghost
-    is_plain = not any(chances) and not case.signals and not any(case.drawn or (1,))
+    is_plain = (
+        not any(chances) and not case.slow and not case.signals and not any(case.drawn or (1,))
+    )
     if is_plain and not layout.arranges_anew and all(kill.mark == "start" for kill in case.kills):
         killed = {kill.rank: kill.after for kill in case.kills}
         return (

@@ -39,9 +39,11 @@ class Case(NamedTuple):
     buffered   the chance that a send is complete before its receive is posted, as a small one in
                MPI
     unnoticed  the chance that a rank notices a loss, or a revoked Comm, some turns later
-    ghost      the chance that the message of a lost rank is written to its buffer nevertheless
+    ghost      the chance that the message of a lost rank is written to its buffer nevertheless; if
+               it is 1, complete sends of that rank are received
     asleep     a rank that gets no turn for long
     drawn      decisions that replace those of the seed, 0 after the last of them
+    slow       ranks that notice no loss before the network gets a turn
     """
 
     layout: str
@@ -55,6 +57,7 @@ class Case(NamedTuple):
     ghost: float = 0.0
     asleep: Sleep | None = None
     drawn: tuple[int, ...] | None = None
+    slow: tuple[int, ...] = ()
 
 
 class Decisions:
@@ -75,5 +78,8 @@ class Decisions:
         return value
 
     def happens(self, chance: float) -> bool:
-        """True with this chance; nothing is drawn for a chance of 0."""
-        return chance > 0 and self.draw(2, int(self.random.random() < chance)) == 1
+        """True with this chance; nothing is drawn for a chance of 0 or 1."""
+        return chance >= 1 or (chance > 0 and self._is_drawn(chance))
+
+    def _is_drawn(self, chance: float) -> bool:
+        return self.draw(2, int(self.random.random() < chance)) == 1

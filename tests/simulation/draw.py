@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from simulation.case import Case, Fault, Sleep
-from simulation.layouts import LAYOUTS, Layout
+from simulation.layouts import DRAWN, LAYOUTS, Layout
 from simulation.marks import AGREEMENTS
 from simulation.verdict import Undisturbed, undisturbed
 
@@ -19,7 +19,7 @@ AFTER_A_DEATH = ("recovering", "recovered", "arranged")
 def drawn_case(seed: int, names: Sequence[str] = ()) -> Case:
     """The case of a seed, with one of these layouts, by default of all."""
     drawn = random.Random(seed)
-    name = drawn.choice(names or list(LAYOUTS))
+    name = drawn.choice(names or list(DRAWN))
     layout, plain = LAYOUTS[name], undisturbed(name)
     victims = list(range(layout.ranks))
     if drawn.random() < 0.85:  # the death of a server is seldom interesting: it ends the run
@@ -70,13 +70,3 @@ def _sleep(
         return Sleep(rank, "start", 1, drawn.randint(1, plain.counts[rank]), turns)
     kill = drawn.choice(around)
     return Sleep(rank, AGREEMENTS[kill.mark], kill.nth, drawn.randrange(4), turns)
-
-
-def every_death(name: str, unnoticed: float = 0.0) -> list[Case]:
-    """Cases with one death at each operation of each rank of a layout, servers left out."""
-    layout, counts = LAYOUTS[name], undisturbed(name).counts
-    return [
-        Case(name, 0, (Fault(rank, "start", 1, k),), unnoticed=unnoticed, drawn=())
-        for rank in range(layout.ranks - layout.servers)
-        for k in range(1, counts[rank] + 1)
-    ]

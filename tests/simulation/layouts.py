@@ -91,7 +91,7 @@ def rearranges(at: Mapping[int, Options]) -> Options:
     return {"callbacks": [Rearranges(at)]}
 
 
-LAYOUTS: dict[str, Layout] = {
+DRAWN: dict[str, Layout] = {
     "ring": Layout(3, RING),
     "batch norm": Layout(3, {**RING, "model": "digits-cnn"}),
     "halving": Layout(4, {"allreduce": "halving", **ADAM}),
@@ -143,3 +143,17 @@ LAYOUTS: dict[str, Layout] = {
     ),
     "elastic": Layout(5, {**PIPELINES, "elastic": True, "save_every": "2"}),
 }
+"""Layouts of which seeds draw one."""
+
+TWO_STEPS = {"model": "mlp:64-8-8-10", "steps": 2, "epochs": 1}
+EXHAUSTED: dict[str, Layout] = {
+    "short ring": Layout(3, {**RING, **TWO_STEPS}),
+    "short zero 3": Layout(3, {**RING, **TWO_STEPS, **SMALL_BUCKETS, "zero": 3, "backup": 1}),
+    "short pipelines": Layout(4, {**RING, **TWO_STEPS, "dp": 2, "pp": 2, "micro_batches": 2}),
+    "short servers": Layout(3, {**TWO_STEPS, "servers": 1}),
+    "short local": Layout(3, {**RING, **TWO_STEPS, "sync": "local", "every": 2}),
+    "short checkpoints": Layout(3, {**RING, **TWO_STEPS, "save_every": "1"}),
+}
+"""Small ones, of which each operation is tried; a pipeline of two stages twice needs four ranks."""
+
+LAYOUTS = {**DRAWN, **EXHAUSTED}

@@ -169,7 +169,9 @@ class SimulatedScheduler:
     def notify(self, rank: int, fact: tuple[str, int], notice: Callable[[], object]) -> None:
         """Lets a rank notice a loss now, or when the network gets a turn."""
         self._facts.add(fact)
-        if rank != self._last and self.decisions.happens(self.case.unnoticed):
+        if rank != self._last and (
+            rank in self.case.slow or self.decisions.happens(self.case.unnoticed)
+        ):
             self._events.append(NetworkEvent(f"rank {rank} notices {fact}", notice))
         else:
             notice()
@@ -200,7 +202,8 @@ class SimulatedScheduler:
         self.trace.append(TurnTaken(rank, f"DIES at its operation {self.counts[rank]}"))
         self.marks.append(MarkPassed(len(self.trace), rank, "dies"))
         for sender, message in self._buffered:
-            if sender == rank and self.decisions.happens(self.case.buffered):
+            is_kept = sender != rank or self.case.ghost >= 1
+            if not is_kept and self.decisions.happens(self.case.buffered):
                 message.done = False
         self._hub.lose(rank)
 

@@ -29,7 +29,14 @@ class Shrinking:
 
     def drop_chances(self) -> None:
         """Drops what is late or decided by the seed."""
-        nothing = {"late": 0.0, "buffered": 0.0, "unnoticed": 0.0, "ghost": 0.0, "asleep": None}
+        nothing = {
+            "late": 0.0,
+            "buffered": 0.0,
+            "unnoticed": 0.0,
+            "ghost": 0.0,
+            "asleep": None,
+            "slow": (),
+        }
         if self.takes(drawn=(), order="random", **nothing):
             return
         for name, value in nothing.items():

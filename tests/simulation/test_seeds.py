@@ -7,7 +7,7 @@ import pytest
 
 from simulation.case import Case
 from simulation.draw import drawn_case
-from simulation.layouts import LAYOUTS
+from simulation.layouts import DRAWN
 from simulation.run import run
 from simulation.verdict import verdict
 
@@ -44,7 +44,7 @@ def test_new_seeds(block: int) -> None:
         judge(BEYOND + secrets.randbelow(BEYOND**2))
 
 
-@pytest.mark.parametrize("name", sorted({name for name in LAYOUTS if not LAYOUTS[name].saves}))
+@pytest.mark.parametrize("name", sorted({name for name in DRAWN if not DRAWN[name].saves}))
 @pytest.mark.one_in(6)
 def test_a_case_is_repeated_turn_by_turn(name: str) -> None:
     first, second, other = (turns(Case(name, seed, **LATE)) for seed in (1, 1, 2))
