@@ -47,14 +47,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--exhaustive",
         nargs="*",
-        choices=[[], *LAYOUTS],
+        choices=list(LAYOUTS),
         metavar="LAYOUT",
         help="one death at each operation of each rank, noticed in each way, by default in all of "
         + ", ".join(EXHAUSTED),
     )
     parser.add_argument(
         "--part",
-        type=_part,
+        type=part,
         default=(1, 1),
         metavar="I/N",
         help="of --exhaustive only every N-th case, from the I-th on",
@@ -68,7 +68,8 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _part(text: str) -> tuple[int, int]:
+def part(text: str) -> tuple[int, int]:
+    """The numbers of "1/2"."""
     first, of = map(int, text.split("/"))
     if not 1 <= first <= of:
         raise ValueError(f"part {first} of {of}")

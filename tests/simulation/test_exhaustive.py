@@ -39,7 +39,7 @@ def operations(case: Case) -> list[list[str]]:
     ended = run(case)
     assert ended.error is None
     turns = [turn for turn in ended.scheduler.trace if turn.what != "has waited"]
-    hashes = [rank and rank.last["parameters_sha256"] for rank in ended.left]
+    hashes = [rank.last["parameters_sha256"] for rank in ended.left if rank is not None]
     return [
         [re.sub(r"\d+ bytes", "bytes", turn.what) for turn in turns if turn.rank == rank] + [sha]
         for rank, sha in enumerate(hashes)
