@@ -1,0 +1,68 @@
+"""Runs over an MPI that begins and completes operations late (helpers/chaos.py), and the same runs
+on threads."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from helpers.once import by_first
+from helpers.training.laws_checkpoints import folder
+from helpers.training.pipelined import same_on_all
+from helpers.training.recovered import Left, trained
+from simulation.layouts import LAYOUTS
+
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.comm.transport import start_mpi
+
+SIZED = ("dp", "pp", "servers")
+"""Options with which a layout has one number of ranks."""
+
+OF_LOSSES = ("backup", "elastic")
+"""Options that are refused in a job that ends with its first lost rank."""
+
+
+def layouts_of(ranks: int) -> list[str]:
+    """The layouts that so many ranks may have, by name."""
+    return [
+        name
+        for name, layout in LAYOUTS.items()
+        if layout.ranks == ranks or not {*SIZED} & layout.given.keys()
+    ]
+
+
+def has_the_bits_of_threads(comm: Comm, name: str) -> None:
+    """What is in memory, and what was reported; or, where the order of messages decides, all ranks
+    have the same."""
+    layout = LAYOUTS[name]
+    options = {k: value for k, value in layout.options.items() if k not in OF_LOSSES}
+
+    def saved_in(directory: str) -> dict[str, Any]:
+        return options | ({"checkpoint_dir": directory} if layout.saves else {})
+
+    with folder(comm) as directory:
+        got = trained(comm, saved_in(f"{directory}/of-processes"))
+
+        def on_threads() -> str:
+            return digest(threads.run(comm.size, trained, saved_in(f"{directory}/of-threads"))[0])
+
+        if layout.is_ordered:
+            assert digest(got) == by_first(comm, on_threads)
+        assert same_on_all(comm, digest(got))
+
+
+def digest(left: Left) -> str:
+    """A hash of the model and of the losses; a spare rank has neither."""
+    state: Mapping[str, Any] = left.state or {}
+    text = b"".join(name.encode() + array.tobytes() for name, array in sorted(state.items()))
+    return hashlib.sha256(text + repr(left.told.epochs).encode()).hexdigest()
+
+
+def operations_are_late(comm: Comm) -> None:
+    """Each kind of delay has happened on some rank."""
+    counts = start_mpi.MPI.counts
+    kinds = ("held", "overtaken", "denied")
+    found = np.array([counts[kind] for kind in kinds])
+    comm.all_reduce(found)
+    assert (found > 0).all(), dict(zip(kinds, found.tolist(), strict=True))
