@@ -246,7 +246,8 @@ def late_waitall(requests: Sequence[Late]) -> None:
 
 
 def late_testall(requests: Sequence[Late]) -> bool:
-    return all([request.Test() for request in requests])  # each of them is to move
+    answers = [request.Test() for request in requests]  # each of them is to move
+    return all(answers)
 
 
 def blocking(kind: type, name: str) -> Callable[..., Any]:
@@ -283,9 +284,7 @@ def install() -> None:
 
 
 if __name__ == "__main__":
-    from helpers import chaos
-
-    chaos.install()
+    install()
     sys.argv = sys.argv[1:]
     if sys.argv[0] == "-m":
         sys.argv = sys.argv[1:]

@@ -34,6 +34,7 @@ from helpers.training import (
     conformance,
     laws_averaging,
     laws_backup,
+    laws_chaos,
     laws_checkpoint_files,
     laws_checkpoints,
     laws_compression,
@@ -120,6 +121,11 @@ SENT = "outputs_in_any_memory_are_sent"
 OF_MANY = "other_ranks_equal_one_rank_in_any_layout"
 OF_CHECKPOINTS = {name: law for name, law in of(laws_checkpoints).items() if name != OF_MANY}
 FAMILIES = conformance.FAMILIES
+OF_WORKS = of(laws_works, laws_memory, laws_processes)
+
+
+def late(layouts: Iterable[str]) -> dict[str, Law]:
+    return each(laws_chaos.has_the_bits_of_threads, layouts)
 
 
 class Row(NamedTuple):
@@ -131,6 +137,9 @@ class Row(NamedTuple):
     mpi: tuple[int, ...] = ()
     mpi_all: tuple[int, ...] = ()
     mpich: tuple[int, ...] = ()
+    chaos: tuple[int, ...] = ()
+    chaos_all: tuple[int, ...] = ()
+    chaos_mpich: tuple[int, ...] = ()
     quick: tuple[int, ...] = ()
 
 
@@ -194,6 +203,19 @@ TABLE = {
         each(conformance.more_of_a_family_trains_as_one_rank, FAMILIES),
         mpi_all=conformance.RANKS_OVER_MPI,
     ),
+    "late works": Row(OF_WORKS, chaos=(3,), chaos_all=(2, 4, 8), chaos_mpich=(3,)),
+    "late conformance": Row(
+        each(conformance.family_trains_as_one_rank, FAMILIES), chaos_all=(2, 4, 8)
+    ),
+    "late layouts of 2 ranks": Row(late(laws_chaos.layouts_of(2)), chaos=(2,)),
+    "late layouts of 3 ranks": Row(
+        late(laws_chaos.layouts_of(3)), chaos_all=(3,), chaos_mpich=(3,)
+    ),
+    "late layouts of 4 ranks": Row(late(laws_chaos.layouts_of(4)), chaos_all=(4,)),
+    "late layouts of 4 ranks alone": Row(late(laws_chaos.layouts_of_only(4)), chaos=(4,)),
+    "late layouts of 8 ranks": Row(late(laws_chaos.layouts_of(8)), chaos_all=(8,)),
+    "late checkpoints": Row(of(laws_checkpoint_files, laws_backup), chaos=(3,), chaos_all=(2, 4)),
+    "late operations": Row(of(laws_chaos), chaos=(2, 3, 4), chaos_all=(8,)),
 }
 """On threads laws hold on more numbers of ranks; over MPI it counts that ranks are processes. The
 table of conformance on threads has a test a row: test_conformance.py, test_strict_conformance.py.

@@ -49,21 +49,30 @@ def run(
     env: Mapping[str, str] | None = None,
     python: str = sys.executable,
     fault_tolerant: bool = False,
+    chaos: int | None = None,
 ) -> Ended:
     """Runs `python *arguments` on so many ranks, with `env` added to the environment.
 
     If it is to be fault tolerant, the test is skipped where the launcher cannot do that.
+
+    With a seed `chaos` operations of MPI begin and complete late: see helpers/chaos.py.
 
     After `timeout` seconds everything that was started is killed, and `status` is None.
 
     A job that the launcher could not start, as happens under heavy load, is started once more.
     """
     own = ulfm(python) if fault_tolerant else []
-    ranked = [*launcher(python), *own, "-n", str(ranks), python, *map(os.fspath, arguments)]
-    ended = outcome_of(ranked, environment(env or {}), timeout)
+    through: tuple[str, ...] = ()
+    env = dict(env or {})
+    if chaos is not None:
+        through = "-m", "helpers.chaos"
+        env |= {"NNMPI_CHAOS": str(chaos), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+    ranked = [*launcher(python), *own, "-n", str(ranks), python, *through]
+    ranked += map(os.fspath, arguments)
+    ended = outcome_of(ranked, environment(env), timeout)
     if NOT_STARTED in ended.err:
         print(f"started once more: the launcher said\n{ended.err}", file=sys.stderr)
-        ended = outcome_of(ranked, environment(env or {}), timeout)
+        ended = outcome_of(ranked, environment(env), timeout)
     return ended
 
 

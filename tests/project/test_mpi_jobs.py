@@ -29,13 +29,18 @@ def jobs(column: str, *marks: pytest.MarkDecorator) -> list[object]:
         *jobs("mpi_all", pytest.mark.long),
         *jobs("mpich", NEEDS_MPICH),
         *jobs("quick", pytest.mark.quick),
+        *jobs("chaos"),
+        *jobs("chaos_all", pytest.mark.long),
+        *jobs("chaos_mpich", NEEDS_MPICH, pytest.mark.long),
     ],
 )
 def test_laws_hold_over_mpi(column: str, ranks: int) -> None:
-    """Every law of the column passes on every rank."""
-    python = MPICH if column == "mpich" else sys.executable
+    """Every law of the column passes on every rank; in those of chaos, MPI is late."""
+    python = MPICH if column.endswith("mpich") else sys.executable
+    chaos = ranks if column.startswith("chaos") else None  # the number serves as a seed
     env = {"NNMPI_TEST_LAWS": column, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ended = run(ranks, *PYTEST, "-rA", ROOT / LAWS, timeout=SECONDS, python=python, env=env)
+    arguments = *PYTEST, "-rA", ROOT / LAWS
+    ended = run(ranks, *arguments, timeout=SECONDS, python=python, env=env, chaos=chaos)
     assert ended.status == 0, f"{ended.out[-3000:]}\n{ended.err[-3000:]}"
     for name, _, _ in table(column, ranks):
         assert ended.out.count(f"PASSED {LAWS}::test_law[{name}]") == ranks, name

@@ -25,16 +25,25 @@ OF_LOSSES = ("backup", "elastic")
 
 def layouts_of(ranks: int) -> list[str]:
     """The layouts that so many ranks may have, by name."""
+    own = layouts_of_only(ranks)
     return [
         name
         for name, layout in LAYOUTS.items()
-        if layout.ranks == ranks or not {*SIZED} & layout.given.keys()
+        if name in own or not {*SIZED} & layout.given.keys()
+    ]
+
+
+def layouts_of_only(ranks: int) -> list[str]:
+    """Those that no other number of ranks may have."""
+    return [
+        name
+        for name, layout in LAYOUTS.items()
+        if layout.ranks == ranks and {*SIZED} & layout.given.keys()
     ]
 
 
 def has_the_bits_of_threads(comm: Comm, name: str) -> None:
-    """What is in memory, and what was reported; or, where the order of messages decides, all ranks
-    have the same."""
+    """The model has; where the order of messages decides, all ranks have the same bits."""
     layout = LAYOUTS[name]
     options = {k: value for k, value in layout.options.items() if k not in OF_LOSSES}
 
@@ -53,10 +62,10 @@ def has_the_bits_of_threads(comm: Comm, name: str) -> None:
 
 
 def digest(left: Left) -> str:
-    """A hash of the model and of the losses; a spare rank has neither."""
+    """A hash of the model; a spare rank has none."""
     state: Mapping[str, Any] = left.state or {}
     text = b"".join(name.encode() + array.tobytes() for name, array in sorted(state.items()))
-    return hashlib.sha256(text + repr(left.told.epochs).encode()).hexdigest()
+    return hashlib.sha256(text).hexdigest()
 
 
 def operations_are_late(comm: Comm) -> None:
