@@ -194,7 +194,7 @@ class LateComm(MPI.Intracomm):
 
 
 class LateWin(MPI.Win):
-    """A window of shared memory."""
+    """A window of shared memory, which ranks make and free together."""
 
 
 class LateBarrier(node_barrier.Barrier):

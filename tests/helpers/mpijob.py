@@ -66,7 +66,8 @@ def run(
     env = dict(env or {})
     if chaos is not None:
         through = "-m", "helpers.chaos"
-        env |= {"NNMPI_CHAOS": str(chaos), "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
+        path = (ROOT, ROOT / "tests", os.environ.get("PYTHONPATH", ""))
+        env |= {"NNMPI_CHAOS": str(chaos), "PYTHONPATH": os.pathsep.join(map(str, path))}
     ranked = [*launcher(python), *own, "-n", str(ranks), python, *through]
     ranked += map(os.fspath, arguments)
     ended = outcome_of(ranked, environment(env), timeout)
