@@ -29,7 +29,8 @@ def layouts_of(ranks: int) -> list[str]:
     return [
         name
         for name, layout in LAYOUTS.items()
-        if name in own or not {*SIZED} & layout.given.keys()
+        if name in own
+        or (not {*SIZED} & layout.given.keys() and ranks <= layout.given.get("slices", ranks))
     ]
 
 
