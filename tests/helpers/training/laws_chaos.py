@@ -12,15 +12,26 @@ from helpers.training.pipelined import same_on_all
 from helpers.training.recovered import Left, trained
 from simulation.layouts import LAYOUTS
 
+from nnmpi import Trainer
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport import start_mpi
+from nnmpi.io.output import Event
 
 SIZED = ("dp", "pp", "servers")
 """Options with which a layout has one number of ranks."""
 
 OF_LOSSES = ("backup", "elastic")
 """Options that are refused in a job that ends with its first lost rank."""
+
+
+class Closes:
+    """A callback that keeps the Trainer, to free its communicators."""
+
+    trainer: Trainer
+
+    def on_end(self, trainer: Trainer, event: Event) -> None:
+        self.trainer = trainer
 
 
 def layouts_of(ranks: int) -> list[str]:
@@ -52,7 +63,10 @@ def has_the_bits_of_threads(comm: Comm, name: str) -> None:
         return options | ({"checkpoint_dir": directory} if layout.saves else {})
 
     with folder(comm) as directory:
-        got = trained(comm, saved_in(f"{directory}/of-processes"))
+        processes, closes = saved_in(f"{directory}/of-processes"), Closes()
+        processes["callbacks"] = [*options.get("callbacks", ()), closes]
+        got = trained(comm, processes)
+        closes.trainer.close()
 
         def on_threads() -> str:
             return digest(threads.run(comm.size, trained, saved_in(f"{directory}/of-threads"))[0])
