@@ -40,8 +40,7 @@ def layouts_of(ranks: int) -> list[str]:
     return [
         name
         for name, layout in LAYOUTS.items()
-        if name in own
-        or (not {*SIZED} & layout.given.keys() and ranks <= layout.given.get("slices", ranks))
+        if name in own or not {*SIZED} & layout.given.keys()
     ]
 
 
