@@ -15,12 +15,21 @@ CHECKPOINTS = ("zero 1, checkpoints", "ring, checkpoints", "zero 3, backups, che
 PARTS = ("pipelines", "tensor parallel", "zero 1 pp 2, backups")
 ONE_BACKUP = ("zero 1, backups", "zero 3, backups", "one pipeline, backups")
 
+ONE_KNOWS = Case(
+    "tensor parallel",
+    kills=(Fault(0, "decided", 2, 1),),
+    asleep=Sleep(2, "deciding", 2, 0, 300),
+    drawn=(),
+)
+"""Rank 0 dies as soon as it knows what was agreed on in the second step, while rank 2 sleeps in
+that agreement."""
+
 MUTANTS = (
     Mutant(
         "agree skipped",
         ("nnmpi.comm.calls", "CallRunner.agree"),
         "rank, size = self.transport.rank, self.transport.size",
-        ("if error is not None:\n    raise error\nreturn\nrank, size = 0, 1"),
+        "if error is not None:\n    raise error\nreturn\nrank, size = 0, 1",
         (*SIMPLE, "zero 1, checkpoints"),
         killed_by=Case("zero 1, checkpoints", drawn=()),
     ),
@@ -29,12 +38,7 @@ MUTANTS = (
         ("nnmpi.comm.progress", "Work.wait"),
         "while not self.done:",
         "for _ in range(2 * (not self.done)):",
-        (
-            "zero 3, backups",
-            "pipelines",
-            "gossip",
-            "ring",
-        ),
+        ("zero 3, backups", "pipelines", "gossip", "ring"),
         killed_by=Case("gossip", drawn=()),
     ),
     Mutant(
@@ -58,11 +62,7 @@ MUTANTS = (
         ("nnmpi.comm.communicator", "Comm.free"),
         "if not self.is_abandoned:",
         "if False:",
-        (
-            "rearranged",
-            "rearranged, backups",
-            "ring",
-        ),
+        ("rearranged", "rearranged, backups", "ring"),
         killed_by=Case("rearranged, backups", kills=(Fault(2, "start", 1, 487),), order="priority"),
     ),
     Mutant(
@@ -70,11 +70,7 @@ MUTANTS = (
         ("nnmpi.comm.calls", "CallRunner.planned"),
         "call[1] % TAGS",
         "0",
-        (
-            "zero 3, backups",
-            "zero 1, checkpoints",
-            "ring",
-        ),
+        ("zero 3, backups", "zero 1, checkpoints", "ring"),
         killed_by=Case("zero 3, backups", drawn=()),
     ),
     Mutant(
@@ -89,13 +85,7 @@ MUTANTS = (
         ("nnmpi.run.recovery.recovery", "Recovery._leave"),
         "last.restore()",
         "pass",
-        (
-            "local",
-            "servers",
-            "ring",
-            "local, plain mean",
-            "fragments",
-        ),
+        ("local", "servers", "ring", "local, plain mean", "fragments"),
         killed_by=Case("local", kills=(Fault(0, "updating", 2, 5),), drawn=()),
     ),
     Mutant(
@@ -104,12 +94,7 @@ MUTANTS = (
         "last.make(plan.decision[1])",
         "pass",
         (*SIMPLE, *BACKUPS),
-        killed_by=Case(
-            "tensor parallel",
-            kills=(Fault(0, "decided", 2, 1),),
-            asleep=Sleep(2, "deciding", 2, 0, 300),
-            drawn=(),
-        ),
+        killed_by=ONE_KNOWS,
     ),
     Mutant(
         "backup parts not merged",
@@ -123,7 +108,7 @@ MUTANTS = (
         "kept dropped before others have it",
         ("nnmpi.run.recovery.recovery", "Recovery._arrange_all"),
         "self._take(trainer, plan)",
-        ("self._take(trainer, plan)\nself._kept.clear()"),
+        "self._take(trainer, plan)\nself._kept.clear()",
         (*BACKUPS, "ring"),
         killed_by=Case(
             "ring",
@@ -153,12 +138,7 @@ MUTANTS = (
         "reverse=True",
         "reverse=False",
         (*SIMPLE, *BACKUPS),
-        killed_by=Case(
-            "tensor parallel",
-            kills=(Fault(0, "decided", 2, 1),),
-            asleep=Sleep(2, "deciding", 2, 0, 300),
-            drawn=(),
-        ),
+        killed_by=ONE_KNOWS,
     ),
     Mutant(
         "most progress",
@@ -173,12 +153,7 @@ MUTANTS = (
         "makes_step = made is not None and (source is None or made.version > source.version)",
         "makes_step = False",
         (*SIMPLE, *BACKUPS),
-        killed_by=Case(
-            "tensor parallel",
-            kills=(Fault(0, "decided", 2, 1),),
-            asleep=Sleep(2, "deciding", 2, 0, 300),
-            drawn=(),
-        ),
+        killed_by=ONE_KNOWS,
     ),
     Mutant(
         "any decision fits",
@@ -204,11 +179,7 @@ MUTANTS = (
         ("nnmpi.run.recovery.rank_status", "_progress"),
         "status.reported.events, status.reported.calls",
         "(-status.reported.events[0], 0, 0), status.reported.calls",
-        (
-            "tensor parallel",
-            "two nodes",
-            "pipelines",
-        ),
+        ("tensor parallel", "two nodes", "pipelines"),
     ),
     Mutant(
         "a checkpoint is not abandoned",
@@ -248,30 +219,21 @@ MUTANTS = (
             "self.summed, self.decision = step + 1, None"
         ),
         PARTS,
-        killed_by=Case(
-            "tensor parallel",
-            kills=(Fault(0, "decided", 2, 1),),
-            asleep=Sleep(2, "deciding", 2, 0, 300),
-            drawn=(),
-        ),
+        killed_by=ONE_KNOWS,
     ),
     Mutant(
         "norm not agreed",
         ("nnmpi.parallel.step.update", "Update.apply"),
         "if self._model.size > 1:",
         "if False:",
-        (
-            "pipelines",
-            "tensor parallel",
-            "one pipeline, backups",
-        ),
+        ("pipelines", "tensor parallel", "one pipeline, backups"),
         killed_by=Case("tensor parallel", drawn=()),
     ),
     Mutant(
         "double update",
         ("nnmpi.parallel.step.update", "Update.carry_out"),
         "self._store.commit()",
-        ("self._store.commit()\nself._optimizer.step(lr_factor=self._lr_factor(self.summed - 1))"),
+        "self._store.commit()\nself._optimizer.step(lr_factor=self._lr_factor(self.summed - 1))",
         ("ring",),
         killed_by=Case("ring", drawn=()),
     ),
@@ -281,24 +243,14 @@ MUTANTS = (
         "self._update.summed > self._update.version",
         "self._update.summed >= self._update.version and self._update.summed",
         SIMPLE,
-        killed_by=Case(
-            "tensor parallel",
-            kills=(Fault(0, "decided", 2, 1),),
-            asleep=Sleep(2, "deciding", 2, 0, 300),
-            drawn=(),
-        ),
+        killed_by=ONE_KNOWS,
     ),
     Mutant(
         "restored after an update",
         ("nnmpi.parallel.step.last_step", "LastStep.restore"),
         "self._update.version <= self._begun",
         "True",
-        (
-            "servers",
-            "ring",
-            "pipelines",
-            "batch norm",
-        ),
+        ("servers", "ring", "pipelines", "batch norm"),
         killed_by=Case("batch norm", kills=(Fault(0, "updated", 2, 1),), drawn=()),
     ),
     Mutant(
@@ -306,10 +258,7 @@ MUTANTS = (
         ("nnmpi.parallel.step.update", "Update.carry_out"),
         "self._lr_factor(self.summed - 1)",
         "self._lr_factor(self.summed)",
-        (
-            "ring",
-            "pipelines",
-        ),
+        ("ring", "pipelines"),
         killed_by=Case("ring", drawn=()),
     ),
     Mutant(
@@ -317,10 +266,7 @@ MUTANTS = (
         ("nnmpi.parallel.step.last_round", "LastRound.restore"),
         "self._optimizer.steps[:] = self._steps",
         "pass",
-        (
-            "local",
-            "fragments",
-        ),
+        ("local", "fragments"),
         killed_by="test_a_round_is_undone_until_it_is_final",
     ),
     Mutant(
@@ -328,13 +274,7 @@ MUTANTS = (
         ("nnmpi.parallel.averaging.rounds", "Rounds._met"),
         "self._all.barrier()",
         "pass",
-        (
-            "local, plain mean",
-            "local",
-            "gossip",
-            "fragments",
-            "local pp 2",
-        ),
+        ("local, plain mean", "local", "gossip", "fragments", "local pp 2"),
         killed_by=Case(
             "local pp 2",
             kills=(Fault(0, "met", 1, 1),),
@@ -355,10 +295,7 @@ MUTANTS = (
         ("nnmpi.parallel.averaging.means", "OwnValues.show"),
         "self._replica.values() - values",
         "0 * values",
-        (
-            "gossip",
-            "fragments",
-        ),
+        ("gossip", "fragments"),
         killed_by=Case("gossip", drawn=()),
     ),
     Mutant(
@@ -371,20 +308,14 @@ MUTANTS = (
             "    state = self._optimizer.state[RESIDUAL]\n"
             "    state[self._places[i]] = bucket.row[part]"
         ),
-        (
-            "topk",
-            "topk of all",
-        ),
+        ("topk", "topk of all"),
     ),
     Mutant(
         "stale residual",
         ("nnmpi.parallel.stores.compressed", "CompressedStore.commit"),
         "state[RESIDUAL][self._places[i]] = bucket.row[part]",
         "pass",
-        (
-            "topk",
-            "topk of all",
-        ),
+        ("topk", "topk of all"),
         killed_by=Case("topk", drawn=()),
     ),
     Mutant(
@@ -392,11 +323,7 @@ MUTANTS = (
         ("nnmpi.parallel.stores.buckets", "Buckets.__init__"),
         "bisect_right(stops, start)",
         "bisect_right(stops, start - 1)",
-        (
-            "zero 3, backups",
-            "zero 2, backups",
-            "ring",
-        ),
+        ("zero 3, backups", "zero 2, backups", "ring"),
         killed_by=Case("zero 2, backups", drawn=()),
     ),
     Mutant(
@@ -404,11 +331,7 @@ MUTANTS = (
         ("nnmpi.parallel.stores.zero", "ZeroStore.settle"),
         "self._values.gather()",
         "pass",
-        (
-            "zero 1, backups",
-            "zero 3, backups",
-            "zero 2, backups",
-        ),
+        ("zero 1, backups", "zero 3, backups", "zero 2, backups"),
         killed_by=Case("zero 1, backups", drawn=()),
     ),
     Mutant(
@@ -417,7 +340,7 @@ MUTANTS = (
         "if orders * orders != self.dp.size * squared:",
         "if False:",
         ("zero 3, backups",),
-        killed_by="ranks_that_read_in_different_orders_are_refused of laws_zero.py",
+        killed_by="ranks_that_read_in_different_orders_are_refused",
     ),
     Mutant(
         "backup not agreed",
@@ -439,7 +362,7 @@ MUTANTS = (
         "server: double update",
         ("nnmpi.parallel.server.server", "ParameterServer._handle"),
         "self._update(range(len(self._channels)))",
-        ("self._update(range(len(self._channels)))\nself._update(range(len(self._channels)))"),
+        "self._update(range(len(self._channels)))\nself._update(range(len(self._channels)))",
         ("servers",),
         killed_by=Case("servers", drawn=()),
     ),
@@ -448,10 +371,7 @@ MUTANTS = (
         ("nnmpi.parallel.server.server", "ClockTable.released"),
         "<= self._bound",
         "<= self._bound + 1",
-        (
-            "ssp",
-            "servers",
-        ),
+        ("ssp", "servers"),
         killed_by=Case("servers", drawn=()),
     ),
     Mutant(
@@ -459,10 +379,7 @@ MUTANTS = (
         ("nnmpi.parallel.server.exchange", "ReplyChannel.__init__"),
         "zeros_like(self._parameters) if copies else self._parameters",
         "self._parameters",
-        (
-            "asp",
-            "ssp",
-        ),
+        ("asp", "ssp"),
         killed_by=Case("asp", late=0.5),
     ),
     Mutant(
@@ -470,10 +387,7 @@ MUTANTS = (
         ("nnmpi.parallel.server.exchange", "RequestChannel.ask"),
         "wait_all(works)",
         "wait_all(works[:3])",
-        (
-            "servers",
-            "asp",
-        ),
+        ("servers", "asp"),
         killed_by=Case("servers", 2, late=0.5),
     ),
     Mutant(
@@ -481,10 +395,7 @@ MUTANTS = (
         ("nnmpi.run.session", "Session.keep_epoch_start"),
         "saved(self.part, self.optimizer)",
         "self.snapshot(copies=False).owned",
-        (
-            "servers",
-            "asp",
-        ),
+        ("servers", "asp"),
         killed_by=Case("servers", kills=(Fault(0, "answered", 4, 1),), drawn=()),
     ),
     Mutant(
@@ -492,10 +403,7 @@ MUTANTS = (
         ("nnmpi.io.checkpoints.write", "Writer._steps"),
         "files = yield from self._gathered(written)",
         "files = [written] * self._comm.size",
-        (
-            "zero 1, checkpoints",
-            "zero 3, backups, checkpoints",
-        ),
+        ("zero 1, checkpoints", "zero 3, backups, checkpoints"),
         killed_by=Case("zero 1, checkpoints", signals=(Fault(0, "start", 1, 250),), drawn=()),
     ),
     Mutant(
@@ -503,9 +411,6 @@ MUTANTS = (
         ("nnmpi.run.run_state", "RunState._request"),
         "if request and self.reported.events",
         "if False and self.reported.events",
-        (
-            "ring, checkpoints",
-            "zero 1, checkpoints",
-        ),
+        ("ring, checkpoints", "zero 1, checkpoints"),
     ),
 )

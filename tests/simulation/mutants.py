@@ -22,8 +22,10 @@ class Mutant(NamedTuple):
 
     function   its module and its name there
     layouts    where it has an effect; by default all
-    killed_by  the case that finds it, or the quick test that does where no case can
+    killed_by  the case that finds it, or the name of the test that does where no case is known to
     equal      why nothing can find it: the defect changes nothing
+
+    With neither of both nothing is known to find it.
     """
 
     name: str
@@ -106,7 +108,7 @@ def _mutated_code(function: Any, mutant: Mutant) -> CodeType:
     margin = before[: len(before) - len(before.lstrip())]
     line = 1 + text[: text.index(mutant.old)].count("\n")
     first, *rest = mutant.new.split("\n")
-    text = text.replace(mutant.old, "\n".join([first, *(margin + line for line in rest)]))
+    text = text.replace(mutant.old, "\n".join([first, *(margin + more for more in rest)]))
     tree = ast.parse(text)
     _note_line(tree.body, line)
     free = function.__code__.co_freevars

@@ -1,6 +1,7 @@
 """Each mutant is found by the case that is kept with it; scripts/explore --mutants draws others."""
 
 import pytest
+from helpers.mpijob import ROOT
 
 from simulation import scheduler
 from simulation.case import Case
@@ -11,6 +12,9 @@ from simulation.verdict import undisturbed, verdict
 MOST_TURNS = 8_000  # enough where nothing is defective
 
 KILLED = [mutant for mutant in MUTANTS if isinstance(mutant.killed_by, Case)]
+KILLED_BY_TESTS = [
+    mutant for mutant in MUTANTS if isinstance(mutant.killed_by, str) and mutant.killed_by
+]
 
 
 @pytest.mark.parametrize("mutant", KILLED, ids=lambda mutant: mutant.name)
@@ -27,3 +31,19 @@ def test_a_mutant_is_found_by_its_case(mutant: Mutant, monkeypatch: pytest.Monke
     with mutated(mutant) as reached:
         assert verdict(case).is_bad
     assert reached.times
+
+
+@pytest.mark.parametrize("mutant", KILLED_BY_TESTS, ids=lambda mutant: mutant.name)
+def test_another_test_that_finds_a_mutant_exists(mutant: Mutant) -> None:
+    files = (ROOT / "tests").rglob("*.py")
+    assert any(f"def {mutant.killed_by}(" in path.read_text(encoding="utf-8") for path in files)
+
+
+def test_the_page_counts_them() -> None:
+    equal = sum(bool(mutant.equal) for mutant in MUTANTS)
+    rest = len(MUTANTS) - len(KILLED) - len(KILLED_BY_TESTS) - equal
+    page = " ".join((ROOT / "docs" / "faults.md").read_text(encoding="utf-8").split())
+    assert (
+        f"Of {len(MUTANTS)} defects that are put into the program cases find {len(KILLED)}, and "
+        f"other tests {len(KILLED_BY_TESTS)}; {equal} changes nothing, and {rest} are not found."
+    ) in page
