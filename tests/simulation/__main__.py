@@ -148,9 +148,8 @@ def script(case: Case) -> str:
     it, and nothing is late."""
     layout = LAYOUTS[case.layout]
     chances = case.late, case.buffered, case.unnoticed, case.ghost
-    is_plain = (
-        not any(chances) and not case.slow and not case.signals and not any(case.drawn or (1,))
-    )
+    decided = case.asleep or case.slow or case.signals or any(case.drawn or (1,))
+    is_plain = not decided and not any(chances)
     if is_plain and not layout.arranges_anew and all(kill.mark == "start" for kill in case.kills):
         killed = {kill.rank: kill.after for kill in case.kills}
         return (
@@ -158,7 +157,7 @@ def script(case: Case) -> str:
             f"recovered.run_of({layout.ranks}, {layout.options}, {killed})"
         )
     return (
-        "from simulation.case import Case, Fault\n"
+        "from simulation.case import Case, Fault, Sleep\n"
         "from simulation.verdict import verdict\n"
         f"print(verdict({case}))"
     )
