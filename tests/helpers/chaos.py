@@ -33,10 +33,25 @@ LONGEST_PAUSE = 1e-4  # seconds
 MPI = start_mpi.MPI
 
 
+class Denials:
+    """How often a test still denies that an operation is complete."""
+
+    def __init__(self, left: int = 0) -> None:
+        self._left = left
+
+    def deny(self) -> bool:
+        """Counts a test of an operation that is complete; True if it denies that."""
+        if not self._left:
+            return False
+        self._left -= 1
+        RANK.counts["denied"] += 1
+        return True
+
+
 class Late:
     """A request of an operation that begins later, and denies for a while that it is complete."""
 
-    def __init__(self, begin: Callable[[], MPI.Request], number: int, denials: int) -> None:
+    def __init__(self, begin: Callable[[], MPI.Request], number: int, denials: Denials) -> None:
         self.number = number  # of the operations of this rank
         self._begin: Callable[[], MPI.Request] | None = begin
         self._denials = denials
@@ -55,13 +70,8 @@ class Late:
 
     def Test(self, status: MPI.Status | None = None) -> bool:  # noqa: N802 - MPI's name
         RANK.turn()
-        if self._begin is not None or not self._complete("Test", status):
-            return False
-        if self._denials:
-            self._denials -= 1
-            RANK.counts["denied"] += 1
-            return False
-        return True
+        is_complete = self._begin is None and self._complete("Test", status)
+        return is_complete and not self._denials.deny()
 
     def Wait(self, status: MPI.Status | None = None) -> bool:  # noqa: N802 - MPI's name
         RANK.begin_all()
@@ -93,9 +103,8 @@ class Draws:
         is_held = self._random.random() < self._held
         return self._random.randint(1, self._longest) if is_held else 0
 
-    def denials(self) -> int:
-        """How often a test denies that an operation is complete."""
-        return self._random.randint(1, 5) if self._random.random() < self._denied else 0
+    def denials(self) -> Denials:
+        return Denials(self._random.randint(1, 5) if self._random.random() < self._denied else 0)
 
     def pause(self) -> None:
         if self._random.random() < self._paused:
@@ -200,10 +209,9 @@ class LateWin(MPI.Win):
 class LateBarrier(node_barrier.Barrier):
     """A barrier in shared memory at which ranks arrive and leave late."""
 
-    _denials = 0
-
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self._denials = Denials()
         RANK.counts["windows"] += 1
         self._draws = Draws(f"window {RANK.counts['windows']}")
 
@@ -215,13 +223,7 @@ class LateBarrier(node_barrier.Barrier):
 
     def test(self) -> bool:
         RANK.turn()
-        if not super().test():
-            return False
-        if self._denials:
-            self._denials -= 1
-            RANK.counts["denied"] += 1
-            return False
-        return True
+        return super().test() and not self._denials.deny()
 
     def _wait(self, count: int) -> None:
         RANK.begin_all()

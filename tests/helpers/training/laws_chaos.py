@@ -54,7 +54,8 @@ def layouts_of_only(ranks: int) -> list[str]:
 
 
 def has_the_bits_of_threads(comm: Comm, name: str) -> None:
-    """The model has; where the order of messages decides, all ranks have the same bits."""
+    """The model has the bits of a run on threads; where the order of messages decides, all ranks
+    have the same bits."""
     layout = LAYOUTS[name]
     options = {k: value for k, value in layout.options.items() if k not in OF_LOSSES}
 
