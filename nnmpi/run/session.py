@@ -196,8 +196,8 @@ class Session:
         return self._steps
 
     def keep_epoch_start(self) -> None:
-        """Keeps this version with parameter servers that may lose a worker; every rank calls
-        it."""
+        """Keeps what servers go back to if they lose a worker, whose epoch then begins again here;
+        every rank calls it."""
         if self.comm.fault_tolerant and self.strategy.layout.servers:
             self._share_untrained()
             self.epoch_start = HeldVersion(
