@@ -148,8 +148,8 @@ def script(case: Case) -> str:
     it, and nothing is late."""
     layout = LAYOUTS[case.layout]
     chances = case.late, case.buffered, case.unnoticed, case.ghost
-    decided = case.asleep or case.slow or case.signals or any(case.drawn or (1,))
-    is_plain = not decided and not any(chances)
+    is_dull = case.drawn is not None and not any((*case.drawn, *chances))
+    is_plain = is_dull and not (case.asleep or case.slow or case.signals)
     if is_plain and not layout.arranges_anew and all(kill.mark == "start" for kill in case.kills):
         killed = {kill.rank: kill.after for kill in case.kills}
         return (
