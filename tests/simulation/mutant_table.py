@@ -309,6 +309,7 @@ MUTANTS = (
             "    state[self._places[i]] = bucket.row[part]"
         ),
         ("topk", "topk of all"),
+        killed_by="test_a_step_that_is_skipped_keeps_the_residuals",
     ),
     Mutant(
         "stale residual",

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device
+from helpers.training.laws_compression import COMMON, blurred, residual
 from helpers.training.laws_language import many_tokens
 from helpers.training.on_paper import arranged
 
-from nnmpi import nn
+from nnmpi import Config, Trainer, nn
 from nnmpi.arrays.backend import CPU, Backend, to_host
 from nnmpi.comm import Comm, thread_ranks
+from nnmpi.io.output import Event, NullReport
 from nnmpi.parallel.arrangement.cluster import Cluster
 from nnmpi.parallel.compression.blocks import PACKINGS, start_mean
 from nnmpi.parallel.compression.codecs import CODECS, Bucket
@@ -62,3 +64,34 @@ def test_terms_of_gradients_along_tp_are_refused() -> None:
         arranged(Cluster.on_paper(4), **options, sequence_parallel=True)
     assert arranged(Cluster.on_paper(4), **options).store.name == "compressed"
     assert arranged(Cluster.on_paper(2), **options).store.name == "local"  # dp is 1
+
+
+def test_a_step_that_is_skipped_keeps_the_residuals() -> None:
+    """They are written when the step is made, although the exchange has computed the next ones."""
+
+    class Residuals:
+        def __init__(self) -> None:
+            self.after, self.is_finite = list[np.ndarray](), True
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            self.is_finite = event["step"] != 2  # of the next step
+            parameters = enumerate(trainer.optimizer.parameters)
+            self.after.append(np.concatenate([residual(trainer, j, p.size) for j, p in parameters]))
+
+    def rank(comm: Comm) -> None:
+        kept = Residuals()
+        options: dict[str, Any] = {**COMMON, "compress": "topk:0.1", "steps": 4, "log_every": 1}
+
+        def loss(scores: Any, labels: Any) -> Any:
+            mean = nn.CrossEntropyLoss()(scores, labels)
+            root_of_0 = ((scores - scores.detach()) ** 2).sum().sqrt()  # without a gradient
+            return mean if kept.is_finite else mean + root_of_0
+
+        with Trainer(Config(**options), None, blurred(), comm, loss=loss, callbacks=[kept]) as t:
+            assert t.fit(NullReport())["skipped_steps"] == 1
+        first, second, skipped, last = kept.after
+        assert np.any(first != second)
+        assert skipped.tobytes() == second.tobytes()
+        assert np.any(last != skipped)
+
+    thread_ranks.run(2, rank)
