@@ -413,5 +413,15 @@ MUTANTS = (
         "if request and self.reported.events",
         "if False and self.reported.events",
         ("ring, checkpoints", "zero 1, checkpoints"),
+        killed_by=Case(
+            "zero 1, checkpoints",
+            seed=11,
+            kills=(Fault(0, "start", 1, 525),),
+            signals=(Fault(2, "start", 1, 531),),
+            late=0.5,
+            buffered=0.9,
+            unnoticed=0.8,
+            asleep=Sleep(1, "start", 1, 146, 200),
+        ),
     ),
 )
