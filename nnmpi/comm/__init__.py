@@ -40,3 +40,5 @@ from nnmpi.comm.transport.base import MessageLengthError as MessageLengthError
 from nnmpi.comm.transport.base import NoRoomError as NoRoomError
 from nnmpi.comm.transport.base import OtherRankError as OtherRankError
 from nnmpi.comm.transport.base import RankLost as RankLost
+from nnmpi.comm.transport.system import OperatingSystem as OperatingSystem
+from nnmpi.comm.transport.system import System as System

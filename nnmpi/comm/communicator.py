@@ -58,7 +58,7 @@ class Comm:
         self.members = tuple(transport.members)  # each rank's number in the job as it was started
         self.narrow_sums = narrow_sums
         self.lost = tuple(transport.family.gone)  # job ranks that were lost before
-        self.clock = transport.family.clock  # seconds, by which ranks measure and wait
+        self.system = transport.family.system  # time and threads
         self._progress = progress or Progress(CallLog())
         self._progress.family = transport.family
         # two transports: a user's tag must never match a message of a collective

@@ -274,4 +274,4 @@ def backups(
     """Returns the backups that the options ask for; None if nothing would be lost with any one
     rank. Every rank calls it."""
     is_needed = needs_backups(arrangement)
-    return Backups(arrangement, part, optimizer, comm, comm.clock) if is_needed else None
+    return Backups(arrangement, part, optimizer, comm, comm.system.clock) if is_needed else None

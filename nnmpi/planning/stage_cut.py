@@ -136,7 +136,7 @@ def measured_stages(
         if layout.batch.rank or layout.axis["pp"].rank:
             return UnitCosts(samples, begins, ())
         together = layout.axis["tp"], layout.axis["cp"]
-        timing = Timing(together=together, clock=layout.all.clock)
+        timing = Timing(together=together, clock=layout.all.system.clock)
         costs = profile(model, graph, model_units, gather(samples), on, timing, config.dtype)
         layout.axis["tp"].free_sums()  # also for layers of stages that this rank will not have
         return UnitCosts(samples, begins, (*costs,))

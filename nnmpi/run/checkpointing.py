@@ -3,7 +3,6 @@ suspended."""
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -40,7 +39,7 @@ class Checkpoints:
     """The checkpoints of a run, if it has a directory for them; every rank calls the methods,
     between the same steps.
 
-    began       when the run began, by time.monotonic
+    times       when checkpoints are due
     facts       returns facts besides options, which are compared when the run is resumed
     callbacks   of the run; a checkpoint has the states of those that have one
     newest      the step of the newest checkpoint that was written and reported, unless the run went
@@ -57,13 +56,12 @@ class Checkpoints:
         self,
         config: Config,
         run: RunState,
-        began: float,
+        times: SaveTimes,
         facts: Callable[[], Mapping[str, Any]],
         callbacks: Sequence[object],
     ) -> None:
         self._config, self._run = config, run
-        self._facts, self._callbacks = cache(facts), callbacks
-        self._times = SaveTimes(config, began)
+        self._facts, self._callbacks, self._times = cache(facts), callbacks, times
         self._best: float | None = None
 
     def begin(self, comm: Comm) -> None:
@@ -142,9 +140,10 @@ class Checkpoints:
         """Starts to write a checkpoint of this step, once the previous one is written."""
         assert self._writer is not None
         self._report(self._writer.finish())
-        began, about = time.perf_counter(), self.about(session, complete)
+        clock = session.comm.system.clock
+        began, about = clock(), self.about(session, complete)
         snapshot = session.snapshot(copies=False)
-        self._writer.waited += time.perf_counter() - began
+        self._writer.waited += clock() - began
         self._times.begun()
         self._run.save_requested = False
         self._writer.start(snapshot, about, about.log and self._config.log)

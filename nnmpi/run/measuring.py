@@ -11,7 +11,6 @@ what that is.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -79,7 +78,7 @@ def _wait(comm: Comm) -> None:
     """Waits for all ranks, asleep most of the time: hosts may share cores, as containers do."""
     met = comm.start(np.zeros(1), "doubling")
     while not met.poll():
-        time.sleep(POLL_SECONDS)
+        comm.system.sleep(POLL_SECONDS)
 
 
 def _twice(setup: Setup, comm: Comm, deadline: Deadline) -> Machine:

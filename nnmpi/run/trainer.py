@@ -1,7 +1,6 @@
 """Trainer: what users call to train a model, to evaluate and save it, and to change its layout."""
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -116,8 +115,8 @@ class Trainer:
             build, data, loss, metrics, callbacks, optimizer, schedule, resume
         )
         self.config = self.requested = config
-        self.began, self.fitted = time.monotonic(), ""
         self.comm = job() if comm is None else comm
+        self.began, self.fitted = self.comm.system.clock(), ""
         self._recovery = Recovery(self.comm)
         self._recovery.set_up(self)
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Protocol, cast
 from nnmpi.comm import Comm
 from nnmpi.io.checkpoints.read import StoredCheckpoint, use_newest
 from nnmpi.io.checkpoints.snapshot import Snapshot
+from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.loggers import loggers_of
 from nnmpi.io.trace import Tracer
 from nnmpi.nn.graph import Graph
@@ -47,7 +48,7 @@ class Training(Protocol):
     """A Trainer on one rank, as the loop and the recovery of its run see it.
 
     given       the arguments of users, besides a config and a Comm
-    began       when it was made, by time.monotonic
+    began       when it was made, by the clock of its Comm
     requested   the config that was requested, before any rank was lost
     fitted      the layout that --elastic has chosen, and why; empty if it is the requested one
     config      the config that ranks are arranged by
@@ -121,8 +122,9 @@ def prepare(trainer: Training, config: Config, comm: Comm, ranks: int) -> None:
     trainer.run, trainer.comm = RunState(trainer.setup), comm
     trainer.run.read_every = (*_read_every(config, trainer.hears_steps),)
     trainer.requested = replace(trainer.requested, model=config.model)
+    times = SaveTimes(config, trainer.began, comm.system.clock)
     trainer.checkpoints = Checkpoints(
-        config, trainer.run, trainer.began, partial(facts_of, trainer.setup), trainer.callbacks
+        config, trainer.run, times, partial(facts_of, trainer.setup), trainer.callbacks
     )
     close_dropped(comm)
 

@@ -386,8 +386,8 @@ MUTANTS = (
     Mutant(
         "worker waits for the first server only",
         ("nnmpi.parallel.server.exchange", "RequestChannel.ask"),
-        "wait_all(works)",
-        "wait_all(works[:3])",
+        "wait_all(comm.system, works)",
+        "wait_all(comm.system, works[:3])",
         ("servers", "asp"),
         killed_by=Case("servers", 2, late=0.5),
     ),

@@ -1,8 +1,7 @@
 """A run under a case, and what is left of it."""
 
 import gc
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple
@@ -14,49 +13,11 @@ from nnmpi import Trainer
 from nnmpi.arrays import blas, cgroup
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints import write
 from nnmpi.io.output import Event
 from simulation.case import Case
 from simulation.layouts import LAYOUTS
 from simulation.marks import marked
 from simulation.scheduler import HERE, SimulatedScheduler
-
-LONGEST_WRITE = 6  # polls until a file is written
-
-sleep = time.sleep
-
-
-class DelayedCall:
-    """Stands for the thread that writes a file: it is done at a poll that is decided."""
-
-    def __init__(self, f: Callable[[], Any]) -> None:
-        here = HERE.get()
-        assert here is not None
-        self._f, self._left = f, here.scheduler.decisions.draw(LONGEST_WRITE)
-        self._result, self._error = None, None
-
-    def done(self) -> bool:
-        self._left -= 1
-        if self._left == -1:
-            try:
-                self._result = self._f()
-            except Exception as error:
-                self._error = error
-        return self._left < 0
-
-    def result(self) -> Any:
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-
-def simulated_sleep(seconds: float) -> None:
-    """Lets seconds of this rank pass at once; outside of ranks it sleeps."""
-    here = HERE.get()
-    if here is None:
-        sleep(seconds)
-    else:
-        here.scheduler.sleep(seconds)
 
 
 class Noted(Trainer):
@@ -82,8 +43,6 @@ class MarksStops:
 def simulated() -> Iterator[None]:
     """Replaces what a rank does outside of its Comms by what a case decides."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(time, "sleep", simulated_sleep)
-        patch.setattr(write, "in_thread", DelayedCall)
         patch.setattr("helpers.training.recovered.Trainer", Noted)
         marked(patch)
         patch.setattr(cgroup, "_read", cache(cgroup._read))  # each Trainer reads a dozen files

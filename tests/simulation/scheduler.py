@@ -13,17 +13,20 @@ decisions only. After a test in vain the other ranks come first: the rank polls.
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import nullcontext
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 from nnmpi.comm.transport.hub import Hub, PostedMessage
 from simulation.case import Case, Decisions
 
+T = TypeVar("T")
 MOST_TURNS = 60_000  # a run has 500 to 6,000
 SECONDS_OF_A_TURN, SECONDS_OF_A_LOOK = 5e-5, 1e-6
 CHANGES, CHANGED_BEFORE = 3, 3_000  # of priorities: how many, and before which turn
+LONGEST_CALL = 6  # polls until a helper thread is done
 STAYS = 0.9  # the chance of the same rank, where the order is "near"
 
 
@@ -53,8 +56,28 @@ def always() -> bool:
     return True
 
 
+class DelayedCall(Generic[T]):
+    """Stands for the Future of a helper thread: the call is made at the last of so many polls."""
+
+    def __init__(self, f: Callable[[], T], polls: int) -> None:
+        self._f, self._left = f, polls
+        self._future = Future[T]()
+
+    def done(self) -> bool:
+        self._left -= 1
+        if self._left == -1:
+            try:
+                self._future.set_result(self._f())
+            except Exception as error:
+                self._future.set_exception(error)
+        return self._left < 0
+
+    def result(self) -> T:
+        return self._future.result()
+
+
 class SimulatedScheduler:
-    """Gives turns to ranks and to the network.
+    """Gives turns to ranks and to the network; also the time and the helper threads of ranks.
 
     trace    all turns
     marks    the marks that ranks have passed, and their deaths as "dies"
@@ -97,6 +120,10 @@ class SimulatedScheduler:
     def sleep(self, seconds: float) -> None:
         """Lets seconds pass."""
         self._now += seconds
+
+    def in_thread(self, f: Callable[[], T]) -> "DelayedCall[T]":
+        """A call that is done at a poll that is decided."""
+        return DelayedCall(f, self.decisions.draw(LONGEST_CALL))
 
     def mark(self, name: str, rank: int) -> None:
         """Records that a rank passes a mark, from which its faults may count."""

@@ -3,7 +3,6 @@
 Algorithms that a price rules out on any machine are not timed.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, Self, TypeAlias
@@ -15,6 +14,7 @@ from nnmpi.collectives.price import Link, Network, price
 from nnmpi.comm.allreduce.dispatch import NAMES, NEED_SETUP
 from nnmpi.comm.arguments import Array
 from nnmpi.comm.transport.base import NoRoomError
+from nnmpi.comm.transport.system import System
 
 SIZES = tuple(256 << 2 * k for k in range(9))  # bytes, up to 16 MiB
 SECONDS = 0.004  # spent on one algorithm at one size
@@ -28,6 +28,7 @@ class TimedComm(Protocol):
     """The methods of a Comm that measurements use."""
 
     size: int
+    system: System
 
     def all_reduce(self, array: Array, algorithm: str = ...) -> None: ...
     def broadcast(self, array: Array) -> None: ...
@@ -102,9 +103,9 @@ def _timed(comm: TimedComm, call: Callable[[], object]) -> float:
     """The seconds of the second of two calls, which finds its memory in the cache."""
     call()
     comm.barrier()  # otherwise the time would include waiting for a rank that comes late
-    start = time.perf_counter()
+    start = comm.system.clock()
     call()
-    return time.perf_counter() - start
+    return comm.system.clock() - start
 
 
 def _agreed(comm: TimedComm, seconds: Sequence[float]) -> list[float]:

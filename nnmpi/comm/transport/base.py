@@ -1,11 +1,12 @@
 """The transport protocol below a communicator: moves bytes between ranks, and counts them."""
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Any, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nnmpi.comm.transport.system import OperatingSystem, System
 
 Bytes: TypeAlias = NDArray[np.uint8]
 TAGS = 32768  # the MPI standard guarantees tags 0..32767
@@ -67,7 +68,7 @@ class TransportFamily:
 
     abandoned = False
     gone: Sequence[int] = ()  # job ranks that were lost before
-    clock: Callable[[], float] = staticmethod(perf_counter)
+    system: System = OperatingSystem()
 
     def abandon(self) -> None:
         """Revokes all transports on all ranks, without waiting: their operations raise RankLost.

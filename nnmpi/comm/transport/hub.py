@@ -102,8 +102,8 @@ class Hub:
     ) -> None:
         self.size, self.per_node, self.free_memory = size, per_node, free_memory
         self.fault_tolerant = fault_tolerant
-        self._scheduler: Scheduler = scheduler or FreeThreads(size)
-        self._lock, self.clock = self._scheduler.lock, self._scheduler.clock
+        self.scheduler: Scheduler = scheduler or FreeThreads(size)
+        self._lock = self.scheduler.lock
         self._failure: AbortedError | None = None
         self._running, self._lost = set(range(size)), set[int]()
         self._remaining = dict(killed or {})  # operations until a rank is killed, the last included
@@ -125,14 +125,14 @@ class Hub:
                 self._check(caller, (message,))
             if not queue or queue[0].sends == message.sends:
                 self._posted.setdefault(key, queue).append(message)
-                if message.sends and self._scheduler.buffers(message):
+                if message.sends and self.scheduler.buffers(message):
                     message.data, message.done = message.data.copy(), True
                 return message
             other = queue.popleft()
             if not queue:
                 del self._posted[key]  # new tags and channels keep coming
             source, into = (message, other) if message.sends else (other, message)
-            self._scheduler.deliver(source, into, partial(self._complete, source, into, key[1]))
+            self.scheduler.deliver(source, into, partial(self._complete, source, into, key[1]))
             return message
 
     def join(
@@ -161,7 +161,7 @@ class Hub:
             self._begin(caller, "waits for", requests)
             self._waiting[rank] = requests
             self.look_for_deadlock()
-            self._scheduler.wait(rank, partial(self._can_go_on, rank, requests))
+            self.scheduler.wait(rank, partial(self._can_go_on, rank, requests))
             del self._waiting[rank]
             if rank in self._lost:
                 raise RankKilled(f"rank {rank} was killed")
@@ -207,13 +207,13 @@ class Hub:
     def enter(self, rank: int) -> None:
         """Returns when the thread of a rank may begin."""
         with self._lock:
-            self._scheduler.begin(rank, self)
+            self.scheduler.begin(rank, self)
 
     def end(self, rank: int) -> None:
         """Records that the thread of a rank has ended."""
         with self._lock:
             self.leave(rank)
-            self._scheduler.end(rank)
+            self.scheduler.end(rank)
 
     def leave(self, rank: int) -> None:
         """Records that a rank's function has returned, or that the rank was killed."""
@@ -230,7 +230,7 @@ class Hub:
 
     def look_for_deadlock(self) -> None:
         """Ends the job if every rank waits, and none of them can continue."""
-        if self._scheduler.pending or self._failure:
+        if self.scheduler.pending or self._failure:
             return
         if not self._running or not self._running <= self._waiting.keys():
             return
@@ -245,7 +245,7 @@ class Hub:
     def _begin(self, caller: Caller, verb: str, requests: Sequence[Posted]) -> None:
         """Counts an operation; raises RankKilled if it is the rank's last one, or later."""
         rank = caller.job_rank
-        self._scheduler.turn(rank, verb, requests)
+        self.scheduler.turn(rank, verb, requests)
         if rank in self._remaining:
             self._remaining[rank] -= 1
             if self._remaining[rank] == 0:
@@ -287,7 +287,7 @@ class Hub:
     def _tell(self, fact: tuple[str, int]) -> None:
         """Lets all ranks notice that a rank is lost, or that an era is revoked."""
         for rank, noticed in enumerate(self._noticed):
-            self._scheduler.notify(rank, fact, partial(noticed.add, fact))
+            self.scheduler.notify(rank, fact, partial(noticed.add, fact))
         self._wake(range(self.size))
 
     def _all_done(self, caller: Caller, requests: Sequence[Posted]) -> bool:
@@ -329,7 +329,7 @@ class Hub:
 
     def _wake(self, ranks: Iterable[int]) -> None:
         """Lets these job ranks check again whether they can continue."""
-        self._scheduler.wake(ranks)
+        self.scheduler.wake(ranks)
 
     def _fail(self, failure: AbortedError) -> None:
         self._failure = self._failure or failure

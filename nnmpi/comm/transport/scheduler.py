@@ -1,7 +1,8 @@
 """Schedulers: when ranks that are threads go on, and when what one of them does reaches the others.
 
     hub      what happens: messages are matched, ranks are lost, deadlocks are found
-    here     when: whose turn it is, when a message arrives, when a rank notices a loss
+    here     when: whose turn it is, when a message arrives, when a rank notices a loss; also the
+             time and the threads of ranks
 
 `FreeThreads` leaves it to the operating system, and nothing is ever late. Another scheduler may
 decide all of it, and so replay a run: tests/simulation has one.
@@ -9,19 +10,18 @@ decide all of it, and so replay a run: tests/simulation has one.
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from time import perf_counter
 from typing import Any, Protocol
 
+from nnmpi.comm.transport.system import OperatingSystem, System
 
-class Scheduler(Protocol):
-    """Decides when the ranks of a hub go on; all methods except `clock` are called under `lock`.
 
-    clock    the seconds of what ranks do; they measure and wait by it
+class Scheduler(System, Protocol):
+    """Decides when the ranks of a hub go on; the methods below are called under `lock`.
+
     pending  True if something is under way that may let a waiting rank go on
     """
 
     lock: Any
-    clock: Callable[[], float]
     pending: bool
 
     def begin(self, rank: int, hub: Any) -> None:
@@ -49,10 +49,9 @@ class Scheduler(Protocol):
         """Records that a rank makes no operation any more."""
 
 
-class FreeThreads:
+class FreeThreads(OperatingSystem):
     """The scheduler of threads that run whenever the operating system lets them."""
 
-    clock = staticmethod(perf_counter)
     pending = False
 
     def __init__(self, size: int) -> None:

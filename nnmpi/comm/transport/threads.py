@@ -27,7 +27,7 @@ class ThreadFamily(TransportFamily):
     def __init__(self, hub: Hub, job_rank: int, members: Sequence[int], era: int = 0) -> None:
         self.hub, self.job_rank, self.members, self.era = hub, job_rank, members, era
         self.gone = [rank for rank in range(hub.size) if rank not in members]
-        self.clock = hub.clock
+        self.system = hub.scheduler
 
     def abandon(self) -> None:
         super().abandon()

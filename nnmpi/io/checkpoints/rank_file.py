@@ -20,23 +20,23 @@ import platform
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from functools import partial
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
 from nnmpi.arrays.dtypes import named
+from nnmpi.comm import OperatingSystem
 from nnmpi.io.checkpoints.forms import ArrayInFile, InFile, SavedFile
 from nnmpi.io.files.atomic import sync
 from nnmpi.io.files.saving import HeaderRow, header_of
 from nnmpi.nn.place import Part, Place, whole
 from nnmpi.parallel.model.snapshot import SavedRange, StateRange, bytes_of
 
-T = TypeVar("T")
 BLOCK = 1 << 20  # bytes that have a digest
 
 LEAST = 1 << 20
@@ -226,7 +226,7 @@ def write_file(path: Path, content: memoryview, stop: threading.Event) -> list[s
     Two threads write and hash a half each: one alone is slower than a disk. Raises CancelledError
     after a `stop`.
     """
-    blocks = -(-len(content) // BLOCK)
+    blocks, in_thread = -(-len(content) // BLOCK), OperatingSystem.in_thread
     with path.open("xb", buffering=0) as file:
         halves = [
             in_thread(partial(_write_blocks, file.fileno(), content, range(lo, hi), stop))
@@ -261,18 +261,3 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"{platform.node()}: {error.strerror or error}"
     return f"{platform.node()}: out of memory"
-
-
-def in_thread(f: Callable[[], T]) -> Future[T]:
-    """A Future with the result of f, which a daemon thread computes: the process can end without
-    waiting for it."""
-    future = Future[T]()
-
-    def run() -> None:
-        try:
-            future.set_result(f())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="nnmpi checkpoint", daemon=True).start()
-    return future

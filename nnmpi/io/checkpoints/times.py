@@ -9,7 +9,6 @@ Where ranks take their steps at different times, each of these waits for the end
 """
 
 import math
-import time
 from collections.abc import Callable
 
 from nnmpi.options import terms
@@ -24,9 +23,7 @@ class SaveTimes:
     longest   the most seconds so far between two calls of `is_over`
     """
 
-    def __init__(
-        self, config: Config, began: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, config: Config, began: float, clock: Callable[[], float]) -> None:
         spec = config.save_every
         self._every, self._unit = terms.interval(spec) if spec else (math.inf, "")
         limit = terms.duration(config.time_limit) if config.time_limit else math.inf

@@ -42,7 +42,6 @@ from nnmpi.io.checkpoints.rank_file import (
     CancelledError,
     FileWritten,
     divided,
-    in_thread,
     laid_out,
     prepared,
     reason_of,
@@ -102,7 +101,7 @@ class Writer:
         self._writing: Generator[None, None, WriteResult] | None = None
         self._stop, self._naming = threading.Event(), threading.Lock()
         self._lock: DirectoryLock | None = None
-        self._comm = comm
+        self._comm, self._system = comm, comm.system
         try:
             all_or_none(comm, self._open)
             check_shared(self._directory, comm)
@@ -130,7 +129,7 @@ class Writer:
         ranks, if a checkpoint cannot hold it. A log, whose length `about` has, is on disk before
         the checkpoint is.
         """
-        last, began = self.finish(), time.perf_counter()
+        last, began = self.finish(), self._system.clock()
         arrays = list[np.ndarray]()
         facts = None if self._comm.rank else about
         about_json = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
@@ -142,7 +141,7 @@ class Writer:
         # max: the same problem on all ranks, if any rank has one
         self._writing = self._steps(content, max(problems), began)
         next(self._writing)
-        self.waited += time.perf_counter() - began
+        self.waited += self._system.clock() - began
         return last
 
     def poll(self) -> WriteResult | None:
@@ -161,10 +160,10 @@ class Writer:
 
     def finish(self) -> WriteResult | None:
         """Waits for the checkpoint that is under way, and returns its result."""
-        began, result = time.perf_counter(), None
+        began, result = self._system.clock(), None
         while self._writing is not None and (result := self.poll()) is None:
-            time.sleep(PAUSE)
-        self.waited += time.perf_counter() - began
+            self._system.sleep(PAUSE)
+        self.waited += self._system.clock() - began
         return result
 
     def close(self) -> WriteResult | None:
@@ -214,18 +213,26 @@ class Writer:
             folder, rank = part_of(self._directory, step), self._comm.rank
             write = prepared(folder, rank, snapshot.owned, has, arrays, self._stop)
             del snapshot  # its arrays change with the next step: only the copy is used from here
-            written = yield from _result(write)
+            written = yield from self._result(write)
             del write  # frees the copy
             files = yield from self._gathered(written)
             problem = next(filter(None, (file.problem for file in files)), "")
         ended = FileWritten(problem)
         if self._lock is not None:
-            ended = yield from _result(partial(self._commit, content, files, problem))
+            ended = yield from self._result(partial(self._commit, content, files, problem))
         first, *_ = yield from self._gathered(ended)
-        seconds = time.perf_counter() - began
+        seconds = self._system.clock() - began
         return WriteResult(
             step, folder_of(self._directory, step), first.size, seconds, first.problem
         )
+
+    def _result(self, f: Callable[[], T]) -> Generator[None, None, T]:
+        """Runs f in a thread and returns its result; yields until it is there."""
+        future = self._system.in_thread(f)
+        yield
+        while not future.done():
+            yield
+        return future.result()
 
     def _gathered(self, written: FileWritten) -> Generator[None, None, list[FileWritten]]:
         """Gathers the results of all ranks on each rank; yields while it waits for messages."""
@@ -286,12 +293,3 @@ def _manifest(content: WriteJob, files: Sequence[FileWritten]) -> Manifest:
     both = zip(layouts, files, strict=True)
     saved = tuple(replaced(written.saved, sha256=tuple(file.blocks)) for written, file in both)
     return Manifest(snapshot, saved, layouts[0].arrays, about, versions_and_kernels(), time.time())
-
-
-def _result(f: Callable[[], T]) -> Generator[None, None, T]:
-    """Runs f in a thread and returns its result; yields until it is there."""
-    future = in_thread(f)
-    yield
-    while not future.done():
-        yield
-    return future.result()

@@ -7,7 +7,6 @@ worker                                                         server
                    the server's slice of flat  ◄─  parameters
 """
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.arrays.backend import Array
-from nnmpi.comm import Comm
+from nnmpi.comm import Comm, System
 from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.wire import Transfer, wire_of
@@ -61,7 +60,7 @@ class Reply(NamedTuple):
     totals: Totals
 
 
-def poll_until(is_done: Callable[[], bool]) -> None:
+def poll_until(system: System, is_done: Callable[[], bool]) -> None:
     """Calls `is_done` until it returns True, with pauses: a rank that spins takes a core from the
     others.
 
@@ -70,13 +69,13 @@ def poll_until(is_done: Callable[[], bool]) -> None:
     polls = 0
     while not is_done():
         polls += 1
-        time.sleep(0 if polls < POLLS else PAUSE)
+        system.sleep(0 if polls < POLLS else PAUSE)
 
 
-def wait_all(works: Iterable[Transfer]) -> None:
+def wait_all(system: System, works: Iterable[Transfer]) -> None:
     """Waits for all transfers, without spinning."""
     for work in works:
-        poll_until(work.poll)
+        poll_until(system, work.poll)
 
 
 class RequestChannel:
@@ -105,7 +104,7 @@ class RequestChannel:
             ]
             if request.purpose == Purpose.PUSH:
                 works.append(wire.isend(store.flat_grad[part], rank, GRADIENT))
-        wait_all(works)
+        wait_all(comm.system, works)
         # the first server decides when the epoch ends; any server may know of a stop
         go, _, *totals = self._replies[0].tolist()
         return Reply(go > 0, bool(self._replies[:, 1].any()), Totals(*totals))
@@ -175,4 +174,4 @@ class ReplyChannel:
 
     def flush(self) -> None:
         """Waits until the last reply was sent."""
-        wait_all(self._sending)
+        wait_all(self._comm.system, self._sending)

@@ -131,7 +131,7 @@ class ParameterServer(ServerStrategy):
             channel.listen()
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             while not table.is_over:
-                poll_until(self._serve)
+                poll_until(self.layout.all.system, self._serve)
         for channel in self._channels:  # replies to DONE, for which all workers wait
             channel.reply(Reply(False, table.stop, table.totals))
         for channel in self._channels:

@@ -111,7 +111,7 @@ class ServerStrategy:
         """Sums `outputs` over all ranks; those that wait leave their core to those that still
         evaluate."""
         comm = self.layout.all
-        outputs.add_up(comm, lambda row: wait_all([comm.start(row, "doubling")]))
+        outputs.add_up(comm, lambda row: wait_all(comm.system, [comm.start(row, "doubling")]))
 
     def finish(self) -> dict[str, Any]:
         """Gives all ranks the model of worker 0; returns the staleness counts of the first server.

@@ -264,7 +264,7 @@ class Channels:
     def __init__(
         self, boundaries: Sequence[Boundary], stages: Iterable[int], comm: Comm, on: Backend = CPU
     ) -> None:
-        self.sends, self._next_poll, self._clock = Sends(), 0.0, comm.clock
+        self.sends, self._next_poll, self._clock = Sends(), 0.0, comm.system.clock
         end = wire_of(comm, on), self.sends, on
         self.inlets = {s: Inlet(s, -1, boundaries[s - 1], *end) for s in stages if s > 0}
         self.outlets = {s: Outlet(s, 1, boundaries[s], *end) for s in stages if s < len(boundaries)}

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from itertools import accumulate, pairwise
-from time import perf_counter
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from nnmpi.arrays.backend import META
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.arrays.meta import is_meta
 from nnmpi.collectives.step import Collective, chunk_start
-from nnmpi.comm import NoRoomError, Parts
+from nnmpi.comm import NoRoomError, OperatingSystem, Parts
 from nnmpi.comm.allreduce.dispatch import power_of_two
 from nnmpi.comm.allreduce.node_memory import memory_of_sums
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -81,7 +80,7 @@ class PaperComm:
     plays one of them."""
 
     any_thread, is_abandoned, lost = True, False, ()
-    clock = staticmethod(perf_counter)
+    system = OperatingSystem()
 
     def __init__(self, members: Sequence[int], axis: str, state: RankState) -> None:
         self.members, self.axis, self.state = tuple(members), axis, state

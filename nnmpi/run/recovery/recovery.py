@@ -5,7 +5,6 @@ from the newest version of the model that they have whole. It keeps its part of 
 its session, and the ranks that work make a new one.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -137,7 +136,7 @@ class Recovery:
     def _recover(self, trainer: Training) -> None:
         """Arranges the remaining ranks, and returns when all of them have a new session, or
         wait."""
-        began = time.perf_counter()
+        began = trainer.comm.system.clock()
         while True:
             self.survivors.shrink()
             try:
@@ -169,7 +168,7 @@ class Recovery:
             "ranks": layout.ranks,
             "spare": layout.spare,
             "layout": layout.why,
-            "seconds": round(time.perf_counter() - began, 4),
+            "seconds": round(trainer.comm.system.clock() - began, 4),
             "steps_again": max(made - step, 0),
         }
         if self.survivors.work is not None:  # spare ranks report nothing

@@ -1,6 +1,5 @@
 """Survivors: the remaining ranks of a job, the ranks that work, and the spare ranks that wait."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import cast
@@ -99,7 +98,7 @@ class Survivors:
         # not `over.poll()`: the watchdog counts it as a wait, which may outlast NNMPI_TIMEOUT
         while not over.done:
             self.all.poll()
-            time.sleep(PAUSE)
+            self.all.system.sleep(PAUSE)
 
     def wake(self) -> None:
         """Ends the wait of spare ranks; rank 0 sends the messages."""
