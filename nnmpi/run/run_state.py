@@ -11,7 +11,7 @@ from typing import NamedTuple
 from nnmpi.io.checkpoints.snapshot import Changes, Snapshot
 from nnmpi.io.files.loading import Loaded
 from nnmpi.io.output import Event, NullReport, Report
-from nnmpi.io.output.pace import NO_TIME, Pace, PaceCounts, Window, counts_tokens
+from nnmpi.io.output.pace import NO_TIME, Pace, PaceCounts, counts_tokens
 from nnmpi.metrics import Sums
 from nnmpi.optim.schedule import LRSchedule
 from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
@@ -213,7 +213,7 @@ class RunState:
             skipped=snapshot.skipped,
             sums=snapshot.epoch._replace(metrics={}),
             measured=counters.measured if is_now else {},
-            pace=counters.pace if is_now else counters.pace._replace(window=Window()),
+            pace=counters.pace if is_now else counters.pace.at(snapshot.norms),
             last=self.last if is_now else None,
         )
 
@@ -235,7 +235,7 @@ class RunState:
         """Sets the counters to those of a snapshot."""
         if snapshot.state != self.state:
             self.last, self.measured = None, {}
-            self.pace.forget_window()
+            self.pace.go_back(snapshot.norms)
         self.first, self.state = snapshot.state.step, snapshot.state
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)

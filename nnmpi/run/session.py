@@ -323,6 +323,7 @@ class Session:
             self.settings.changes,
             (),
             None if self.task.scaler is None else self.task.scaler.current,
+            (counters.pace.norm, counters.pace.norms),
         )
 
     # ---- between two runs, and the end

@@ -354,18 +354,28 @@ def test_ranks_agree_after_a_loss_on_what_was_measured() -> None:
     assert ahead.run.measured == kept.measured
 
 
+class GoesBackOnce:
+    """After step 5 to step 2."""
+
+    snapshots: tuple[Any, ...] | None = ()
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        if event["step"] == 2 and self.snapshots == ():
+            self.snapshots = (trainer.snapshot(),)
+        elif event["step"] == 5 and self.snapshots:
+            trainer.restore(*self.snapshots)
+            self.snapshots = None
+
+
 def test_steps_are_reported_again_after_a_restore() -> None:
     """Their means begin anew."""
-
-    class GoesBackOnce:
-        snapshots: tuple[Any, ...] | None = ()
-
-        def on_step(self, trainer: Trainer, event: Event) -> None:
-            if event["step"] == 2 and self.snapshots == ():
-                self.snapshots = (trainer.snapshot(),)
-            elif event["step"] == 5 and self.snapshots:
-                trainer.restore(*self.snapshots)
-                self.snapshots = None
-
     events = steps_of(run(comm_self(), GoesBackOnce(), log_every=2))
     assert [event["step"] for event in events] == [1, 2, 4, 3, 4, 6, 8]
+
+
+def test_a_mean_norm_has_no_steps_that_a_restore_has_undone() -> None:
+    plain, again = (
+        [event["mean_gradient_norm"] for event in events if event["event"] == "epoch"]
+        for events in (run(comm_self()), run(comm_self(), GoesBackOnce()))
+    )
+    assert again == [plain[0], *plain]

@@ -124,7 +124,9 @@ class StoredCheckpoint(NamedTuple):
 
         files = self.manifest.files
         owned = (saved.map(partial(row, file.name)) for file in files for saved in file.ranges)
-        return self.manifest.snapshot._replace(owned=tuple(owned))
+        pace = self.about().pace
+        norms = pace.norm, pace.norms
+        return self.manifest.snapshot._replace(owned=tuple(owned), norms=norms)
 
 
 def use_newest(

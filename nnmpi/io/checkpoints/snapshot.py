@@ -50,6 +50,8 @@ class Snapshot(NamedTuple):
     changes    what callbacks have changed
     owned      this rank's ranges of the model and of the optimizer state
     loss_scale of the next step, if there is one
+    norms      the sum of the gradient norms of the epoch so far, and their number; a checkpoint has
+               them among its times
     """
 
     config: Config
@@ -63,6 +65,7 @@ class Snapshot(NamedTuple):
     changes: Changes
     owned: tuple[SavedRange, ...]
     loss_scale: LossScale | None
+    norms: tuple[float, int] = (0.0, 0)
 
     def known(self, config: Config, ranks: int) -> Mapping[str, Any]:
         """The measurements that stay valid if ranks are arranged anew by `config`."""

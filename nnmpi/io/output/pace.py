@@ -73,6 +73,10 @@ class PaceCounts(NamedTuple):
     elapsed: float = 0.0
     window: Window = Window()
 
+    def at(self, norms: tuple[float, int]) -> "PaceCounts":
+        """The counts of a run that goes back to an earlier step, with these norms of its epoch."""
+        return self._replace(norm=norms[0], norms=norms[1], window=Window())
+
 
 NO_TIME = PaceCounts()
 
@@ -134,9 +138,10 @@ class Pace:
         """The steps since the last event of a step."""
         return self._so_far.window
 
-    def forget_window(self) -> None:
-        """Begins the window anew, because the run goes back to an earlier step."""
-        self._so_far = self._so_far._replace(window=Window())
+    def go_back(self, norms: tuple[float, int]) -> None:
+        """Begins the window anew, because the run goes back to an earlier step, with these norms of
+        its epoch."""
+        self._so_far = self._so_far.at(norms)
 
     @property
     def seconds(self) -> float:
