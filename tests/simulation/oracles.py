@@ -121,10 +121,8 @@ def steps_are_made_until_a_stop(run: Observed) -> None:
     it stops there, or not before the steps that it has told of are made again."""
     last = run.left[0].last["steps"]
     expected = [step for step, _ in run.undisturbed.told.steps]
-    for rank in run.workers:
-        if run.layout.servers:
-            rank = _as_with_servers(rank, run.undisturbed)
-        if not rank.serves and run.layout.is_ordered:
+    for rank in _with_known_gaps(run):
+        if not rank.is_spare and not rank.serves and run.layout.is_ordered:
             steps = [step for step, _ in rank.told.steps]
             assert steps == expected[: len(steps)], f"steps {steps}"
             back_to = {event["step"] for event in rank.recovered}

@@ -11,8 +11,10 @@ from helpers.training.recovered import Left, trained
 
 from nnmpi import Trainer
 from nnmpi.arrays import blas, cgroup
+from nnmpi.arrays.kernels import progress_hook
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.comm.progress import Progress
 from nnmpi.io.output import Event
 from simulation.case import Case
 from simulation.layouts import LAYOUTS
@@ -30,6 +32,25 @@ class Noted(Trainer):
         here.scheduler.asked[here.rank] = self.suspend
 
 
+@contextmanager
+def helper_polls(progress: Progress, pause: float) -> Iterator[None]:
+    """Stands for the helper thread of a rank: it polls while the rank computes, or does not, as is
+    decided. A thread would wait for locks and events, where no scheduler can end its turn."""
+    here = HERE.get()
+    assert here is not None
+
+    def poll() -> None:
+        if here.scheduler.decisions.draw(2):
+            progress.poll(keep_error=True)
+
+    token = progress_hook.set(poll)
+    try:
+        yield
+    finally:
+        progress_hook.reset(token)
+    progress.raise_error()
+
+
 class MarksStops:
     """A callback: marks that all ranks have agreed to stop, though steps are left."""
 
@@ -44,6 +65,7 @@ def simulated() -> Iterator[None]:
     """Replaces what a rank does outside of its Comms by what a case decides."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("helpers.training.recovered.Trainer", Noted)
+        patch.setattr(Progress, "thread", helper_polls)
         marked(patch)
         patch.setattr(cgroup, "_read", cache(cgroup._read))  # each Trainer reads a dozen files
         patch.setattr(blas, "release_memory", lambda: None)
@@ -69,9 +91,8 @@ def run(case: Case, **options: Any) -> Ended:
     layout = LAYOUTS[case.layout]
     scheduler = SimulatedScheduler(case, layout.ranks)
 
-    callbacks = [*layout.given.get("callbacks", ()), MarksStops()]
-
     def of_rank(comm: Comm) -> Left:
+        callbacks = [*(make() for make in layout.given.get("callbacks", ())), MarksStops()]
         return trained(comm, {**layout.options, **options, "callbacks": callbacks})
 
     with simulated():

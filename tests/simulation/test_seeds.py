@@ -31,22 +31,26 @@ def turns(case: Case) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 def test_fixed_seeds(block: int) -> None:
     for seed in range(block * FIXED, (block + 1) * FIXED):
         judge(seed)
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 def test_new_seeds(block: int) -> None:
     for _ in range(NEW):
         judge(BEYOND + secrets.randbelow(BEYOND**2))
 
 
 @pytest.mark.parametrize("name", sorted({name for name in DRAWN if not DRAWN[name].saves}))
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(10)
 def test_a_case_is_repeated_turn_by_turn(name: str) -> None:
-    first, second, other = (turns(Case(name, seed, **LATE)) for seed in (1, 1, 2))
+    first, second = (turns(Case(name, seed=1, **LATE)) for _ in range(2))
     assert first == second
+
+
+def test_another_seed_gives_other_turns() -> None:
+    first, other = (turns(Case("ring", seed, **LATE)) for seed in (1, 2))
     assert first != other
