@@ -92,12 +92,19 @@ class Layout(NamedTuple):
         return bool(self.options.get("reproducible"))
 
     def copies(self, alive: int) -> int:
-        """How many ranks have each part of the model, while so many are alive: one in each replica
-        without ZeRO, and one more with --backup."""
-        options = self.options
-        replicas = alive // (options.get("pp", 1) * options.get("tp", 1))
-        is_sharded = options.get("zero") or self.arranges_anew or self.servers
-        return (1 if is_sharded else replicas) + ("backup" in options)
+        """How many ranks have each part of the model at least, while so many are alive: one in each
+        replica without ZeRO, and one more with --backup."""
+        callbacks = self.given.get("callbacks", ())
+        rearranged = [at for make in callbacks if make.func is Rearranges for at in make.args]
+        changes = [{}, *(change for at in rearranged for change in at.values())]
+        return min(_copies({**self.options, **change}, alive) for change in changes)
+
+
+def _copies(options: Options, alive: int) -> int:
+    """How many ranks have each part of the model by these options."""
+    replicas = alive // (options.get("pp", 1) * options.get("tp", 1))
+    is_sharded = options.get("zero") or options.get("servers")
+    return (1 if is_sharded else replicas) + ("backup" in options)
 
 
 ADAM = {"optimizer": "adam", "lr": 0.01}

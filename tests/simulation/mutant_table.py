@@ -79,6 +79,9 @@ MUTANTS = (
         "session.comm.barrier()",
         "pass",
         ("rearranged pp, tp",),
+        killed_by=Case(
+            "rearranged pp, tp", seed=1, kills=(Fault(0, "restoring", 1, 324),), order="near"
+        ),
     ),
     Mutant(
         "buffers not restored",
