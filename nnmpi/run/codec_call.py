@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from nnmpi.arrays import meta
-from nnmpi.arrays.meta.array import TouchCounter, touching
+from nnmpi.arrays.meta.log import Call, call_log, touched_bytes
+from nnmpi.arrays.native.table import Kernel
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.compression import proof
 from nnmpi.parallel.compression.codecs import Bucket
@@ -36,8 +37,9 @@ def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[],
         Exchange(codec.sum(bucket, number)).wait()
 
     row = np.random.default_rng(0).normal(size=sum(rooms)).astype(np.float32)
-    counter = TouchCounter()
-    token = touching.set(counter)
+    calls = list[Call]()
+    token = call_log.set(calls)
     run(meta.like(row), meta.like(row))
-    touching.reset(token)
-    return partial(run, row, row[::-1].copy()), counter.bytes
+    call_log.reset(token)
+    touched = touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
+    return partial(run, row, row[::-1].copy()), touched

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from math import prod
+from operator import getitem, setitem
 from typing import Any, NoReturn
 from weakref import ref
 
 import numpy as np
 
 from nnmpi.arrays.meta import shapes
+from nnmpi.arrays.meta.log import assign, assign_result, call_log, log_call
 from nnmpi.arrays.meta.shapes import axis_order, refuse, reserve_addresses, small, strides
 
 
@@ -37,23 +39,6 @@ class AllocationCounter:
 
 counting: ContextVar[AllocationCounter | None] = ContextVar("counting", default=None)
 """The AllocationCounter that counts new arrays without data; None if they are not counted."""
-
-
-class TouchCounter:
-    """Counts the bytes that functions of arrays read and write."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-
-touching: ContextVar[TouchCounter | None] = ContextVar("touching", default=None)
-"""The TouchCounter of what functions of arrays without data would read and write, if any."""
-
-
-def touch(*arrays: Any) -> None:
-    """Counts the bytes of arrays that a function reads or writes."""
-    if (counter := touching.get()) is not None:
-        counter.bytes += sum(getattr(array, "nbytes", 0) for array in arrays)
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -88,6 +73,7 @@ class MetaArray(np.ndarray):
         self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **options: Any
     ) -> Any:
         if method == "at":
+            log_call(ufunc.at, *inputs)
             return None
         if method == "reduce":
             axis, keepdims = options.get("axis", 0), options.get("keepdims", False)
@@ -100,14 +86,19 @@ class MetaArray(np.ndarray):
             shape = shapes.broadcast(ufunc, inputs)
         else:
             shape = shapes.matmul(*inputs)
+        function = ufunc if method == "__call__" else getattr(ufunc, method)
         if out is not None:
-            touch(*inputs, out[0])
+            if call_log.get() is not None and not isinstance(out[0], MetaArray):
+                refuse("writing to an array with data")
+            log_call(function, *inputs, **options, out=out)
             return out[0]  # nothing is written
-        touch(*inputs)
-        result = getattr(ufunc, method)(*map(small, inputs), **options)
+        result = function(*map(small, inputs), **options)
         if isinstance(result, tuple):
-            return tuple(new_like(shape, item) for item in result)
-        return new_like(shape, result)
+            new: Any = tuple(new_like(shape, item) for item in result)
+        else:
+            new = new_like(shape, result)
+        log_call(function, *inputs, **options, out=new)
+        return new
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         if function in RULES:
@@ -127,60 +118,83 @@ class MetaArray(np.ndarray):
             sizes = shapes.resolve_shape(given, self.size)
             if prod(sizes) != self.size or min(sizes) < 0:
                 raise
-            return new_array(sizes, self.dtype)
+            new = new_array(sizes, self.dtype)
+            log_call(assign, new.reshape(self.shape), self)
+            return new
 
     def ravel(self, order: Any = "C") -> Any:
         """Returns a view where NumPy makes one, else a new array."""
         return self.reshape(-1)
 
     def flatten(self, order: Any = "C") -> Any:
-        return new_array([self.size], self.dtype)
+        new = new_array([self.size], self.dtype)
+        log_call(assign, new.reshape(self.shape), self)
+        return new
 
     def copy(self, order: Any = "C") -> Any:
-        touch(self)
-        return new_like(self.shape, small(self).copy(order))
+        return self.astype(self.dtype, order)
 
     def astype(self, dtype: Any, order: Any = "K", *args: Any, copy: bool = True) -> Any:  # type: ignore[override]
         """Returns an array in another dtype; the array itself if `copy` is false and the dtype is
         the same."""
         if not copy and self.dtype == dtype:
             return self
-        touch(self)
-        return new_like(self.shape, small(self).astype(dtype, order))
+        new = new_like(self.shape, small(self).astype(dtype, order))
+        log_call(assign, new, self)
+        return new
 
     def take(self, indices: Any, axis: int | None = None, **options: Any) -> Any:  # type: ignore[override]
         array, k = (self.reshape(-1), 0) if axis is None else (self, axis % self.ndim)
         places = shapes.shape_of(np.asanyarray(indices))
         small_indices = np.zeros([min(n, 2) for n in places], int)
         shape = (*array.shape[:k], *places, *array.shape[k + 1 :])
-        return new_like(shape, np.take(small(array), small_indices, axis=k))
+        new = new_like(shape, np.take(small(array), small_indices, axis=k))
+        return logged(new, np.take, array, indices, k, **options)
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Any:  # type: ignore[override]
         array, k = (self.reshape(-1), 0) if axis is None else (self, axis % self.ndim)
         times = np.broadcast_to(np.asarray(repeats), array.shape[k])
         shape = (*array.shape[:k], int(times.sum()), *array.shape[k + 1 :])
-        return new_like(shape, small(array).repeat(1, k))
+        return logged(new_like(shape, small(array).repeat(1, k)), np.repeat, array, repeats, k)
+
+    def mean(self, axis: Any = None, dtype: Any = None, *args: Any, **options: Any) -> Any:
+        """Averages over an axis; NumPy sums 16-bit floats in 32 bits."""
+        if dtype is None and self.dtype == np.float16:
+            return super().mean(axis, np.float32, *args, **options).astype(np.float16)
+        return super().mean(axis, dtype, *args, **options)
 
     def dot(self, b: Any, out: Any = None) -> Any:
         return np.dot(self, b, out)
 
     def argsort(self, axis: Any = -1, *args: Any, **options: Any) -> Any:
-        return new_like(self.shape, small(self).argsort(axis))
+        new = new_like(self.shape, small(self).argsort(axis))
+        return logged(new, np.argsort, self, axis, *args, **options)
 
     def argpartition(self, kth: Any, axis: Any = -1, *args: Any, **options: Any) -> Any:
-        return self.argsort(axis)
+        new = new_like(self.shape, small(self).argsort(axis))
+        return logged(new, np.argpartition, self, kth, axis, *args, **options)
 
     def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
-        places = small(self).argmax(axis, keepdims=keepdims)
-        return new_like(shapes.reduced(self.shape, axis, keepdims), places)
+        return self._place(np.argmax, axis, keepdims)
 
-    argmin = argmax
+    def argmin(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
+        return self._place(np.argmin, axis, keepdims)
+
+    def _place(self, function: Any, axis: Any, keepdims: bool) -> Any:
+        places = function(small(self), axis, keepdims=keepdims)
+        new = new_like(shapes.reduced(self.shape, axis, keepdims), places)
+        return logged(new, function, self, axis, keepdims=keepdims)
 
     def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-        array = self.reshape(-1) if axis is None else self
-        return new_like(array.shape, small(array).cumsum(axis, dtype))
+        return self._accumulated(np.cumsum, axis, dtype)
 
-    cumprod = cumsum
+    def cumprod(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
+        return self._accumulated(np.cumprod, axis, dtype)
+
+    def _accumulated(self, function: Any, axis: Any, dtype: Any) -> Any:
+        array = self.reshape(-1) if axis is None else self
+        new = new_like(array.shape, function(small(array), axis, dtype))
+        return logged(new, function, array, axis, dtype)
 
     def __getitem__(self, index: Any) -> Any:
         if type(index) is slice:  # the most frequent index, of a flat buffer: skip the checks
@@ -188,10 +202,16 @@ class MetaArray(np.ndarray):
         entries = index if isinstance(index, tuple) else (index,)
         if not all(map(shapes.is_basic, entries)):
             return self._index(shapes.expand_index(entries, self.ndim))
-        if ... in entries:
-            return super().__getitem__(entries)
-        item = super().__getitem__((*entries, ...))
-        return item if item.ndim else new_array((), self.dtype)  # NumPy: a scalar
+        item = self._view(entries)
+        if item.ndim or ... in entries:
+            return item
+        scalar = new_array((), self.dtype)  # NumPy's are copies
+        log_call(assign, scalar, item)
+        return scalar
+
+    def _view(self, entries: tuple[Any, ...]) -> Any:
+        """Indexes with slices and integers; without axes left, the result is an array too."""
+        return super().__getitem__(entries if ... in entries else (*entries, ...))
 
     def _index(self, index: Sequence[Any]) -> "MetaArray":
         """Indexes with slices, then with integers and integer arrays, as NumPy's advanced indexing
@@ -202,16 +222,20 @@ class MetaArray(np.ndarray):
         picked = [slice(None)] * view.ndim
         for k, pick in zip(places, picks, strict=True):
             picked[k] = np.zeros([min(n, 2) for n in shapes.shape_of(pick)], int)  # type: ignore[call-overload]
-        return new_like(shapes.index_shape(view.shape, places, picks), small(view)[tuple(picked)])
+        shape = shapes.index_shape(view.shape, places, picks)
+        return logged(new_like(shape, small(view)[tuple(picked)]), getitem, self, tuple(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         """Writes nothing: an array without data has no memory."""
-        is_basic = isinstance(index, slice) or index is ...
-        if not (is_basic and _is_same(self[index], value)):  # NumPy does not copy a[i] += 1 back
-            touch(value, value)  # read, and written
+        entries = index if isinstance(index, tuple) else (index,)
+        if not all(map(shapes.is_basic, entries)):
+            log_call(setitem, self, index, value)
+        elif not _is_same(target := self._view(entries), value):  # `a[i] += 1` is not copied back
+            log_call(assign, target, value)
 
     def fill(self, value: Any) -> None:
         """Writes nothing: an array without data has no memory."""
+        log_call(assign, self, value)
 
     # ---- what asks for numbers
 
@@ -245,6 +269,10 @@ def new_like(shape: Sequence[int], example: Any) -> MetaArray:
     """Makes an array without data of this shape, with the dtype and the memory layout of an
     example."""
     example = np.asarray(example)
-    array = new_array(shape, example.dtype, axis_order(example))
-    touch(array)
-    return array
+    return new_array(shape, example.dtype, axis_order(example))
+
+
+def logged(new: MetaArray, function: Any, *args: Any, **options: Any) -> MetaArray:
+    """Logs that the result of a function becomes the new array; returns that."""
+    log_call(assign_result, new, function, *args, **options)
+    return new

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.lib import stride_tricks
 
 from nnmpi.arrays.meta import shapes
-from nnmpi.arrays.meta.array import RULES, MetaArray, new_array, new_like, touch
+from nnmpi.arrays.meta.array import RULES, MetaArray, logged, new_array, new_like
+from nnmpi.arrays.meta.log import log_call
 from nnmpi.arrays.meta.shapes import axis_order, owner, refuse, small
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,28 +45,33 @@ def _register(*functions: Any) -> Callable[[F], F]:
 
 @_register(np.dot)
 def _dot(a: Any, b: Any, out: Any = None) -> Any:
-    shape = shapes.dot(a, b)
-    return new_like(shape, np.dot(small(a), small(b))) if out is None else out
+    if out is None:
+        out = new_like(shapes.dot(a, b), np.dot(small(a), small(b)))
+    log_call(np.dot, a, b, out)
+    return out
 
 
 @_register(np.where)
 def _where(*arguments: Any) -> Any:
     if len(arguments) == 1:
         refuse("numpy.where of one argument")
-    return new_like(shapes.broadcast(np.where, arguments), np.where(*map(small, arguments)))
+    new = new_like(shapes.broadcast(np.where, arguments), np.where(*map(small, arguments)))
+    return logged(new, np.where, *arguments)
 
 
 @_register(np.concatenate)
 def _concatenate(arrays: Sequence[Any], axis: int | None = 0, out: Any = None, **how: Any) -> Any:
     parts = [np.reshape(a, -1) if axis is None else np.asanyarray(a) for a in arrays]
-    touch(*parts)
     k = (axis or 0) % parts[0].ndim
-    example = np.concatenate([*map(small, parts)], k, **how)
-    return new_like(shapes.concatenated(parts, k), example)
+    if out is None:
+        example = np.concatenate([*map(small, parts)], k, **how)
+        out = new_like(shapes.concatenated(parts, k), example)
+    log_call(np.concatenate, parts, k, out, casting="unsafe")
+    return out
 
 
-@_register(np.empty_like, np.zeros_like, np.ones_like)
-def _like(
+@_register(np.empty_like)
+def _empty_like(
     a: Any, dtype: Any = None, order: Any = "K", subok: bool = True, shape: Any = None
 ) -> Any:
     if shape is not None:
@@ -75,7 +81,19 @@ def _like(
 
 @_register(np.full_like)
 def _full_like(a: Any, value: Any, *args: Any, **options: Any) -> Any:
-    return _like(a, *args, **options)
+    new = _empty_like(a, *args, **options)
+    new.fill(value)
+    return new
+
+
+@_register(np.zeros_like)
+def _zeros_like(a: Any, *args: Any, **options: Any) -> Any:
+    return _full_like(a, 0, *args, **options)
+
+
+@_register(np.ones_like)
+def _ones_like(a: Any, *args: Any, **options: Any) -> Any:
+    return _full_like(a, 1, *args, **options)
 
 
 @_register(np.einsum)
@@ -94,17 +112,18 @@ def _einsum(equation: str, *operands: Any, optimize: Any = False, **options: Any
         lengths |= {
             c: n for c, n in zip(letters, size.shape, strict=True) if lengths.get(c, 1) == 1
         }
-    return new_like([lengths[c] for c in output], result)
+    new = new_like([lengths[c] for c in output], result)
+    return logged(new, np.einsum, equation, *operands, optimize=path, **options)
 
 
 @_register(np.packbits)
 def _packbits(a: Any) -> Any:
-    return new_array([-(-a.size // 8)], np.uint8)
+    return logged(new_array([-(-a.size // 8)], np.uint8), np.packbits, a)
 
 
 @_register(np.unpackbits)
 def _unpackbits(a: Any) -> Any:
-    return new_array([8 * a.size], np.uint8)
+    return logged(new_array([8 * a.size], np.uint8), np.unpackbits, a)
 
 
 @_register(np.broadcast_to)
@@ -114,7 +133,7 @@ def _broadcast_to(a: Any, shape: Any, subok: bool = True) -> Any:
 
 
 _OF_SHAPES: dict[Any, Callable[..., Any]] = {
-    **dict.fromkeys((np.copyto, np.put_along_axis), lambda *args, **options: None),
+    **{f: partial(log_call, f) for f in (np.copyto, np.put_along_axis)},
     **dict.fromkeys((np.may_share_memory, np.shares_memory), lambda a, b: owner(a) is owner(b)),
     np.result_type: lambda *args: np.result_type(*map(small, args)),
     np.shape: lambda a: a.shape,
@@ -146,11 +165,19 @@ class Namespace:
         """Makes an array without data in C order."""
         return new_array([int(n) for n in (shape if np.iterable(shape) else (shape,))], dtype)
 
-    zeros = ones = empty
+    def zeros(self, shape: Any, dtype: Any = float) -> MetaArray:
+        """Makes an array without data, for zeros in C order."""
+        return self.full(shape, 0, dtype)
+
+    def ones(self, shape: Any, dtype: Any = float) -> MetaArray:
+        """Makes an array without data, for ones in C order."""
+        return self.full(shape, 1, dtype)
 
     def full(self, shape: Any, value: Any, dtype: Any = None) -> MetaArray:
         """Makes an array without data in C order, with the dtype of `value` by default."""
-        return self.empty(shape, np.asarray(value).dtype if dtype is None else dtype)
+        new = self.empty(shape, np.asarray(value).dtype if dtype is None else dtype)
+        new.fill(value)
+        return new
 
     def asarray(self, a: Any, dtype: Any = None) -> Any:
         """Returns a MetaArray itself, or in this dtype; converts anything else by `np.asarray`."""

@@ -186,6 +186,8 @@ def _small(dtype: np.dtype[Any], given_shape: Shape, given_strides: Shape, gap: 
 
 def owner(array: Any) -> Any:
     """Returns the array, of any library, that owns the memory of this one."""
-    while hasattr(getattr(array, "base", None), "dtype"):
-        array = array.base
+    base = array
+    while (base := getattr(base, "base", None)) is not None:  # some bases are no arrays: as_strided
+        if hasattr(base, "dtype"):
+            array = base
     return array

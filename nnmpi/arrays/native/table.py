@@ -21,6 +21,7 @@ from nnmpi.arrays import cuda, native
 from nnmpi.arrays.backend import xp_of
 from nnmpi.arrays.dtypes import in_16_bits, on_host_in_16_bits
 from nnmpi.arrays.meta import is_meta
+from nnmpi.arrays.meta.log import log_call
 
 Out = Annotated[Any, "written"]
 """An array that a kernel writes completely, and does not read before."""
@@ -67,6 +68,7 @@ class Kernel:
         if self.cuda and not is_on_host and self.cuda(*args) is not NotImplemented:
             return
         if is_meta(*args):  # without data there is nothing to compute
+            log_call(self, *args)
             return
         widens = on_host_in_16_bits if self.narrow else in_16_bits
         if not self.composed and widens(args[0]):
@@ -88,7 +90,7 @@ def _in_float32(loop: Kernel, args: tuple[Any, ...]) -> None:
     copies: list[tuple[Any, Any]] = []
 
     def widened(value: Any, mark: Any) -> Any:
-        if isinstance(value, tuple | list):
+        if isinstance(value, tuple | list) and not callable(value):
             return tuple(widened(item, mark) for item in value)
         if not in_16_bits(value):
             return value

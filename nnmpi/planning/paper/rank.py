@@ -11,7 +11,8 @@ import numpy as np
 
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
-from nnmpi.arrays.meta.array import TouchCounter, touching
+from nnmpi.arrays.meta.log import Call, call_log, touched_bytes
+from nnmpi.arrays.native.table import Kernel
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.collectives.step import Collective
 from nnmpi.data.loader import Batch, Load
@@ -218,11 +219,11 @@ def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) 
 
 def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
     """The bytes that array functions touch in steps whose passes are recorded already."""
-    counter = TouchCounter()
-    token = touching.set(counter)
+    calls = list[Call]()
+    token = call_log.set(calls)
     run(state, batches)
-    touching.reset(token)
-    return counter.bytes
+    call_log.reset(token)
+    return touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
 
 
 def _touched_by_replica(a: Arrangement, run: Callable[[StepState, int], object]) -> float:

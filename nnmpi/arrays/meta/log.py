@@ -1,0 +1,72 @@
+"""The log of calls on arrays without data: what a computation would do, as calls to make later.
+
+While `call_log` holds a list, each function that would read or write an array without data appends
+the call that does so. A result that NumPy would allocate stands in the arguments of its call, as an
+array without data; `memory_plan.py` replaces it by memory. Views append nothing.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import numpy as np
+
+
+class Call(NamedTuple):
+    """A call to make later: function(*args, **options).
+
+    is_check   True if it writes nothing, and raises an error for values that do not fit
+    """
+
+    function: Callable[..., object]
+    args: Sequence[Any]
+    options: Mapping[str, Any] = {}
+    is_check: bool = False
+
+
+class UnlikeError(Exception):
+    """Values are not as they were assumed to be when calls were logged."""
+
+
+call_log: ContextVar[list[Call] | None] = ContextVar("call_log", default=None)
+"""The list to which calls on arrays without data are appended; None if they are not logged."""
+
+
+def log_call(function: Callable[..., object], *args: Any, **options: Any) -> None:
+    """Appends a call to the log, if there is one."""
+    if (calls := call_log.get()) is not None:
+        calls.append(Call(function, args, options))
+
+
+def log_check(function: Callable[..., object], *args: Any) -> None:
+    """Appends a check of values to the log, if there is one."""
+    if (calls := call_log.get()) is not None:
+        calls.append(Call(function, args, is_check=True))
+
+
+def assign(out: Any, value: Any) -> None:
+    """Writes `value` into `out`, converted to its type."""
+    np.copyto(out, value, "unsafe")
+
+
+def assign_result(out: Any, function: Callable[..., Any], /, *args: Any, **options: Any) -> None:
+    """Writes the result of a function that cannot write into given memory itself."""
+    out[...] = function(*args, **options)
+
+
+def arrays_in(value: Any) -> Iterator[np.ndarray]:
+    """Yields the arrays in an argument: itself, or in a tuple, list or dict."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from arrays_in(item)
+    elif isinstance(value, dict):
+        yield from arrays_in([*value.values()])
+
+
+def touched_bytes(calls: Iterable[Call]) -> int:
+    """The bytes of the arrays that calls read and write; arrays filled with a number do not count,
+    as the system makes most of them."""
+    moving = (c for c in calls if c.function is not assign or isinstance(c.args[1], np.ndarray))
+    return sum(a.nbytes for call in moving for a in arrays_in((call.args, call.options)))

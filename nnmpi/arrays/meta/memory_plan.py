@@ -1,0 +1,121 @@
+"""Memory for logged calls: each new array gets a place in one arena, planned by its first and last
+use.
+
+    calls   0 1 2 3 4
+    a       ###             two arrays may have the same place,
+    b         #####         if no call uses both and their lifetimes are apart
+    c             ###
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nnmpi.arrays.meta.array import MetaArray
+from nnmpi.arrays.meta.log import Call, arrays_in
+from nnmpi.arrays.meta.shapes import axis_order, owner, refuse
+
+ALIGN = 64
+"""Each array starts at a multiple of this many bytes: a cache line."""
+
+PAGE = 4096
+"""An arena starts at a multiple of this many bytes."""
+
+
+class Lifetime(NamedTuple):
+    """An array without data that owns its memory, and the first and the last call that use it."""
+
+    array: Any
+    first: int
+    last: int
+
+    @property
+    def room(self) -> int:
+        """The bytes of the array, up to the next aligned one."""
+        return -(-int(self.array.nbytes) // ALIGN) * ALIGN
+
+
+class MemoryPlan(NamedTuple):
+    """Where in an arena of `size` bytes arrays lie: the offsets by the ids of the arrays."""
+
+    offsets: Mapping[int, int]
+    size: int
+
+
+def lifetimes(calls: Sequence[Call], kept: Iterable[Any] = ()) -> dict[int, Lifetime]:
+    """The lifetimes of all arrays without data in calls, by id; those of `kept` last to the end."""
+    found = dict[int, Lifetime]()
+    uses = [(a, k) for k, call in enumerate(calls) for a in _metas((call.args, call.options))]
+    for array, k in (*uses, *((a, len(calls)) for a in kept)):
+        memory = owner(array)
+        known = found.get(id(memory))
+        found[id(memory)] = Lifetime(memory, k if known is None else known.first, k)
+    return found
+
+
+def _metas(value: Any) -> Iterator[MetaArray]:
+    return (a for a in arrays_in(value) if isinstance(a, MetaArray))
+
+
+def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
+    """Places arrays, the largest first, each at the lowest offset that is free while it lives."""
+    placed, offsets = list[tuple[int, Lifetime]](), dict[int, int]()
+    for new in sorted(arrays, key=lambda a: -a.room):
+        offset = 0
+        for start, other in placed:
+            if other.first <= new.last and new.first <= other.last:
+                if start - offset >= new.room:
+                    break
+                offset = max(offset, start + other.room)
+        placed.append((offset, new))
+        placed.sort(key=lambda place: place[0])
+        offsets[id(new.array)] = offset
+    return MemoryPlan(offsets, max((start + a.room for start, a in placed), default=0))
+
+
+class Binding:
+    """Replaces arrays without data by views of memory: of given arrays, and of one new arena.
+
+    given    pairs of an array without data and the array whose memory it stands for
+    """
+
+    def __init__(self, plan: MemoryPlan, given: Iterable[tuple[Any, np.ndarray]]) -> None:
+        arena = np.empty(plan.size + PAGE, np.uint8)
+        start = -arena.ctypes.data % PAGE
+        self._places = {key: (arena, start + offset) for key, offset in plan.offsets.items()}
+        self._places |= {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
+
+    def array(self, array: Any) -> np.ndarray:
+        """The array with memory that an array without data stands for."""
+        if not array.size:
+            return np.empty(array.shape, array.dtype)
+        memory = owner(array)
+        buffer, start = self._places[id(memory)]
+        offset = start + array.ctypes.data - memory.ctypes.data
+        return np.ndarray(array.shape, array.dtype, buffer, offset, array.strides)
+
+    def argument(self, value: Any) -> Any:
+        """An argument of a call, with memory in the place of arrays without data."""
+        if isinstance(value, MetaArray):
+            return self.array(value)
+        if isinstance(value, dict):
+            return {name: self.argument(item) for name, item in value.items()}
+        if isinstance(value, tuple | list):
+            items = [self.argument(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if getattr(value, "__closure__", None) or hasattr(value, "func"):
+            refuse("a kernel that calls a function with arrays of its own")
+        return value
+
+    def call(self, call: Call) -> Call:
+        """A call on memory."""
+        return Call(call.function, self.argument(call.args), self.argument(dict(call.options)))
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    """The memory of an array without gaps, as bytes."""
+    row = array.transpose(axis_order(array)).reshape(-1)
+    if row.size and not np.shares_memory(row, array):
+        raise ValueError(f"an array of shape {array.shape} with gaps in memory has no flat view")
+    return row.view(np.uint8)
