@@ -27,6 +27,7 @@ class HookHandle:
         """Removes the hook; a second call does nothing."""
         others = tuple(hook for hook in self._module._hooks if hook is not self._hook)
         object.__setattr__(self._module, "_hooks", others)
+        self._module.note_change()
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +54,7 @@ class Hooked:
 
     _hooks: tuple[Hook, ...]
     forward: Callable[..., Any]
+    note_change: Callable[[], None]
 
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
@@ -73,6 +75,7 @@ class Hooked:
     def _register(self, hook: Hook, prepend: bool) -> HookHandle:
         hooks = (hook, *self._hooks) if prepend else (*self._hooks, hook)
         object.__setattr__(self, "_hooks", hooks)
+        self.note_change()
         return HookHandle(self, hook)
 
     def forward_with_hooks(self, *args: Any, **options: Any) -> Any:

@@ -12,6 +12,8 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float, types_of
 from nnmpi.arrays.kernels.precision import sortable
+from nnmpi.arrays.meta import is_meta
+from nnmpi.arrays.meta.log import UnlikeError, log_check
 from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
@@ -155,18 +157,32 @@ class ClassLoss(Loss):
                 f"{name}: weights of {len(self.weight)} classes, but scores of {classes}: "
                 "give a weight for each class"
             )
+        if is_meta(labels):  # assumes the usual case
+            may_ignore = 0 <= self.ignore_index < classes
+            log_check(self._check_ignored, labels, classes, may_ignore)
+            return labels, may_ignore
         if not isinstance(labels, np.ndarray):
             return labels, True
+        return labels, self._may_ignore(labels, classes)
+
+    def _check_ignored(self, labels: np.ndarray, classes: int, may_ignore: bool) -> None:
+        """Raises UnlikeError if labels are ignored where this was assumed not to be so."""
+        if self._may_ignore(labels, classes) != may_ignore:
+            raise UnlikeError("some labels are ignored")
+
+    def _may_ignore(self, labels: np.ndarray, classes: int) -> bool:
+        """Returns whether some labels may be ignored; raises ValueError unless all are classes."""
         # as an unsigned integer a negative label is huge, so one comparison finds both mistakes
         if not labels.size or np.maximum.reduce(labels.astype(np.uint64), None) < classes:
-            return labels, 0 <= self.ignore_index < classes
+            return 0 <= self.ignore_index < classes
         valid = labels[labels != self.ignore_index]
         if valid.astype(np.uint64).max(initial=0) >= classes:
             raise ValueError(
-                f"{name}: labels from {valid.min()} to {valid.max()} for {classes} classes: they "
-                f"must be 0 to {classes - 1}, or {self.ignore_index}, which is ignored"
+                f"{type(self).__name__}: labels from {valid.min()} to {valid.max()} for {classes} "
+                f"classes: they must be 0 to {classes - 1}, or {self.ignore_index}, which is "
+                "ignored"
             )
-        return labels, True
+        return True
 
     def weight_like(self, scores: Tensor) -> Array | None:
         """Returns the weights in the type of the scores, on their backend."""

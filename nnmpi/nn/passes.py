@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import numpy as np
 
-from nnmpi.arrays import backend
+from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd.ops.norm import Moments
@@ -105,6 +105,10 @@ class Pass(NamedTuple):
     counted: bool = True
     batch: int | None = None
     around: Callable[..., Any] | None = None
+
+    def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
+        """Returns the key of random numbers of this step."""
+        return keyed.key(seed, purpose, self.step, *names)
 
 
 Combine = Literal["mean", "sum"]

@@ -50,7 +50,7 @@ def random(
         )
     rows: Any = on.xp.arange(shape[0]) if current.samples is None else on.asarray(current.samples)
     columns = on.xp.arange(int(np.prod(shape[1:])), dtype="uint32")
-    key = keyed.key(module.root.seed, "random", current.step, module.path, name)
+    key = current.key(module.root.seed, "random", module.path, name)
     draw = keyed.normal if normal else keyed.uniform
     numbers: Array = draw(key, columns[None], rows[:, None]).reshape(shape).astype(dtype)
     return numbers if normal else below_one(numbers)

@@ -54,6 +54,9 @@ class Registries:
     _name: str
     _seed_state: SeedState
     passes: int
+    _changes: int = 0
+    """The number of times that hooks or an attribute that is no buffer were set: recorded passes
+    are valid until it changes."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         registry = self._registry(name, value)
@@ -70,6 +73,12 @@ class Registries:
             if parent is None or vars(parent).get(value._name) is not value:
                 self._adopt(name, value)
         object.__setattr__(self, name, value)
+        if registry is not self._buffers:  # `forward` may assign them
+            self.note_change()
+
+    def note_change(self) -> None:
+        """Counts a change after which the same inputs may give other outputs."""
+        object.__setattr__(self, "_changes", self._changes + 1)
 
     def _adopt(self, name: str, part: Parameter | Registries) -> None:
         """Makes this module the parent of a parameter or module, which gets its path from it."""

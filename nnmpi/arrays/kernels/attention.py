@@ -20,7 +20,7 @@ bit. `join` combines attention to some keys with attention to others.
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.cuda import sdpa
@@ -36,6 +36,7 @@ from nnmpi.arrays.kernels.softmax import (
     softmax_loop,
 )
 from nnmpi.arrays.meta import is_meta
+from nnmpi.arrays.meta.log import call_log
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 FEWEST_ROWS = 64
@@ -51,12 +52,6 @@ CALL_ROWS = 256
 A loop takes some of them at a time, and messages progress between tiles.
 """
 
-Keep = Callable[["Tile"], Array]
-"""Returns the factors of dropout for the probabilities of a tile."""
-
-KeepOf = Callable[[Array, Array], Keep]
-"""Makes a `Keep` for queries and keys at these positions of whole sequences."""
-
 
 class Tile(NamedTuple):
     """Some samples and key heads, and some queries with the keys that they see, which are the first
@@ -66,6 +61,19 @@ class Tile(NamedTuple):
     heads: slice
     queries: slice
     keys: slice
+
+
+class Keep(Protocol):
+    """Returns the factors of dropout for the probabilities of a tile.
+
+    Each is a NamedTuple, so that a recorded call shows the arrays that it reads.
+    """
+
+    def __call__(self, tile: Tile, /) -> Array: ...
+
+
+KeepOf = Callable[[Array, Array], Keep]
+"""Makes a `Keep` for queries and keys at these positions of whole sequences."""
 
 
 class Scores(NamedTuple):
@@ -94,19 +102,23 @@ class Scores(NamedTuple):
         within this one.
         """
         samples, heads, queries, keys = tile
-        mask, keep = self.mask, self.keep
+        mask = self.mask
         if mask is not None:
             mask = mask[samples, heads, :, queries, keys]
-        if keep is not None:
-            keep = partial(_keep_within, keep, tile)
+        keep: Keep | None = None if self.keep is None else _KeepWithin(self.keep, tile)
         return self.scale, queries.start if self.causal else -1, mask, keep
 
 
-def _keep_within(keep: Keep, tile: Tile, part: Tile) -> Array:
-    """Returns the dropout factors of a part of the queries of a tile."""
-    start = tile.queries.start
-    rows = slice(start + part.queries.start, start + part.queries.stop)
-    return keep(tile._replace(queries=rows, keys=part.keys))
+class _KeepWithin(NamedTuple):
+    """Makes the dropout factors of parts of the queries of a tile."""
+
+    keep: Keep
+    tile: Tile
+
+    def __call__(self, part: Tile) -> Array:
+        start = self.tile.queries.start
+        rows = slice(start + part.queries.start, start + part.queries.stop)
+        return self.keep(self.tile._replace(queries=rows, keys=part.keys))
 
 
 def attention(q: Array, k: Array, v: Array, options: Scores, y: Array, lse: Array) -> None:
@@ -256,7 +268,8 @@ def _tiles(q: Array, k: Array, causal: bool) -> Iterator[Tile]:
     heads_in_cache = max(1, _room(q) // max(G * rows_at_once * S, 1))
     heads = max(1, min(K, heads_in_cache))
     samples = max(1, heads_in_cache // heads) if heads == K else 1
-    for n in range(0, N if S and not is_meta(q) else 0, samples):
+    is_computed = S and not (is_meta(q) and call_log.get() is None)
+    for n in range(0, N if is_computed else 0, samples):
         for h in range(0, K, heads):
             for t in range(0, T, rows):
                 yield Tile(

@@ -149,11 +149,15 @@ ALWAYS_INLINE int array(Arguments *a, const Argument *q, PyObject *o) {
     return is_plain && (has_rows || q->layout == ':') && has_axes(a, q, sizes, axes);
 }
 
-/* Takes plain Python numbers only: the code of other types might change arrays already checked. */
+/* Takes plain Python numbers and words of keys (arrays of one uint32) only: the code of other types
+   might change arrays already checked. */
 ALWAYS_INLINE int number(Arguments *a, char kind, PyObject *o) {
     double x, limit = kind == '%' ? NPY_MAX_INT32 : 1LL << 53;
+    PyArrayObject *word = PyArray_CheckExact(o) ? (PyArrayObject *)o : NULL;
     if (a->numbers == MAX_NUMBERS || PyBool_Check(o) != (kind == '!')) return 0;
-    if (PyFloat_Check(o) && kind == '#') x = PyFloat_AsDouble(o);
+    if (word && kind == '&' && !PyArray_NDIM(word) && PyArray_TYPE(word) == NPY_UINT32)
+        x = *(npy_uint32 *)PyArray_DATA(word);
+    else if (PyFloat_Check(o) && kind == '#') x = PyFloat_AsDouble(o);
     else if (PyLong_CheckExact(o) || kind == '!') x = PyLong_AsDouble(o);
     else return 0;
     if (x == -1 && PyErr_Occurred()) {

@@ -118,7 +118,7 @@ RESUME_RULES = (
     ResumeRule(
         (
             *("data_dir", "download", "load", "load_partial", "save", "log", "append", "trace"),
-            *("verify", "check_copies", "json", "quiet", "log_every"),
+            *("compile", "verify", "check_copies", "json", "quiet", "log_every"),
             *("evaluate_every", "sample_every", "prompt"),
             *("dry_run", "ranks", "checkpoint_dir", "save_every", "keep", "keep_best", "resume"),
             *("time_limit", "backup", "mtbf", "memory", "logger", "report"),

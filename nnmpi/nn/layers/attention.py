@@ -4,10 +4,9 @@ MultiheadAttention is PyTorch's; SelfAttention has a layout that tensor parallel
 """
 
 import math
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from nnmpi.arrays import backend
+from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.kernels.attention import Keep, KeepOf, Tile
@@ -38,19 +37,37 @@ def keep_of(
     like: an array of all samples on this rank, of their type; first: the first head on this rank;
     groups: the query heads of each key head
     """
-    xp = backend.xp_of(like)
     key, samples = dropout_key(layer, layer.path, like)
+    mask = _AttentionMask(key, samples, p, like.dtype, (T, S), first, groups)
+    return lambda queries, keys: mask._replace(queries=queries, keys=keys)
 
-    def keep(queries: Array, keys: Array, tile: Tile) -> Array:
-        last = first + tile.heads.stop * groups
-        kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # compiled kernels take only uint32
-        h = xp.arange(first + tile.heads.start * groups, last, dtype=kind)
-        i, j = (a.astype(kind, copy=False) for a in (queries[tile.queries], keys[tile.keys]))
+
+class _AttentionMask(NamedTuple):
+    """Makes dropout masks for tiles of probabilities of the queries and keys at these positions.
+
+    shape   (T, S) of whole samples; the other fields are those of `keep_of`
+    """
+
+    key: keyed.Key
+    samples: Array
+    p: float
+    dtype: Any
+    shape: tuple[int, int]
+    first: int
+    groups: int
+    queries: Array = None
+    keys: Array = None
+
+    def __call__(self, tile: Tile) -> Array:
+        (T, S), groups, rows = self.shape, self.groups, self.samples[tile.samples]
+        last = self.first + tile.heads.stop * groups
+        kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # compiled kernels take uint32
+        h = backend.xp_of(rows).arange(self.first + tile.heads.start * groups, last, dtype=kind)
+        i, j = self.queries[tile.queries], self.keys[tile.keys]
+        i, j = (a.astype(kind, copy=False) for a in (i, j))
         index = ((h[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
-        mask = dropout_mask(key, samples[tile.samples], index, p, like)
+        mask = dropout_mask(self.key, rows, index, self.p, self.dtype)
         return mask.reshape(len(mask), len(h) // groups, groups, len(i), len(j))
-
-    return lambda queries, keys: partial(keep, queries, keys)
 
 
 def all_positions(like: Array, T: int, S: int) -> tuple[Array, Array]:

@@ -11,6 +11,8 @@ from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import META, Array
 from nnmpi.arrays.kernels.rows import dropout_mask_loop
 from nnmpi.arrays.kernels.window import Size
+from nnmpi.arrays.meta import is_meta
+from nnmpi.arrays.meta.log import call_log, log_check
 from nnmpi.autograd import Tensor, apply, array_of, as_tensor
 from nnmpi.autograd.lookup import EmbeddingResult
 from nnmpi.autograd.ops import elementwise, linear, lookup
@@ -124,14 +126,23 @@ def row_numbers(index: Any, rows: int, weight: Tensor) -> Array:
         raise ValueError(
             f"Embedding: indices must be integers, not {index.dtype}: use x.astype('int64')"
         )
-    if isinstance(index, np.ndarray) and index.size:  # on a device the check would wait
-        low, high = int(index.min()), int(index.max())
-        if low < 0 or high >= rows:
-            raise ValueError(
-                f"Embedding: indices from {low} to {high}, but there are {rows} rows: they must "
-                f"be 0 to {rows - 1}"
-            )
+    if is_meta(index):
+        log_check(check_rows, index, rows)
+    elif isinstance(index, np.ndarray):  # on a device the check would wait
+        check_rows(index, rows)
     return backend.of(weight.operand).asarray(index)
+
+
+def check_rows(index: np.ndarray, rows: int) -> None:
+    """Raises ValueError unless all integers are row numbers."""
+    if not index.size:
+        return
+    low, high = int(index.min()), int(index.max())
+    if low < 0 or high >= rows:
+        raise ValueError(
+            f"Embedding: indices from {low} to {high}, but there are {rows} rows: they must "
+            f"be 0 to {rows - 1}"
+        )
 
 
 def padding_row(index: int | None, rows: int) -> int | None:
@@ -164,15 +175,15 @@ def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
             f"{len(current.samples)}: the first axis must be the samples"
         )
     rows = on.xp.arange(len(x)) if current.samples is None else on.asarray(current.samples)
-    return keyed.key(layer.root.seed, "dropout", current.step, path), rows
+    return current.key(layer.root.seed, "dropout", path), rows
 
 
-def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, like: Array) -> Array:
+def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any) -> Array:
     """Returns a mask (samples, elements) of 0 with probability p and of 1 / (1 - p) elsewhere.
 
     rows: the global indices of the samples; index: the indices of the elements in a whole sample
     """
-    mask = backend.xp_of(like).empty((len(rows), len(index)), like.dtype)
+    mask = backend.xp_of(rows).empty((len(rows), len(index)), dtype)
     dropout_mask_loop(index, rows, *key, int(p * 2**32), 1 / (1 - p), mask)
     return mask
 
@@ -205,7 +216,7 @@ class Dropout(Module):
             return y
         shape = self.mask_shape(x.shape)
         index = self._indices(shape[1:], backend.xp_of(x.data))
-        mask = dropout_mask(*dropout_key(self, self.path, x.data), index, self.p, x.data)
+        mask = dropout_mask(*dropout_key(self, self.path, x.data), index, self.p, x.dtype)
         return apply(elementwise.multiply, x, mask.reshape(shape))
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -218,7 +229,7 @@ class Dropout(Module):
         Several consecutive elements may belong to one channel, as they do behind Flatten.
         """
         shape = shape or (1,)
-        if xp is META.xp:  # nothing is drawn, and the indices of a long sample take much memory
+        if xp is META.xp and call_log.get() is None:  # the indices of a long sample are large
             return np.broadcast_to(np.uint32(0), prod(shape))
         index, _ = self.along(0, shape, xp)
         for axis in range(1, len(shape)):

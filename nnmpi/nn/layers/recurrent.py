@@ -176,7 +176,7 @@ class _Recurrent(Module):
         path = f"{self.path}.{layer}" if self.path else str(layer)
         index = backend.xp_of(x.data).arange(T * C, dtype="uint32")
         key = dropout_key(self, path, x.data.transpose(1, 0, 2))
-        mask = dropout_mask(*key, index, self.dropout, x.data).reshape(N, T, C)
+        mask = dropout_mask(*key, index, self.dropout, x.dtype).reshape(N, T, C)
         return apply(elementwise.multiply, x, mask.transpose(1, 0, 2))
 
     def extra_repr(self) -> str:

@@ -36,7 +36,7 @@ from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.step.ports import PassState, Stage, forward, needing_gradients
+from nnmpi.parallel.step.ports import PassState, Stage, forward, needing_gradients, run_stage
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import MESSAGES, Kind, Op
 
@@ -152,7 +152,9 @@ class Executor:
         programs: Programs,
         recorder: Recorder = NO_RECORDER,
         op_hooks: OpHooks = (),
+        root_of: Callable[[Stage, PassState, int, Pass], Any] = run_stage,
     ) -> None:
+        self._root_of = root_of
         self._checked_steps, self._checked_until = programs.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
         ports_of = {s: (stage.source, stage.sink) for s, stage in self._stages.items()}
@@ -280,10 +282,10 @@ class Executor:
         state.compare(root, op.stage)
         state.keep(root)
 
-    def _root(self, stage: Stage, state: PassState, micro: int) -> Tensor:
+    def _root(self, stage: Stage, state: PassState, micro: int) -> Any:
         load = self._load
         current = Pass(self._step, load.micro[micro].samples, state.stats, batch=len(load.rows))
-        return stage.sink.root(micro, forward(stage.module, state.input, current))
+        return self._root_of(stage, state, micro, current)
 
     def _backward(self, op: Op) -> None:
         stage, state = self._stages[op.stage], self._states[op.stage, op.micro]

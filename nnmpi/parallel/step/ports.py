@@ -51,11 +51,16 @@ def forward(module: Module, x: Tensors, current: Pass) -> Any:
     pass."""
     token = current_pass.set(current)
     try:
-        if isinstance(x, dict):
-            return module(**x)
-        return module(*x) if isinstance(x, tuple) else module(x)
+        return call(module, x)
     finally:
         current_pass.reset(token)
+
+
+def call(module: Module, x: Tensors) -> Any:
+    """Calls a module with an input of one or several tensors."""
+    if isinstance(x, dict):
+        return module(**x)
+    return module(*x) if isinstance(x, tuple) else module(x)
 
 
 def needing_gradients(x: Tensors) -> tuple[Tensor, ...]:
@@ -170,7 +175,7 @@ class LossSink(Sink):
     outputs: Outputs
 
     def __init__(self, objective: Objective) -> None:
-        self._loss_of = objective.loss
+        self.criterion = objective.loss
         self._sum: Any = None
         self._seed: tuple[Any, Array] | None = None  # reused as long as it fits; read-only
 
@@ -178,7 +183,15 @@ class LossSink(Sink):
         self._load, self._sum = load, None
 
     def root(self, micro: int, y: Tensor) -> Tensor:
-        return self._loss_of(y, self._load.micro[micro].y)
+        return self.loss_of(y, self.labels(micro))
+
+    def labels(self, micro: int) -> Any:
+        """The labels of a micro-batch."""
+        return self._load.micro[micro].y
+
+    def loss_of(self, y: Tensor, labels: Any) -> Tensor:
+        """The loss of the output of the model."""
+        return self.criterion(y, labels)
 
     def put(self, micro: int, root: Tensor) -> None:
         self._sum = root.data if self._sum is None else self._sum + root.data
@@ -210,6 +223,12 @@ class Stage(NamedTuple):
     module: Module
     source: Source
     sink: Sink
+
+
+def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
+    """Runs the forward pass of a stage on a micro-batch; returns what its backward pass starts
+    from."""
+    return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
 class PassState:

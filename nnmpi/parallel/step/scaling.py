@@ -1,5 +1,7 @@
 """Loss scaling in a step: the backward pass starts from the loss times the loss scale."""
 
+from typing import Any
+
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import types_of
 from nnmpi.autograd import Tensor
@@ -23,10 +25,10 @@ class ScaledLossSink(LossSink):
         super().__init__(objective)
         self._scaler = scaler
 
-    def root(self, micro: int, y: Tensor) -> Tensor:
-        if type(self._loss_of) is CrossEntropyLoss and types_of(y.dtype).is_mixed:
-            return self._loss_of.wide_loss(y, self._load.micro[micro].y)
-        return super().root(micro, widened(y))
+    def loss_of(self, y: Tensor, labels: Any) -> Tensor:
+        if type(self.criterion) is CrossEntropyLoss and types_of(y.dtype).is_mixed:
+            return self.criterion.wide_loss(y, labels)
+        return super().loss_of(widened(y), labels)
 
     def seed(self, micro: int, root: Tensor, scale: float = 1.0) -> Array:
         return super().seed(micro, root, self._scaler.current.scale)

@@ -1,0 +1,207 @@
+"""PassList: a forward and a backward pass of a module as a list of calls, recorded without data.
+
+    calls     F F F F F  B B B B B      kernels and array functions, in the order of the tape
+    given     parameters, gradients, buffers: memory of others, which the calls read and write
+    inputs    samples, labels, keys of random numbers, the seed of the backward pass: written before
+    the rest  new arrays, which get places in one arena
+
+Recorded passes are those of a step of any number, with inputs of these shapes: whatever reads a
+value or the number of the step in Python raises NumbersReadError.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from nnmpi.arrays import keyed, meta
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.kernels import progress_hook
+from nnmpi.arrays.meta.array import new_array
+from nnmpi.arrays.meta.log import Call, call_log
+from nnmpi.arrays.meta.shapes import NumbersReadError, owner, refuse
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.ops.norm import Moments
+from nnmpi.autograd.recording import recording
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.passes import LOCAL, Pass, current_pass
+from nnmpi.nn.single_store import SingleStore
+from nnmpi.nn.tracing import unchanged
+
+
+class RecordedKey(NamedTuple):
+    """A key that depends on the step: what it is made of besides, and the words that stand for
+    it."""
+
+    seed: int
+    purpose: str
+    names: tuple[str, ...]
+    words: Any
+
+
+class PassList(NamedTuple):
+    """The calls of a forward and a backward pass, on arrays without data.
+
+    calls    checks of inputs first; those of the backward pass begin at number `backward`
+    given    pairs of an array without data and the memory that it stands for
+    inputs   arrays without data, in the order of the arrays that were recorded
+    loss, seed   what the forward pass ends with, and what the backward pass begins with
+    """
+
+    calls: Sequence[Call]
+    backward: int
+    given: Sequence[tuple[Any, Array]]
+    inputs: Sequence[Any]
+    keys: Sequence[RecordedKey]
+    loss: Any
+    seed: Any
+
+
+def ready(p: Parameter) -> None:
+    """Stands in a list where the gradient of p is final."""
+
+
+def progress() -> None:
+    """Moves messages, as the hook of the thread that runs the list does."""
+    progress_hook.get()()
+
+
+class _KeyedPass(Pass):
+    """A pass of no certain step."""
+
+    keys: list[RecordedKey]
+
+    def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
+        words = new_array([4], np.uint32)
+        self.keys.append(RecordedKey(seed, purpose, names, words))
+        return keyed.Key(*(words[i, ...] for i in range(4)))
+
+    @property
+    def step(self) -> NoReturn:
+        refuse("the number of the step")
+
+
+class _OtherRanks:
+    """BatchStats that other ranks have a part of, which a list cannot repeat."""
+
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
+        refuse("BatchNorm over several ranks")
+
+    def sum(self, sums: Array) -> Array:
+        refuse("BatchNorm over several ranks")
+
+
+class _StandIns:
+    """Arrays without data, and the memory that they stand for."""
+
+    def __init__(self) -> None:
+        self.pairs = list[tuple[Any, Array]]()
+
+    def of(self, array: Array) -> Any:
+        """A new array without data that stands for this one."""
+        self.pairs.append((meta.like(array), array))
+        return self.pairs[-1][0]
+
+
+class _StandInStore(SingleStore):
+    """A store of one parameter in the memory of another store."""
+
+    def __init__(self, p: Parameter, stand_ins: _StandIns) -> None:
+        super().__init__(stand_ins.of(p.operand))
+        if p.requires_grad:
+            self._slot = stand_ins.of(p.grad_memory)
+
+
+def same_calls(first: PassList, second: PassList) -> bool:
+    """True if two recordings make the same calls on the same memory, with the same constants."""
+    if len(first.calls) != len(second.calls):
+        return False
+    numbers = dict[int, int](), dict[int, int]()
+
+    def same(a: Any, b: Any) -> bool:
+        if isinstance(a, meta.MetaArray) and isinstance(b, meta.MetaArray):
+            return _described(a, numbers[0]) == _described(b, numbers[1])
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            return a is b or (a.dtype == b.dtype and bool(np.array_equal(a, b)))
+        if isinstance(a, tuple | list) and type(a) is type(b):
+            return len(a) == len(b) and all(map(same, a, b))
+        if isinstance(a, dict) and isinstance(b, dict):
+            return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+        return a is b or (type(a) is type(b) and bool(a == b))
+
+    return all(
+        same((a.function, a.args, a.options), (b.function, b.args, b.options))
+        for a, b in zip(first.calls, second.calls, strict=True)
+    )
+
+
+def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
+    """A view of memory, by the number of the memory in the order of first uses."""
+    memory = owner(array)
+    offset = array.ctypes.data - memory.ctypes.data
+    number = numbers.setdefault(id(memory), len(numbers))
+    return number, offset, array.shape, array.strides, array.dtype
+
+
+@contextmanager
+def _without_data(module: Module, stand_ins: _StandIns) -> Iterator[None]:
+    """A context in which parameters and buffers of a module have no data."""
+    buffers = [(m, name, getattr(m, name)) for m in module.modules() for name in m._buffers]
+    stores = [(p, _StandInStore(p, stand_ins)) for p in module.parameters()]
+    with unchanged(module):
+        for p, store in stores:
+            p.move(store, 0)
+        for m, name, array in buffers:
+            object.__setattr__(m, name, None if array is None else stand_ins.of(array))
+        yield
+
+
+def record(
+    module: Module,
+    loss_of: Callable[[Any, Sequence[Any]], Tensor],
+    arrays: Sequence[Array],
+    samples: Array,
+    batch: int | None,
+    is_alone: bool = True,
+) -> PassList:
+    """Records a forward and a backward pass of a module on inputs of these shapes.
+
+    loss_of   computes the loss from the module and the inputs, all without data
+    samples   the global indices of the samples
+    is_alone  False if other ranks have samples of the same batch
+    """
+    stand_ins, calls = _StandIns(), list[Call]()
+    inputs, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(samples)
+    current = _KeyedPass(0, rows, LOCAL if is_alone else _OtherRanks(), batch=batch)
+    current.keys = []
+
+    def on_leaf(leaf: Any) -> None:
+        if not isinstance(leaf, Parameter):
+            refuse("the gradient of a tensor that is no parameter")
+        calls.append(Call(ready, (leaf,)))
+
+    with _without_data(module, stand_ins), np.errstate(all="ignore"):
+        tokens = (
+            (call_log, call_log.set(calls)),
+            (current_pass, current_pass.set(current)),
+            (recording, recording.set(True)),
+            (progress_hook, progress_hook.set(lambda: calls.append(Call(progress, ())))),
+        )
+        try:
+            changes = [m._changes for m in module.modules()]
+            root = loss_of(module, inputs)
+            if changes != [m._changes for m in module.modules()]:
+                raise NumbersReadError("forward sets an attribute")
+            backward, seed = len(calls), meta.like(root.data)
+            if not root.requires_grad:
+                refuse("a pass without gradients")
+            root.backward(seed, on_leaf=on_leaf)
+        finally:
+            for variable, token in tokens:
+                variable.reset(token)  # type: ignore[arg-type]
+    ordered = [call for call in calls[:backward] if call.is_check]
+    ordered += [call for call in calls if not call.is_check]
+    given, inputs = stand_ins.pairs, [*inputs, rows]
+    return PassList(ordered, backward, given, inputs, current.keys, root.data, seed)

@@ -1,0 +1,228 @@
+"""Replayed passes train with the bits of the tape, or run by the tape and say why."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.training.pipelined import Heard, Ran, contents, digits, run
+
+from nnmpi import Config, Trainer, data, nn
+from nnmpi import random as keyed_random
+from nnmpi.autograd import Tensor
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.data import Dataset, Split
+from nnmpi.io.output import Event
+from nnmpi.parallel import strategy
+from nnmpi.parallel.step.replay import ReplayedStages, StageLists
+
+rng = np.random.default_rng(0)
+CNN: dict[str, Any] = {"model": "digits-cnn", "epochs": 2}
+WORDS: dict[str, Any] = {"data": "text", "context": 16, "steps": 4, "epochs": 1, "batch_size": 4}
+GPT: dict[str, Any] = {"model": "gpt:2x2x16", "dropout": 0.2, **WORDS}
+
+RUNS: dict[str, dict[str, Any]] = {
+    "mlp": {"model": "mlp:64-12-10", "steps": 9},
+    "cnn": {**CNN, "optimizer": "sgd", "overlap": False},
+    "cnn in 32 bits": {**CNN, "dtype": "float32"},
+    "cnn in 16 bits": {**CNN, "dtype": "bfloat16", "steps": 5},
+    "micro-batches": {**CNN, "batch_size": 50, "micro_batches": 3, "clip_norm": 0.5},
+    "images of 28 x 28": {
+        "model": "mnist-cnn",
+        "data": "synthetic:1x28x28:10:60",
+        "dtype": "float32",
+    },
+    "gpt": {**GPT, "dropout": 0.0},
+    "gpt with dropout": {**GPT, "dtype": "float32"},
+    "gpt in 16 bits": {**GPT, "dtype": "float16"},
+    "llama": {"model": "llama:2x2x16", **WORDS},
+}
+RANKS: dict[str, tuple[int, dict[str, Any]]] = {
+    "ring": (3, {"model": "mlp:64-12-10", "allreduce": "ring", "bucket_mb": 0.002}),
+    "shared": (2, {"model": "mlp:64-12-10", "allreduce": "shared", "clip_norm": 0.1}),
+    "zero 1": (2, {"model": "mlp:64-12-10", "zero": 1, "micro_batches": 2}),
+}
+BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
+    "zero 2": (2, {"model": "mlp:64-12-10", "zero": 2}, "the store moves parameters or gradients"),
+    "zero 3": (2, {"model": "mlp:64-12-10", "zero": 3}, "the store moves parameters or gradients"),
+    "pipeline": (2, {"model": "mlp:64-12-10", "pp": 2}, "stages of a pipeline are not replayed"),
+    "statistics": (2, CNN, "BatchNorm over several ranks"),
+}
+
+
+@pytest.fixture
+def stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[StageLists]]]:
+    """A function that returns the lists of all stages of the test."""
+    made = list[ReplayedStages]()
+
+    def noted(*args: Any) -> ReplayedStages:
+        made.append(ReplayedStages(*args))
+        return made[-1]
+
+    monkeypatch.setattr(strategy, "ReplayedStages", noted)
+    return lambda: [lists for stage in made for lists in stage.lists.values()]
+
+
+Stages = Callable[[], list[StageLists]]
+
+
+def few(spec: str) -> Dataset:
+    whole = data.load(spec)
+    return whole._replace(
+        train=Split(whole.train.x[:60], whole.train.y[:60]),
+        test=Split(whole.test.x[:9], whole.test.y[:9]),
+    )
+
+
+def same_bits(a: Ran, b: Ran) -> None:
+    assert a.losses == b.losses
+    for name, array in a.state.items():
+        assert array.tobytes() == b.state[name].tobytes(), name
+    for name, part in a.gradients.items():
+        assert part.numbers.tobytes() == b.gradients[name].numbers.tobytes(), name
+
+
+@pytest.mark.parametrize("options", RUNS.values(), ids=RUNS)
+def test_replayed_passes_have_the_bits_of_the_tape(options: dict[str, Any], stages: Stages) -> None:
+    given = few(options["data"]) if "data" in options else None
+    tape, replayed = (run(comm_self(), None, given, **options, compile=on) for on in (False, True))
+    same_bits(replayed, tape)
+    (lists,) = stages()
+    assert lists.reason is None
+    assert lists.replays > len(tape.losses) / 2
+
+
+@pytest.mark.parametrize(("ranks", "options"), RANKS.values(), ids=RANKS)
+def test_ranks_have_the_bits_of_the_tape(
+    ranks: int, options: dict[str, Any], stages: Stages
+) -> None:
+    def both(comm: Comm) -> None:
+        same_bits(*(run(comm, **options, compile=on) for on in (True, False)))
+
+    threads.run(ranks, both)
+    assert [lists.reason for lists in stages()] == [None] * ranks
+    assert all(lists.replays for lists in stages())
+
+
+@pytest.mark.parametrize(("ranks", "options", "reason"), BY_TAPE.values(), ids=BY_TAPE)
+def test_other_ranks_run_by_the_tape(
+    ranks: int, options: dict[str, Any], reason: str, stages: Stages
+) -> None:
+    threads.run(ranks, lambda comm: run(comm, **options, compile=True))
+    assert all(lists.reason is not None and reason in lists.reason for lists in stages())
+    assert not any(lists.replays for lists in stages())
+
+
+class Scaled(nn.Module):
+    """A model whose `forward` depends on an attribute, on random numbers and on the mode."""
+
+    def __init__(self) -> None:
+        self.first, self.last, self.factor = nn.Linear(64, 8), nn.Linear(8, 10), 1.0
+        self.register_buffer("sums", np.zeros(8), combine="sum")
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.first(x.flatten(1)).tanh() * self.factor
+        if self.training:
+            y = y * keyed_random(self, y.shape, like=y)
+            self.sums += y.data.sum(0)
+        return self.last(y)
+
+
+class Changes:
+    """Changes the model after an epoch as `change` does."""
+
+    def __init__(self, change: Callable[[Any], object]) -> None:
+        self.change = change
+
+    def on_epoch(self, trainer: Trainer, event: Event) -> None:
+        self.change(trainer.model)
+
+
+def trained(build: Callable[[], nn.Module], change: Callable[[Any], object], on: bool) -> Any:
+    config = Config(epochs=3, batch_size=24, dtype="float64", compile=on)
+    trainer = Trainer(config, build, digits(), comm_self(), callbacks=[Changes(change)])
+    heard = Heard()
+    trainer.fit(heard)
+    return heard.losses, {name: a.tobytes() for name, a in contents(trainer).items()}
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "nothing": lambda model: None,
+    "attribute": lambda model: setattr(model, "factor", 1.5),
+    "a frozen layer": lambda model: model.first.requires_grad_(False),
+    "a hook": lambda model: model.first.register_forward_hook(lambda m, args, y: y * 2),
+    "a layer": lambda model: setattr(model, "first", model.first),
+    "values": lambda model: model.first.weight.data.__imul__(2),
+    "buffer": lambda model: setattr(model, "sums", model.sums + 1),
+    "mode": lambda model: model.eval().train(),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_change_between_epochs_counts(change: Callable[[Any], object], stages: Stages) -> None:
+    assert trained(Scaled, change, True) == trained(Scaled, change, False)
+    (lists,) = stages()
+    assert lists.reason is None
+    assert lists.replays
+
+
+class Branching(Scaled):
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y * 2 if y.data.sum() > 0 else y
+
+
+class Counting(Scaled):
+    calls = count()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (next(self.calls) % 2 + 1.0)
+
+
+class Noting(Scaled):
+    def forward(self, x: Tensor) -> Tensor:
+        self.shape_of_last = x.shape
+        return super().forward(x)
+
+
+REFUSED = {
+    Branching: "reading an array needs values",
+    Counting: "two recordings of a pass differ",
+    Noting: "forward sets an attribute",
+}
+
+
+@pytest.mark.parametrize(("model", "reason"), REFUSED.items())
+def test_what_a_list_cannot_repeat_runs_by_the_tape(
+    model: type[Scaled], reason: str, stages: Stages
+) -> None:
+    Counting.calls = count()
+    tape = trained(model, CHANGES["nothing"], False)
+    Counting.calls = count()
+    replayed = trained(model, CHANGES["nothing"], True)
+    (lists,) = stages()
+    assert lists.reason is not None
+    assert reason in lists.reason
+    assert not lists.replays
+    if model is not Counting:  # it was called to record, too
+        assert replayed == tape
+
+
+def test_labels_that_are_ignored_run_by_the_tape(stages: Stages) -> None:
+    """Which labels are ignored is not known when a pass is recorded."""
+    whole = digits()
+    labels = np.where(np.arange(len(whole.train.y)) % 7, whole.train.y, -100)
+    given = whole._replace(train=Split(whole.train.x, labels))
+    tape, replayed = (run(comm_self(), None, given, **CNN, compile=on) for on in (False, True))
+    same_bits(replayed, tape)
+
+
+def test_a_wrong_label_is_named(stages: Stages) -> None:
+    whole = digits()
+    labels = whole.train.y.copy()
+    labels[-1] = 10
+    given = whole._replace(train=Split(whole.train.x, labels))
+    with pytest.raises(ValueError, match="labels from 0 to 10 for 10 classes"):
+        run(comm_self(), None, given, **CNN, compile=True)
