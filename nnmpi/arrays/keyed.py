@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.native.table import Out, kernel
 
 
 class Key(NamedTuple):
@@ -59,8 +60,18 @@ def normal(k: Key, index: Array, row: Array) -> Array:
 
 def permutation(k: Key, n: int) -> np.ndarray:
     """Returns a permutation of 0..n-1 (int64) that depends on the key only."""
+    order = np.empty((1, n), np.uint32)
+    random_bits_loop(np.arange(n, dtype=np.uint32), np.zeros(1, np.int64), *k, order)
     # stable: otherwise equal hashes could have another order on another machine
-    return np.argsort(bits(k, np.arange(n), np.zeros(1, np.int64)), kind="stable")
+    return np.argsort(order[0], kind="stable")
+
+
+@kernel
+def random_bits_loop(
+    index: Array, rows: Array, k0: int, k1: int, k2: int, k3: int, random_bits: Out
+) -> None:
+    """Writes the random bits (n, m) of index (m), uint32, and of rows (n)."""
+    random_bits[...] = bits(Key(k0, k1, k2, k3), index[None], rows[:, None])
 
 
 def _hash(index: Array, first_word: int, second_word: int) -> Array:

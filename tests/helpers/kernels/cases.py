@@ -197,6 +197,11 @@ def dropout_mask(rng: Rng, dtype: Any) -> list[Any]:
     return [index, rows, *key, int(rng.integers(2**32)), 1.7, np.zeros((n, m), dtype)]
 
 
+def random_bits(rng: Rng, dtype: Any) -> list[Any]:
+    index, rows, *key, _, _, mask = dropout_mask(rng, dtype)
+    return [index, rows, *key, np.zeros(mask.shape, np.uint32)]
+
+
 def embedding_gradient(rng: Rng, dtype: Any) -> list[Any]:
     shape, rows, width = one_of(rng, (1,), (7,), (3, 5)), one_of(rng, 1, 9), one_of(rng, 1, 3, 40)
     g, dw = numbers(rng, (*shape, width), dtype), numbers(rng, (rows, width), dtype)
@@ -274,6 +279,7 @@ CASES: dict[str, tuple[Draw, float, bool]] = {
     "batch_norm_gradient_loop": (batch_norm_gradient, 0, False),
     "track_loop": (track, 0, False),
     "dropout_mask_loop": (dropout_mask, 0, False),
+    "random_bits_loop": (random_bits, 0, False),
     "embedding_gradient_loop": (embedding_gradient, 0, False),
     "lstm_loop": (steps(4, "ggssss"), CLOSE, False),
     "lstm_gradient_loop": (steps(4, "ssgssg"), 0, False),
