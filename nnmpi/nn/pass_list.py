@@ -83,14 +83,30 @@ class _KeyedPass(Pass):
         refuse("the number of the step")
 
 
-class _OtherRanks:
-    """BatchStats that other ranks have a part of, which a list cannot repeat."""
+def join_moments(n: int, mean: Array, m2: Array, total: int, means: Array, m2s: Array) -> None:
+    """Stands in a list where ranks join their moments: of n numbers here, of `total` in all."""
+
+
+def sum_over_ranks(sums: Array, total: Array) -> None:
+    """Stands in a list where ranks add up sums."""
+
+
+class _StatsOfRanks:
+    """BatchStats of several ranks, whose moments are of so many numbers, layer by layer."""
+
+    def __init__(self, counts: Sequence[int], calls: list[Call]) -> None:
+        self._counts, self._calls = iter(counts), calls
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        refuse("BatchNorm over several ranks")
+        joined = Moments(next(self._counts), meta.like(local.mean), meta.like(local.m2))
+        self._calls.append(Call(join_moments, (*local, *joined)))
+        track(joined)
+        return joined
 
     def sum(self, sums: Array) -> Array:
-        refuse("BatchNorm over several ranks")
+        total = meta.like(sums)
+        self._calls.append(Call(sum_over_ranks, (sums, total)))
+        return total
 
 
 class _StandIns:
@@ -164,17 +180,19 @@ def record(
     arrays: Sequence[Array],
     samples: Array,
     batch: int | None,
-    is_alone: bool = True,
+    counts: Sequence[int] | None = None,
 ) -> PassList:
     """Records a forward and a backward pass of a module on inputs of these shapes.
 
     loss_of   computes the loss from the module and the inputs, all without data
     samples   the global indices of the samples
-    is_alone  False if other ranks have samples of the same batch
+    counts    if other ranks have samples of the same batch: of how many numbers each layer of
+              BatchNorm has moments
     """
     stand_ins, calls = _StandIns(), list[Call]()
     inputs, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(samples)
-    current = _KeyedPass(0, rows, LOCAL if is_alone else _OtherRanks(), batch=batch)
+    stats = LOCAL if counts is None else _StatsOfRanks(counts, calls)
+    current = _KeyedPass(0, rows, stats, batch=batch)
     current.keys = []
 
     def on_leaf(leaf: Any) -> None:

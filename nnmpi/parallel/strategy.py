@@ -54,7 +54,7 @@ from nnmpi.parallel.step.last_round import LastRound
 from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import Task, run_stage
-from nnmpi.parallel.step.replay import ReplayedStages
+from nnmpi.parallel.step.stage_lists import ReplayedStages
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore

@@ -29,7 +29,7 @@ def made_later(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
     stand_ins = [*map(meta.like, arrays)]
     result, calls = logged(function, *stand_ins)
     given = {*map(id, stand_ins)}
-    alive = lifetimes(calls, [*stand_ins, result])
+    alive = lifetimes(calls, [(result, len(calls))])
     memory = plan(a for key, a in alive.items() if key not in given)
     binding = Binding(memory, zip(stand_ins, arrays, strict=True))
     for call in map(binding.call, calls):

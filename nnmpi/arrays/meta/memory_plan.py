@@ -43,14 +43,15 @@ class MemoryPlan(NamedTuple):
     size: int
 
 
-def lifetimes(calls: Sequence[Call], kept: Iterable[Any] = ()) -> dict[int, Lifetime]:
-    """The lifetimes of all arrays without data in calls, by id; those of `kept` last to the end."""
+def lifetimes(calls: Sequence[Call], uses: Iterable[tuple[Any, int]] = ()) -> dict[int, Lifetime]:
+    """The lifetimes of all arrays without data in calls, by id; `uses` are further uses, each with
+    the number of a call."""
     found = dict[int, Lifetime]()
-    uses = [(a, k) for k, call in enumerate(calls) for a in _metas((call.args, call.options))]
-    for array, k in (*uses, *((a, len(calls)) for a in kept)):
+    of_calls = ((a, k) for k, call in enumerate(calls) for a in _metas((call.args, call.options)))
+    for array, k in (*of_calls, *uses):
         memory = owner(array)
-        known = found.get(id(memory))
-        found[id(memory)] = Lifetime(memory, k if known is None else known.first, k)
+        known = found.get(id(memory), Lifetime(memory, k, k))
+        found[id(memory)] = Lifetime(memory, min(known.first, k), max(known.last, k))
     return found
 
 

@@ -16,7 +16,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event
 from nnmpi.parallel import strategy
-from nnmpi.parallel.step.replay import ReplayedStages, StageLists
+from nnmpi.parallel.step.stage_lists import ReplayedStages, StageLists
 
 rng = np.random.default_rng(0)
 CNN: dict[str, Any] = {"model": "digits-cnn", "epochs": 2}
@@ -42,13 +42,13 @@ RUNS: dict[str, dict[str, Any]] = {
 RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "ring": (3, {"model": "mlp:64-12-10", "allreduce": "ring", "bucket_mb": 0.002}),
     "shared": (2, {"model": "mlp:64-12-10", "allreduce": "shared", "clip_norm": 0.1}),
+    "statistics": (3, {**CNN, "micro_batches": 2}),
     "zero 1": (2, {"model": "mlp:64-12-10", "zero": 1, "micro_batches": 2}),
 }
 BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
     "zero 2": (2, {"model": "mlp:64-12-10", "zero": 2}, "the store moves parameters or gradients"),
     "zero 3": (2, {"model": "mlp:64-12-10", "zero": 3}, "the store moves parameters or gradients"),
     "pipeline": (2, {"model": "mlp:64-12-10", "pp": 2}, "stages of a pipeline are not replayed"),
-    "statistics": (2, CNN, "BatchNorm over several ranks"),
 }
 
 
