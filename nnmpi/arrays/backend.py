@@ -6,6 +6,7 @@ NumPy's interface works.
 """
 
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -164,6 +165,15 @@ def to_list(row: Array) -> list[float]:
         return [1.0] * row.size
     listed: list[float] = (row if type(row) is np.ndarray else to_host(row)).tolist()
     return listed
+
+
+def to_floats(on: Backend, numbers: Sequence[Any]) -> list[float]:
+    """Converts numbers and arrays of one element on a backend to floats, by one copy from a
+    device."""
+    if on.is_host:
+        return [to_float(x) for x in numbers]
+    xp = on.xp
+    return to_list(xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in numbers]))
 
 
 def to_float(x: Any) -> float:

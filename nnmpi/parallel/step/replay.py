@@ -29,7 +29,10 @@ class Replay:
         elsewhere = {id(stand_in) for stand_in, _ in passes.given}
         memory = plan(a for key, a in alive.items() if key not in elsewhere)
         binding = Binding(memory, passes.given)
-        self._inputs = [*map(binding.array, passes.inputs)]
+        used = {*lifetimes(passes.calls)}
+        self._inputs = [
+            (k, binding.array(array)) for k, array in enumerate(passes.inputs) if id(array) in used
+        ]
         self._keys = [(binding.array(key.words), key) for key in passes.keys]
         self._seed, self._loss = binding.array(passes.seed), binding.array(passes.loss)
         own: dict[Any, Any] = {
@@ -59,8 +62,8 @@ class Replay:
     def forward(self, arrays: Sequence[Array], step: int, stats: BatchStats) -> Array:
         """Runs the forward pass on these inputs, as in this step; returns the loss."""
         self._stats = stats
-        for memory, array in zip(self._inputs, arrays, strict=True):
-            np.copyto(memory, array)
+        for k, memory in self._inputs:
+            np.copyto(memory, arrays[k])
         for words, (seed, purpose, names, _) in self._keys:
             words[...] = keyed.key(seed, purpose, step, *names)
         for function, args, options, _ in self._forward:

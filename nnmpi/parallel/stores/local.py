@@ -172,9 +172,7 @@ class LocalStore(FlatStore):
     def on_host(self, squares: Sequence[Array]) -> list[float]:
         """The scalars that are summed separately, followed by the sum of `squares`; one copy from
         the device."""
-        xp, values = self.on.xp, (self.loss, *squares)
-        row = xp.concatenate([xp.asarray(x, np.float64).reshape(1) for x in values])
-        self.scalars[LOSS], *sums = backend.to_list(row)
+        self.scalars[LOSS], *sums = backend.to_floats(self.on, (self.loss, *squares))
         return [*self.scalars.tolist(), sum(sums)]
 
     def squares(self, shards: Sequence[Shard], counted: Sequence[FlatSlice]) -> Array:
