@@ -33,7 +33,7 @@ _OF_MODULE = attrgetter("_changes", "training")
 
 
 class MicroBatch(NamedTuple):
-    """What a pass is run with: `arrays` are inputs, labels and the numbers of samples."""
+    """The micro-batch of a pass; `arrays` are inputs, labels and the numbers of samples."""
 
     state: PassState
     number: int

@@ -8,11 +8,13 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+from helpers.once import once
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
-from nnmpi import Config, Trainer, nn
+from nnmpi import Config, Trainer, data, nn
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.comm import Comm, comm_self
+from nnmpi.data import Dataset, Split
 from nnmpi.data.loader import BatchSplit
 from nnmpi.io.output import NullReport
 from nnmpi.parallel.agreement import gather_objects
@@ -213,22 +215,32 @@ def gossip_on_the_complete_graph_equals_one_rank(comm: Comm) -> None:
         assert distance(trained(comm, options), whole) < BOUND, layout
 
 
+@once
+def few_words() -> Dataset:
+    """Windows of text, of which few are evaluated."""
+    whole = data.load("text", context=8)
+    train, test = whole.train, whole.test
+    return whole._replace(
+        train=Split(train.x[:100], train.y[:100]), test=Split(test.x[:10], test.y[:10])
+    )
+
+
 def replicas_cut_along_cp_equal_whole_ones(comm: Comm) -> None:
     """Ranks along cp may share their values in memory, of which each writes a part."""
     if comm.size % 2:
         return
     options = {
-        "model": "gpt:1x2x16", "data": "text", "context": 8, "batch_size": 8, "steps": 4,
+        "model": "gpt:1x2x16", "context": 8, "batch_size": 8, "steps": 4,
         "dtype": "float64", "lr_schedule": "constant", "optimizer": "sgd", "every": 2,
     }  # fmt: skip
     half = comm.split(int(comm.rank >= comm.size // 2))
     assert half is not None
     for sync, allreduce in product(("local", "gossip"), ("shared", "ring")):
         one = {**options, "sync": sync, "allreduce": allreduce}
-        with Trainer(Config(**one), comm=half) as trainer:
+        with Trainer(Config(**one), data=few_words(), comm=half) as trainer:
             trainer.fit(NullReport())
             whole = contents(trainer)
-        with Trainer(Config(**one, cp=2), comm=comm) as trainer:
+        with Trainer(Config(**one, cp=2), data=few_words(), comm=comm) as trainer:
             trainer.fit(NullReport())
             assert distance(contents(trainer), whole) < BOUND, (sync, allreduce)
     half.free()

@@ -3,6 +3,7 @@ on threads."""
 
 import hashlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,24 +55,29 @@ def layouts_of_only(ranks: int) -> list[str]:
 
 
 def has_the_bits_of_threads(comm: Comm, name: str) -> None:
-    """The model has the bits of a run on threads; where the order of messages decides, all ranks
-    have the same bits."""
+    """The model has the bits of a run on threads; where the order of messages or a second
+    measurement decides, all ranks have the same bits."""
     layout = LAYOUTS[name]
     options = {k: value for k, value in layout.options.items() if k not in OF_LOSSES}
 
     def saved_in(directory: str) -> dict[str, Any]:
-        return options | ({"checkpoint_dir": directory} if layout.saves else {})
+        callbacks = {"callbacks": [make() for make in options.get("callbacks", ())]}
+        return options | callbacks | ({"checkpoint_dir": directory} if layout.saves else {})
 
     with folder(comm) as directory:
         processes, closes = saved_in(f"{directory}/of-processes"), Closes()
-        processes["callbacks"] = [*options.get("callbacks", ()), closes]
+        processes["callbacks"].append(closes)
         got = trained(comm, processes)
         closes.trainer.close()
+        cut = got.events[0].get("cut")  # it is measured
+        options.update({"cut": cut} if cut else {})
 
         def on_threads() -> str:
-            return digest(threads.run(comm.size, trained, saved_in(f"{directory}/of-threads"))[0])
+            options_of = partial(saved_in, f"{directory}/of-threads")
+            return digest(threads.run(comm.size, lambda rank: trained(rank, options_of()))[0])
 
-        if layout.is_ordered:
+        measures_again = layout.arranges_anew and "pp" in options
+        if layout.is_ordered and not measures_again:
             assert digest(got) == by_first(comm, on_threads)
         assert same_on_all(comm, digest(got))
 
