@@ -80,9 +80,9 @@ def _hash(index: Array, first_word: int, second_word: int) -> Array:
     Integers of 64 bits enter with their lower word first, and with their upper word between the
     rounds.
     """
-    xp = xp_of(index)
     # not in place: in a recorded pass, the words of keys are arrays that have no data yet
-    x = _mix(xp.asarray(xp.array(index, "uint32") + first_word))
+    x = xp_of(index).array(index, "uint32") + first_word
+    x = _mix(x[...])  # an array, also of one number
     x ^= second_word
     if index.dtype.itemsize > 4:
         x ^= (index >> 32).astype("uint32")

@@ -20,7 +20,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.meta.array import new_array
 from nnmpi.arrays.meta.log import Call, call_log
-from nnmpi.arrays.meta.shapes import NumbersReadError, owner, refuse
+from nnmpi.arrays.meta.shapes import NumbersReadError, axis_order, owner, refuse
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
@@ -117,6 +117,8 @@ class _StandIns:
 
     def of(self, array: Array) -> Any:
         """A new array without data that stands for this one."""
+        if not array.transpose(axis_order(array)).flags.c_contiguous:
+            refuse(f"an array of shape {array.shape} with gaps in memory")
         self.pairs.append((meta.like(array), array))
         return self.pairs[-1][0]
 

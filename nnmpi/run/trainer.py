@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 
-from nnmpi.comm import Comm, OtherRankError, job
+from nnmpi.comm import Comm, OperatingSystem, OtherRankError, job
 from nnmpi.data import Dataset
 from nnmpi.io.checkpoints.snapshot import Snapshot, changed
 from nnmpi.io.output import Event, Report
@@ -115,8 +115,9 @@ class Trainer:
             build, data, loss, metrics, callbacks, optimizer, schedule, resume
         )
         self.config = self.requested = config
+        began = OperatingSystem.clock()  # the start of MPI counts
         self.comm = job() if comm is None else comm
-        self.began, self.fitted = self.comm.system.clock(), ""
+        self.began, self.fitted = began if comm is None else comm.system.clock(), ""
         self._recovery = Recovery(self.comm)
         self._recovery.set_up(self)
 

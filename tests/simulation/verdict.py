@@ -61,6 +61,7 @@ def verdict(case: Case) -> Verdict:
     with tempfile.TemporaryDirectory(dir=place) as folder:
         ended = _run(case, folder)
         try:
+            oracles.files_are_whole(Path(folder, "checkpoints"))
             return _judged(case, ended, folder)
         except AssertionError as error:
             return Verdict("wrong", str(error) or traceback.format_exc(), ended.scheduler)

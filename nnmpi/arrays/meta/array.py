@@ -59,7 +59,7 @@ OF_METHODS = frozenset(
         *(np.sum, np.prod, np.mean, np.std, np.var, np.max, np.min, np.amax, np.amin),
         *(np.any, np.all, np.argmax, np.argmin, np.argsort, np.cumsum, np.cumprod, np.clip),
         np.argpartition,
-        *(np.copy, np.atleast_1d, np.atleast_2d, np.broadcast_arrays, np.iscomplexobj),
+        *(np.atleast_1d, np.atleast_2d, np.broadcast_arrays, np.iscomplexobj),
     }
 )
 """NumPy functions that need no rule: NumPy composes them of methods and of functions with rules."""

@@ -132,6 +132,11 @@ def _broadcast_to(a: Any, shape: Any, subok: bool = True) -> Any:
     return np.ndarray.__array_function__(a, np.broadcast_to, (MetaArray,), (a, shape), options)
 
 
+@_register(np.copy)
+def _copy(a: Any, order: Any = "K", subok: bool = False) -> Any:
+    return a.copy(order)
+
+
 _OF_SHAPES: dict[Any, Callable[..., Any]] = {
     **{f: partial(log_call, f) for f in (np.copyto, np.put_along_axis)},
     **dict.fromkeys((np.may_share_memory, np.shares_memory), lambda a, b: owner(a) is owner(b)),

@@ -62,11 +62,12 @@ class _AttentionMask(NamedTuple):
         (T, S), groups, rows = self.shape, self.groups, self.samples[tile.samples]
         last = self.first + tile.heads.stop * groups
         kind = "uint32" if last * T * S <= 1 << 32 else "int64"  # compiled kernels take uint32
-        h = backend.xp_of(rows).arange(self.first + tile.heads.start * groups, last, dtype=kind)
+        xp = backend.xp_of(rows)
+        h = xp.arange(self.first + tile.heads.start * groups, last, dtype=kind)
         i, j = self.queries[tile.queries], self.keys[tile.keys]
         i, j = (a.astype(kind, copy=False) for a in (i, j))
         index = ((h[:, None, None] * T + i[:, None]) * S + j).reshape(-1)
-        mask = dropout_mask(self.key, rows, index, self.p, self.dtype)
+        mask = dropout_mask(self.key, rows, index, self.p, self.dtype, xp)
         return mask.reshape(len(mask), len(h) // groups, groups, len(i), len(j))
 
 

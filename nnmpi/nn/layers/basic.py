@@ -178,12 +178,12 @@ def dropout_key(layer: Module, path: str, x: Array) -> tuple[keyed.Key, Array]:
     return current.key(layer.root.seed, "dropout", path), rows
 
 
-def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any) -> Array:
+def dropout_mask(key: keyed.Key, rows: Array, index: Array, p: float, dtype: Any, xp: Any) -> Array:
     """Returns a mask (samples, elements) of 0 with probability p and of 1 / (1 - p) elsewhere.
 
     rows: the global indices of the samples; index: the indices of the elements in a whole sample
     """
-    mask = backend.xp_of(rows).empty((len(rows), len(index)), dtype)
+    mask = xp.empty((len(rows), len(index)), dtype)
     dropout_mask_loop(index, rows, *key, int(p * 2**32), 1 / (1 - p), mask)
     return mask
 
@@ -215,8 +215,9 @@ class Dropout(Module):
             y: Tensor = self(x)
             return y
         shape = self.mask_shape(x.shape)
-        index = self._indices(shape[1:], backend.xp_of(x.data))
-        mask = dropout_mask(*dropout_key(self, self.path, x.data), index, self.p, x.dtype)
+        xp = backend.xp_of(x.data)
+        index = self._indices(shape[1:], xp)
+        mask = dropout_mask(*dropout_key(self, self.path, x.data), index, self.p, x.dtype, xp)
         return apply(elementwise.multiply, x, mask.reshape(shape))
 
     def mask_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -174,9 +174,10 @@ class _Recurrent(Module):
             return x
         T, N, C = x.shape
         path = f"{self.path}.{layer}" if self.path else str(layer)
-        index = backend.xp_of(x.data).arange(T * C, dtype="uint32")
+        xp = backend.xp_of(x.data)
+        index = xp.arange(T * C, dtype="uint32")
         key = dropout_key(self, path, x.data.transpose(1, 0, 2))
-        mask = dropout_mask(*key, index, self.dropout, x.dtype).reshape(N, T, C)
+        mask = dropout_mask(*key, index, self.dropout, x.dtype, xp).reshape(N, T, C)
         return apply(elementwise.multiply, x, mask.transpose(1, 0, 2))
 
     def extra_repr(self) -> str:

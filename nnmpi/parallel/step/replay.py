@@ -17,9 +17,10 @@ from nnmpi.nn.passes import BatchStats
 
 
 class Replay:
-    """A recorded pass on memory of its own."""
+    """A recorded pass on memory of its own; `at_end` is called as its backward pass begins."""
 
     requires_grad = True
+    at_end: Callable[[], None] = staticmethod(lambda: None)
 
     def __init__(self, passes: PassList, free: list["Replay"]) -> None:
         written = *passes.inputs, *(key.words for key in passes.keys)  # before the first call
@@ -73,6 +74,7 @@ class Replay:
 
     def backward(self, seed: Array, on_leaf: Callable[[Any], None] | None = None) -> None:
         """Runs the backward pass, from the gradient of the loss."""
+        self.at_end()
         np.copyto(self._seed, seed)
         self._on_leaf = on_leaf
         for function, args, options, _ in self._backward:
@@ -129,25 +131,31 @@ class ComparedRoot:
         self._root, self._replay = root, replay
         self._parameters, self._ended = parameters, ended
         self.data, self.requires_grad = root.data, root.requires_grad
+        self.at_end: Callable[[], None] = lambda: None
 
     def backward(self, seed: Array, on_leaf: Callable[[Any], None] | None = None) -> None:
         """Runs the backward pass of the tape, then the replay; calls `ended` with True if they give
         the same bits."""
-        before = [_copied(p) for p in self._parameters]
-        self._root.backward(seed)
+        self.at_end()
+        before, reached = [_copied(p) for p in self._parameters], list[Any]()
+        self._root.backward(seed, on_leaf=reached.append)
         wanted, same = {p: _copied(p) for p in self._parameters}, True
         for p, gradient in zip(self._parameters, before, strict=True):
             p.grad = gradient
 
         def compare(p: Parameter) -> None:
             nonlocal same
+            missing.discard(p)
             if not same_bits(p.grad, wanted[p]):
                 same, p.grad = False, wanted[p]
             if on_leaf is not None:
                 on_leaf(p)
 
+        missing = {*reached}
         self._replay.backward(seed, compare)
-        self._ended(same)
+        for p in [*missing]:
+            compare(p)
+        self._ended(same and not any(p.has_grad and wanted[p] is None for p in self._parameters))
 
 
 def _copied(p: Parameter) -> Array | None:

@@ -17,6 +17,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.data.inputs import like, parts
 from nnmpi.nn import Module
+from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import PassList, record, same_calls
 from nnmpi.nn.passes import LOCAL, Pass
 from nnmpi.nn.single_store import Store
@@ -30,6 +31,12 @@ MOST_LISTS = 16
 
 _OF_PARAMETER = attrgetter("has_grad", "requires_grad", "store")
 _OF_MODULE = attrgetter("_changes", "training")
+
+
+def _is_own(part: Any) -> bool:
+    """True if a layer or a loss is nnmpi's own and has no hooks: it calls no code of users."""
+    is_own = type(part).__module__.partition(".")[0] == "nnmpi"
+    return is_own and isinstance(part, Module) and not part._hooks
 
 
 class MicroBatch(NamedTuple):
@@ -51,8 +58,9 @@ class StageLists:
 
     def __init__(self, stage: Stage, always_compared: bool) -> None:
         self._stage, self._always_compared = stage, always_compared
-        self._modules = [*stage.module.modules()]
-        self._parameters = [*stage.module.parameters()]
+        self._modules, self._parameters = list[Module](), list[Parameter]()
+        self._states: tuple[Any, ...] | None = None
+        self._in_flight = 0
         self._lists = dict[Any, PassList | None]()
         self._free, self._compared = dict[Any, list[Replay]](), set[Any]()
         self.reason, self.replays = self._refusal(), 0
@@ -61,13 +69,30 @@ class StageLists:
         source, sink = self._stage.source, self._stage.sink
         if not isinstance(source, Samples) or not isinstance(sink, LossSink):
             return "stages of a pipeline are not replayed yet"
-        if not all(_has_fixed_memory(p.store) for p in self._parameters):
+        if not all(_has_fixed_memory(p.store) for p in self._stage.module.parameters()):
             return "the store moves parameters or gradients in memory"
         return None
+
+    def _look_again(self) -> None:
+        """Finds the modules of the stage and of the loss, which may have changed."""
+        module, sink = self._stage.module, self._stage.sink
+        assert isinstance(sink, LossSink)
+        criterion: Any = sink.criterion
+        self._modules, self._parameters = [*module.modules()], [*module.parameters()]
+        if isinstance(criterion, Module):
+            self._modules += criterion.modules()
+        foreign = [part for part in (*self._modules, criterion) if not _is_own(part)]
+        if foreign:
+            self.reason = f"{type(foreign[0]).__name__} is not a layer of nnmpi without hooks"
+        self._states = (*map(_OF_MODULE, self._modules),)
 
     def root(self, state: PassState, number: int, current: Pass) -> Any:
         """The root of the pass of a micro-batch."""
         can_replay = state.stats is LOCAL or isinstance(state.stats, Synced)
+        if self.reason is None and self._in_flight:
+            self.reason = "several micro-batches are in flight"
+        if self.reason is None and (*map(_OF_MODULE, self._modules),) != self._states:
+            self._look_again()
         if self.reason or not can_replay or not recording.get():
             return run_stage(self._stage, state, number, current)
         sink = self._stage.sink
@@ -85,7 +110,16 @@ class StageLists:
             self._free[key].append(replay)
             return run_stage(self._stage, state, number, current)
         self.replays += 1
-        return replay
+        return self._flying(replay)
+
+    def _flying(self, root: Any) -> Any:
+        """Counts a root until its backward pass, which may find other gradients than this one."""
+        self._in_flight += 1
+        root.at_end = self._landed
+        return root
+
+    def _landed(self) -> None:
+        self._in_flight -= 1
 
     def _key(self, micro: MicroBatch) -> Any:
         """All that decides which calls a pass makes."""
@@ -94,7 +128,7 @@ class StageLists:
             None if micro.state.stats is LOCAL else of_ranks,
             *((a.shape, a.dtype) for a in micro.arrays),
             *map(_OF_PARAMETER, self._parameters),
-            *map(_OF_MODULE, self._modules),
+            self._states,
             *map(id, self._buffers()),
         )
 
@@ -135,9 +169,9 @@ class StageLists:
             if same and same_forward:
                 self._compared.add(key)
             else:
-                self.reason = "a recorded pass has other bits than the tape"
+                self.reason = self.reason or "a recorded pass has other bits than the tape"
 
-        return ComparedRoot(root, replay, self._parameters, ended)
+        return self._flying(ComparedRoot(root, replay, self._parameters, ended))
 
     def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PassList | None:
         """The list of a pass, in which BatchNorm layers see so many numbers; None if it cannot be
