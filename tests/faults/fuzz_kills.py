@@ -178,7 +178,8 @@ def _memory_left(began: float) -> set[str]:
 
 def _unmapped(began: float) -> set[str]:
     files = SHARED_MEMORY.iterdir() if SHARED_MEMORY.is_dir() else ()
-    own = (path for path in files if not path.name.startswith("mpich"))
+    # folders are of simulated runs that write checkpoints at the same time
+    own = (path for path in files if path.is_file() and not path.name.startswith("mpich"))
     found = {str(path) for path in own if _changed(path) > began}
     for maps in Path("/proc").glob("[0-9]*/maps") if found else ():
         try:
