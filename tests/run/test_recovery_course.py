@@ -8,7 +8,7 @@ from nnmpi.io.output.pace import NO_TIME
 from nnmpi.metrics import Sums
 from nnmpi.nn.place import Place
 from nnmpi.parallel.model.moves import MovedTensor
-from nnmpi.parallel.step.executor import StepState
+from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.run.recovery.held_copies import HeldCopy
 from nnmpi.run.recovery.rank_status import RankStatus, RecoveryPlan, RunStage, agreed
 from nnmpi.run.reported import ReportedEvents, event_position
@@ -68,6 +68,36 @@ def test_calls_are_made_again_though_another_rank_is_lost_before() -> None:
     assert agreed([first._replace(reported=reported), second]).repeated_calls == {
         event_position(8, "on_step")
     }
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_work_after_a_step_is_made_again_where_one_rank_has_not_done_it(order: int) -> None:
+    """One rank has told of the last step, and has evaluated the epoch, which clears its sums."""
+    first, second = status("first", 8), status("second", 8)
+    state, made = StepState(8), Sums(samples=24)
+    result = StepResult(state, 24, 24.0, 0.5, 0.0, True)
+
+    def after(rank: RankStatus, sums: Sums, last: StepResult | None) -> RankStatus:
+        assert rank.counters is not None
+        counters = rank.counters._replace(state=state, sums=sums, last=last)
+        facts = VersionFacts(rank.holds[0].facts.head, counters)
+        held = rank.holds[0]._replace(facts=facts)
+        return rank._replace(counters=counters, holds=(held,))
+
+    for done, last in (made, result), (Sums(), None):
+        plan = agreed([after(first, done, None), after(second, made, last)][::order])
+        assert plan.counters is not None
+        assert (plan.counters.last, plan.counters.sums) == (last, made)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_ranks_that_were_spare_tell_what_some_rank_has_not_told(order: int) -> None:
+    ranks = [status("first", 8), status("second", 8)]
+    told = [ReportedEvents(), ReportedEvents()]
+    for reported, step in zip(told, (8, 7), strict=True):
+        reported.once(step, "epoch")
+    statuses = [rank._replace(reported=of) for rank, of in zip(ranks, told, strict=True)]
+    assert agreed(statuses[::order]).reported is told[1]
 
 
 def test_without_a_whole_version_it_is_said_what_is_missing() -> None:

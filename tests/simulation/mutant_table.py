@@ -149,6 +149,7 @@ MUTANTS = (
         "min(of_key, key=progress)",
         "max(of_key, key=progress)",
         (*SIMPLE, *BACKUPS),
+        killed_by="test_the_work_after_a_step_is_made_again_where_one_rank_has_not_done_it",
     ),
     Mutant(
         "step never finished",
@@ -183,6 +184,7 @@ MUTANTS = (
         "status.reported.events, status.reported.calls",
         "(-status.reported.events[0], 0, 0), status.reported.calls",
         ("tensor parallel", "two nodes", "pipelines"),
+        killed_by="test_ranks_that_were_spare_tell_what_some_rank_has_not_told",
     ),
     Mutant(
         "a checkpoint is not abandoned",

@@ -24,8 +24,6 @@ class Mutant(NamedTuple):
     layouts    where it has an effect; by default all
     killed_by  the case that finds it, or the name of the test that does where no case is known to
     equal      why nothing can find it: the defect changes nothing
-
-    With neither of both nothing is known to find it.
     """
 
     name: str
