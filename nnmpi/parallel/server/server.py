@@ -50,9 +50,16 @@ class ClockTable:
         push."""
         workers = range(len(self.clocks))
         self._step, self._budget, self._granted = step, pushes, len(workers)
-        self.totals, self.stop, self._ending = Totals(), False, False
+        self._pushed, self._skipped = [Totals() for _ in workers], 0
+        self.stop = self._ending = False
         self._active = set(workers)
         self._waiting = dict[int, bool]()  # workers that wait for a reply: True if granted
+
+    @property
+    def totals(self) -> Totals:
+        """What was pushed in the epoch, summed in the order of workers: whoever is first, losses
+        have the same bits."""
+        return Totals(*map(sum, zip(*self._pushed, strict=True)))._replace(skipped=self._skipped)
 
     @property
     def step(self) -> int:
@@ -70,7 +77,7 @@ class ClockTable:
 
     def pushed(self, w: int, samples: float, divisor: float, loss: float, stop: bool) -> None:
         """Counts a gradient that worker w has pushed; the worker waits for a reply."""
-        self.totals = Totals(*map(add, self.totals, (1, samples, divisor, loss, 0)))
+        self._pushed[w] = Totals(*map(add, self._pushed[w], (1, samples, divisor, loss, 0)))
         self.clocks[w] += 1
         self.stop = self.stop or stop
         self._ending = self._ending or self.stop or not math.isfinite(self.totals.loss)
@@ -82,7 +89,7 @@ class ClockTable:
         for w in workers:
             self.staleness[w][self.version - self._pulled[w]] += 1
         self.version += updated is True
-        self.totals = self.totals._replace(skipped=self.totals.skipped + (updated is False))
+        self._skipped += updated is False
 
     def ended(self, w: int, stop: bool) -> None:
         """Notes that worker w has ended the epoch: no other waits for it any more."""

@@ -15,6 +15,8 @@ from nnmpi import Config, nn
 from nnmpi.autograd.recording import recording
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
+from nnmpi.parallel.server.exchange import Totals
+from nnmpi.parallel.server.server import ClockTable
 
 # ---- clocks
 
@@ -33,6 +35,18 @@ def test_a_batch_of_which_a_worker_has_no_samples_counts_as_its_step() -> None:
     assert every >= {0, 1, 2, 3, 4}
     assert some >= {0, 1, 3, 4}
     assert not any(step % 3 == 2 for step in some)
+
+
+def test_losses_have_the_same_bits_whichever_worker_is_first() -> None:
+    def totals(order: list[int]) -> Totals:
+        table = ClockTable(3, 0)
+        table.begin(0, 6)
+        for _ in range(2):
+            for w in order:
+                table.pushed(w, 8, 8, (0.1, 0.2, 0.3)[w], stop=False)
+        return table.totals
+
+    assert totals([0, 1, 2]) == totals([2, 1, 0]) == totals([1, 2, 0])
 
 
 # ---- parts of one sample
