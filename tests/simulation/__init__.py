@@ -4,6 +4,7 @@
     scheduler   ranks that are threads take turns; messages and news travel as the seed says
     layouts     what is trained
     marks       places in the program from which faults count
+    held        what ranks held when they met to recover, and which versions that makes whole
     run         a run under a case, and what is left of it
     oracles     what must hold of that, each a promise of docs/faults.md or docs/stopping.md
     draw        the case of a seed

@@ -14,9 +14,14 @@ from nnmpi.parallel.backup import Backups
 from nnmpi.parallel.server.exchange import RequestChannel
 from nnmpi.parallel.step.update import Update
 from nnmpi.run.checkpointing import Checkpoints
+from nnmpi.run.recovery.held_copies import tensors_of
+from nnmpi.run.recovery.rank_status import RankStatus
 from nnmpi.run.recovery.recovery import Recovery
+from nnmpi.run.recovery.survivors import Survivors
 from nnmpi.run.session import Session
 from nnmpi.run.trainer import Trainer
+from nnmpi.run.training import Training
+from simulation.held import StatusTold, WholeTensor
 from simulation.scheduler import HERE
 
 
@@ -47,6 +52,7 @@ MARKED = (
     MarkedMethod(Writer, "_commit", "committing", "written"),
     MarkedMethod(Checkpoints, "suspend", "suspending"),
     MarkedMethod(Trainer, "restore", "restoring", "restored"),
+    MarkedMethod(Survivors, "wait", "waiting"),
     MarkedMethod(Session, "evaluate", "evaluating", "evaluated"),
     MarkedMethod(Update, "apply", "updating", "updated"),
     *AGREED,
@@ -59,6 +65,8 @@ def marked(patch: pytest.MonkeyPatch) -> None:
     for method in MARKED:
         plain = getattr(method.owner, method.name)
         patch.setattr(method.owner, method.name, _with_marks(plain, method.before, method.after))
+    patch.setattr(Recovery, "_status", _noting_status(Recovery._status))
+    patch.setattr(Recovery, "_open", _noting_tensors(Recovery._open))
 
 
 def _with_marks(plain: Callable[..., Any], before: str, after: str) -> Callable[..., Any]:
@@ -74,3 +82,31 @@ def _with_marks(plain: Callable[..., Any], before: str, after: str) -> Callable[
         return result
 
     return method
+
+
+def _noting_status(plain: Callable[..., RankStatus]) -> Callable[..., RankStatus]:
+    """Notes what a rank tells the others when they meet."""
+
+    @wraps(plain)
+    def status(recovery: Recovery, trainer: Training) -> RankStatus:
+        told, here = plain(recovery, trainer), HERE.get()
+        if here is not None:
+            lost, turn = recovery.survivors.all.lost, len(here.scheduler.trace)
+            here.scheduler.told.append(StatusTold(turn, here.rank, lost, told))
+        return told
+
+    return status
+
+
+def _noting_tensors(plain: Callable[..., None]) -> Callable[..., None]:
+    """Notes of which tensors the whole model is, when the first session is open."""
+
+    @wraps(plain)
+    def opened(recovery: Recovery, trainer: Training, *arguments: Any) -> None:
+        plain(recovery, trainer, *arguments)
+        here = HERE.get()
+        if here is not None and not here.scheduler.tensors:
+            for path, shape, axes, *_ in tensors_of(trainer.session.model):
+                here.scheduler.tensors[path] = WholeTensor(shape, axes)
+
+    return opened

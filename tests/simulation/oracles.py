@@ -1,6 +1,14 @@
-"""What must hold of a run in which ranks are killed: the promises of docs/faults.md and
-docs/stopping.md, a function each. They raise AssertionError."""
+"""What must hold of a run in which ranks are killed: the promises of pages in docs/, a function
+each. They raise AssertionError.
 
+    faults.md       ranks_end_alike, bits_are_kept, losses_are_kept_until_a_death,
+                    every_step_is_made_once, few_steps_are_made_again,
+                    ranks_go_on_from_the_newest_version, nothing_is_left
+    stopping.md     a_stop_is_kept, steps_are_made_until_a_stop
+    checkpoints.md  files_are_whole, the_end_is_in_a_checkpoint
+"""
+
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,11 +17,13 @@ import pytest
 from helpers.training import recovered
 from helpers.training.recovered import Left
 
-from nnmpi.io.checkpoints.keep import folders
+from nnmpi.io.checkpoints import keep
 from nnmpi.io.checkpoints.manifest import read_manifest
 from nnmpi.io.checkpoints.read import BlockReader
 from nnmpi.io.checkpoints.schema import DamagedError
+from nnmpi.run.recovery.recovery import NothingLeftError
 from simulation.case import Case
+from simulation.held import Meeting
 from simulation.layouts import LAYOUTS, Layout
 from simulation.scheduler import MarkPassed
 
@@ -24,15 +34,17 @@ LOSS_FACTOR, LOSS_MARGIN = 1.6, 0.05  # how much worse fewer replicas may train 
 class Observed(NamedTuple):
     """A run that has ended, beside the run of the same layout that nobody leaves.
 
-    left    of the ranks that are left
-    marks   that ranks have passed
-    before  the steps of the run that this one resumes; 0 if it resumes none
+    left      of the ranks that are left
+    marks     that ranks have passed
+    meetings  of ranks that have recovered
+    before    the steps of the run that this one resumes; 0 if it resumes none
     """
 
     case: Case
     left: Sequence[Left]
     undisturbed: Left
     marks: Sequence[MarkPassed]
+    meetings: Sequence[Meeting] = ()
     before: int = 0
 
     @property
@@ -70,6 +82,21 @@ def bits_are_kept(run: Observed) -> None:
         expected = run.undisturbed.last.get("parameters_sha256")
         for rank in run.left:
             assert rank.last.get("parameters_sha256") == expected, "other bits than undisturbed"
+
+
+def losses_are_kept_until_a_death(run: Observed) -> None:
+    """The losses of steps before the first recovery are those of the undisturbed run, bit for
+    bit."""
+    if not run.layout.is_ordered or run.before:
+        return
+    steps = [event["step"] for rank in run.left for event in rank.recovered]
+    expected, until = dict(run.undisturbed.told.steps), min(steps, default=None)
+    for rank in run.workers:
+        if run.layout.servers and _as_with_servers(rank, run.undisturbed).serves:
+            continue  # it has heard of epochs
+        for step, loss in rank.told.steps:
+            if until is None or step <= until:
+                assert loss == expected[step], f"loss {loss} of step {step}, not {expected[step]}"
 
 
 def every_step_is_made_once(run: Observed) -> None:
@@ -143,14 +170,41 @@ def steps_are_made_until_a_stop(run: Observed) -> None:
             assert may_stop, f"steps {steps}, but suspended after {last}, back to {back_to}"
 
 
+def ranks_go_on_from_the_newest_version(run: Observed) -> None:
+    """After a loss the run goes on from the newest version of which the ranks that are left have
+    every element, or from a checkpoint that is newer; from the start only before a first step."""
+    meetings = {meeting.lost: meeting for meeting in run.meetings}
+    for event in (event for rank in run.workers for event in rank.recovered):
+        step, meeting = event["step"], meetings[tuple(event["lost"])]
+        newest = meeting.newest()
+        if newest is not None and newest >= meeting.checkpoint:
+            assert step == newest, f"goes on from step {step}, though all have {newest}"
+        elif meeting.checkpoint >= 0 or meeting.has_begun:
+            assert passed(run.marks, "written"), f"goes on from {step}, which nobody has whole"
+            assert step >= meeting.checkpoint, f"goes on from {step}, not {meeting.checkpoint}"
+        else:
+            assert step == 0, f"goes on from step {step}, though nobody has made one"
+
+
+# ---- what is on disk
+
+
 def files_are_whole(directory: Path) -> None:
     """Each checkpoint that has its final name can be read, whoever died while it was written."""
-    by_step = folders(directory) if directory.is_dir() else {}
+    by_step = keep.folders(directory) if directory.is_dir() else {}
     for folder in by_step.values():
         try:
             BlockReader(folder, read_manifest(folder)).check()
         except DamagedError as error:
             raise AssertionError(f"{folder.name} is torn: {error}") from error
+
+
+def the_end_is_in_a_checkpoint(run: Observed, directory: Path) -> None:
+    """A run that is done, or suspended, has written its last step, and left nothing unfinished."""
+    names = sorted(path.name for path in directory.iterdir() if path.name != keep.LOCK)
+    last = keep.folder_of(directory, run.left[0].last["steps"])
+    assert names[-1] == last.name, f"{names}, but the run ends at {last.name}"
+    assert not [name for name in names if name.startswith(".")], f"{names} are left"
 
 
 def _with_known_gaps(run: Observed) -> list[Left]:
@@ -159,9 +213,13 @@ def _with_known_gaps(run: Observed) -> list[Left]:
     left = list(run.left)
     if run.layout.servers:
         left = [_as_with_servers(rank, run.undisturbed) for rank in left]
-    if run.deaths > 1 or run.layout.options.get("elastic"):
-        left = [_as_if_never_spare(rank, run.undisturbed) for rank in left]
-    return left
+    waited = Counter(mark.rank for mark in passed(run.marks, "waiting"))
+    dead = {mark.rank for mark in passed(run.marks, "dies")}
+    numbers = [rank for rank in range(run.layout.ranks) if rank not in dead]
+    return [
+        _as_if_never_spare(rank, run.undisturbed, waited[number]) if waited[number] else rank
+        for number, rank in zip(numbers, left, strict=True)
+    ]
 
 
 def _as_with_servers(rank: Left, undisturbed: Left) -> Left:
@@ -175,18 +233,35 @@ def _as_with_servers(rank: Left, undisturbed: Left) -> Left:
     return rank._replace(serves=rank.serves or is_late)
 
 
-def _as_if_never_spare(rank: Left, undisturbed: Left) -> Left:
-    """A rank as if it had heard all, if what it has heard is right and in order."""
-    losses, steps = dict(undisturbed.told.steps), [step for step, _ in rank.told.steps]
-    is_right = steps == sorted(set(steps)) and all(
-        loss == pytest.approx(losses[step], rel=1e-8) for step, loss in rank.told.steps
-    )
-    epochs = [row[:2] for row in rank.told.epochs]
-    expected = [row[:2] for row in undisturbed.told.epochs]
-    is_right = is_right and epochs == expected[len(expected) - len(epochs) :]
-    if rank.is_spare or not is_right:
+def _as_if_never_spare(rank: Left, undisturbed: Left, times: int) -> Left:
+    """A rank as if it had heard all, if what it has heard is right and in order, and it has missed
+    steps only as often as it was spare."""
+    if rank.is_spare:
         return rank
+    heard = {step for step, _ in rank.told.steps}
+    missed = [step not in heard for step, _ in undisturbed.told.steps]
+    gaps = sum(now and not before for before, now in zip([False, *missed], missed, strict=False))
+    assert gaps <= times, f"steps {sorted(heard)}: {gaps} gaps, but {times} times spare"
+    _check_part(rank.told.steps, undisturbed.told.steps, 1e-8)
+    within = [((kind, step), loss) for kind, step, loss in rank.within_epochs]
+    expected = [((kind, step), loss) for kind, step, loss in undisturbed.within_epochs]
+    _check_part(within, expected, 1e-6)
+    epochs = [row[:NORM] for row in rank.told.epochs]
+    of_epochs = [row[:NORM] for row in undisturbed.told.epochs]
+    for row, other in zip(epochs, of_epochs[len(of_epochs) - len(epochs) :], strict=True):
+        assert row == pytest.approx(other, rel=1e-6)
     return rank._replace(told=undisturbed.told, events=undisturbed.events)
+
+
+def _check_part(
+    heard: Sequence[tuple[object, float]], whole: Sequence[tuple[object, float]], bound: float
+) -> None:
+    """Raises AssertionError unless what was heard is a part of the whole, in its order, once."""
+    at = {key: place for place, (key, _) in enumerate(whole)}
+    places = [at.get(key, -1) for key, _ in heard]
+    assert places == sorted({*places} - {-1}), f"heard {heard}"
+    for key, value in heard:
+        assert value == pytest.approx(whole[at[key]][1], rel=bound), key
 
 
 # ---- when nothing is left
@@ -200,6 +275,18 @@ class DeathGroup(NamedTuple):
 
     deaths: int
     alive: int
+
+
+def nothing_is_left(
+    case: Case, marks: Sequence[MarkPassed], meetings: Sequence[Meeting], error: NothingLeftError
+) -> None:
+    """A run ends only if the ranks that are left have no version whole, and could not have; the
+    line names a checkpoint exactly if one was written."""
+    assert bool(error.checkpoint) == bool(passed(marks, "written")), "another checkpoint"
+    why = something_is_left(case, marks)
+    assert not why, f"something was left: {why}: {error}"
+    newest = meetings[-1].newest()
+    assert newest is None, f"all of step {newest} was left: {error}"
 
 
 def something_is_left(case: Case, marks: Sequence[MarkPassed]) -> str:

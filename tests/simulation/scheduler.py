@@ -21,6 +21,7 @@ from zlib import crc32
 
 from nnmpi.comm.transport.hub import Hub, PostedMessage
 from simulation.case import Case, Decisions
+from simulation.held import StatusTold, WholeTensor
 
 T = TypeVar("T")
 MOST_TURNS = 60_000  # a run has 500 to 6,000
@@ -84,6 +85,8 @@ class SimulatedScheduler:
     counts   the operations of each rank
     asked    by rank: what SIGTERM calls
     changed  the sends of which bytes have changed before they were complete
+    told     what ranks told of themselves in recoveries
+    tensors  of the whole model, by path
     lock     guards nothing: the rank that has the turn is alone
     pending  False while the hub looks for a deadlock: no rank can go on, and no event is left
     """
@@ -107,6 +110,7 @@ class SimulatedScheduler:
         self._sleeper, self._sleeps_until = -1, 0
         self._sums = dict[PostedMessage, int]()  # of sends that are not complete
         self.changed = list[str]()
+        self.told, self.tensors = list[StatusTold](), dict[str, WholeTensor]()
         drawn = self.decisions.random
         self._priorities = drawn.sample(range(100, 100 + size), size)
         self._changes = {drawn.randrange(CHANGED_BEFORE) for _ in range(CHANGES)}

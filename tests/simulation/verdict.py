@@ -13,12 +13,14 @@ from nnmpi.comm.transport.base import AbortedError
 from nnmpi.run.recovery.recovery import NothingLeftError
 from simulation import oracles
 from simulation.case import Case
+from simulation.held import meetings
 from simulation.layouts import LAYOUTS
 from simulation.oracles import Observed
 from simulation.run import Ended, run
 from simulation.scheduler import SimulatedScheduler
 
 GOOD = ("good", "suspended", "nothing left")
+CHECKPOINTS = "checkpoints"
 MEMORY = Path("/dev/shm")  # files there are fast
 
 
@@ -61,14 +63,14 @@ def verdict(case: Case) -> Verdict:
     with tempfile.TemporaryDirectory(dir=place) as folder:
         ended = _run(case, folder)
         try:
-            oracles.files_are_whole(Path(folder, "checkpoints"))
+            oracles.files_are_whole(Path(folder, CHECKPOINTS))
             return _judged(case, ended, folder)
         except AssertionError as error:
             return Verdict("wrong", str(error) or traceback.format_exc(), ended.scheduler)
 
 
 def _run(case: Case, folder: str, **options: bool) -> Ended:
-    files = {"checkpoint_dir": f"{folder}/checkpoints"} if LAYOUTS[case.layout].saves else {}
+    files = {"checkpoint_dir": f"{folder}/{CHECKPOINTS}"} if LAYOUTS[case.layout].saves else {}
     return run(case, **files, **options)
 
 
@@ -77,20 +79,24 @@ def _judged(case: Case, ended: Ended, folder: str) -> Verdict:
     if scheduler.changed:
         text = f"changed while they were sent: {scheduler.changed}"
         return Verdict("bytes changed", text, scheduler)
-    if isinstance(error, NothingLeftError):
-        why = oracles.something_is_left(case, scheduler.marks)
-        kind = "something was left" if why else "nothing left"
-        return Verdict(kind, f"{why}: {error}", scheduler)
     if isinstance(error, AbortedError):
         return Verdict("hang", str(error), scheduler)
+    met = meetings(scheduler.told, scheduler.tensors, scheduler.size)
+    if isinstance(error, NothingLeftError):
+        oracles.nothing_is_left(case, scheduler.marks, met, error)
+        return Verdict("nothing left", str(error), scheduler)
     if error is not None:
         return Verdict("raised", "".join(traceback.format_exception(error)), scheduler)
     left = [rank for rank in ended.left if rank is not None]
     if not left:
         return Verdict("good", "no rank is left", scheduler)
-    observed = Observed(case, left, undisturbed(case.layout).first, scheduler.marks)
+    observed = Observed(case, left, undisturbed(case.layout).first, scheduler.marks, met)
     oracles.ranks_end_alike(observed)
     oracles.a_stop_is_kept(observed)
+    oracles.losses_are_kept_until_a_death(observed)
+    oracles.ranks_go_on_from_the_newest_version(observed)
+    if observed.layout.saves:
+        oracles.the_end_is_in_a_checkpoint(observed, Path(folder, CHECKPOINTS))
     if left[0].last["event"] == "done":
         _check_whole(observed)
         return Verdict("good", "", scheduler)
