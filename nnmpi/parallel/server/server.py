@@ -57,8 +57,8 @@ class ClockTable:
 
     @property
     def totals(self) -> Totals:
-        """What was pushed in the epoch, summed in the order of workers: whoever is first, losses
-        have the same bits."""
+        """The sums of the epoch, added in the order of workers: whoever is first, losses have the
+        same bits."""
         return Totals(*map(sum, zip(*self._pushed, strict=True)))._replace(skipped=self._skipped)
 
     @property
