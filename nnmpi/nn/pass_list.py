@@ -11,6 +11,7 @@ value or the number of the step in Python raises NumbersReadError.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -19,7 +20,7 @@ from nnmpi.arrays import keyed, meta
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.meta.array import new_array
-from nnmpi.arrays.meta.log import Call, call_log
+from nnmpi.arrays.meta.log import Call, arrays_in, log_call, logged_calls
 from nnmpi.arrays.meta.shapes import NumbersReadError, axis_order, owner, refuse
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
@@ -94,18 +95,18 @@ def sum_over_ranks(sums: Array, total: Array) -> None:
 class _StatsOfRanks:
     """BatchStats of several ranks, whose moments are of so many numbers, layer by layer."""
 
-    def __init__(self, counts: Sequence[int], calls: list[Call]) -> None:
-        self._counts, self._calls = iter(counts), calls
+    def __init__(self, counts: Sequence[int]) -> None:
+        self._counts = iter(counts)
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         joined = Moments(next(self._counts), meta.like(local.mean), meta.like(local.m2))
-        self._calls.append(Call(join_moments, (*local, *joined)))
+        log_call(join_moments, *local, *joined)
         track(joined)
         return joined
 
     def sum(self, sums: Array) -> Array:
         total = meta.like(sums)
-        self._calls.append(Call(sum_over_ranks, (sums, total)))
+        log_call(sum_over_ranks, sums, total)
         return total
 
 
@@ -191,23 +192,25 @@ def record(
     counts    if other ranks have samples of the same batch: of how many numbers each layer of
               BatchNorm has moments
     """
-    stand_ins, calls = _StandIns(), list[Call]()
+    stand_ins = _StandIns()
     inputs, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(samples)
-    stats = LOCAL if counts is None else _StatsOfRanks(counts, calls)
-    current = _KeyedPass(0, rows, stats, batch=batch)
+    current = _KeyedPass(0, rows, LOCAL if counts is None else _StatsOfRanks(counts), batch=batch)
     current.keys = []
 
     def on_leaf(leaf: Any) -> None:
         if not isinstance(leaf, Parameter):
             refuse("the gradient of a tensor that is no parameter")
-        calls.append(Call(ready, (leaf,)))
+        log_call(ready, leaf)
 
-    with _without_data(module, stand_ins), np.errstate(all="ignore"):
+    with (
+        _without_data(module, stand_ins),
+        logged_calls() as calls,
+        np.errstate(all="ignore"),
+    ):
         tokens = (
-            (call_log, call_log.set(calls)),
             (current_pass, current_pass.set(current)),
             (recording, recording.set(True)),
-            (progress_hook, progress_hook.set(lambda: calls.append(Call(progress, ())))),
+            (progress_hook, progress_hook.set(partial(log_call, progress))),
         )
         try:
             changes = [m._changes for m in module.modules()]
@@ -221,7 +224,10 @@ def record(
         finally:
             for variable, token in tokens:
                 variable.reset(token)  # type: ignore[arg-type]
-    ordered = [call for call in calls[:backward] if call.is_check]
-    ordered += [call for call in calls if not call.is_check]
-    given, inputs = stand_ins.pairs, [*inputs, rows]
-    return PassList(ordered, backward, given, inputs, current.keys, root.data, seed)
+    inputs = [*inputs, rows]
+    checks = [call for call in calls if call.is_check]
+    given = {*map(id, inputs)}
+    if any(id(owner(array)) not in given for c in checks for array in arrays_in(c.args)):
+        refuse("a check of computed values")
+    ordered = [*checks, *(call for call in calls if not call.is_check)]
+    return PassList(ordered, backward, stand_ins.pairs, inputs, current.keys, root.data, seed)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.arrays import meta
-from nnmpi.arrays.meta.log import Call, call_log, touched_bytes
+from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.nn.parameter import Parameter
 from nnmpi.parallel.compression import proof
@@ -37,9 +37,7 @@ def codec_call(spec: str, parameters: Sequence[Parameter]) -> tuple[Callable[[],
         Exchange(codec.sum(bucket, number)).wait()
 
     row = np.random.default_rng(0).normal(size=sum(rooms)).astype(np.float32)
-    calls = list[Call]()
-    token = call_log.set(calls)
-    run(meta.like(row), meta.like(row))
-    call_log.reset(token)
+    with logged_calls() as calls:
+        run(meta.like(row), meta.like(row))
     touched = touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
     return partial(run, row, row[::-1].copy()), touched

@@ -7,21 +7,19 @@ import numpy as np
 import pytest
 from test_meta import ARRAYS, FUNCTIONS
 
+from nnmpi import nn
 from nnmpi.arrays import meta
 from nnmpi.arrays.meta import NumbersReadError
-from nnmpi.arrays.meta.log import Call, call_log
+from nnmpi.arrays.meta.log import Call, logged_calls
 from nnmpi.arrays.meta.memory_plan import Binding, Lifetime, lifetimes, plan
+from nnmpi.nn.pass_list import record
 
 rng = np.random.default_rng(0)
 
 
 def logged(function: Callable[..., Any], *arrays: Any) -> tuple[Any, list[Call]]:
-    calls = list[Call]()
-    token = call_log.set(calls)
-    try:
+    with logged_calls() as calls:
         return function(*arrays), calls
-    finally:
-        call_log.reset(token)
 
 
 def made_later(function: Callable[..., Any], *arrays: np.ndarray) -> np.ndarray:
@@ -53,6 +51,19 @@ def test_arrays_that_live_at_one_time_have_places_apart(seed: int) -> None:
                 assert start + a.room <= other or other + b.room <= start
     at_once = max(sum(a.room for a in arrays if a.first <= t <= a.last) for t in range(30))
     assert at_once <= size <= 1.3 * at_once
+
+
+def test_a_check_of_computed_values_is_not_moved_before_them() -> None:
+    """Checks come first in a list, so that nothing was done if one fails."""
+
+    def loss_of(table: Any, inputs: Any) -> Any:
+        return table(inputs[0] + 1).sum()
+
+    index = np.arange(4)
+    with pytest.raises(NumbersReadError, match="a check of computed values"):
+        record(nn.Embedding(6, 2), loss_of, [index], index, None)
+    passes = record(nn.Embedding(6, 2), lambda t, x: t(x[0]).sum(), [index], index, None)
+    assert passes.calls[0].is_check
 
 
 def test_an_array_with_data_is_not_written() -> None:

@@ -6,6 +6,7 @@ array without data; `memory_plan.py` replaces it by memory. Views append nothing
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -30,6 +31,17 @@ class UnlikeError(Exception):
 
 call_log: ContextVar[list[Call] | None] = ContextVar("call_log", default=None)
 """The list to which calls on arrays without data are appended; None if they are not logged."""
+
+
+@contextmanager
+def logged_calls() -> Iterator[list[Call]]:
+    """A context in which calls on arrays without data are appended to the list that it yields."""
+    calls = list[Call]()
+    token = call_log.set(calls)
+    try:
+        yield calls
+    finally:
+        call_log.reset(token)
 
 
 def log_call(function: Callable[..., object], *args: Any, **options: Any) -> None:

@@ -88,12 +88,13 @@ class StageLists:
 
     def root(self, state: PassState, number: int, current: Pass) -> Any:
         """The root of the pass of a micro-batch."""
-        can_replay = state.stats is LOCAL or isinstance(state.stats, Synced)
         if self.reason is None and self._in_flight:
             self.reason = "several micro-batches are in flight"
+        if self.reason is None and not (state.stats is LOCAL or isinstance(state.stats, Synced)):
+            self.reason = "passes that run twice, or slice by slice, are not replayed yet"
         if self.reason is None and (*map(_OF_MODULE, self._modules),) != self._states:
             self._look_again()
-        if self.reason or not can_replay or not recording.get():
+        if self.reason or not recording.get():
             return run_stage(self._stage, state, number, current)
         sink = self._stage.sink
         assert isinstance(sink, LossSink)

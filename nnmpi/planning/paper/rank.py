@@ -11,7 +11,7 @@ import numpy as np
 
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import META
-from nnmpi.arrays.meta.log import Call, call_log, touched_bytes
+from nnmpi.arrays.meta.log import logged_calls, touched_bytes
 from nnmpi.arrays.native.table import Kernel
 from nnmpi.collectives.gossip import GRAPHS
 from nnmpi.collectives.step import Collective
@@ -219,10 +219,8 @@ def _of_replicas(a: Arrangement, exchange: Exchange, replicas: tuple[int, ...]) 
 
 def _touched(run: Callable[[StepState, int], object], state: StepState, batches: int) -> int:
     """The bytes that array functions touch in steps whose passes are recorded already."""
-    calls = list[Call]()
-    token = call_log.set(calls)
-    run(state, batches)
-    call_log.reset(token)
+    with logged_calls() as calls:
+        run(state, batches)
     return touched_bytes(call for call in calls if not isinstance(call.function, Kernel))
 
 
