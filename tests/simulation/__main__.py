@@ -150,7 +150,10 @@ def script(case: Case) -> str:
     chances = case.late, case.buffered, case.unnoticed, case.ghost
     is_dull = case.drawn is not None and not any((*case.drawn, *chances))
     is_plain = is_dull and not (case.asleep or case.slow or case.signals)
-    if is_plain and not layout.arranges_anew and all(kill.mark == "start" for kill in case.kills):
+    # a program cannot name callbacks, models and data of layouts, nor a folder for checkpoints
+    is_told = layout.per_node is None and not {"callbacks", "build", "given"} & {*layout.given}
+    is_plain = is_plain and is_told and not layout.saves
+    if is_plain and all(kill.mark == "start" for kill in case.kills):
         killed = {kill.rank: kill.after for kill in case.kills}
         return (
             "from helpers.training import recovered\n"

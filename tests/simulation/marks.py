@@ -57,7 +57,6 @@ MARKED = (
     MarkedMethod(Update, "apply", "updating", "updated"),
     *AGREED,
 )
-NAMES = sorted({name for m in MARKED for name in (m.before, m.after) if name} | {"start"})
 
 
 def marked(patch: pytest.MonkeyPatch) -> None:

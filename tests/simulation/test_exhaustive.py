@@ -5,13 +5,14 @@ import re
 from collections.abc import Sequence
 
 import pytest
+from helpers.mpijob import ROOT
 
 from nnmpi.comm.transport.hub import Caller, Hub, Posted
 from simulation.case import Case
-from simulation.exhaustive import all_deaths
-from simulation.layouts import EXHAUSTED
+from simulation.exhaustive import all_deaths, ways
+from simulation.layouts import DRAWN, EXHAUSTED
 from simulation.run import run
-from simulation.verdict import verdict
+from simulation.verdict import undisturbed, verdict
 
 BLOCKS, CASES = 4, 12  # of cases of each layout, from everywhere in its list
 ORDERS = 6
@@ -25,6 +26,17 @@ def test_one_death_at_any_operation(name: str, block: int) -> None:
     for case in cases[block :: len(cases) // CASES]:
         result = verdict(case)
         assert not result.is_bad, f"{case}: {result.text}"
+
+
+def test_the_page_counts_layouts_deaths_and_ways() -> None:
+    page = " ".join((ROOT / "docs" / "faults.md").read_text(encoding="utf-8").split())
+    operations = sum(sum(undisturbed(name).counts) for name in EXHAUSTED)
+    cases = sum(len(all_deaths(name)) for name in EXHAUSTED)
+    assert f"over {len(DRAWN)} layouts" in page
+    assert f"each of their {operations:,} operations" in page
+    assert f"in eight ways or nine: {cases:,} cases" in page
+    # the rank that dies is not the one that is late alone
+    assert {len(ways(name)) - 1 for name in EXHAUSTED} == {8, 9}
 
 
 def done_in_the_end(hub: Hub, caller: Caller, requests: Sequence[Posted]) -> bool:
