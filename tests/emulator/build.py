@@ -11,8 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -89,12 +90,20 @@ def compiled(known: str, flags: Sequence[str], suffix: str = ".so", source: str 
     path = CACHE / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}{suffix}"
     if path.exists():
         return path
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes wait, and find the file
+    with locked(path.stem):
         if not path.exists():
             _compile(path, flags, source)
     return path
+
+
+@contextmanager
+def locked(name: str) -> Iterator[None]:
+    """A context that one thread of one process at a time is in: others wait, and find what it has
+    made in the cache."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _compile(path: Path, flags: Sequence[str], source: str) -> None:

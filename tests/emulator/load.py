@@ -5,6 +5,7 @@ runtime of CUDA is a part of CuPy's extension: each of its functions gets a jump
 """
 
 import ctypes
+import hashlib
 import importlib.util
 import mmap
 import os
@@ -14,6 +15,8 @@ import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from emulator import build, machine
 
@@ -51,6 +54,28 @@ def install() -> None:
     from emulator import cub
 
     cub.install(driver)
+    _compile_once()
+
+
+def _compile_once() -> None:
+    """Lets one thread of one process compile a kernel, and the others read it from CuPy's cache
+    then; each process keeps CuPy's headers precompiled."""
+    from cupy.cuda import compiler
+
+    read_or_compile, program = compiler._compile_with_cache_cuda, compiler._NVRTCProgram
+    compile_program, folder = program.compile, TemporaryDirectory(prefix="nnmpi-emulator-")
+
+    def locked(source: str, options: tuple[str, ...], *arguments: Any, **named: Any) -> Any:
+        text = f"{options} {arguments} {named} {source}"
+        with build.locked(hashlib.sha256(text.encode()).hexdigest()[:32]):
+            return read_or_compile(source, options, *arguments, **named)
+
+    def precompiled(self: Any, options: tuple[str, ...] = (), *arguments: Any) -> Any:
+        known = compiler._get_nvrtc_version() >= (12, 8)
+        more = ("--pch", f"--pch-dir={folder.name}") if known else ()
+        return compile_program(self, (*options, *more), *arguments)
+
+    compiler._compile_with_cache_cuda, program.compile = locked, precompiled
 
 
 def _names(path: Path, kind: str, *options: str) -> dict[str, int]:
