@@ -98,10 +98,11 @@ class ReportedEvents:
         self.events = max([earlier, *_positions_of(runs[-1])])
 
     def adopt(self, others: "ReportedEvents | None", again: frozenset[EventPosition]) -> None:
-        """Takes over what another rank has reported, if this rank was spare; calls that were
-        interrupted on some rank are repeated on all."""
+        """Takes over what another rank has reported, if this rank was spare and has not reported
+        more before; calls that were interrupted on some rank are repeated on all."""
         if others is not None:
-            self.events, self.calls, self.runs = others.events, others.calls, others.runs
+            self.events = max(self.events, others.events)
+            self.calls, self.runs = max(self.calls, others.calls), others.runs
         self.calling, self._to_repeat = None, again
 
 

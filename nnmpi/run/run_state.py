@@ -18,7 +18,7 @@ from nnmpi.parallel.arrangement.flat_buffer import SAVES, STOPS
 from nnmpi.parallel.step.control import StepControl
 from nnmpi.parallel.step.executor import StepResult, StepState
 from nnmpi.planning.search import PricedLayout
-from nnmpi.run.reported import ReportedEvents, event_position
+from nnmpi.run.reported import ReportedEvents
 from nnmpi.run.resume import ResumePoint
 from nnmpi.run.setup.setup import Setup
 
@@ -44,6 +44,7 @@ class Counters(NamedTuple):
     sums      of losses, over the steps of the epoch so far
     first     the step that `fit` begins with
     runs      how often `fit` was called
+    restores  how often the run has gone on from a snapshot
     stop_at   the step after which all ranks have agreed to stop, if they have
     metrics   of the last epoch of the run that was evaluated, or how the run was suspended
     measured  losses and metrics of the evaluation after the last step, if there was one
@@ -58,6 +59,7 @@ class Counters(NamedTuple):
     sums: Sums
     first: int
     runs: int
+    restores: int
     stop_at: int | None
     metrics: Event
     measured: Event
@@ -108,6 +110,7 @@ class RunState:
     """The counters of a run, named as in `Counters`, and the requests and reports of this rank.
 
     sessions    how many sessions the run has had
+    reached     the newest step that any rank has made; a loss may take the run back
     loaded      what was loaded from the file of --load
     resumed     the checkpoint that the run goes on from, if it does
     plan        the layout that --plan has found, if one fits
@@ -129,7 +132,7 @@ class RunState:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
         self._log_every = setup.config.log_every
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
-        self.first = self.runs = self.sessions = 0
+        self.first = self.runs = self.restores = self.sessions = self.reached = 0
         self.stop_at, self.in_epoch = None, False
         self.metrics: Event = {}
         self.measured: Event = {}
@@ -200,9 +203,9 @@ class RunState:
     def counters(self) -> Counters:
         """The counters that other ranks need to go on from this step."""
         sums = self.sums._replace(metrics={})  # steps measure none, and they would be sent
-        progress = (self.span, self.state, self.skipped, sums, self.first, self.runs, self.stop_at)
-        metrics = self.metrics, self.measured
-        return Counters(*progress, *metrics, self.pace.counts, dict(self.changed), self.last)
+        progress = self.span, self.state, self.skipped, sums, self.first, self.runs, self.restores
+        known = self.stop_at, self.metrics, self.measured, self.pace.counts
+        return Counters(*progress, *known, dict(self.changed), self.last)
 
     def counters_of(self, snapshot: Snapshot) -> Counters:
         """The counters that belong to a snapshot of this run."""
@@ -221,11 +224,12 @@ class RunState:
         """Takes over the counters that all remaining ranks go on from."""
         if counters.runs != self.runs:  # this rank has not begun the run of the others
             self.reported = ReportedEvents()
-        elif counters.first != self.first:  # a restore that this rank has not completed
+        elif counters.restores > self.restores:  # a restore that this rank has not completed
             self.reported.go_back(counters.state.step)
+            self.reached = 0
         self.set_span(counters.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = counters
-        self.stop_at = counters.stop_at
+        self.restores, self.stop_at = counters.restores, counters.stop_at
         self.metrics, self.measured = counters.metrics, counters.measured
         self.changed = {**counters.changed}
         self.pace, self.last = self.pace.again(counters.pace), counters.last
@@ -237,6 +241,7 @@ class RunState:
             self.last, self.measured = None, {}
             self.pace.go_back(snapshot.norms)
         self.first, self.state = snapshot.state.step, snapshot.state
+        self.restores, self.reached = self.restores + 1, 0
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
         if self.stop_at is not None:
@@ -291,6 +296,11 @@ class RunState:
         return self.stop_at is not None and self.state.step >= self.stop_at
 
     @property
+    def is_behind(self) -> bool:
+        """True if the next step is made again, because a loss has taken the run back."""
+        return self.state.step < self.reached
+
+    @property
     def is_over(self) -> bool:
         """True if the run makes no further step: none is left, or it is stopped."""
         return not self.has_more or self.is_stopped
@@ -309,11 +319,10 @@ class RunState:
 
     def _request(self) -> float:
         """The request of this rank after the current step; 0 in a step that is made again."""
-        stops = self.stop_requested or self.suspend_requested
-        request = STOPS if stops else SAVES if self.save_requested else 0.0
-        if request and self.reported.events >= event_position(self.state.step + 1, "progress"):
+        if self.is_behind:
             return 0.0
-        return request
+        stops = self.stop_requested or self.suspend_requested
+        return STOPS if stops else SAVES if self.save_requested else 0.0
 
     @property
     def control(self) -> StepControl:

@@ -1,6 +1,7 @@
 """What ranks held when they met to recover, and how many whole copies of the model that makes:
 element by element, without the search of the program."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,7 +25,10 @@ class StatusTold(NamedTuple):
 
     @property
     def holds(self) -> Mapping[tuple[int, int, int], Sequence[Range]]:
-        return {held.key: held.ranges for held in self.status.holds}
+        parts = defaultdict[tuple[int, int, int], list[Range]](list)
+        for held in self.status.holds:  # a backup and what the rank has itself may have one key
+            parts[held.key] += held.ranges
+        return parts
 
 
 class WholeTensor(NamedTuple):

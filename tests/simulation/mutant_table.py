@@ -415,8 +415,8 @@ MUTANTS = (
     Mutant(
         "SIGTERM again in a repeated step",
         ("nnmpi.run.run_state", "RunState._request"),
-        "if request and self.reported.events",
-        "if False and self.reported.events",
+        "if self.is_behind:",
+        "if False:",
         ("ring, checkpoints", "zero 1, checkpoints"),
         killed_by=Case(
             "zero 1, checkpoints",

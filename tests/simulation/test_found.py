@@ -31,6 +31,14 @@ FOUND = {
     "a run that was to be suspended stopped, since the rank that had asked was lost": Case(
         "ring, checkpoints", kills=(killed(0, "suspending", 1, 3),), signals=ASKED
     ),
+    "a run that made steps again was suspended after an epoch": Case(
+        "zero 2, backups",
+        kills=(killed(0, "start", 1, 826),),
+        signals=(killed(1, "start", 1, 685),),
+    ),
+    "a rank that was spare heard of a step again, since another had not heard of it": Case(
+        "zero 3 tp 2, backups", kills=(killed(3, "decided", 3, 1), killed(0, "recovered", 1, 1))
+    ),
     "the last worker of servers had the only copy of buffers": Case(
         "one worker", kills=(killed(0, "start", 1, 250),)
     ),

@@ -116,7 +116,8 @@ class Recovery:
                 for held in session.backups.held():
                     self._kept[held.version, self._session_id, held.renewal] = held
         version = snapshot.state.step
-        counters = run.counters_of(snapshot)._replace(first=version)
+        counters = run.counters_of(snapshot)
+        counters = counters._replace(first=version, restores=counters.restores + 1)
         facts = VersionFacts(snapshot._replace(owned=()), counters)
         self._kept[version, self._session_id + 1, 0] = HeldVersion(version, snapshot.owned, facts)
 
@@ -161,6 +162,7 @@ class Recovery:
         layout = self._nearest_layout(trainer)
         self._arrange_all(trainer, plan, layout, statuses)
         made, step = max(status.step for status in statuses), trainer.run.state.step
+        trainer.run.reached = max(trainer.run.reached, made)
         event = {
             "event": "recovered",
             "step": step,
