@@ -318,7 +318,10 @@ class RunState:
     # ---- called by strategies
 
     def _request(self) -> float:
-        """The request of this rank after the current step; 0 in a step that is made again."""
+        """The request of this rank after the current step; in steps that are made again only a stop
+        that was agreed on."""
+        if self.stop_at is not None and self.state.step + 1 >= self.stop_at:
+            return STOPS  # servers hear of it from workers
         if self.is_behind:
             return 0.0
         stops = self.stop_requested or self.suspend_requested
