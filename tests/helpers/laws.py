@@ -213,12 +213,12 @@ TABLE = {
     "late conformance": Row(
         each(conformance.family_trains_as_one_rank, FAMILIES), chaos_all=(2, 4)
     ),
-    "late layouts of 2 ranks": Row(some_late(2, laws_chaos.layouts_of(2)), chaos=(2,)),
+    "late layouts of 2 ranks": Row(some_late(4, laws_chaos.layouts_of(2)), chaos=(2,)),
     "late layouts of 3 ranks": Row(
         late(laws_chaos.layouts_of(3)), chaos_all=(3,), chaos_mpich=(3,)
     ),
     "late layouts of 4 ranks": Row(late(laws_chaos.layouts_of(4)), chaos_all=(4,)),
-    "late layouts of 4 ranks alone": Row(some_late(3, laws_chaos.layouts_of_only(4)), chaos=(4,)),
+    "late layouts of 4 ranks alone": Row(some_late(6, laws_chaos.layouts_of_only(4)), chaos=(4,)),
     "late conformance on 8 ranks": Row(
         each(conformance.family_trains_as_one_rank, conformance.ON_EIGHT), chaos_all=(8,)
     ),

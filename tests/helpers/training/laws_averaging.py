@@ -2,13 +2,14 @@
 does."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from helpers.once import once
+from helpers.sample import one_in
 from helpers.training.pipelined import BOUND, contents, digits, distance
 
 from nnmpi import Config, Trainer, data, nn
@@ -20,6 +21,7 @@ from nnmpi.io.output import NullReport
 from nnmpi.parallel.agreement import gather_objects
 from nnmpi.planning.paper.rank import traffic
 
+Way = TypeVar("Way")
 Options = Mapping[str, Any]
 COMMON: Options = {
     "model": "mlp:64-20-10", "batch_size": 24, "steps": 8, "epochs": 2, "lr": 0.05,
@@ -52,6 +54,12 @@ def layouts(ranks: int) -> list[Options]:
         (4, {"tp": 2, "pp": 2, "micro_batches": 2, "schedule": "zb-h1"}),
     )
     return [{}, *(options for n, options in several if not ranks % n)]
+
+
+def arranged(ways: Iterable[Way], ranks: int, name: str) -> list[tuple[Way, Options]]:
+    """Ways in layouts of so many ranks: each layout with some ways, and all of them with --all."""
+    found = layouts(ranks)
+    return one_in(max(len(found) - 1, 1), product(ways, found), name)
 
 
 def replicas(ranks: int, layout: Options) -> int:
@@ -159,16 +167,15 @@ def one_step_and_the_plain_mean_equal_one_rank(comm: Comm) -> None:
 
 
 def steps_alone_equal_a_simulation_in_one_process(comm: Comm) -> None:
-    for rule in RULES:
-        for layout in layouts(comm.size):
-            options = {**LOCAL, **rule}
-            micro = layout.get("micro_batches", 1)
-            whole = simulated(replicas(comm.size, layout), options, micro)
-            assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (rule, layout)
+    for rule, layout in arranged(RULES, comm.size, "rules"):
+        options = {**LOCAL, **rule}
+        micro = layout.get("micro_batches", 1)
+        whole = simulated(replicas(comm.size, layout), options, micro)
+        assert distance(trained(comm, {**options, **layout}), whole) < BOUND, (rule, layout)
 
 
 def fragments_equal_a_simulation_in_one_process(comm: Comm) -> None:
-    for streaming, layout in product(STREAMING, layouts(comm.size)):
+    for streaming, layout in arranged(STREAMING, comm.size, "streaming"):
         options = {**LOCAL, **RULES[2], **streaming}
         micro = layout.get("micro_batches", 1)
         whole = simulated(replicas(comm.size, layout), options, micro)
@@ -268,7 +275,7 @@ def a_run_sends_what_is_said(comm: Comm) -> None:
     ways = [LOCAL, {**LOCAL, "fragments": 2}, {**LOCAL, "apply_after": 1}]
     ways.append({**ways[2], "outer_dtype": "int8"})
     ways += [{**GOSSIP, "graph": graph} for graph in GRAPHS]
-    for way, layout in product(ways, layouts(comm.size)):
+    for way, layout in arranged(ways, comm.size, "traffic"):
         config = Config(**{**way, **layout, "every": 2})
         with Trainer(config, data=digits(), comm=comm) as trainer:
             trainer.fit(NullReport())
@@ -282,7 +289,7 @@ def a_checkpoint_resumes_with_the_same_bits(comm: Comm) -> None:
     rule |= {"lr_schedule": "constant"}
     ways = [{**LOCAL, **rule}, {**GOSSIP, "lr_schedule": "constant", "every": 2}]
     ways.append({**ways[0], "every": 4, "fragments": 2, "apply_after": 1, "outer_dtype": "int8"})
-    for way, layout in product(ways, layouts(comm.size)):
+    for way, layout in arranged(ways, comm.size, "resumed"):
         options = {**way, **layout}
         whole = trained(comm, options)
         folder = gather_objects(comm, tempfile.mkdtemp() if comm.rank == 0 else "")[0]
