@@ -163,10 +163,10 @@ TABLE = {
     "training of processes": Row(OF_PROCESSES, mpi=(2,)),
     "layers": Row(of(laws_layers), (3,), threads_all=(2,)),
     "averaging": Row(
-        of(laws_averaging), (3,), threads_all=(1, 2, 4, 8), mpi=(4,), mpi_all=(2, 3, 8)
+        of(laws_averaging), (4,), threads_all=(1, 2, 3, 8), mpi=(2,), mpi_all=(3, 4, 8)
     ),
     "compression": Row(
-        of(laws_compression), (4,), threads_all=(1, 2, 3, 8), mpi=(4,), mpi_all=(2, 3, 8)
+        of(laws_compression), (4,), threads_all=(1, 2, 3, 8), mpi=(2,), mpi_all=(3, 4, 8)
     ),
     "state of replicas": Row(OF_REPLICA_STATE, (4,), threads_all=(2, 3, 8), mpi_all=(3,)),
     "recurrent layers": Row(of(laws_recurrent), (3,), threads_all=(2,), mpi_all=(2,)),

@@ -42,7 +42,7 @@ def trained(comm: Comm, layout: Options, how: str) -> Ran:
 
 
 def what_runs_again_changes_no_bits(comm: Comm) -> None:
-    for layout in one_in(3, layouts(comm.size), "runs again"):
+    for layout in one_in(6, layouts(comm.size), "runs again"):
         wanted = trained(comm, layout, "none")
         is_alone = layout.get("reproducible") or layout.get("schedule") == "pipedream"
         for how in KINDS[1:] if is_alone else KINDS:  # these run no stage again
