@@ -101,8 +101,9 @@ class Layout(NamedTuple):
 
 
 def _copies(options: Options, alive: int) -> int:
-    """How many ranks have each part of the model by these options."""
-    replicas = alive // (options.get("pp", 1) * options.get("tp", 1))
+    """How many ranks have each part of the model by these options; spare ranks have none."""
+    replicas, cp = alive // (options.get("pp", 1) * options.get("tp", 1)), options.get("cp", 1)
+    replicas = replicas // cp * cp or replicas
     is_sharded = options.get("zero") or options.get("servers")
     return (1 if is_sharded else replicas) + ("backup" in options)
 
