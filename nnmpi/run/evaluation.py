@@ -44,11 +44,12 @@ def evaluation_event(trainer: Training) -> Event:
 
 def requests(trainer: Training) -> list[bool]:
     """Three flags: some rank wants to stop the run, to suspend it, to write a checkpoint. While
-    steps are made again, only a stop that was agreed on counts, as in the steps."""
+    steps are made again, no rank stops a run that is not stopped already."""
     run, is_due = trainer.run, trainer.checkpoints.is_due()
     # a sum, so that all ranks see the same: a flag of one rank alone must not end a loop there
-    row = np.array([run.stop_requested, run.suspend_requested, is_due], float)
-    row *= run.is_stopped or not run.is_behind
+    may_stop = run.is_stopped or not run.is_behind
+    stops = run.stop_requested and may_stop, run.suspend_requested and may_stop
+    row = np.array([*stops, is_due], float)
     trainer.comm.all_reduce(row, "doubling")
     wanted: list[bool] = (row > 0).tolist()
     return wanted

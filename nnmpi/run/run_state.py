@@ -110,7 +110,8 @@ class RunState:
     """The counters of a run, named as in `Counters`, and the requests and reports of this rank.
 
     sessions    how many sessions the run has had
-    reached     the newest step that any rank has made; a loss may take the run back
+    reached     the newest step before the last loss, which may take the run back; 0: none, or a
+                `restore` has undone it
     loaded      what was loaded from the file of --load
     resumed     the checkpoint that the run goes on from, if it does
     plan        the layout that --plan has found, if one fits
@@ -223,7 +224,7 @@ class RunState:
     def adopt(self, counters: Counters) -> None:
         """Takes over the counters that all remaining ranks go on from."""
         if counters.runs != self.runs:  # this rank has not begun the run of the others
-            self.reported = ReportedEvents()
+            self.reported, self.reached = ReportedEvents(), 0
         elif counters.restores > self.restores:  # a restore that this rank has not completed
             self.reported.go_back(counters.state.step)
             self.reached = 0
@@ -321,7 +322,7 @@ class RunState:
         """The request of this rank after the current step; in steps that are made again only a stop
         that was agreed on."""
         if self.stop_at is not None and self.state.step + 1 >= self.stop_at:
-            return STOPS  # servers hear of it from workers
+            return STOPS  # a worker leaves its loop here: servers have to hear of it
         if self.is_behind:
             return 0.0
         stops = self.stop_requested or self.suspend_requested

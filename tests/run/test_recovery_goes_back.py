@@ -53,6 +53,35 @@ def test_values_are_of_the_step_that_is_said_where_a_rank_is_lost_in_restore(los
                 assert distance(one.state, wanted.state) < 100 * BOUND
 
 
+class StopsAfterGoingBack:
+    """A callback: after step 5 the run goes back to step 2, once, and a rank is killed then; at
+    step 3 of then the run is asked to stop."""
+
+    def __init__(self, later: int) -> None:
+        self._later = later
+        self._snapshots: dict[int, Snapshot | None] = {}  # of each rank, which are threads
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        rank = trainer.comm.members[trainer.comm.rank]
+        if event["step"] == 2:
+            self._snapshots.setdefault(rank, trainer.snapshot())
+        if event["step"] == 5 and (snapshot := self._snapshots[rank]) is not None:
+            self._snapshots[rank] = None
+            kill_soon(trainer.comm, 2, self._later)
+            trainer.restore(snapshot)
+        if event["step"] == 3 and rank in self._snapshots and self._snapshots[rank] is None:
+            trainer.stop()
+
+
+@pytest.mark.parametrize("later", [26, 50])
+def test_steps_that_a_restore_has_undone_do_not_delay_a_stop(later: int) -> None:
+    options = {**COMMON, **RING, "epochs": 4, "callbacks": [StopsAfterGoingBack(later)]}
+    for one in filter(None, recovered.run_of(3, options, {})):
+        assert [event["step"] for event in one.recovered] in ([2], [3])
+        assert [event["steps_again"] for event in one.recovered] in ([0], [1])
+        assert (one.last["event"], one.last["steps"]) == ("stopped", 4)
+
+
 class SavesAt:
     """A callback: after a step it writes a checkpoint to the directory of the run."""
 

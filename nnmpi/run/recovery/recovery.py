@@ -161,8 +161,12 @@ class Recovery:
         wait(trainer, self.survivors.all)
         layout = self._nearest_layout(trainer)
         self._arrange_all(trainer, plan, layout, statuses)
-        made, step = max(status.step for status in statuses), trainer.run.state.step
-        trainer.run.reached = max(trainer.run.reached, made)
+        run, step = trainer.run, trainer.run.state.step
+        # not the steps of ranks that have not completed a restore: it has undone them
+        known = (status.counters for status in statuses if status.counters)
+        alike = (c for c in known if (c.runs, c.restores) == (run.runs, run.restores))
+        made = max((counters.state.step for counters in alike), default=step)
+        run.reached = max(run.reached, made)
         event = {
             "event": "recovered",
             "step": step,
