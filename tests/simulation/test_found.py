@@ -39,6 +39,9 @@ FOUND = {
     "a rank that was spare heard of a step again, since another had not heard of it": Case(
         "zero 3 tp 2, backups", kills=(killed(3, "decided", 3, 1), killed(0, "recovered", 1, 1))
     ),
+    "a loss in rearrange was taken for a restore, after which events are told again": Case(
+        "rearranged, backups", kills=(killed(1, "start", 1, 526),)
+    ),
     "servers waited for workers that had stopped where all had agreed to, before a loss": Case(
         "servers, checkpoints",
         seed=40219,
