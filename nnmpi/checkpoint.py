@@ -107,7 +107,7 @@ def exported(options: argparse.Namespace) -> CommandOutput:
     newest = None
     if options.step is not None:
         folder = _chosen(options)
-    elif newest := newest_of(Path(options.directory), {}):
+    elif newest := newest_of(Path(options.directory)):
         folder = newest.folder
     else:
         raise ValueError(f"there are no checkpoints in {shown(options.directory)}")

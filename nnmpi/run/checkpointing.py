@@ -12,7 +12,7 @@ import numpy as np
 
 from nnmpi.comm import Comm, OtherRankError
 from nnmpi.io.checkpoints.forms import RunFacts, tensor_facts
-from nnmpi.io.checkpoints.keep import BETTER, best_of, metrics_by_step
+from nnmpi.io.checkpoints.keep import BETTER, best_until
 from nnmpi.io.checkpoints.times import SaveTimes
 from nnmpi.io.checkpoints.write import Writer, WriteResult
 from nnmpi.io.files import folders
@@ -84,9 +84,7 @@ class Checkpoints:
         if not self._is_first:
             return None
         directory = Path(self._config.checkpoint_dir or "")
-        return best_of(
-            metrics_by_step(directory, self._run.state.step), self._config.keep_best or ""
-        )
+        return best_until(directory, self._run.state.step, self._config.keep_best or "")
 
     def after_step(self, session: Session, result: StepResult) -> None:
         """Starts a checkpoint after a step if one is due, and reports one that has been written."""
@@ -99,7 +97,7 @@ class Checkpoints:
         if session.arrangement.steps_together:
             is_due = times.after_steps(self._checked_step, step) or result.request > 0
             is_due = self._is_best(session.comm) or is_due
-            self._checked_step = step
+            self._checked_step = min(step, run.state.step)  # a callback may have called `restore`
             if is_due and not run.is_stopped:
                 self._start(session)
         self._report(self._writer.poll())
@@ -164,6 +162,7 @@ class Checkpoints:
             tensor_facts(session.model),
             session.metadata,
             folders.sizes_of(session.model),
+            run.restored,
         )
 
     def _report(self, result: WriteResult | None) -> None:

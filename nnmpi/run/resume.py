@@ -34,6 +34,7 @@ class ResumePoint(NamedTuple):
     mark         the length and the end of its log
     pace         the time that the run has taken so far
     callbacks    names and states of the callbacks
+    restored     the steps that `restore` had taken the run to, in order
     """
 
     path: str
@@ -45,6 +46,7 @@ class ResumePoint(NamedTuple):
     mark: LogMark | None
     pace: PaceCounts
     callbacks: tuple[tuple[str, Any], ...]
+    restored: tuple[int, ...]
 
 
 def facts_of(setup: Setup) -> dict[str, Any]:
@@ -93,7 +95,8 @@ def resume_point(checkpoint: StoredCheckpoint, setup: Setup) -> ResumePoint:
     new = {**vars(setup.config), **facts_of(setup)}
     check_resumable(old, new, f"the checkpoint {shown(checkpoint.folder)}")
     lines = *checkpoint.passed_over, *warnings(old, new), *_software(checkpoint)
-    return ResumePoint(str(checkpoint.folder), lines, checkpoint.passed_over, snapshot, *rest)
+    path, passed_over = str(checkpoint.folder), checkpoint.passed_over
+    return ResumePoint(path, lines, passed_over, snapshot, *rest, checkpoint.restored)
 
 
 def _software(checkpoint: StoredCheckpoint) -> Iterator[str]:

@@ -44,7 +44,7 @@ class Counters(NamedTuple):
     sums      of losses, over the steps of the epoch so far
     first     the step that `fit` begins with
     runs      how often `fit` was called
-    restores  how often the run has gone on from a snapshot
+    restored  the steps that `restore` has taken the run to, in order
     stop_at   the step after which all ranks have agreed to stop, if they have
     metrics   of the last epoch of the run that was evaluated, or how the run was suspended
     measured  losses and metrics of the evaluation after the last step, if there was one
@@ -59,7 +59,7 @@ class Counters(NamedTuple):
     sums: Sums
     first: int
     runs: int
-    restores: int
+    restored: tuple[int, ...]
     stop_at: int | None
     metrics: Event
     measured: Event
@@ -133,7 +133,8 @@ class RunState:
         self._steps, self._schedule, self._batches = setup.steps, setup.schedule, len(setup.train)
         self._log_every = setup.config.log_every
         self.state, self.skipped, self.sums = StepState(), 0, Sums()
-        self.first = self.runs = self.restores = self.sessions = self.reached = 0
+        self.first = self.runs = self.sessions = self.reached = 0
+        self.restored: tuple[int, ...] = ()
         self.stop_at, self.in_epoch = None, False
         self.metrics: Event = {}
         self.measured: Event = {}
@@ -204,7 +205,7 @@ class RunState:
     def counters(self) -> Counters:
         """The counters that other ranks need to go on from this step."""
         sums = self.sums._replace(metrics={})  # steps measure none, and they would be sent
-        progress = self.span, self.state, self.skipped, sums, self.first, self.runs, self.restores
+        progress = self.span, self.state, self.skipped, sums, self.first, self.runs, self.restored
         known = self.stop_at, self.metrics, self.measured, self.pace.counts
         return Counters(*progress, *known, dict(self.changed), self.last)
 
@@ -225,12 +226,12 @@ class RunState:
         """Takes over the counters that all remaining ranks go on from."""
         if counters.runs != self.runs:  # this rank has not begun the run of the others
             self.reported, self.reached = ReportedEvents(), 0
-        elif counters.restores > self.restores:  # a restore that this rank has not completed
+        elif len(counters.restored) > len(self.restored):  # this rank has not completed one
             self.reported.go_back(counters.state.step)
             self.reached = 0
         self.set_span(counters.span)
         _, self.state, self.skipped, self.sums, self.first, self.runs, *_ = counters
-        self.restores, self.stop_at = counters.restores, counters.stop_at
+        self.restored, self.stop_at = counters.restored, counters.stop_at
         self.metrics, self.measured = counters.metrics, counters.measured
         self.changed = {**counters.changed}
         self.pace, self.last = self.pace.again(counters.pace), counters.last
@@ -242,7 +243,7 @@ class RunState:
             self.last, self.measured = None, {}
             self.pace.go_back(snapshot.norms)
         self.first, self.state = snapshot.state.step, snapshot.state
-        self.restores, self.reached = self.restores + 1, 0
+        self.restored, self.reached = (*self.restored, self.first), 0
         self.skipped, self.sums = snapshot.skipped, snapshot.epoch
         self.set_span(snapshot.run)
         if self.stop_at is not None:
@@ -252,6 +253,7 @@ class RunState:
     def resume(self, resumed: ResumePoint) -> None:
         """Sets the counters to those of a checkpoint that the run goes on from."""
         self.go_on_from(resumed.snapshot)
+        self.restored = resumed.restored
         self.pace = self.pace.again(resumed.pace)
         is_over = resumed.is_over and self.total_steps <= resumed.total_steps
         snapshot = resumed.snapshot._replace(owned=())
@@ -259,6 +261,7 @@ class RunState:
 
     def go_back(self, resumed: ResumePoint) -> None:
         """Goes back to a checkpoint of this run, after a loss; its later steps are made again."""
+        self.restored = resumed.restored
         counters = self.counters_of(resumed.snapshot)
         self.adopt(counters._replace(pace=resumed.pace, last=None))
         self.reported.once(self.first, "start")

@@ -158,8 +158,8 @@ def arrange(trainer: Training, config: Config, comm: Comm, snapshot: Snapshot | 
 
 
 def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_spare: bool) -> None:
-    """Opens a session on the newest checkpoint of this run. If all ranks were spare, their
-    callbacks load the states in the checkpoint.
+    """Opens a session on the newest checkpoint of this run whose steps no `restore` has undone. If
+    all ranks were spare, their callbacks load the states in the checkpoint.
 
     Raises ValueError if there is none; it names what is `missing` in memory.
     """
@@ -172,7 +172,8 @@ def go_back(trainer: Training, config: Config, comm: Comm, missing: str, were_sp
             all_or_none(comm, lambda: load_states(trainer.callbacks, resumed.callbacks))
 
     directory = config.checkpoint_dir
-    if directory is None or use_newest(directory, comm, use) is None:
+    restored = () if were_spare else trainer.run.restored
+    if directory is None or use_newest(directory, comm, use, restored) is None:
         where = f"no checkpoint in {shown(directory)}" if directory else "no checkpoint"
         no_backup = trainer.requested.backup is not None or why_not(
             "backup", trainer.requested, comm.size

@@ -22,7 +22,7 @@ def status(
     stage: str, version: int, may_make: int | None = None, knows: bool = False
 ) -> RankStatus:
     """A rank with one of the two tensors, which has noted the step before the last one."""
-    counters = Counters(None, StepState(7), 0, Sums(), 0, 1, 0, None, {}, {}, NO_TIME, {})
+    counters = Counters(None, StepState(7), 0, Sums(), 0, 1, (), None, {}, {}, NO_TIME, {})
     head = Snapshot(Config(), 4, {}, None, counters.state, 0, Sums(), (), Changes(), (), None)
     facts = VersionFacts(head, counters)
     held = HeldCopy(version, 0, TENSORS, (Place.of_whole(stage, (4,)).range(),), facts)

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nnmpi import Config, Trainer, train
 from nnmpi.comm import Comm
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.comm.transport.hub import Hub
+from nnmpi.io.checkpoints.manifest import read_outcome
 from nnmpi.io.checkpoints.snapshot import Snapshot
 from nnmpi.io.output import Event, Report
 
@@ -194,6 +196,57 @@ def test_a_checkpoint_from_before_a_restore_does_not_count_where_a_rank_is_lost(
     assert [event["step"] for event in left[0].recovered] == [3]
     assert heard.steps[0][:5] == [1, 2, 3, 4, 5]
     assert [*dict.fromkeys(heard.steps[0][5:])] == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_checkpoint_of_steps_that_a_restore_has_undone_is_passed_over(tmp_path: Path) -> None:
+    """With ZeRO the others have no whole copy: they go on from step 2, not from the old step 4."""
+    heard = GoesBackAndLoses()
+    saves = {"checkpoint_dir": str(tmp_path), "save_every": "1", "keep": 9, "callbacks": [heard]}
+    options = {**COMMON, **RING, "zero": 1, "steps": 8, "epochs": 4, **saves}
+    left = recovered.run_of(3, options, {})
+    assert left[0] is not None
+    assert [event["step"] for event in left[0].recovered] == [2]
+    assert heard.steps[0] == [1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_run_resumes_from_the_newest_step_that_no_restore_has_undone(tmp_path: Path) -> None:
+    """Also from one that was written after others had turned out to be damaged."""
+
+    class GoesBack:
+        def __init__(self, end: list[int]) -> None:
+            self.snapshot: Snapshot | None = None
+            self.steps, self.end = list[int](), end
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            self.steps.append(event["step"])
+            if event["step"] == 2:
+                self.snapshot = trainer.snapshot()
+            elif event["step"] == 5 and self.snapshot and self.steps.count(5) < 3:
+                trainer.restore(self.snapshot)
+            if self.steps == self.end:
+                raise RuntimeError("it ends here")
+
+    def fit(*steps: int, resume: bool = True) -> list[int]:
+        saves = {"checkpoint_dir": str(tmp_path), "save_every": "1", "keep": 9, "resume": resume}
+        heard = GoesBack([*steps])
+        options = {**COMMON, **RING, "steps": 6, "epochs": 4, "quiet": True, **saves}
+        with suppress(RuntimeError):
+            Trainer(Config(**options), None, digits(), callbacks=[heard]).fit()
+        return heard.steps
+
+    def damage(*steps: int) -> None:
+        for step in steps:
+            file = tmp_path / f"step-{step:08d}" / "rank-00000.safetensors"
+            content = bytearray(file.read_bytes())
+            content[-1] ^= 1
+            file.write_bytes(content)
+
+    steps = [1, 2, 3, 4, 5, 3, 4, 5, 3, 4, 5]
+    assert fit(*steps, resume=False) == steps
+    assert read_outcome(tmp_path / "step-00000003").restored == (2, 2)
+    damage(3, 4)
+    assert fit(3, 4, 5) == [3, 4, 5]  # from step 2, since step 5 was undone
+    assert fit() in ([4, 5, 6], [5, 6])  # from what was written since: 3, or 4 if that is complete
 
 
 def test_a_run_that_goes_on_twice_from_one_checkpoint_tells_so_once_where_the_first_rank_is_lost(

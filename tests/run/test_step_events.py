@@ -14,7 +14,7 @@ from helpers.training.pipelined import Heard
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
-from nnmpi.io.checkpoints.manifest import read_metrics
+from nnmpi.io.checkpoints.manifest import read_outcome
 from nnmpi.io.checkpoints.write import WriteResult
 from nnmpi.io.output import Event
 
@@ -270,7 +270,7 @@ def test_the_best_checkpoint_is_that_of_an_evaluation_within_an_epoch(
         "step-00000006",
         "step-00000008",
     ]
-    assert read_metrics(tmp_path / "step-00000006")["test_loss"] == best["test_loss"]
+    assert read_outcome(tmp_path / "step-00000006").metrics["test_loss"] == best["test_loss"]
 
 
 class KnowsFirst:

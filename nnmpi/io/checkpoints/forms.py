@@ -71,6 +71,7 @@ class RunFacts:
     tensors      those of the model, which can be exported without its code
     metadata     those of the file of --save
     sizes        of a GPT or a Llama
+    restored     the steps that `restore` had taken the run to, in order
     """
 
     complete: bool
@@ -83,6 +84,12 @@ class RunFacts:
     tensors: tuple[TensorFact, ...]
     metadata: Mapping[str, str]
     sizes: Sizes | None
+    restored: tuple[int, ...] = ()
+
+    def to_write(self) -> dict[str, Any]:
+        """The fields; without `restored` where it is empty, so that older versions of nnmpi, which
+        do not know it, read the checkpoint."""
+        return {name: value for name, value in vars(self).items() if value or name != "restored"}
 
 
 def tensor_facts(model: Module) -> tuple[TensorFact, ...]:

@@ -11,15 +11,17 @@ step-00001200                a checkpoint
 import os
 import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 from uuid import uuid4
 
 from nnmpi.comm import Comm
-from nnmpi.io.checkpoints.manifest import read_manifest, read_metrics
+from nnmpi.io.checkpoints.manifest import Outcome, read_manifest, read_outcome
 from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.io.files.atomic import lock, refusing, sync
 from nnmpi.options.quoting import shown
@@ -70,35 +72,50 @@ def _is_whole(folder: Path) -> bool:
 # ---- what is kept
 
 
-def metrics_by_step(directory: Path, step: int) -> dict[int, Mapping[str, float]]:
-    """The metrics of each intact checkpoint up to a step, the newest first."""
-    metrics_of: dict[int, Mapping[str, float]] = {}
-    for known, folder in folders(directory).items():
-        if known <= step:
+def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, Outcome]:
+    """The Outcome of each intact checkpoint up to the step `last`, in the order of the folders."""
+    known: dict[int, Outcome] = {}
+    for step, folder in by_step.items():
+        if step <= last:
             with suppress(DamagedError):
-                metrics_of[known] = read_metrics(folder)
-    return metrics_of
+                known[step] = read_outcome(folder)
+    return known
+
+
+def best_until(directory: Path, step: int, metric: str) -> float | None:
+    """The best value of a metric in the intact checkpoints up to a step; None if none has it."""
+    return best_of(outcomes(folders(directory), step).values(), metric)
+
+
+def undone_by(step: int, restored: Sequence[int], others: Iterable[Sequence[int]]) -> int | None:
+    """The earlier step that `restore` has taken the run to after a checkpoint was written; None if
+    it has not. `restored` is that of the checkpoint, `others` those of what is known besides."""
+    later = chain.from_iterable(other[len(restored) :] for other in others)
+    return min((to for to in later if to < step), default=None)
 
 
 def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
     """Removes checkpoints that are older than the one of `step`, which was just written, except for
-    the newest `keep` intact ones and the best one.
+    the newest `keep` ones from which the run could go on, and the best one.
 
-    Newer ones are left, and not counted: they are damaged, since otherwise the run had resumed
-    there.
+    Newer ones are left, and not counted: they are damaged, or `restore` has undone their steps,
+    since otherwise the run had gone on from them.
     """
-    metrics_of = metrics_by_step(directory, step)
-    kept = {*[*metrics_of][:keep]}
-    if best and (value := best_of(metrics_of, best)) is not None:
-        kept.add(min(k for k, metrics in metrics_of.items() if metrics.get(best) == value))
-    for other, folder in folders(directory).items():
+    by_step = folders(directory)
+    known = outcomes(by_step, step)
+    lists = [outcome.restored for outcome in known.values()]
+    usable = [k for k, of in known.items() if undone_by(k, of.restored, lists) is None]
+    kept = {*usable[:keep]}
+    if best and (value := best_of(known.values(), best)) is not None:
+        kept.add(min(k for k, outcome in known.items() if outcome.metrics.get(best) == value))
+    for other, folder in by_step.items():
         if other not in kept and other < step:
             remove(folder)
 
 
-def best_of(metrics_of: Mapping[int, Mapping[str, float]], name: str) -> float | None:
+def best_of(outcomes: Iterable[Outcome], name: str) -> float | None:
     """The best value of a metric; None if no checkpoint has it."""
-    values = [metrics[name] for metrics in metrics_of.values() if name in metrics]
+    values = [outcome.metrics[name] for outcome in outcomes if name in outcome.metrics]
     return BETTER[name](values) if values else None
 
 

@@ -44,6 +44,17 @@ RUN, ABOUT = "manifest.run", "manifest.about"
 LARGEST_SCALE = 2.0**127  # of a loss in float32
 
 
+class Outcome(NamedTuple):
+    """The facts that are compared for all checkpoints of a directory.
+
+    metrics    of the evaluation after which it was written; empty if there was none
+    restored   the steps that `restore` had taken the run to, in order
+    """
+
+    metrics: Mapping[str, float]
+    restored: tuple[int, ...]
+
+
 class Manifest(NamedTuple):
     """The list of what is in a checkpoint.
 
@@ -171,20 +182,21 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def read_metrics(folder: Path) -> Mapping[str, float]:
-    """The metrics of the evaluation after which a checkpoint was written; empty if there was none.
+def read_outcome(folder: Path) -> Outcome:
+    """The Outcome in the manifest of a checkpoint.
 
     Raises DamagedError for a damaged manifest, another format or step, and files of other sizes.
     Other fields are not compared with their types, which takes ten times as long.
     """
 
-    def metrics(value: Any) -> Mapping[str, float]:
+    def outcome(value: Any) -> Outcome:
         _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
         _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
-        found: Mapping[str, float] = from_json(value["about"]["metrics"], (), ABOUT)
-        return found
+        about = value["about"]
+        restored = from_json(about.get("restored", []), (), ABOUT)
+        return Outcome(from_json(about["metrics"], (), ABOUT), tuple(restored))
 
-    return parsed_by(metrics, _content(folder))
+    return parsed_by(outcome, _content(folder))
 
 
 def _check_step(folder: Path, step: int) -> None:

@@ -8,7 +8,7 @@ step-00001200   intact so far: digests are compared for    ◄── newest
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from hashlib import sha256
@@ -20,7 +20,7 @@ import numpy as np
 from nnmpi.arrays.dtypes import named
 from nnmpi.comm import AbortedError, Comm, OtherRankError
 from nnmpi.io.checkpoints.forms import InFile, RunFacts
-from nnmpi.io.checkpoints.keep import folders
+from nnmpi.io.checkpoints.keep import folders, outcomes, undone_by
 from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.io.checkpoints.rank_file import BLOCK
 from nnmpi.io.checkpoints.schema import NAME, DamagedError
@@ -91,11 +91,14 @@ class StoredCheckpoint(NamedTuple):
     """A checkpoint that is intact, as far as its manifest and the sizes of its files show.
 
     passed_over   why newer checkpoints were passed over, one text each
+    restored      the steps that `restore` had taken the run to when the newest was written, which
+                  may have been passed over
     """
 
     folder: Path
     manifest: Manifest
     passed_over: tuple[str, ...] = ()
+    restored: tuple[int, ...] = ()
 
     @property
     def step(self) -> int:
@@ -130,16 +133,19 @@ class StoredCheckpoint(NamedTuple):
 
 
 def use_newest(
-    directory: str | os.PathLike[str], comm: Comm, use: Callable[[StoredCheckpoint], object]
+    directory: str | os.PathLike[str],
+    comm: Comm,
+    use: Callable[[StoredCheckpoint], object],
+    restored: Sequence[int] = (),
 ) -> StoredCheckpoint | None:
     """Calls `use` with the newest checkpoint and returns it; None if there is none. Every rank
-    calls it.
+    calls it. `restored` has the steps that `restore` has taken the run to, if it goes on.
 
     Digests are compared when elements are read: if `use` finds that a checkpoint is damaged, the
     one before is used.
     """
     without: dict[int, str] = {}
-    while (checkpoint := newest(directory, comm, without)) is not None:
+    while (checkpoint := newest(directory, comm, without, restored)) is not None:
         try:
             use(checkpoint)
             return checkpoint
@@ -156,17 +162,21 @@ def use_newest(
 
 
 def newest(
-    directory: str | os.PathLike[str], comm: Comm, without: Mapping[int, str] | None = None
+    directory: str | os.PathLike[str],
+    comm: Comm,
+    without: Mapping[int, str] | None = None,
+    restored: Sequence[int] = (),
 ) -> StoredCheckpoint | None:
-    """The newest intact checkpoint, or None if there is none; every rank calls it. `without` has
-    the steps that turned out to be damaged, with the reason.
+    """The newest intact checkpoint whose steps no `restore` has undone, or None if there is none;
+    every rank calls it. `without` has the steps that turned out to be damaged, with the reason;
+    `restored`, those that `restore` has taken the run to, as far as it is not in checkpoints.
 
     Raises ValueError, on all ranks, if the directory cannot be read, or ranks do not share it.
     """
     path = Path(directory)
 
     def look() -> StoredCheckpoint | None:
-        return newest_of(path, without or {}) if comm.rank == 0 else None
+        return newest_of(path, without or {}, restored) if comm.rank == 0 else None
 
     checkpoint = gather_objects(comm, all_or_none(comm, look))[0]
     if checkpoint is not None:
@@ -184,8 +194,10 @@ def newest(
     return checkpoint
 
 
-def newest_of(directory: Path, without: Mapping[int, str]) -> StoredCheckpoint | None:
-    """The newest intact checkpoint, as `newest` finds it, on one rank."""
+def newest_of(
+    directory: Path, without: Mapping[int, str] | None = None, restored: Sequence[int] = ()
+) -> StoredCheckpoint | None:
+    """The newest usable checkpoint, as `newest` finds it, on one rank."""
     try:
         by_step = folders(directory)
     except FileNotFoundError:
@@ -195,17 +207,24 @@ def newest_of(directory: Path, without: Mapping[int, str]) -> StoredCheckpoint |
             f"cannot read checkpoints in {shown(directory)}: {error.strerror}; make it readable, "
             "or name another directory"
         ) from None
-    passed_over: list[str] = []
+    known, passed_over = outcomes(by_step), list[str]()
+    lists = [restored, *(outcome.restored for outcome in known.values())]
     for step, folder in by_step.items():
         try:
-            if step in without:
+            if without and step in without:
                 raise DamagedError(without[step])
-            return StoredCheckpoint(folder, read_manifest(folder), tuple(passed_over))
+            manifest = read_manifest(folder)
+            back = undone_by(step, known[step].restored, lists)
+            if back is None:
+                latest = max(map(tuple, lists), key=len)
+                return StoredCheckpoint(folder, manifest, tuple(passed_over), latest)
+            problem = f"`restore` has gone back to step {back:,} since"
         except DamagedError as error:
-            passed_over.append(f"{folder.name} is passed over: {error}")
+            problem = str(error)
+        passed_over.append(f"{folder.name} is passed over: {problem}")
     if passed_over:
         raise ValueError(
-            f"no checkpoint in {shown(directory)} is intact: {'; '.join(passed_over[:3])}"
+            f"no checkpoint in {shown(directory)} can be used: {'; '.join(passed_over[:3])}"
         )
     return None
 
@@ -213,6 +232,6 @@ def newest_of(directory: Path, without: Mapping[int, str]) -> StoredCheckpoint |
 def newest_path(directory: str | None) -> str | None:
     """The path of the newest checkpoint whose manifest verifies, or None; called on one rank."""
     checkpoint = None
-    with suppress(ValueError):  # no checkpoint is intact
-        checkpoint = newest_of(Path(directory), {}) if directory else None
+    with suppress(ValueError):  # no checkpoint can be used
+        checkpoint = newest_of(Path(directory)) if directory else None
     return str(checkpoint.folder) if checkpoint else None

@@ -132,7 +132,7 @@ class Writer:
         last, began = self.finish(), self._system.clock()
         arrays = list[np.ndarray]()
         facts = None if self._comm.rank else about
-        about_json = all_or_none(self._comm, lambda: facts and as_json(vars(facts), arrays))
+        about_json = all_or_none(self._comm, lambda: facts and as_json(facts.to_write(), arrays))
         ranges, problem = [*map(dtypes_of, snapshot.owned)], self._make_folder(snapshot.state.step)
         of_ranks = gather_objects(self._comm, (ranges, snapshot.positions, problem))
         has, positions, problems = zip(*of_ranks, strict=True)

@@ -117,7 +117,7 @@ class Recovery:
                     self._kept[held.version, self._session_id, held.renewal] = held
         version = snapshot.state.step
         counters = run.counters_of(snapshot)
-        counters = counters._replace(first=version, restores=counters.restores + 1)
+        counters = counters._replace(first=version, restored=(*counters.restored, version))
         facts = VersionFacts(snapshot._replace(owned=()), counters)
         self._kept[version, self._session_id + 1, 0] = HeldVersion(version, snapshot.owned, facts)
 
@@ -164,7 +164,7 @@ class Recovery:
         run, step = trainer.run, trainer.run.state.step
         # not the steps of ranks that have not completed a restore: it has undone them
         known = (status.counters for status in statuses if status.counters)
-        alike = (c for c in known if (c.runs, c.restores) == (run.runs, run.restores))
+        alike = (c for c in known if (c.runs, c.restored) == (run.runs, run.restored))
         made = max((counters.state.step for counters in alike), default=step)
         run.reached = max(run.reached, made)
         event = {

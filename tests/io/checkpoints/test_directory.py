@@ -72,7 +72,9 @@ def test_what_is_damaged_is_passed_over(name: str, tmp_path: Path) -> None:
         assert read_by(1, tmp_path)[0] == 2
     for step in (1, 2):
         shutil.rmtree(folder_of(tmp_path, step))
-    with pytest.raises(ValueError, match=r"no checkpoint in .* is intact: step-00000003 is passed"):
+    with pytest.raises(
+        ValueError, match=r"no checkpoint in .* can be used: step-00000003 is passed"
+    ):
         newest(tmp_path, comm_self())
 
 
@@ -129,6 +131,51 @@ def test_the_newest_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has checkpoints already, the newest of step 5: --resume"):
         check_empty(tmp_path)
     check_empty(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("restored", "known", "step", "goes_on"),
+    [
+        ({1: [], 2: [], 3: [], 4: []}, [], 4, []),
+        ({1: [], 2: [], 3: [2], 4: []}, [], 3, [2]),  # the run had made step 4 before
+        ({1: [], 2: [], 3: [], 4: []}, [2], 2, [2]),  # it has written nothing since
+        ({1: [], 2: [], 3: [2], 4: [2, 3]}, [2, 3], 4, [2, 3]),
+        ({1: [], 2: [], 3: [2], 4: [2]}, [2, 3], 3, [2, 3]),
+        ({1: [], 2: [], 5: [2], 7: [2, 6]}, [], 7, [2, 6]),  # on to a later step
+        ({1: [2], 3: []}, [], 1, [2]),
+    ],
+)
+def test_steps_that_a_restore_has_undone_are_passed_over(
+    restored: dict[int, list[int]], known: list[int], step: int, goes_on: list[int], tmp_path: Path
+) -> None:
+    writer = Writer(tmp_path, comm_self(), keep=9)
+    for other, steps in sorted(
+        restored.items(), key=lambda item: item[0] in {3, 4} and not item[1]
+    ):
+        writer.start(made(comm_self(), other), about_run(restored=tuple(steps)))
+    writer.close()
+    found = newest(tmp_path, comm_self(), None, known)
+    assert found is not None
+    assert (found.step, [*found.restored]) == (step, goes_on)
+    undone = [other for other in restored if other > step]
+    assert len(found.passed_over) == len(undone)
+    assert all("`restore` has gone back to step 2 since" in text for text in found.passed_over[1:])
+    for other in restored:
+        about = read_manifest(folder_of(tmp_path, other)).about()
+        assert [*about.restored] == restored[other]
+
+
+def test_undone_ones_are_left_until_the_run_is_past_them(tmp_path: Path) -> None:
+    """And take no place of those to keep; but the best one is kept."""
+    writer = Writer(tmp_path, comm_self(), keep=2, best="test_loss")
+    losses = {2: 0.2, 3: 0.1, 5: 0.4}
+    for step, loss in losses.items():
+        writer.start(made(comm_self(), step), about_run(metrics={"test_loss": loss}))
+    for step, left in ((2, (2, 3, 5)), (4, (2, 3, 4, 5)), (6, (3, 4, 6))):
+        writer.start(made(comm_self(), step), about_run(restored=(1,)))
+        writer.finish()
+        assert sorted(os.listdir(tmp_path)) == [".lock", *(f"step-0000000{n}" for n in left)]
+    writer.close()
 
 
 def test_one_of_the_same_step_is_replaced(tmp_path: Path) -> None:
