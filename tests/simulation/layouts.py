@@ -32,10 +32,10 @@ class Rearranges:
 
 class Restores:
     """A callback: after one step the run goes back to an earlier one, once, by the steps that it
-    hears of: a restore that a loss interrupts may have been made or not."""
+    hears of: a restore that a loss interrupts may have been made or not. It may change options."""
 
-    def __init__(self, earlier: int, later: int) -> None:
-        self._earlier, self._later = earlier, later
+    def __init__(self, earlier: int, later: int, **changes: Any) -> None:
+        self._earlier, self._later, self._changes = earlier, later, changes
         self._snapshot: Snapshot | None = None
         self._passes = 0
 
@@ -44,7 +44,7 @@ class Restores:
             self._snapshot = trainer.snapshot()
         self._passes += event["step"] == self._earlier + 1
         if event["step"] == self._later and self._snapshot is not None and self._passes == 1:
-            trainer.restore(self._snapshot)
+            trainer.restore(self._snapshot, **self._changes)
 
 
 class Layout(NamedTuple):
@@ -97,6 +97,7 @@ class Layout(NamedTuple):
         callbacks = self.given.get("callbacks", ())
         rearranged = [at for make in callbacks if make.func is Rearranges for at in make.args]
         changes = [{}, *(change for at in rearranged for change in at.values())]
+        changes += [make.keywords for make in callbacks]
         return min(_copies({**self.options, **change}, alive) for change in changes)
 
 
@@ -225,6 +226,9 @@ DRAWN: dict[str, Layout] = {
     "restored": Layout(3, {**RING, "callbacks": [partial(Restores, 2, 4)]}),
     "restored, checkpoints": Layout(
         3, {**RING, "save_every": "5", "callbacks": [partial(Restores, 2, 4)]}
+    ),
+    "restored with zero 1, checkpoints": Layout(
+        3, {**RING, "save_every": "1", "callbacks": [partial(Restores, 2, 4, zero=1)]}
     ),
     "rearranged": Layout(3, {**RING, **rearranges({2: {"zero": 1}, 4: {"zero": 0}})}),
     "rearranged, checkpoints": Layout(

@@ -74,6 +74,16 @@ MUTANTS = (
         killed_by=Case("zero 3, backups", drawn=()),
     ),
     Mutant(
+        "undone checkpoints count",
+        ("nnmpi.io.checkpoints.keep", "undone_by"),
+        "if to < step",
+        "if to < 0",
+        ("restored with zero 1, checkpoints",),
+        killed_by=Case(
+            "restored with zero 1, checkpoints", kills=(Fault(1, "restored", 1, 20),), drawn=()
+        ),
+    ),
+    Mutant(
         "arranged without barrier",
         ("nnmpi.run.recovery.recovery", "Recovery.arranged"),
         "session.comm.barrier()",

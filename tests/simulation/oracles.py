@@ -19,7 +19,7 @@ from helpers.training.recovered import Left
 
 from nnmpi.io.checkpoints import keep
 from nnmpi.io.checkpoints.manifest import read_manifest
-from nnmpi.io.checkpoints.read import BlockReader
+from nnmpi.io.checkpoints.read import BlockReader, newest_of
 from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.run.recovery.recovery import NothingLeftError
 from simulation.case import Case
@@ -136,9 +136,10 @@ def few_steps_are_made_again(run: Observed) -> None:
         most = options["backup"] + 1
     else:  # only one rank may have made the last step, if a rank dies in a recovery, or if the dead
         # one has agreed on the step within its replica, and its last sum is lost with it
-        is_cut, may_lose = layout.copies(layout.ranks) < layout.ranks, run.case.buffered > 0
+        is_cut, loses = layout.copies(layout.ranks) < layout.ranks, "loses a message"
         groups = death_groups(layout, run.marks)
-        most = int((is_cut and may_lose) or any(group.deaths > 1 for group in groups))
+        is_lost = is_cut and bool(passed(run.marks, loses))
+        most = int(is_lost or any(group.deaths > 1 for group in groups))
     for event in (event for rank in run.workers for event in rank.recovered):
         again = event["steps_again"]
         assert again <= most, f"{again} steps are made again, at most {most} may be"
@@ -226,10 +227,12 @@ def files_are_whole(directory: Path) -> None:
 
 
 def the_end_is_in_a_checkpoint(run: Observed, directory: Path) -> None:
-    """A run that is done, or suspended, has written its last step, and left nothing unfinished."""
+    """A run that is done, or suspended, has written its last step, from which it would go on, and
+    left nothing unfinished."""
     names = sorted(path.name for path in directory.iterdir() if path.name != keep.LOCK)
-    last = keep.folder_of(directory, run.left[0].last["steps"])
-    assert names[-1] == last.name, f"{names}, but the run ends at {last.name}"
+    last, newest = run.left[0].last["steps"], newest_of(directory)
+    assert newest is not None
+    assert newest.step == last, f"{names}, of which {newest.step} counts, but it ends at {last}"
     assert not [name for name in names if name.startswith(".")], f"{names} are left"
 
 

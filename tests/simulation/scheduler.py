@@ -81,7 +81,7 @@ class SimulatedScheduler:
     """Gives turns to ranks and to the network; also the time and the helper threads of ranks.
 
     trace    all turns
-    marks    the marks that ranks have passed, and their deaths as "dies"
+    marks    the marks that ranks have passed, their deaths as "dies", and that a message is lost
     counts   the operations of each rank
     asked    by rank: what SIGTERM calls
     changed  the sends of which bytes have changed before they were complete
@@ -235,6 +235,7 @@ class SimulatedScheduler:
         for sender, message in self._buffered:
             is_kept = sender != rank or self.case.ghost >= 1
             if not is_kept and self.decisions.happens(self.case.buffered):
+                self.marks.append(MarkPassed(len(self.trace), rank, "loses a message"))
                 message.done = False
         self._hub.lose(rank)
 
@@ -253,7 +254,9 @@ class SimulatedScheduler:
             if fits and self.decisions.happens(self.case.ghost):
                 into.data[...] = source.data
         else:
-            if not source.done and crc32(source.data) != self._sums.pop(source):
+            if (sender, source) in self._buffered:
+                self._buffered.remove((sender, source))
+            elif crc32(source.data) != self._sums.pop(source):
                 self.changed.append(f"rank {sender}: {source.label}")
             complete()
 
