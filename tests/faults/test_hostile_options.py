@@ -61,6 +61,7 @@ def check_line(line: str, words: tuple[str, ...]) -> None:
 NAMES = [o.name for o in options() if o.name not in IGNORED]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_hostile_value_is_one_short_line(command: Command, name: str, is_sample: bool) -> None:
     """Each flag takes a third of the values, other ones than the next flag; all with --all."""

@@ -171,6 +171,7 @@ def test_dropout_drops_its_share_and_scales_the_rest() -> None:
 
 
 @needs_device
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("lengths", [None, LENGTHS], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_device_gives_the_same_without_waits(kind: str, lengths: Any) -> None:

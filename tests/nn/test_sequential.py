@@ -178,6 +178,7 @@ def test_the_first_layer_may_take_several_inputs() -> None:
     assert empty(x) is x
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("on", [pytest.param(CPU, id="host"), ON_DEVICE])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_batch_norm_and_relu_as_one_op_give_the_bits_of_both(dtype: str, on: Backend) -> None:

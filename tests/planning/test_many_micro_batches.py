@@ -46,6 +46,7 @@ def test_a_few_micro_batches_tell_what_many_exchange(
                 assert of_rank.executed(a, rank, 96) == few
 
 
+@pytest.mark.long
 def test_a_search_whose_time_is_up_says_how_many_layouts_it_has_not_priced() -> None:
     models = planning(GPT, 4, 2, SLOW_LINKS)
     everything = models.searcher().search()

@@ -12,6 +12,7 @@ IRIS = ("--model", "iris-mlp", "--data", "iris", "--json")
 EPOCHS, STEPS = 5, 2  # of 120 samples in batches of 64
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("lost", [[0], [2, 3]], ids=str)
 def test_ranks_that_are_killed_after_an_epoch_are_left_out(lost: list[int], tmp_path: Path) -> None:
     """One, or all of a host at once. The log goes on; where the first rank is lost, the next one

@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import pytest
 from helpers.datafiles import refused
 from helpers.device import DEVICE, needs_device
 from helpers.training.laws_compression import COMMON, blurred, residual
@@ -23,37 +24,36 @@ from nnmpi.parallel.wire import wire_of
 
 SHAPES = [(30, 70), (1, 7), (4, 90), (3, 2)]
 NUMBERS = {"topk": 0.05, "powersgd": 2}
+MEANS = {f"mean in {form}": form for form in PACKINGS}
 
 
 @needs_device
-def test_a_device_sums_as_the_host_does() -> None:
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", [*CODECS, *MEANS])
+def test_a_device_sums_as_the_host_does(name: str) -> None:
     def law(comm: Comm) -> None:
-        on_host, on_device = _sums(comm, CPU), _sums(comm, DEVICE)
-        for name, arrays in on_host.items():
-            for a, b in zip(arrays, on_device[name], strict=True):
-                np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5, err_msg=name)
+        on_host, on_device = _sums(comm, CPU, name), _sums(comm, DEVICE, name)
+        for a, b in zip(on_host, on_device, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5)
 
     thread_ranks.run(2, law)
 
 
-def _sums(comm: Comm, on: Backend) -> dict[str, list[np.ndarray]]:
-    """By codec the sums, what is kept and the factors, and by form the means."""
-    sizes, sums, wire = [*map(prod, SHAPES)], dict[str, list[np.ndarray]](), wire_of(comm, on)
+def _sums(comm: Comm, on: Backend, name: str) -> list[np.ndarray]:
+    """Of a codec the sums, what is kept and the factors; of a mean in some form its values."""
+    sizes, wire = [*map(prod, SHAPES)], wire_of(comm, on)
 
     def drawn(seed: int) -> np.ndarray:
         return np.random.default_rng(seed).standard_normal(sum(sizes), np.float32)
 
-    for name, codec in CODECS.items():
-        row, factors = on.asarray(drawn(comm.rank)), on.asarray(drawn(9))
-        bucket = Bucket(row, SHAPES, sizes, np.dtype("float32"), wire, "ring", factors)
-        work = Exchange(codec.sum(bucket, NUMBERS.get(name, 0)))
-        work.wait()
-        sums[name] = [to_host(array).copy() for array in (work.result, row, factors)]
-    for form in PACKINGS:
-        row = on.asarray(drawn(comm.rank))
-        start_mean(row, wire, form).wait()
-        sums[f"mean in {form}"] = [to_host(row).copy()]
-    return sums
+    row, factors = on.asarray(drawn(comm.rank)), on.asarray(drawn(9))
+    if name in MEANS:
+        start_mean(row, wire, MEANS[name]).wait()
+        return [to_host(row).copy()]
+    bucket = Bucket(row, SHAPES, sizes, np.dtype("float32"), wire, "ring", factors)
+    work = Exchange(CODECS[name].sum(bucket, NUMBERS.get(name, 0)))
+    work.wait()
+    return [to_host(array).copy() for array in (work.result, row, factors)]
 
 
 def test_terms_of_gradients_along_tp_are_refused() -> None:
