@@ -156,6 +156,7 @@ class Segment(Module):
         for i, call in enumerate(called):
             if isinstance(call, Module):
                 setattr(self, f"part_{i}", call)
+        self.nodes, self.runs = nodes, runs
         self._arguments, self._returned = _inputs_of(graph, nodes), _outputs_of(graph, nodes)
         takes = edges_of(self._arguments)
         self._counted = [  # (edge, axis, its length per sample): tells the number of samples
@@ -177,6 +178,14 @@ class Segment(Module):
             )
             for i, (run, call) in enumerate(zip(runs, called, strict=True))
         ]
+
+    def take_constants(self, graph: Graph) -> None:
+        """Takes over the constants of a graph that differs from that of the segment in nothing
+        else."""
+        for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
+            call, (_, _, *rest) = _call_in(graph, run[0]), step
+            called = step[0] if call.op is None else partial(apply, call.op)
+            self._steps[i] = (called, call.arguments, *rest)
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """Runs the steps, and returns one tensor or a tuple of tensors."""
@@ -200,6 +209,15 @@ class Segment(Module):
             progress()
         outputs = tuple(values[e] for e in self._returned)
         return outputs if len(outputs) != 1 else outputs[0]
+
+
+def _call_in(graph: Graph, call: Call) -> Call:
+    """The call in another recording of the graph."""
+    node = graph.nodes[call.nodes.start]
+    if call.op is not None or (node.name == call.path and node.layer is not None):
+        return call._replace(op=node.op, arguments=node.arguments)
+    same = (c for c in graph.calls if (c.path, c.nodes) == (call.path, call.nodes))
+    return next(same, call)  # of the part of a module that is cut, which takes tensors only
 
 
 def _matched(values: dict[int, Any], template: Any, given: Any) -> dict[int, Any]:

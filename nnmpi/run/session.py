@@ -6,7 +6,7 @@ All ranks make and close a session together. What fails on one rank fails on all
 """
 
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -192,7 +192,8 @@ class Session:
         if self.backups is not None:  # a callback, or a user between runs, may have changed values
             self.backups.renew(self.run.state.step, self.version_facts())
         self.keep_epoch_start()
-        self._steps = self.strategy.steps(self.setup.train, self.run.state)
+        steps = self.strategy.steps(self.setup.train, self.run.state)
+        self._steps = _following(self.part, steps) if len(self.part.boundaries) else steps
         return self._steps
 
     def keep_epoch_start(self) -> None:
@@ -245,6 +246,7 @@ class Session:
         """Puts the model into evaluation mode within the block, whose passes are not recorded as a
         step's."""
         self.model.eval()
+        self.part.follow()
         with self._recorder.evaluation():
             yield
         self.model.train(self.run.in_epoch)
@@ -360,3 +362,15 @@ class Session:
         if self._steps is not None:
             self._steps.close()
         self.close()
+
+
+def _following(
+    part: ModelPart, steps: Generator[StepResult, None, None]
+) -> Generator[StepResult, None, None]:
+    """Yields the results of steps, before each of which the part of the model follows what
+    callbacks have set."""
+    with closing(steps):
+        part.follow()
+        for result in steps:
+            yield result
+            part.follow()

@@ -69,6 +69,8 @@ class ModelPart(NamedTuple):
     facts: Mapping[str, Any] = {}  # the fields of the start event that describe the cut
     boundaries: Sequence[Boundary] = ()  # between the stages of all ranks
     positions: np.ndarray | None = None  # of sequences, on this rank; None: all
+    follow: Callable[[], object] = lambda: None
+    """Called before a pass: lets stages use attributes as they are now."""
 
     @classmethod
     def whole(cls, model: Module) -> Self:

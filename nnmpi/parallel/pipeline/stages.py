@@ -1,11 +1,14 @@
 """Takes a rank's stages out of a model, and frees the parameters of other stages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from nnmpi.nn import Module
+from nnmpi.nn.graph import Graph, TensorRef, VariableRef, mapped
 from nnmpi.nn.recompute import recompute
-from nnmpi.nn.segment import segment
+from nnmpi.nn.registries import REGISTRIES
+from nnmpi.nn.segment import Segment, segment
+from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.model.parts import ModelPart, boundaries_of
 
@@ -43,6 +46,7 @@ def own_stages(
         facts,
         boundaries_of(arrangement, at),
         positions,
+        CutModules(model, graph, stages.values(), arrangement.config.dtype).follow,
     )
 
 
@@ -59,3 +63,104 @@ class OnAnotherRank:
     value = grad_memory = refresh = written = _refuse
     dtype: Any = property(_refuse)
     rotates: Any = property(_refuse)
+
+
+INTERNAL = {*REGISTRIES, "_parent", "_name", "_seed_state", "_changes", "passes", "training"}
+"""Attributes of each module that are no constants of a graph."""
+
+
+class CutModules:
+    """Follows attributes of modules whose `forward` no stage calls, since stages run their layers
+    and ops one by one.
+
+    What such a `forward` has read of attributes, of any module, stands in the graph as constants.
+    """
+
+    def __init__(self, model: Module, graph: Graph, stages: Iterable[Module], dtype: Any) -> None:
+        self._graph, self._dtype = graph, dtype
+        parts = dict.fromkeys(m for stage in stages for m in stage.modules())
+        self._segments = [part for part in parts if isinstance(part, Segment)]
+        named = dict(model.named_modules())
+        self._cut = {path: named[path] for s in self._segments for path in _cut_by(s, graph)}
+        self._modules = [*named.items()]
+        self._known = {path: _attributes(m) for path, m in self._modules}
+        self._seen = self._changes()
+
+    def _changes(self) -> list[int]:
+        return [m._changes for _, m in self._modules]
+
+    def follow(self) -> None:
+        """Records the graph again if an attribute was set, as a callback may, and gives its
+        constants to the stages; raises ValueError if the model then makes other calls."""
+        now = self._changes()
+        if now == self._seen or not self._segments:
+            return
+        self._check_hooks()
+        fresh, path = self._graph.source.make(), ""
+        twins = dict(fresh.named_modules())
+        for path, name, value in self._set():
+            object.__setattr__(twins[path], name, value)
+        graph = trace(fresh, self._graph.source.inputs, self._dtype)
+        if _shape_of(graph) != _shape_of(self._graph):
+            raise ValueError(
+                f"an attribute of {_named(path, twins[path])} was set, with which the model makes "
+                "other calls than those that were divided among pipeline stages: set it before "
+                "the Trainer is made, or use a layout without --pp"
+            )
+        for part in self._segments:
+            part.take_constants(graph)
+        self._seen = now
+
+    def _check_hooks(self) -> None:
+        for path, m in self._cut.items():
+            if m._hooks != self._known[path]["_hooks"]:
+                raise ValueError(
+                    f"{_named(path, m)} has got a hook, but pipeline stages run its layers one by "
+                    "one: register hooks before the Trainer is made"
+                )
+
+    def _set(self) -> Iterator[tuple[str, str, Any]]:
+        """Yields the path of a module, name and value of each attribute that was set since the
+        model was cut."""
+        for path, m in self._modules:
+            known = self._known[path]
+            for name, value in _attributes(m).items():
+                if name not in known or known[name] is not value:
+                    yield path, name, value
+
+
+def _named(path: str, module: Module) -> str:
+    return f"{path} ({type(module).__name__})" if path else type(module).__name__
+
+
+def _cut_by(segment: Segment, graph: Graph) -> Iterator[str]:
+    """The paths of modules that call nodes of a segment, and that it does not call itself."""
+    whole = [call.path for run in segment.runs for call in run if call.path is not None]
+    for k in segment.nodes:
+        words = graph.nodes[k].within.split(".") if graph.nodes[k].within else []
+        for n in range(len(words) + 1):
+            path = ".".join(words[:n])
+            if not any(path == called or path.startswith(f"{called}.") for called in whole):
+                yield path
+
+
+def _attributes(module: Module) -> dict[str, Any]:
+    """The attributes that a `forward` may read besides parameters, buffers and modules."""
+    parts = {name for registry in REGISTRIES for name in vars(module)[registry]}
+    return {name: v for name, v in vars(module).items() if name not in INTERNAL | parts}
+
+
+def _shape_of(graph: Graph) -> Any:
+    """All of a graph but the constants among the arguments of its calls."""
+
+    def placeholder(value: Any) -> Any:
+        if isinstance(value, TensorRef | VariableRef):
+            return value
+        return float if isinstance(value, int | float) else type(value)
+
+    def of(arguments: Any) -> Any:
+        return mapped(placeholder, arguments)
+
+    nodes = [(n.kind, n.within, n.variables, n.result, of(n.arguments)) for n in graph.nodes]
+    calls = [(call.path, call.nodes, of(call.arguments)) for call in graph.calls]
+    return nodes, calls, graph.edges, graph.outputs

@@ -1,0 +1,94 @@
+"""Attributes of modules that are cut among stages: what a callback sets counts in the next pass."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from helpers.training.pipelined import digits
+
+from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.io.output import Event, NullReport
+
+OPTIONS: dict[str, Any] = {"batch_size": 24, "steps": 4, "lr": 0.05, "optimizer": "sgd"}
+
+
+class Inner(nn.Module):
+    """A module whose forward reads attributes: a number, a flag, and an option of an op."""
+
+    def __init__(self) -> None:
+        self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 32)
+        self.scale, self.doubles, self.axes = 1.0, False, (0, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = nn.functional.relu(self.a(x)) * self.scale
+        return self.b(y + y if self.doubles else y)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        self.first, self.inner, self.last = nn.Linear(64, 32), Inner(), nn.Linear(32, 10)
+        self.shift = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.inner(self.first(x.reshape(len(x), 64)) - self.shift)
+        return self.last(y * self.inner.scale)
+
+
+class Sets:
+    """A callback that calls a function with the model and the number of each step."""
+
+    def __init__(self, change: Callable[[Model, int], object]) -> None:
+        self.losses, self._change = list[float](), change
+
+    def on_step(self, trainer: Trainer, event: Event) -> None:
+        self.losses.append(event["loss"])
+        self._change(trainer.model, event["step"])
+
+
+def losses_of(comm: Comm, change: Callable[[Model, int], object], **layout: Any) -> list[float]:
+    """The loss of each step and of evaluations, where a callback changes the model."""
+    heard = Sets(change)
+    config = Config(**OPTIONS, dtype="float64", **layout)
+    with Trainer(config, Model, digits(), comm, callbacks=[heard]) as trainer:
+        trainer.fit(NullReport())
+        change(trainer.model, 7)
+        return [*heard.losses, trainer.evaluate()[0]]
+
+
+def rescale(model: Model, step: int) -> None:
+    model.inner.scale, model.shift = 1.0 + step / 4, step
+
+
+@pytest.mark.parametrize(
+    ("ranks", "layout"),
+    [
+        (2, {"pp": 2, "cut": "2"}),
+        (2, {"pp": 2, "cut": "3", "micro_batches": 3, "recompute": "stage"}),
+        (2, {"pp": 2, "schedule": "interleaved", "micro_batches": 2}),
+        (3, {"pp": 3, "micro_batches": 3, "schedule": "zb-h1"}),
+        (4, {"pp": 2, "tp": 2, "micro_batches": 2}),
+    ],
+    ids=str,
+)
+def test_stages_use_attributes_as_they_are(ranks: int, layout: dict[str, Any]) -> None:
+    expected = threads.run(1, losses_of, rescale)[0]
+    for losses in threads.run(ranks, lambda comm: losses_of(comm, rescale, **layout)):
+        assert losses == pytest.approx(expected, rel=1e-10)
+
+
+def test_what_makes_other_calls_is_refused() -> None:
+    def double(model: Model, step: int) -> None:
+        model.inner.doubles = True
+
+    with pytest.raises(ValueError, match=r"an attribute of inner \(Inner\) was set, with which"):
+        threads.run(2, lambda comm: losses_of(comm, double, pp=2, cut="2"))
+
+
+def test_a_hook_of_a_module_that_is_cut_is_refused() -> None:
+    def hook(model: Model, step: int) -> None:
+        model.inner.register_forward_hook(lambda module, inputs, output: output)
+
+    with pytest.raises(ValueError, match=r"inner \(Inner\) has got a hook, but pipeline stages"):
+        threads.run(2, lambda comm: losses_of(comm, hook, pp=2, cut="2"))
