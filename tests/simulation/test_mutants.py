@@ -45,5 +45,5 @@ def test_the_page_counts_them_and_none_is_left() -> None:
     page = " ".join((ROOT / "docs" / "faults.md").read_text(encoding="utf-8").split())
     assert (
         f"Of {len(MUTANTS)} defects that are put into the program cases find {len(KILLED)}, and "
-        f"other tests {len(KILLED_BY_TESTS)}; {equal} changes nothing."
+        f"other tests {len(KILLED_BY_TESTS)}; {equal} change nothing."
     ) in page
