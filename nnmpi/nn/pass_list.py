@@ -1,9 +1,9 @@
 """PassList: a forward and a backward pass of a module as a list of calls, recorded without data.
 
-    calls     F F F F F  B B B B B      kernels and array functions, in the order of the tape
+    calls     F F F F F  I I I  W W W   kernels and array functions, in the order of the tape
     given     parameters, gradients, buffers: memory of others, which the calls read and write
-    inputs    samples, labels, keys of random numbers, the seed of the backward pass: written before
-    the rest  new arrays, which get places in one arena
+    inputs    samples, labels, keys of random numbers, seeds of the backward pass: written before
+    the rest  new arrays, which get places in arenas
 
 Recorded passes are those of a step of any number, with inputs of these shapes: whatever reads a
 value or the number of the step in Python raises NumbersReadError.
@@ -12,7 +12,7 @@ value or the number of the step in Python raises NumbersReadError.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
@@ -45,19 +45,45 @@ class RecordedKey(NamedTuple):
 class PassList(NamedTuple):
     """The calls of a forward and a backward pass, on arrays without data.
 
-    calls    checks of inputs first; those of the backward pass begin at number `backward`
-    given    pairs of an array without data and the memory that it stands for
-    inputs   arrays without data, in the order of the arrays that were recorded
-    loss, seed   what the forward pass ends with, and what the backward pass begins with
+    calls      checks of inputs first; those of the backward pass begin at number `backward`, those
+               of its second half, if it has two, at `second`
+    given      pairs of an array without data and the memory that it stands for
+    inputs     arrays without data, in the order of the arrays that were recorded
+    outputs    what the forward pass ends with: a loss, or what another stage gets
+    seeds      their gradients, with which the backward pass begins; None where none is needed
+    gradients  those of inputs that come from another stage
+    adds       True if the backward pass adds to gradients that are there already
     """
 
     calls: Sequence[Call]
     backward: int
+    second: int
     given: Sequence[tuple[Any, Array]]
     inputs: Sequence[Any]
     keys: Sequence[RecordedKey]
-    loss: Any
-    seed: Any
+    outputs: Sequence[Any]
+    seeds: Sequence[Any]
+    gradients: Sequence[Any]
+    adds: bool
+
+
+class RecordedPass(Protocol):
+    """The pass of a stage, as `record` runs it on arrays without data."""
+
+    def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
+        """The tensors that the stage takes."""
+
+    def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
+        """Runs the forward pass; returns what its backward pass starts from."""
+
+    def outputs(self, root: Any) -> Sequence[Tensor]:
+        """The results of the forward pass."""
+
+    def seed(self, root: Any, gradients: Sequence[Any]) -> Array:
+        """Returns what the backward pass starts with, for these gradients of the outputs."""
+
+    def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
+        """The gradients of inputs that come from another stage."""
 
 
 def ready(p: Parameter) -> None:
@@ -133,6 +159,24 @@ class _StandInStore(SingleStore):
             self._slot = stand_ins.of(p.grad_memory)
 
 
+class Recording(NamedTuple):
+    """Facts that decide which calls are recorded, besides the module and shapes of inputs.
+
+    samples   the global indices of the samples
+    batch     the number of samples of the whole batch
+    counts    if other ranks have samples of the same batch: of how many numbers each layer of
+              BatchNorm has moments
+    adds      True if the backward pass adds to gradients that another one has computed
+    halves    True if the backward pass has two halves
+    """
+
+    samples: Array
+    batch: int | None
+    counts: Sequence[int] | None
+    adds: bool
+    halves: bool
+
+
 def same_calls(first: PassList, second: PassList) -> bool:
     """True if two recordings make the same calls on the same memory, with the same constants."""
     if len(first.calls) != len(second.calls):
@@ -165,45 +209,39 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _without_data(module: Module, stand_ins: _StandIns) -> Iterator[None]:
-    """A context in which parameters and buffers of a module have no data."""
+def _without_data(module: Module, stand_ins: _StandIns, adds: bool) -> Iterator[None]:
+    """A context in which parameters and buffers of a module have no data; parameters have gradients
+    already if `adds`."""
     buffers = [(m, name, getattr(m, name)) for m in module.modules() for name in m._buffers]
     stores = [(p, _StandInStore(p, stand_ins)) for p in module.parameters()]
     with unchanged(module):
         for p, store in stores:
             p.move(store, 0)
+            p.has_grad = adds and p.requires_grad
         for m, name, array in buffers:
             object.__setattr__(m, name, None if array is None else stand_ins.of(array))
         yield
 
 
 def record(
-    module: Module,
-    loss_of: Callable[[Any, Sequence[Any]], Tensor],
-    arrays: Sequence[Array],
-    samples: Array,
-    batch: int | None,
-    counts: Sequence[int] | None = None,
+    module: Module, recorded: RecordedPass, arrays: Sequence[Array], how: Recording
 ) -> PassList:
-    """Records a forward and a backward pass of a module on inputs of these shapes.
-
-    loss_of   computes the loss from the module and the inputs, all without data
-    samples   the global indices of the samples
-    counts    if other ranks have samples of the same batch: of how many numbers each layer of
-              BatchNorm has moments
-    """
+    """Records a forward and a backward pass of a module on inputs of these shapes."""
     stand_ins = _StandIns()
-    inputs, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(samples)
-    current = _KeyedPass(0, rows, LOCAL if counts is None else _StatsOfRanks(counts), batch=batch)
+    given, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(how.samples)
+    stats = LOCAL if how.counts is None else _StatsOfRanks(how.counts)
+    current = _KeyedPass(0, rows, stats, batch=how.batch)
     current.keys = []
+    inputs = recorded.inputs(given)
 
     def on_leaf(leaf: Any) -> None:
-        if not isinstance(leaf, Parameter):
+        if isinstance(leaf, Parameter):
+            log_call(ready, leaf)
+        elif leaf not in {*inputs}:
             refuse("the gradient of a tensor that is no parameter")
-        log_call(ready, leaf)
 
     with (
-        _without_data(module, stand_ins),
+        _without_data(module, stand_ins, how.adds),
         logged_calls() as calls,
         np.errstate(all="ignore"),
     ):
@@ -214,20 +252,32 @@ def record(
         )
         try:
             changes = [m._changes for m in module.modules()]
-            root = loss_of(module, inputs)
+            root = recorded.run(module, inputs, given)
             if changes != [m._changes for m in module.modules()]:
                 raise NumbersReadError("forward sets an attribute")
-            backward, seed = len(calls), meta.like(root.data)
             if not root.requires_grad:
                 refuse("a pass without gradients")
-            root.backward(seed, on_leaf=on_leaf)
+            outputs, backward = recorded.outputs(root), len(calls)
+            seeds = [meta.like(t.data) if t.requires_grad else None for t in outputs]
+            seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.requires_grad]
+            if how.halves and leaves:
+                rest = root.backward(seed, until=leaves)
+                assert rest is not None
+                gradients, second = recorded.gradients(inputs), len(calls)
+                rest.finish(on_leaf)
+            else:
+                root.backward(seed, on_leaf=on_leaf)
+                gradients = recorded.gradients(inputs)
+                second = len(calls)
         finally:
             for variable, token in tokens:
                 variable.reset(token)  # type: ignore[arg-type]
-    inputs = [*inputs, rows]
+    results = [t.operand for t in outputs]
+    given = [*given, rows]
     checks = [call for call in calls if call.is_check]
-    given = {*map(id, inputs)}
-    if any(id(owner(array)) not in given for c in checks for array in arrays_in(c.args)):
+    known = {*map(id, given)}
+    if any(id(owner(array)) not in known for c in checks for array in arrays_in(c.args)):
         refuse("a check of computed values")
     ordered = [*checks, *(call for call in calls if not call.is_check)]
-    return PassList(ordered, backward, stand_ins.pairs, inputs, current.keys, root.data, seed)
+    places = backward, second, stand_ins.pairs, given, current.keys
+    return PassList(ordered, *places, results, seeds, gradients, how.adds)

@@ -186,6 +186,7 @@ class Segment(Module):
             call, (_, _, *rest) = _call_in(graph, run[0]), step
             called = step[0] if call.op is None else partial(apply, call.op)
             self._steps[i] = (called, call.arguments, *rest)
+        self.note_change()
 
     def forward(self, *args: Any, **named: Any) -> Any:
         """Runs the steps, and returns one tensor or a tuple of tensors."""

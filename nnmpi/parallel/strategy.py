@@ -355,7 +355,7 @@ def executor_of(
     programs = Programs(partial(ops, a, rank), partial(forward_ops, a, rank), checked_steps)
     cuts_layers = a.mesh.count("tp", "cp") > 1  # whose exchanges are not recorded
     replays = a.config.compile and spec.task.on is CPU and not cuts_layers
-    root_of = ReplayedStages(a.config.verify) if replays else run_stage
+    root_of = ReplayedStages(a.config.verify, part.stages.values()) if replays else run_stage
     return Executor(
         ports, sync, update, spec.control.request, programs, spec.recorder, op_hooks, root_of
     )

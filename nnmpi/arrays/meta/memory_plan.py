@@ -8,7 +8,7 @@ use.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -75,17 +75,27 @@ def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
     return MemoryPlan(offsets, max((start + a.room for start, a in placed), default=0))
 
 
+Places: TypeAlias = Mapping[int, tuple[np.ndarray, int]]
+"""The memory of arrays, by their ids: a buffer of bytes, and where in it an array begins."""
+
+
+def allocated(plan: MemoryPlan) -> Places:
+    """The places of the arrays of a plan in a new arena."""
+    arena = np.empty(plan.size + PAGE, np.uint8)
+    start = -arena.ctypes.data % PAGE
+    return {key: (arena, start + offset) for key, offset in plan.offsets.items()}
+
+
+def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:
+    """The places of arrays without data that stand for given arrays."""
+    return {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
+
+
 class Binding:
-    """Replaces arrays without data by views of memory: of given arrays, and of one new arena.
+    """Replaces arrays without data by views of memory."""
 
-    given    pairs of an array without data and the array whose memory it stands for
-    """
-
-    def __init__(self, plan: MemoryPlan, given: Iterable[tuple[Any, np.ndarray]]) -> None:
-        arena = np.empty(plan.size + PAGE, np.uint8)
-        start = -arena.ctypes.data % PAGE
-        self._places = {key: (arena, start + offset) for key, offset in plan.offsets.items()}
-        self._places |= {id(owner(stand_in)): (_as_bytes(array), 0) for stand_in, array in given}
+    def __init__(self, *places: Places) -> None:
+        self._places = {key: place for some in places for key, place in some.items()}
 
     def array(self, array: Any) -> np.ndarray:
         """The array with memory that an array without data stands for."""

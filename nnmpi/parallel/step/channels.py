@@ -98,6 +98,11 @@ class Received(Tensor):
         if new is not slot:
             slot[...] = new
 
+    def set_gradient(self, gradient: Array) -> None:
+        """Copies the gradient, which was computed elsewhere, into a buffer."""
+        self._buffer = self._take()
+        self._buffer.array[...] = gradient
+
     def gradient(self) -> Buffer:
         """The buffer with the gradient: zeros if the stage has not used the tensor."""
         if self._buffer is None:

@@ -36,7 +36,14 @@ from nnmpi.nn.recompute import CHECKED_STEPS
 from nnmpi.parallel.recorder import NO_RECORDER, Do, Recorder, current_recorder
 from nnmpi.parallel.step.channels import Ports
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.step.ports import PassState, Stage, forward, needing_gradients, run_stage
+from nnmpi.parallel.step.ports import (
+    BackwardKind,
+    PassState,
+    Stage,
+    forward,
+    needing_gradients,
+    run_stage,
+)
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import MESSAGES, Kind, Op
 
@@ -124,15 +131,25 @@ class StepPlan(NamedTuple):
 
     calls: list[tuple[Do, Op]]  # each operation, and the function that carries it out
     last_backward: dict[int, int]  # by stage: the micro-batch of its last backward pass
+    first_backward: dict[int, int]  # ... and of its first one
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
+    halves: bool  # backward passes have two halves
 
     @classmethod
     def of(cls, ops: list[Op], do: Mapping[Kind, Do]) -> "StepPlan":
+        backward = [op for op in ops if op.kind in (Kind.B, Kind.W)]
         return cls(
             [(do[op.kind], op) for op in ops],
-            {op.stage: op.micro for op in ops if op.kind in (Kind.B, Kind.W)},
+            {op.stage: op.micro for op in backward},
+            {op.stage: op.micro for op in reversed(backward)},
             {(op.stage, op.micro) for op in ops if op.kind is Kind.RECOMPUTE},
+            any(op.kind is Kind.I for op in ops),
         )
+
+    def kind_of(self, op: Op) -> BackwardKind | None:
+        """Returns what is known of the backward pass of a micro-batch; None where steps overlap."""
+        first = self.first_backward.get(op.stage)
+        return None if first is None else BackwardKind(first != op.micro, self.halves)
 
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]
@@ -263,9 +280,8 @@ class Executor:
     def _forward(self, op: Op) -> None:
         stage, stats = self._stages[op.stage], self._batch_stats
         x, recomputed = stage.source.take(op.micro), (op.stage, op.micro) in self._plan.recomputed
-        state = self._states[op.stage, op.micro] = PassState(
-            x, ReplayStats(stats) if recomputed else stats
-        )
+        stats = ReplayStats(stats) if recomputed else stats
+        state = self._states[op.stage, op.micro] = PassState(x, stats, self._plan.kind_of(op))
         with no_grad() if recomputed else nullcontext():
             root = self._root(stage, state, op.micro)
         if recomputed and self._step < self._checked_until:

@@ -231,13 +231,24 @@ def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Te
     return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
+class BackwardKind(NamedTuple):
+    """Facts on a backward pass that are known before it begins.
+
+    adds    True if it adds to gradients that another micro-batch has computed in this step
+    halves  True if it has two halves, I and W
+    """
+
+    adds: bool
+    halves: bool
+
+
 class PassState:
     """The state of a micro-batch in a stage, between its forward and its backward pass."""
 
-    __slots__ = ("_digest", "finish", "input", "root", "stats")
+    __slots__ = ("_digest", "finish", "input", "kind", "root", "stats")
 
-    def __init__(self, x: Tensors, stats: BatchStats) -> None:
-        self.input, self.stats, self._digest = x, stats, list[int]()
+    def __init__(self, x: Tensors, stats: BatchStats, kind: BackwardKind | None) -> None:
+        self.input, self.stats, self.kind, self._digest = x, stats, kind, list[int]()
         self.root: Tensor  # what the backward pass starts from
         self.finish: Callable[..., object]  # W, after I
 

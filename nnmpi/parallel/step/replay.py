@@ -1,41 +1,70 @@
 """Replay: a recorded pass on memory, in place of module and tape; and its comparison with them."""
 
+from bisect import bisect
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta.log import Call
-from nnmpi.arrays.meta.memory_plan import Binding, lifetimes, plan
+from nnmpi.arrays.meta.memory_plan import Binding, allocated, lifetimes, places_of, plan
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import PassList, join_moments, ready, sum_over_ranks
 from nnmpi.nn.passes import BatchStats
+from nnmpi.parallel.step.channels import Received
+from nnmpi.parallel.step.ports import JoinedOutputs
+
+OnLeaf = Callable[[Any], None]
+
+
+class PlannedPass:
+    """A recorded pass with a plan of its memory.
+
+    Its parts are the forward pass and the two halves of the backward pass, which may be far apart.
+    An array that lives within one part lies in memory that all replays of the pass share; each
+    replay has its own for those that live longer.
+    """
+
+    def __init__(self, passes: PassList) -> None:
+        self.passes, calls = passes, passes.calls
+        starts = [0, passes.backward, passes.second]
+        written = *passes.inputs, *(key.words for key in passes.keys)  # before the first call
+        uses = [(a, 0) for a in written]
+        uses += [(a, passes.backward) for a in (*passes.outputs, *passes.seeds) if a is not None]
+        uses += [(a, max(passes.second - 1, passes.backward)) for a in passes.gradients]
+        self.used = {*lifetimes(calls)}
+        elsewhere = places_of(passes.given)
+        alive = [a for key, a in lifetimes(calls, uses).items() if key not in elsewhere]
+        is_kept = [bisect(starts, a.first) != bisect(starts, a.last) for a in alive]
+        self._kept = plan(a for a, kept in zip(alive, is_kept, strict=True) if kept)
+        shared = allocated(plan(a for a, kept in zip(alive, is_kept, strict=True) if not kept))
+        self._places = elsewhere, shared
+        self.free = list[Replay]()
+
+    def binding(self) -> Binding:
+        """Memory for another replay."""
+        return Binding(*self._places, allocated(self._kept))
 
 
 class Replay:
-    """A recorded pass on memory of its own; `at_end` is called as its backward pass begins."""
+    """A recorded pass on memory, for one micro-batch at a time."""
 
-    requires_grad = True
-    at_end: Callable[[], None] = staticmethod(lambda: None)
-
-    def __init__(self, passes: PassList, free: list["Replay"]) -> None:
-        written = *passes.inputs, *(key.words for key in passes.keys)  # before the first call
-        uses = [(a, 0) for a in written]
-        uses += [(passes.seed, passes.backward), (passes.loss, len(passes.calls))]
-        alive = lifetimes(passes.calls, uses)
-        elsewhere = {id(stand_in) for stand_in, _ in passes.given}
-        memory = plan(a for key, a in alive.items() if key not in elsewhere)
-        binding = Binding(memory, passes.given)
-        used = {*lifetimes(passes.calls)}
+    def __init__(self, planned: PlannedPass) -> None:
+        passes, binding = planned.passes, planned.binding()
         self._inputs = [
-            (k, binding.array(array)) for k, array in enumerate(passes.inputs) if id(array) in used
+            (k, binding.array(array))
+            for k, array in enumerate(passes.inputs)
+            if id(array) in planned.used
         ]
         self._keys = [(binding.array(key.words), key) for key in passes.keys]
-        self._seed, self._loss = binding.array(passes.seed), binding.array(passes.loss)
+        self.outputs = [*map(binding.array, passes.outputs)]
+        self._seeds = [None if a is None else binding.array(a) for a in passes.seeds]
+        self.gradients = [*map(binding.array, passes.gradients)]
         own: dict[Any, Any] = {
             ready: self._ready,
             join_moments: self._join,
@@ -43,9 +72,12 @@ class Replay:
         }
         calls = [*map(binding.call, passes.calls)]
         calls = [Call(own.get(call.function, call.function), *call[1:]) for call in calls]
-        self._forward, self._backward = calls[: passes.backward], calls[passes.backward :]
-        self._on_leaf: Callable[[Any], None] | None = None
-        self._free = free
+        backward, second = passes.backward, passes.second
+        self._parts = calls[:backward], calls[backward:second], calls[second:]
+        self._last = 2 if second < len(calls) else 1  # the part that computes gradients
+        self._on_leaf: OnLeaf | None = None
+        self._planned, self._adds = planned, passes.adds
+        self._trained = [call.args[0] for call in passes.calls if call.function is ready]
 
     def _ready(self, p: Parameter) -> None:
         p.has_grad = True
@@ -60,26 +92,180 @@ class Replay:
     def _sum(self, sums: Array, total: Array) -> None:
         total[...] = self._stats.sum(sums)
 
-    def forward(self, arrays: Sequence[Array], step: int, stats: BatchStats) -> Array:
-        """Runs the forward pass on these inputs, as in this step; returns the loss."""
+    def _run(self, part: int) -> None:
+        if part == self._last and any(p.has_grad is not self._adds for p in self._trained):
+            raise RuntimeError("another backward pass came before, or none, than was foreseen")
+        for function, args, options, _ in self._parts[part]:
+            function(*args, **options)
+
+    def forward(self, arrays: Sequence[Array], step: int, stats: BatchStats) -> None:
+        """Runs the forward pass on these inputs, as in this step."""
         self._stats = stats
         for k, memory in self._inputs:
             np.copyto(memory, arrays[k])
         for words, (seed, purpose, names, _) in self._keys:
             words[...] = keyed.key(seed, purpose, step, *names)
-        for function, args, options, _ in self._forward:
-            function(*args, **options)
-        self.data = self._loss.copy()  # the memory serves other micro-batches
-        return self.data
+        self._run(0)
 
-    def backward(self, seed: Array, on_leaf: Callable[[Any], None] | None = None) -> None:
-        """Runs the backward pass, from the gradient of the loss."""
-        self.at_end()
-        np.copyto(self._seed, seed)
+    def first_half(self, seeds: Sequence[Array | None], on_leaf: OnLeaf | None = None) -> None:
+        """Runs the backward pass, or its first half, from the gradients of the outputs."""
+        for memory, seed in zip(self._seeds, seeds, strict=True):
+            if memory is not None and seed is not None:
+                np.copyto(memory, seed)
         self._on_leaf = on_leaf
-        for function, args, options, _ in self._backward:
-            function(*args, **options)
-        self._free.append(self)
+        self._run(1)
+
+    def second_half(self, on_leaf: OnLeaf | None = None) -> None:
+        """Runs the rest of the backward pass; the memory may then serve another micro-batch."""
+        self._on_leaf = on_leaf
+        self._run(2)
+        self.free()
+
+    def free(self) -> None:
+        """Lets another micro-batch use the memory."""
+        self._planned.free.append(self)
+
+
+class Rest:
+    """The second half of a backward pass, as the tape returns it."""
+
+    def __init__(self, finish: Callable[..., object]) -> None:
+        self.finish = finish
+
+
+class Backward(Protocol):
+    """A pass whose two halves run one after the other, or later."""
+
+    def first(self, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any) -> None:
+        """Runs the first half; without `until` all of it."""
+
+    def second(self, on_leaf: OnLeaf | None) -> None:
+        """Runs what is left."""
+
+
+class Replayed:
+    """A micro-batch that is replayed; `received` are the inputs that need a gradient."""
+
+    def __init__(self, replay: Replay, received: Sequence[Received]) -> None:
+        self._replay, self._received = replay, received
+
+    def first(self, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any) -> None:
+        """Runs the first half, or all of it, and passes on the gradients of inputs."""
+        self._replay.first_half(seeds, on_leaf)
+        for x, gradient in zip(self._received, self._replay.gradients, strict=True):
+            x.set_gradient(gradient)
+
+    def second(self, on_leaf: OnLeaf | None) -> None:
+        """Runs what is left."""
+        self._replay.second_half(on_leaf)
+
+
+class Compared:
+    """A micro-batch that runs by the tape, and as a replay beside it; `ended` is called with True
+    if both give the same bits.
+
+    The replay exchanges nothing: it gets what the tape has got from other ranks.
+    """
+
+    def __init__(
+        self,
+        root: Tensor,
+        replay: Replay,
+        received: Sequence[Received],
+        parameters: Sequence[Parameter],
+        ended: Callable[[bool], None],
+    ) -> None:
+        self._root, self._replay, self._received = root, replay, received
+        self._parameters, self._ended = parameters, ended
+        self._rest: Any = None
+        self._same = True
+
+    def first(self, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any) -> None:
+        """Runs the first half, or all, of the backward pass of the tape, then of the replay."""
+        root, seed = self._root, seeds[0]
+        if isinstance(root, JoinedOutputs):
+            seed = root.seed(seeds)
+        if until is None:
+            self._both(partial(root.backward, seed), partial(self._whole, seeds), on_leaf)
+        else:
+            self._rest = root.backward(seed, until=until)
+            self._replay.first_half(seeds)
+        for x, gradient in zip(self._received, self._replay.gradients, strict=True):
+            self._same &= same_bits(x.gradient().array, gradient)
+
+    def second(self, on_leaf: OnLeaf | None) -> None:
+        """Runs what is left."""
+        if self._rest is not None:
+            self._both(self._rest.finish, self._replay.second_half, on_leaf)
+        self._ended(self._same)
+
+    def _whole(self, seeds: Sequence[Any], on_leaf: OnLeaf) -> None:
+        self._replay.first_half(seeds, on_leaf)
+        self._replay.second_half(on_leaf)
+
+    def _both(
+        self, by_tape: Callable[..., object], replay: Callable[..., object], on_leaf: OnLeaf | None
+    ) -> None:
+        before, reached = [_copied(p) for p in self._parameters], list[Any]()
+        by_tape(on_leaf=reached.append)
+        wanted = {p: _copied(p) for p in self._parameters}
+        for p, gradient in zip(self._parameters, before, strict=True):
+            p.grad = gradient
+
+        def compare(p: Parameter) -> None:
+            missing.discard(p)
+            if not same_bits(p.grad, wanted[p]):
+                self._same, p.grad = False, wanted[p]
+            if on_leaf is not None:
+                on_leaf(p)
+
+        missing = {leaf for leaf in reached if isinstance(leaf, Parameter)}
+        replay(on_leaf=compare)
+        for p in [*missing]:
+            compare(p)
+        self._same &= not any(p.has_grad and wanted[p] is None for p in self._parameters)
+
+
+class ReplayedLoss:
+    """The root of a pass that ends with a loss."""
+
+    requires_grad = True
+
+    def __init__(self, loss: Array, passes: Backward) -> None:
+        self.data, self._passes = loss, passes
+
+    def backward(
+        self, seed: Array, on_leaf: OnLeaf | None = None, until: Any = None
+    ) -> Rest | None:
+        """Runs the backward pass, from the gradient of the loss; with `until` half of it."""
+        return _backward(self._passes, [seed], on_leaf, until)
+
+
+class ReplayedOutputs(JoinedOutputs):
+    """The root of a pass whose outputs are sent to another stage."""
+
+    __slots__ = ("_passes",)
+
+    def __init__(self, outputs: Sequence[Tensor], passes: Backward) -> None:
+        super().__init__(outputs)
+        self.requires_grad, self.node, self._passes = True, None, passes
+
+    def backward(  # type: ignore[override]
+        self, seed: Array, on_leaf: OnLeaf | None = None, until: Any = None
+    ) -> Rest | None:
+        """Runs the backward pass, from the gradients that `seed` has set; with `until` half of
+        it."""
+        return _backward(self._passes, self._gradients, on_leaf, until)
+
+
+def _backward(
+    passes: Backward, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any
+) -> Rest | None:
+    passes.first(seeds, on_leaf, until)
+    if until is not None:
+        return Rest(passes.second)
+    passes.second(on_leaf)
+    return None
 
 
 class NotedStats:
@@ -112,50 +298,6 @@ class RecalledStats:
     def sum(self, sums: Array) -> Array:
         """Returns the next sum."""
         return next(self._sums)
-
-
-class ComparedRoot:
-    """The root of a pass of the tape, whose backward pass is also replayed; both must give the same
-    bits.
-
-    The replay exchanges nothing: it gets what the tape has got from other ranks.
-    """
-
-    def __init__(
-        self,
-        root: Tensor,
-        replay: Replay,
-        parameters: Sequence[Parameter],
-        ended: Callable[[bool], None],
-    ) -> None:
-        self._root, self._replay = root, replay
-        self._parameters, self._ended = parameters, ended
-        self.data, self.requires_grad = root.data, root.requires_grad
-        self.at_end: Callable[[], None] = lambda: None
-
-    def backward(self, seed: Array, on_leaf: Callable[[Any], None] | None = None) -> None:
-        """Runs the backward pass of the tape, then the replay; calls `ended` with True if they give
-        the same bits."""
-        self.at_end()
-        before, reached = [_copied(p) for p in self._parameters], list[Any]()
-        self._root.backward(seed, on_leaf=reached.append)
-        wanted, same = {p: _copied(p) for p in self._parameters}, True
-        for p, gradient in zip(self._parameters, before, strict=True):
-            p.grad = gradient
-
-        def compare(p: Parameter) -> None:
-            nonlocal same
-            missing.discard(p)
-            if not same_bits(p.grad, wanted[p]):
-                same, p.grad = False, wanted[p]
-            if on_leaf is not None:
-                on_leaf(p)
-
-        missing = {*reached}
-        self._replay.backward(seed, compare)
-        for p in [*missing]:
-            compare(p)
-        self._ended(same and not any(p.has_grad and wanted[p] is None for p in self._parameters))
 
 
 def _copied(p: Parameter) -> Array | None:

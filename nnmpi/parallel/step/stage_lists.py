@@ -6,10 +6,12 @@ compared   the first pass runs by the tape, and beside it as a replay: both must
 Replay     one for each micro-batch in flight, used again and again
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+from nnmpi.arrays import meta
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError
@@ -18,18 +20,41 @@ from nnmpi.autograd.recording import recording
 from nnmpi.data.inputs import like, parts
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import PassList, record, same_calls
+from nnmpi.nn.pass_list import Recording, record, same_calls
 from nnmpi.nn.passes import LOCAL, Pass
 from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.batch_stats import Synced
-from nnmpi.parallel.step.ports import LossSink, PassState, Samples, Stage, call, run_stage
-from nnmpi.parallel.step.replay import ComparedRoot, NotedStats, RecalledStats, Replay, same_bits
+from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
+from nnmpi.parallel.step.ports import (
+    JoinedOutputs,
+    LossSink,
+    PassState,
+    Samples,
+    Sink,
+    Stage,
+    Tensors,
+    call,
+    joined,
+    run_stage,
+)
+from nnmpi.parallel.step.replay import (
+    Backward,
+    Compared,
+    NotedStats,
+    PlannedPass,
+    RecalledStats,
+    Replay,
+    Replayed,
+    ReplayedLoss,
+    ReplayedOutputs,
+    same_bits,
+)
 
 MOST_LISTS = 16
 """The number of lists of a stage at which it is given up: each pass seems to be another one."""
 
-_OF_PARAMETER = attrgetter("has_grad", "requires_grad", "store")
+_OF_PARAMETER = attrgetter("requires_grad", "store")
 _OF_MODULE = attrgetter("_changes", "training")
 
 
@@ -48,85 +73,106 @@ class MicroBatch(NamedTuple):
     arrays: Sequence[Array]
 
 
+class _StagePass:
+    """The pass of a stage on arrays without data (`RecordedPass`)."""
+
+    def __init__(self, stage: Stage, given: Tensors) -> None:
+        self._sink, self._given = stage.sink, given
+
+    def inputs(self, arrays: Sequence[Any]) -> Sequence[Tensor]:
+        tensors = zip((t for _, t in parts(self._given)), arrays, strict=False)
+        return [_input_like(t, array) for t, array in tensors]
+
+    def run(self, module: Any, inputs: Sequence[Tensor], arrays: Sequence[Any]) -> Tensor:
+        y = call(module, like(self._given, [*inputs]))
+        if isinstance(self._sink, LossSink):
+            return self._sink.loss_of(y, arrays[len(inputs)])
+        return joined(y)
+
+    def outputs(self, root: Any) -> Sequence[Tensor]:
+        return root.parts if isinstance(root, JoinedOutputs) else [root]
+
+    def seed(self, root: Any, gradients: Sequence[Any]) -> Any:
+        return root.seed(gradients) if isinstance(root, JoinedOutputs) else gradients[0]
+
+    def gradients(self, inputs: Sequence[Tensor]) -> Sequence[Any]:
+        return [t.gradient().array for t in inputs if isinstance(t, Received)]
+
+
+def _input_like(t: Tensor, array: Any) -> Tensor:
+    """A tensor without data in place of an input; its gradient gets memory if one is sent back."""
+    if not isinstance(t, Received):
+        return Tensor(array)
+    return Received(array, lambda: Buffer(cast(Any, None), array, meta.like(array)))
+
+
 class StageLists:
-    """The lists of a stage that computes the loss from samples.
+    """The lists of a stage.
 
     always_compared   every pass runs by the tape too
     replays           the number of passes that were replayed alone
     reason            why passes run by the tape; None if they are replayed
     """
 
-    def __init__(self, stage: Stage, always_compared: bool) -> None:
+    def __init__(self, stage: Stage, always_compared: bool, reason: str | None) -> None:
         self._stage, self._always_compared = stage, always_compared
         self._modules, self._parameters = list[Module](), list[Parameter]()
         self._states: tuple[Any, ...] | None = None
-        self._in_flight = 0
-        self._lists = dict[Any, PassList | None]()
-        self._free, self._compared = dict[Any, list[Replay]](), set[Any]()
-        self.reason, self.replays = self._refusal(), 0
-
-    def _refusal(self) -> str | None:
-        source, sink = self._stage.source, self._stage.sink
-        if not isinstance(source, Samples) or not isinstance(sink, LossSink):
-            return "stages of a pipeline are not replayed yet"
-        if not all(_has_fixed_memory(p.store) for p in self._stage.module.parameters()):
-            return "the store moves parameters or gradients in memory"
-        return None
+        self._lists = dict[Any, PlannedPass | None]()
+        self._compared = set[Any]()
+        self.reason, self.replays = reason, 0
+        if not isinstance(stage.source, Samples | Inlet) or not isinstance(
+            stage.sink, LossSink | Outlet
+        ):
+            self.reason = "stages get their inputs in another way than by messages"
+        if not all(_has_fixed_memory(p.store) for p in stage.module.parameters()):
+            self.reason = "the store moves parameters or gradients in memory"
 
     def _look_again(self) -> None:
         """Finds the modules of the stage and of the loss, which may have changed."""
         module, sink = self._stage.module, self._stage.sink
-        assert isinstance(sink, LossSink)
-        criterion: Any = sink.criterion
         self._modules, self._parameters = [*module.modules()], [*module.parameters()]
-        if isinstance(criterion, Module):
-            self._modules += criterion.modules()
-        foreign = [part for part in (*self._modules, criterion) if not _is_own(part)]
+        own: list[Any] = [*self._modules]
+        if isinstance(sink, LossSink):
+            criterion: Any = sink.criterion
+            own.append(criterion)
+            self._modules += criterion.modules() if isinstance(criterion, Module) else ()
+        foreign = [part for part in (*self._modules, *own) if not _is_own(part)]
         if foreign:
             self.reason = f"{type(foreign[0]).__name__} is not a layer of nnmpi without hooks"
         self._states = (*map(_OF_MODULE, self._modules),)
 
     def root(self, state: PassState, number: int, current: Pass) -> Any:
         """The root of the pass of a micro-batch."""
-        if self.reason is None and self._in_flight:
-            self.reason = "several micro-batches are in flight"
         if self.reason is None and not (state.stats is LOCAL or isinstance(state.stats, Synced)):
             self.reason = "passes that run twice, or slice by slice, are not replayed yet"
+        if self.reason is None and state.kind is None:
+            self.reason = "steps overlap"
         if self.reason is None and (*map(_OF_MODULE, self._modules),) != self._states:
             self._look_again()
         if self.reason or not recording.get():
             return run_stage(self._stage, state, number, current)
-        sink = self._stage.sink
-        assert isinstance(sink, LossSink)
-        inputs = [t.data for _, t in parts(state.input)]
-        arrays = [*inputs, sink.labels(number), current.samples]
-        micro = MicroBatch(state, number, current, arrays)
+        sink, inputs = self._stage.sink, [t.data for _, t in parts(state.input)]
+        labels = [sink.labels(number)] if isinstance(sink, LossSink) else []
+        micro = MicroBatch(state, number, current, [*inputs, *labels, current.samples])
         key = self._key(micro)
         if key not in self._compared or self._always_compared:
             return self._beside_tape(key, micro)
         replay = self._replay(key)
         try:
-            replay.forward(arrays, current.step, state.stats)
+            replay.forward(micro.arrays, current.step, state.stats)
         except UnlikeError:
-            self._free[key].append(replay)
+            replay.free()
             return run_stage(self._stage, state, number, current)
         self.replays += 1
-        return self._flying(replay)
-
-    def _flying(self, root: Any) -> Any:
-        """Counts a root until its backward pass, which may find other gradients than this one."""
-        self._in_flight += 1
-        root.at_end = self._landed
-        return root
-
-    def _landed(self) -> None:
-        self._in_flight -= 1
+        return _root_of(sink, replay.outputs, Replayed(replay, _received(state)))
 
     def _key(self, micro: MicroBatch) -> Any:
         """All that decides which calls a pass makes."""
         of_ranks = micro.current.batch, micro.number  # they tell how many samples each has
         return (
             None if micro.state.stats is LOCAL else of_ranks,
+            micro.state.kind,
             *((a.shape, a.dtype) for a in micro.arrays),
             *map(_OF_PARAMETER, self._parameters),
             self._states,
@@ -135,9 +181,9 @@ class StageLists:
 
     def _replay(self, key: Any) -> Replay:
         """A replay that is free, or a new one."""
-        passes, free = self._lists[key], self._free.setdefault(key, [])
-        assert passes is not None
-        return free.pop() if free else Replay(passes, free)
+        planned = self._lists[key]
+        assert planned is not None
+        return planned.free.pop() if planned.free else Replay(planned)
 
     def _buffers(self) -> list[Array]:
         arrays = (getattr(m, name) for m in self._modules for name in m._buffers)
@@ -154,17 +200,18 @@ class StageLists:
             self._lists[key] = self._recorded(micro, [moments.n for moments in noted.moments_of])
         if self._lists[key] is None:
             return root
-        wanted = [array.copy() for array in (root.data, *buffers)]
+        outputs = [t.data for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
+        wanted = [array.copy() for array in (*outputs, *buffers)]
         _write(buffers, before)
         replay = self._replay(key)
         try:
-            loss = replay.forward(micro.arrays, micro.current.step, RecalledStats(noted))
-            same_forward = all(map(same_bits, wanted, (loss, *buffers)))
+            replay.forward(micro.arrays, micro.current.step, RecalledStats(noted))
+            same_forward = all(map(same_bits, wanted, (*replay.outputs, *buffers)))
         except UnlikeError:
-            self._free[key].append(replay)
+            replay.free()
             return root
         finally:
-            _write(buffers, wanted[1:])
+            _write(buffers, wanted[len(outputs) :])
 
         def ended(same: bool) -> None:
             if same and same_forward:
@@ -172,36 +219,41 @@ class StageLists:
             else:
                 self.reason = self.reason or "a recorded pass has other bits than the tape"
 
-        return self._flying(ComparedRoot(root, replay, self._parameters, ended))
+        received = _received(micro.state)
+        compared = Compared(root, replay, received, self._parameters, ended)
+        return _root_of(self._stage.sink, outputs, compared)
 
-    def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PassList | None:
+    def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PlannedPass | None:
         """The list of a pass, in which BatchNorm layers see so many numbers; None if it cannot be
         recorded."""
-        module, sink = self._stage.module, self._stage.sink
-        assert isinstance(sink, LossSink)
         if len(self._lists) == MOST_LISTS:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None
-
-        def loss_of(module: Module, inputs: Sequence[Any]) -> Tensor:
-            *given, labels = inputs
-            tensors = like(micro.state.input, [*map(Tensor, given)])
-            return sink.loss_of(call(module, tensors), labels)
-
-        *inputs, samples = micro.arrays
-        batch, is_alone = micro.current.batch, micro.state.stats is LOCAL
+        *arrays, samples = micro.arrays
+        batch, is_alone, kind = micro.current.batch, micro.state.stats is LOCAL, micro.state.kind
+        assert kind is not None
+        how = Recording(samples, batch, None if is_alone else counts, *kind)
+        recorded = _StagePass(self._stage, micro.state.input)
         try:
-            first, second = (
-                record(module, loss_of, inputs, samples, batch, None if is_alone else counts)
-                for _ in range(2)
-            )
+            first, second = (record(self._stage.module, recorded, arrays, how) for _ in range(2))
         except NumbersReadError as error:
             self.reason = str(error)
             return None
         if not same_calls(first, second):
             self.reason = "two recordings of a pass differ"
             return None
-        return first
+        return PlannedPass(first)
+
+
+def _received(state: PassState) -> list[Received]:
+    return [t for _, t in parts(state.input) if isinstance(t, Received)]
+
+
+def _root_of(sink: Sink, outputs: Sequence[Array], passes: Backward) -> Any:
+    """Returns what the backward pass of a micro-batch starts from."""
+    if isinstance(sink, LossSink):
+        return ReplayedLoss(outputs[0].copy(), passes)  # its memory serves other micro-batches
+    return ReplayedOutputs([*map(Tensor, outputs)], passes)
 
 
 def _write(arrays: Sequence[Array], values: Sequence[Array]) -> None:
@@ -220,13 +272,18 @@ def _has_fixed_memory(store: Store | None) -> bool:
 class ReplayedStages:
     """Runs the stages of a rank from recorded passes where it can, and else by module and tape."""
 
-    def __init__(self, always_compared: bool) -> None:
+    def __init__(self, always_compared: bool, modules: Iterable[Module]) -> None:
         self._always_compared = always_compared
         self.lists = dict[int, StageLists]()
+        of_stages = Counter(p for module in modules for p in {*module.parameters()})
+        self._shared = {p for p, stages in of_stages.items() if stages > 1}
 
     def __call__(self, stage: Stage, state: PassState, number: int, current: Pass) -> Any:
         """The root of the pass of a micro-batch."""
         lists = self.lists.get(id(stage.module))
         if lists is None:
-            lists = self.lists[id(stage.module)] = StageLists(stage, self._always_compared)
+            is_shared = not self._shared.isdisjoint(stage.module.parameters())
+            reason = "two stages of a rank share a parameter" if is_shared else None
+            lists = StageLists(stage, self._always_compared, reason)
+            self.lists[id(stage.module)] = lists
         return lists.root(state, number, current)

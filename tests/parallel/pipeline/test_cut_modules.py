@@ -65,6 +65,7 @@ def rescale(model: Model, step: int) -> None:
     ("ranks", "layout"),
     [
         (2, {"pp": 2, "cut": "2"}),
+        (2, {"pp": 2, "cut": "2", "compile": True}),
         (2, {"pp": 2, "cut": "3", "micro_batches": 3, "recompute": "stage"}),
         (2, {"pp": 2, "schedule": "interleaved", "micro_batches": 2}),
         (3, {"pp": 3, "micro_batches": 3, "schedule": "zb-h1"}),
