@@ -7,7 +7,10 @@ use.
     c             ###
 """
 
+import math
+from bisect import bisect, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -59,31 +62,73 @@ def _metas(value: Any) -> Iterator[MetaArray]:
     return (a for a in arrays_in(value) if isinstance(a, MetaArray))
 
 
+class _Arena:
+    """Arrays that have places already."""
+
+    def __init__(self) -> None:
+        self._placed, self._offsets = list[tuple[int, Lifetime]](), dict[int, int]()
+
+    @property
+    def size(self) -> int:
+        return max((start + a.room for start, a in self._placed), default=0)
+
+    @property
+    def plan(self) -> MemoryPlan:
+        return MemoryPlan(self._offsets, self.size)
+
+    def place(self, arrays: Iterable[Lifetime], most: float = math.inf) -> list[Lifetime]:
+        """Places arrays, the largest first, each at the lowest offset that is free while it lives;
+        returns those for which there is no place below `most`."""
+        left = list[Lifetime]()
+        for new in sorted(arrays, key=lambda a: -a.room):
+            offset = 0
+            for start, other in self._placed:
+                if other.first <= new.last and new.first <= other.last:
+                    if start - offset >= new.room:
+                        break
+                    offset = max(offset, start + other.room)
+            if offset + new.room > most:
+                left.append(new)
+                continue
+            insort(self._placed, (offset, new), key=itemgetter(0))
+            self._offsets[id(new.array)] = offset
+        return left
+
+
 def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
-    """Places arrays, the largest first, each at the lowest offset that is free while it lives."""
-    placed, offsets = list[tuple[int, Lifetime]](), dict[int, int]()
-    for new in sorted(arrays, key=lambda a: -a.room):
-        offset = 0
-        for start, other in placed:
-            if other.first <= new.last and new.first <= other.last:
-                if start - offset >= new.room:
-                    break
-                offset = max(offset, start + other.room)
-        placed.append((offset, new))
-        placed.sort(key=lambda place: place[0])
-        offsets[id(new.array)] = offset
-    return MemoryPlan(offsets, max((start + a.room for start, a in placed), default=0))
+    """The places of arrays in one arena."""
+    arena = _Arena()
+    arena.place(arrays)
+    return arena.plan
+
+
+def plan_in_parts(
+    arrays: Iterable[Lifetime], starts: Sequence[int]
+) -> tuple[MemoryPlan, MemoryPlan]:
+    """The places of arrays in two arenas, of calls in parts between which other calls may be made:
+    one that keeps its contents between parts, and a scratch arena for arrays that live within one
+    part, and find no place in the first one."""
+    kept, local, arena = list[Lifetime](), list[Lifetime](), _Arena()
+    for a in arrays:
+        (local if bisect(starts, a.first) == bisect(starts, a.last) else kept).append(a)
+    arena.place(kept)
+    left = arena.place(local, arena.size)
+    return arena.plan, plan(left)
 
 
 Places: TypeAlias = Mapping[int, tuple[np.ndarray, int]]
 """The memory of arrays, by their ids: a buffer of bytes, and where in it an array begins."""
 
 
-def allocated(plan: MemoryPlan) -> Places:
-    """The places of the arrays of a plan in a new arena."""
-    arena = np.empty(plan.size + PAGE, np.uint8)
-    start = -arena.ctypes.data % PAGE
-    return {key: (arena, start + offset) for key, offset in plan.offsets.items()}
+def arena_of(size: int) -> np.ndarray:
+    """Memory for so many bytes, which begins at a page."""
+    memory = np.empty(size + PAGE, np.uint8)
+    return memory[-memory.ctypes.data % PAGE :][:size]
+
+
+def places_in(arena: np.ndarray, plan: MemoryPlan) -> Places:
+    """The places of the arrays of a plan in an arena."""
+    return {key: (arena, offset) for key, offset in plan.offsets.items()}
 
 
 def places_of(given: Iterable[tuple[Any, np.ndarray]]) -> Places:

@@ -1,16 +1,22 @@
 """Replay: a recorded pass on memory, in place of module and tape; and its comparison with them."""
 
-from bisect import bisect
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from nnmpi.arrays import keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta.log import Call
-from nnmpi.arrays.meta.memory_plan import Binding, allocated, lifetimes, places_of, plan
+from nnmpi.arrays.meta.memory_plan import (
+    Binding,
+    arena_of,
+    lifetimes,
+    places_in,
+    places_of,
+    plan_in_parts,
+)
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
@@ -23,39 +29,64 @@ OnLeaf = Callable[[Any], None]
 
 
 class PlannedPass:
-    """A recorded pass with a plan of its memory.
+    """A recorded pass with a plan of its memory, in the forward pass and both halves of backward.
 
-    Its parts are the forward pass and the two halves of the backward pass, which may be far apart.
-    An array that lives within one part lies in memory that all replays of the pass share; each
-    replay has its own for those that live longer.
+    kept     of arrays that live longer than one part, each micro-batch in flight with its own
+    scratch  of arrays within one part
     """
 
     def __init__(self, passes: PassList) -> None:
         self.passes, calls = passes, passes.calls
-        starts = [0, passes.backward, passes.second]
         written = *passes.inputs, *(key.words for key in passes.keys)  # before the first call
         uses = [(a, 0) for a in written]
         uses += [(a, passes.backward) for a in (*passes.outputs, *passes.seeds) if a is not None]
         uses += [(a, max(passes.second - 1, passes.backward)) for a in passes.gradients]
-        self.used = {*lifetimes(calls)}
-        elsewhere = places_of(passes.given)
-        alive = [a for key, a in lifetimes(calls, uses).items() if key not in elsewhere]
-        is_kept = [bisect(starts, a.first) != bisect(starts, a.last) for a in alive]
-        self._kept = plan(a for a, kept in zip(alive, is_kept, strict=True) if kept)
-        shared = allocated(plan(a for a, kept in zip(alive, is_kept, strict=True) if not kept))
-        self._places = elsewhere, shared
-        self.free = list[Replay]()
+        self.used, self.given = {*lifetimes(calls)}, places_of(passes.given)
+        alive = (a for key, a in lifetimes(calls, uses).items() if key not in self.given)
+        starts = 0, passes.backward, passes.second
+        self.kept, self.scratch = plan_in_parts(alive, starts)
 
-    def binding(self) -> Binding:
-        """Memory for another replay."""
-        return Binding(*self._places, allocated(self._kept))
+
+class Memory:
+    """The memory of the replays of a stage: a scratch arena, and an arena for each micro-batch in
+    flight, in which any recorded pass may run."""
+
+    def __init__(self) -> None:
+        self._scratch, self._size = arena_of(0), 0
+        self._free = list[Slot]()
+
+    def take(self, planned: PlannedPass) -> "Replay":
+        """A replay of the pass in memory that is free."""
+        if planned.kept.size > self._size or planned.scratch.size > len(self._scratch):
+            self._size = max(self._size, planned.kept.size)
+            self._scratch = arena_of(max(len(self._scratch), planned.scratch.size))
+            self._free.clear()  # its replays keep the memory that was too small
+        slot = self._free.pop() if self._free else Slot(arena_of(self._size), self._scratch, {})
+        if planned not in slot.replays:
+            arenas = places_in(slot.arena, planned.kept), places_in(slot.scratch, planned.scratch)
+            binding = Binding(planned.given, *arenas)
+            slot.replays[planned] = Replay(planned, binding, partial(self._give_back, slot))
+        return slot.replays[planned]
+
+    def _give_back(self, slot: "Slot") -> None:
+        if slot.scratch is self._scratch:
+            self._free.append(slot)
+
+
+class Slot(NamedTuple):
+    """The arena of a micro-batch in flight, and the replays that are bound to it."""
+
+    arena: np.ndarray
+    scratch: np.ndarray
+    replays: dict[PlannedPass, "Replay"]
 
 
 class Replay:
-    """A recorded pass on memory, for one micro-batch at a time."""
+    """A recorded pass on memory, for one micro-batch at a time; `free` lets another one use the
+    memory."""
 
-    def __init__(self, planned: PlannedPass) -> None:
-        passes, binding = planned.passes, planned.binding()
+    def __init__(self, planned: PlannedPass, binding: Binding, free: Callable[[], object]) -> None:
+        passes, self.free = planned.passes, free
         self._inputs = [
             (k, binding.array(array))
             for k, array in enumerate(passes.inputs)
@@ -76,7 +107,7 @@ class Replay:
         self._parts = calls[:backward], calls[backward:second], calls[second:]
         self._last = 2 if second < len(calls) else 1  # the part that computes gradients
         self._on_leaf: OnLeaf | None = None
-        self._planned, self._adds = planned, passes.adds
+        self._adds = passes.adds
         self._trained = [call.args[0] for call in passes.calls if call.function is ready]
 
     def _ready(self, p: Parameter) -> None:
@@ -120,10 +151,6 @@ class Replay:
         self._on_leaf = on_leaf
         self._run(2)
         self.free()
-
-    def free(self) -> None:
-        """Lets another micro-batch use the memory."""
-        self._planned.free.append(self)
 
 
 class Rest:

@@ -41,6 +41,7 @@ from nnmpi.parallel.step.ports import (
 from nnmpi.parallel.step.replay import (
     Backward,
     Compared,
+    Memory,
     NotedStats,
     PlannedPass,
     RecalledStats,
@@ -119,7 +120,7 @@ class StageLists:
         self._modules, self._parameters = list[Module](), list[Parameter]()
         self._states: tuple[Any, ...] | None = None
         self._lists = dict[Any, PlannedPass | None]()
-        self._compared = set[Any]()
+        self._compared, self._memory = set[Any](), Memory()
         self.reason, self.replays = reason, 0
         if not isinstance(stage.source, Samples | Inlet) or not isinstance(
             stage.sink, LossSink | Outlet
@@ -183,7 +184,7 @@ class StageLists:
         """A replay that is free, or a new one."""
         planned = self._lists[key]
         assert planned is not None
-        return planned.free.pop() if planned.free else Replay(planned)
+        return self._memory.take(planned)
 
     def _buffers(self) -> list[Array]:
         arrays = (getattr(m, name) for m in self._modules for name in m._buffers)
