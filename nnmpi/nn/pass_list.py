@@ -209,18 +209,21 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _without_data(module: Module, stand_ins: _StandIns, adds: bool) -> Iterator[None]:
+def _without_data(module: Module, stand_ins: _StandIns, adds: bool) -> Iterator[Callable[[], bool]]:
     """A context in which parameters and buffers of a module have no data; parameters have gradients
-    already if `adds`."""
+    already if `adds`. It yields a function that tells whether a buffer was assigned."""
     buffers = [(m, name, getattr(m, name)) for m in module.modules() for name in m._buffers]
     stores = [(p, _StandInStore(p, stand_ins)) for p in module.parameters()]
     with unchanged(module):
         for p, store in stores:
             p.move(store, 0)
             p.has_grad = adds and p.requires_grad
-        for m, name, array in buffers:
-            object.__setattr__(m, name, None if array is None else stand_ins.of(array))
-        yield
+        without = [
+            (m, name, None if array is None else stand_ins.of(array)) for m, name, array in buffers
+        ]
+        for m, name, stand_in in without:
+            object.__setattr__(m, name, stand_in)
+        yield lambda: any(getattr(m, name) is not array for m, name, array in without)
 
 
 def record(
@@ -241,7 +244,7 @@ def record(
             refuse("the gradient of a tensor that is no parameter")
 
     with (
-        _without_data(module, stand_ins, how.adds),
+        _without_data(module, stand_ins, how.adds) as buffer_was_assigned,
         logged_calls() as calls,
         np.errstate(all="ignore"),
     ):
@@ -255,6 +258,8 @@ def record(
             root = recorded.run(module, inputs, given)
             if changes != [m._changes for m in module.modules()]:
                 raise NumbersReadError("forward sets an attribute")
+            if buffer_was_assigned():
+                raise NumbersReadError("forward assigns a buffer instead of writing into it")
             if not root.requires_grad:
                 refuse("a pass without gradients")
             outputs, backward = recorded.outputs(root), len(calls)

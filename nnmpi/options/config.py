@@ -255,7 +255,7 @@ class Config:
         None, "P:FACTOR: slow down each rank in a random fraction P of its steps, for experiments"
     )
     compile: bool = _training(
-        False, "record the passes of nnmpi's own layers once, and replay them as lists of kernels"
+        False, "record the passes of each stage once, and replay them as lists of kernels"
     )
     verify: bool = _equality(False, "also train on one rank, and compare after each step")
     reproducible: bool = _equality(False, "same bits on any number of ranks, up to --slices")

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
-from nnmpi.arrays.backend import CPU
+from nnmpi.arrays.backend import CPU, META
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
@@ -54,7 +54,6 @@ from nnmpi.parallel.step.last_round import LastRound
 from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import Task, run_stage
-from nnmpi.parallel.step.stage_lists import ReplayedStages
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
@@ -353,9 +352,16 @@ def executor_of(
     ports = Ports.of(spec.task, part, channels, batch_stats)
     checked_steps = math.inf if a.config.verify else CHECKED_STEPS
     programs = Programs(partial(ops, a, rank), partial(forward_ops, a, rank), checked_steps)
-    cuts_layers = a.mesh.count("tp", "cp") > 1  # whose exchanges are not recorded
-    replays = a.config.compile and spec.task.on is CPU and not cuts_layers
-    root_of = ReplayedStages(a.config.verify, part.stages.values()) if replays else run_stage
+    root_of: Callable[..., Any] = run_stage
+    if a.config.compile and spec.task.on is not META:
+        reason = None if spec.task.on is CPU else "on a GPU passes are not replayed yet"
+        if a.mesh.count("tp", "cp") > 1:
+            reason = "exchanges along tp and cp are not recorded yet"
+        # here, since most runs need none of it
+        from nnmpi.parallel.step.stage_lists import ReplayedStages
+
+        about = a.config.verify, reason, spec.control.event
+        root_of = ReplayedStages(part.stages, *about)
     return Executor(
         ports, sync, update, spec.control.request, programs, spec.recorder, op_hooks, root_of
     )

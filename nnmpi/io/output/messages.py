@@ -248,7 +248,15 @@ def _staleness(workers: dict[str, dict[str, int]]) -> str:
     return f"mean staleness {mean:.1f}, maximum {max(s for s, _ in rows)}"
 
 
+def _passes(e: Event) -> str:
+    """The text on the passes of a stage that are recorded."""
+    if e["replayed"]:
+        return f"stage {e['stage']}: passes are replayed, as {plural(e['calls'], 'call')}"
+    return f"stage {e['stage']}: passes are not replayed: {e['reason']}"
+
+
 FORMATS: dict[str, Callable[[Event], str]] = {
+    "passes": _passes,
     "start": _start,
     "resumed": _resumed,
     "checkpoint": _checkpoint,

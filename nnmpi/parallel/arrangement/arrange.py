@@ -105,9 +105,10 @@ def arrange(
 
 
 def single_rank(arrangement: Arrangement) -> Arrangement:
-    """Returns the arrangement of the same model on one rank, with which --verify compares."""
+    """Returns the arrangement of the same model on one rank, with which --verify compares; its
+    passes are not replayed."""
     plain = Config()
-    options = {name: getattr(plain, name) for name in OF_RANKS}
+    options = {name: getattr(plain, name) for name in (*OF_RANKS, "compile")}
     config = replace(arrangement.config, **options)
     return arrange(config, Cluster.on_paper(1), arrangement.graph)
 

@@ -7,7 +7,7 @@ Replay     one for each micro-batch in flight, used again and again
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -51,18 +51,13 @@ from nnmpi.parallel.step.replay import (
     ReplayedOutputs,
     same_bits,
 )
+from nnmpi.parallel.step.users_code import UnfitError, UsersCode
 
 MOST_LISTS = 16
 """The number of lists of a stage at which it is given up: each pass seems to be another one."""
 
 _OF_PARAMETER = attrgetter("requires_grad", "store")
 _OF_MODULE = attrgetter("_changes", "training")
-
-
-def _is_own(part: Any) -> bool:
-    """True if a layer or a loss is nnmpi's own and has no hooks: it calls no code of users."""
-    is_own = type(part).__module__.partition(".")[0] == "nnmpi"
-    return is_own and isinstance(part, Module) and not part._hooks
 
 
 class MicroBatch(NamedTuple):
@@ -111,6 +106,7 @@ class StageLists:
     """The lists of a stage.
 
     always_compared   every pass runs by the tape too
+    compared          the keys of lists that gave the bits of the tape
     replays           the number of passes that were replayed alone
     reason            why passes run by the tape; None if they are replayed
     """
@@ -118,9 +114,9 @@ class StageLists:
     def __init__(self, stage: Stage, always_compared: bool, reason: str | None) -> None:
         self._stage, self._always_compared = stage, always_compared
         self._modules, self._parameters = list[Module](), list[Parameter]()
-        self._states: tuple[Any, ...] | None = None
+        self._states, self._users_code = list[Any]([None]), UsersCode([])
         self._lists = dict[Any, PlannedPass | None]()
-        self._compared, self._memory = set[Any](), Memory()
+        self.compared, self._memory = set[Any](), Memory()
         self.reason, self.replays = reason, 0
         if not isinstance(stage.source, Samples | Inlet) or not isinstance(
             stage.sink, LossSink | Outlet
@@ -133,15 +129,24 @@ class StageLists:
         """Finds the modules of the stage and of the loss, which may have changed."""
         module, sink = self._stage.module, self._stage.sink
         self._modules, self._parameters = [*module.modules()], [*module.parameters()]
-        own: list[Any] = [*self._modules]
-        if isinstance(sink, LossSink):
-            criterion: Any = sink.criterion
-            own.append(criterion)
-            self._modules += criterion.modules() if isinstance(criterion, Module) else ()
-        foreign = [part for part in (*self._modules, *own) if not _is_own(part)]
-        if foreign:
-            self.reason = f"{type(foreign[0]).__name__} is not a layer of nnmpi without hooks"
-        self._states = (*map(_OF_MODULE, self._modules),)
+        criterion: Any = sink.criterion if isinstance(sink, LossSink) else None
+        if isinstance(criterion, Module):
+            self._modules += criterion.modules()
+        functions = [] if criterion is None or isinstance(criterion, Module) else [criterion]
+        try:
+            self._users_code = UsersCode([*self._modules, *functions])
+        except UnfitError as error:
+            self.reason = str(error)
+        self._states = self._read_states()
+
+    @property
+    def calls(self) -> int:
+        """The number of calls of the longest list."""
+        return max(len(planned.passes.calls) for planned in self._lists.values() if planned)
+
+    def _read_states(self) -> list[Any]:
+        """The values that the code of modules reads, besides parameters and buffers."""
+        return [*map(_OF_MODULE, self._modules), *self._users_code.state()]
 
     def root(self, state: PassState, number: int, current: Pass) -> Any:
         """The root of the pass of a micro-batch."""
@@ -149,7 +154,7 @@ class StageLists:
             self.reason = "passes that run twice, or slice by slice, are not replayed yet"
         if self.reason is None and state.kind is None:
             self.reason = "steps overlap"
-        if self.reason is None and (*map(_OF_MODULE, self._modules),) != self._states:
+        if self.reason is None and self._read_states() != self._states:
             self._look_again()
         if self.reason or not recording.get():
             return run_stage(self._stage, state, number, current)
@@ -157,7 +162,7 @@ class StageLists:
         labels = [sink.labels(number)] if isinstance(sink, LossSink) else []
         micro = MicroBatch(state, number, current, [*inputs, *labels, current.samples])
         key = self._key(micro)
-        if key not in self._compared or self._always_compared:
+        if key not in self.compared or self._always_compared:
             return self._beside_tape(key, micro)
         replay = self._replay(key)
         try:
@@ -176,7 +181,7 @@ class StageLists:
             micro.state.kind,
             *((a.shape, a.dtype) for a in micro.arrays),
             *map(_OF_PARAMETER, self._parameters),
-            self._states,
+            *self._states,
             *map(id, self._buffers()),
         )
 
@@ -216,7 +221,7 @@ class StageLists:
 
         def ended(same: bool) -> None:
             if same and same_forward:
-                self._compared.add(key)
+                self.compared.add(key)
             else:
                 self.reason = self.reason or "a recorded pass has other bits than the tape"
 
@@ -236,14 +241,16 @@ class StageLists:
         how = Recording(samples, batch, None if is_alone else counts, *kind)
         recorded = _StagePass(self._stage, micro.state.input)
         try:
-            first, second = (record(self._stage.module, recorded, arrays, how) for _ in range(2))
+            with self._users_code.restored() as has_changed:
+                both = [record(self._stage.module, recorded, arrays, how) for _ in range(2)]
+                if has_changed():
+                    self.reason = "forward changes what it reads, or draws random numbers itself"
         except NumbersReadError as error:
             self.reason = str(error)
             return None
-        if not same_calls(first, second):
+        if self.reason is None and not same_calls(*both):
             self.reason = "two recordings of a pass differ"
-            return None
-        return PlannedPass(first)
+        return None if self.reason else PlannedPass(both[0])
 
 
 def _received(state: PassState) -> list[Received]:
@@ -271,20 +278,45 @@ def _has_fixed_memory(store: Store | None) -> bool:
 
 
 class ReplayedStages:
-    """Runs the stages of a rank from recorded passes where it can, and else by module and tape."""
+    """Runs the stages of a rank from recorded passes where it can, and else by module and tape;
+    reports which of both, in an event of each stage, and again where that changes.
 
-    def __init__(self, always_compared: bool, modules: Iterable[Module]) -> None:
-        self._always_compared = always_compared
-        self.lists = dict[int, StageLists]()
-        of_stages = Counter(p for module in modules for p in {*module.parameters()})
-        self._shared = {p for p, stages in of_stages.items() if stages > 1}
+    always_compared   every pass runs by the tape too
+    reason            why no stage is replayed; None if they may be
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, Module],
+        always_compared: bool,
+        reason: str | None,
+        event: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._always_compared, self._reason, self._event = always_compared, reason, event
+        self._numbers = {id(module): s for s, module in stages.items()}
+        self.lists, self._told = dict[int, StageLists](), dict[int, str | None]()
+        of_stages = Counter(p for module in stages.values() for p in {*module.parameters()})
+        self._shared = {p for p, count in of_stages.items() if count > 1}
 
     def __call__(self, stage: Stage, state: PassState, number: int, current: Pass) -> Any:
         """The root of the pass of a micro-batch."""
         lists = self.lists.get(id(stage.module))
         if lists is None:
-            is_shared = not self._shared.isdisjoint(stage.module.parameters())
-            reason = "two stages of a rank share a parameter" if is_shared else None
-            lists = StageLists(stage, self._always_compared, reason)
-            self.lists[id(stage.module)] = lists
-        return lists.root(state, number, current)
+            lists = self.lists[id(stage.module)] = self._lists_of(stage)
+        root = lists.root(state, number, current)
+        if lists.reason != self._told.get(id(stage.module), "") and (
+            lists.reason or lists.compared
+        ):
+            self._tell(stage, lists)
+        return root
+
+    def _lists_of(self, stage: Stage) -> StageLists:
+        is_shared = not self._shared.isdisjoint(stage.module.parameters())
+        reason = "two stages of a rank share a parameter" if is_shared else None
+        return StageLists(stage, self._always_compared, self._reason or reason)
+
+    def _tell(self, stage: Stage, lists: StageLists) -> None:
+        self._told[id(stage.module)] = lists.reason
+        about = {"stage": self._numbers[id(stage.module)], "replayed": lists.reason is None}
+        rest = {"calls": lists.calls} if lists.reason is None else {"reason": lists.reason}
+        self._event({"event": "passes", **about, **rest})

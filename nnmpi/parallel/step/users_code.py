@@ -1,0 +1,153 @@
+"""Code of users in recorded passes: whether it can be recorded, and what may change it later.
+
+A recorded pass is replayed as long as what its code reads is the same. Of the modules and functions
+of users, that is compared before each pass: plain attributes of modules, by counting what is set;
+those of classes; and variables of closures. What can change unseen, such as a list, is refused.
+A global variable that `forward` reads is not noticed.
+"""
+
+import random
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from nnmpi.nn import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.registries import REGISTRIES
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, range)
+UNREAD = {*REGISTRIES, "_parent", "_name", "_seed_state", "_hooks", "_changes", "passes"}
+"""Attributes of every module that no `forward` reads."""
+
+
+class UnfitError(Exception):
+    """Raised for code that may change unseen; the message names it."""
+
+
+def is_own(part: Any) -> bool:
+    """True for nnmpi's own modules and functions."""
+    where: str = getattr(part if callable(part) else type(part), "__module__", None) or ""
+    if isinstance(part, Module):
+        where = type(part).__module__
+    return where.partition(".")[0] == "nnmpi"
+
+
+class UsersCode:
+    """The modules and functions of users among the parts of a stage.
+
+    Raises UnfitError for a part that may change unseen.
+    """
+
+    def __init__(self, parts: list[Any]) -> None:
+        self._cells = dict[int, types.CellType]()
+        self._classes = dict[type, None]()
+        for part in parts:
+            if isinstance(part, Module):
+                self._look_at_module(part)
+            else:
+                self._look_at_value(part, _name_of(part))
+
+    def state(self) -> list[Any]:
+        """The values that the code may read besides those of modules."""
+        cells = [cell.cell_contents for cell in self._cells.values()]
+        return cells + [value for _, _, value in self._of_classes()]
+
+    def _of_classes(self) -> Iterator[tuple[type, str, Any]]:
+        for cls in self._classes:
+            for name, value in vars(cls).items():
+                if name[:2] != "__" and _is_plain(value):
+                    yield cls, name, value
+
+    @contextmanager
+    def restored(self) -> Iterator[Callable[[], bool]]:
+        """A context after which the state, and generators of random numbers, are as before; it
+        yields a function that tells whether they have changed so far."""
+        cells = [(cell, cell.cell_contents) for cell in self._cells.values()]
+        attributes, drawn = [*self._of_classes()], [read() for read, _ in GENERATORS]
+        before = self.state(), drawn
+        try:
+            yield lambda: before != (self.state(), [read() for read, _ in GENERATORS])
+        finally:
+            for cell, value in cells:
+                cell.cell_contents = value
+            for cls, name, value in attributes:
+                setattr(cls, name, value)
+            for (_, write), state in zip(GENERATORS, drawn, strict=True):
+                write(state)
+
+    def _look_at_module(self, module: Module) -> None:
+        name = type(module).__name__
+        if module._hooks:
+            raise UnfitError(f"{name} has hooks")
+        if is_own(module):
+            return
+        parts = {part for registry in REGISTRIES for part in vars(module)[registry]} | UNREAD
+        for attribute, value in vars(module).items():
+            if attribute not in parts:
+                self._look_at_value(value, f"{name}.{attribute}")
+        for cls in type(module).__mro__:
+            if not is_own(cls) and cls is not object:
+                self._look_at_class(cls)
+
+    def _look_at_class(self, cls: type) -> None:
+        self._classes[cls] = None
+        for attribute, value in vars(cls).items():
+            if attribute[:2] != "__" or attribute == "__init__":
+                plain = value.fget if isinstance(value, property) else value
+                plain = getattr(plain, "__func__", plain)
+                self._look_at_value(plain, f"{cls.__name__}.{attribute}")
+
+    def _look_at_value(self, value: Any, name: str) -> None:
+        """Raises UnfitError unless a value cannot change, or is compared."""
+        if _is_plain(value) or isinstance(value, Module | Parameter | type | types.ModuleType):
+            return
+        if isinstance(value, tuple | frozenset):
+            for item in value:
+                self._look_at_value(item, name)
+        elif isinstance(value, partial):
+            self._look_at_value((value.func, *value.args, *value.keywords.values()), name)
+        elif isinstance(value, types.FunctionType):
+            self._look_at_function(value, name)
+        elif not (is_own(value) or isinstance(value, types.BuiltinFunctionType | np.ufunc)):
+            raise UnfitError(f"{name} is a {type(value).__name__}, which may change without notice")
+
+    def _look_at_function(self, function: types.FunctionType, name: str) -> None:
+        if is_own(function):
+            return
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        self._look_at_value(defaults, f"a default of {name}")
+        for variable, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            if variable == "__class__" or id(cell) in self._cells:
+                continue
+            if isinstance(cell.cell_contents, Module):
+                raise UnfitError(f"{name} uses the module {variable} from outside")
+            self._cells[id(cell)] = cell
+            self._look_at_value(cell.cell_contents, f"{variable} in {name}")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, PLAIN)
+
+
+def _name_of(part: Any) -> str:
+    return getattr(part, "__name__", type(part).__name__)
+
+
+def _drawn_by_numpy() -> tuple[Any, ...]:
+    state: Any = np.random.get_state()  # noqa: NPY002 - users may draw from it
+    return (state[0], state[1].tolist(), *state[2:])
+
+
+GENERATORS: tuple[tuple[Callable[[], Any], Callable[[Any], object]], ...] = (
+    (random.getstate, random.setstate),
+    (_drawn_by_numpy, np.random.set_state),
+)
+"""Functions that return and set the states of generators that code of users may draw from."""
