@@ -100,6 +100,11 @@ class _KeyedPass(Pass):
 
     keys: list[RecordedKey]
 
+    def _replace(self, **changes: Any) -> "_KeyedPass":
+        new: _KeyedPass = super()._replace(**changes)
+        new.keys = self.keys
+        return new
+
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         words = new_array([4], np.uint32)
         self.keys.append(RecordedKey(seed, purpose, names, words))

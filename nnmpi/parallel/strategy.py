@@ -355,8 +355,6 @@ def executor_of(
     root_of: Callable[..., Any] = run_stage
     if a.config.compile and spec.task.on is not META:
         reason = None if spec.task.on is CPU else "on a GPU passes are not replayed yet"
-        if a.mesh.count("tp", "cp") > 1:
-            reason = "exchanges along tp and cp are not recorded yet"
         # here, since most runs need none of it
         from nnmpi.parallel.step.stage_lists import ReplayedStages
 

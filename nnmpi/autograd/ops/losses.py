@@ -79,20 +79,21 @@ class Smoothing(NamedTuple):
 
 
 def gradient(
-    p: Array, at: Array, samples: Any, labels: Labels, smoothing: Smoothing | None, g: Array
+    p: Array, at: Array, held: Any, labels: Labels, smoothing: Smoothing | None, g: Array
 ) -> Array:
     """The gradient (p sum(t) - t) g of the scores, computed in place of the softmax p (C, n).
 
-    `at` are flat indices into p: the labels' entries for these samples.
+    at     flat indices into p: the entry of the label of each sample
+    held   1, or for each sample 0 if p does not have its label, and `at` is any entry
     """
     if smoothing is None:
-        p.reshape(-1)[at] -= 1
+        p.reshape(-1)[at] -= held
         p *= (labels.counts * g).astype(p.dtype)
         return p
     certain, evenly = (1 - smoothing.share) * labels.counts * g, labels.kept * g
     p *= (certain + smoothing.total * evenly).astype(p.dtype)
     p -= (smoothing.spread[:, None] * evenly).astype(p.dtype)
-    p.reshape(-1)[at] -= certain[samples].astype(p.dtype)
+    p.reshape(-1)[at] -= (certain * held).astype(p.dtype)
     return p
 
 
@@ -128,7 +129,7 @@ def weighted_cross_entropy(
 
     def vjp(g: Array, out: Array | None) -> Array:
         g = (g.reshape(-1) if reduction == "none" else g) * scale
-        return _back(gradient(e / total, at, slice(None), target, soft, g), shape)
+        return _back(gradient(e / total, at, 1, target, soft, g), shape)
 
     return Result(y, (vjp,))
 

@@ -23,6 +23,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import PassList, join_moments, ready, sum_over_ranks
 from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.step.channels import Received
+from nnmpi.parallel.step.exchanges import Notes, plain_exchanges
 from nnmpi.parallel.step.ports import JoinedOutputs
 
 OnLeaf = Callable[[Any], None]
@@ -200,10 +201,11 @@ class Compared:
         replay: Replay,
         received: Sequence[Received],
         parameters: Sequence[Parameter],
+        notes: Notes,
         ended: Callable[[bool], None],
     ) -> None:
         self._root, self._replay, self._received = root, replay, received
-        self._parameters, self._ended = parameters, ended
+        self._parameters, self._notes, self._ended = parameters, notes, ended
         self._rest: Any = None
         self._same = True
 
@@ -215,8 +217,10 @@ class Compared:
         if until is None:
             self._both(partial(root.backward, seed), partial(self._whole, seeds), on_leaf)
         else:
-            self._rest = root.backward(seed, until=until)
-            self._replay.first_half(seeds)
+            with self._notes.noting():
+                self._rest = root.backward(seed, until=until)
+            with self._notes.recalling():
+                self._replay.first_half(seeds)
         for x, gradient in zip(self._received, self._replay.gradients, strict=True):
             self._same &= same_bits(x.gradient().array, gradient)
 
@@ -234,7 +238,8 @@ class Compared:
         self, by_tape: Callable[..., object], replay: Callable[..., object], on_leaf: OnLeaf | None
     ) -> None:
         before, reached = [_copied(p) for p in self._parameters], list[Any]()
-        by_tape(on_leaf=reached.append)
+        with self._notes.noting():
+            by_tape(on_leaf=reached.append)
         wanted = {p: _copied(p) for p in self._parameters}
         for p, gradient in zip(self._parameters, before, strict=True):
             p.grad = gradient
@@ -247,7 +252,8 @@ class Compared:
                 on_leaf(p)
 
         missing = {leaf for leaf in reached if isinstance(leaf, Parameter)}
-        replay(on_leaf=compare)
+        with self._notes.recalling():
+            replay(on_leaf=compare)
         for p in [*missing]:
             compare(p)
         self._same &= not any(p.has_grad and wanted[p] is None for p in self._parameters)
@@ -303,12 +309,14 @@ class NotedStats:
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns and notes the moments of the whole batch."""
-        self.moments_of.append(self._inner.moments(local, track))
+        with plain_exchanges():
+            self.moments_of.append(self._inner.moments(local, track))
         return self.moments_of[-1]
 
     def sum(self, sums: Array) -> Array:
         """Returns and notes the sum over all ranks."""
-        self.sums.append(self._inner.sum(sums).copy())
+        with plain_exchanges():
+            self.sums.append(self._inner.sum(sums).copy())
         return self.sums[-1].copy()
 
 

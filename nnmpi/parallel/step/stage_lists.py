@@ -26,6 +26,7 @@ from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
+from nnmpi.parallel.step.exchanges import Notes, logged_exchanges
 from nnmpi.parallel.step.ports import (
     JoinedOutputs,
     LossSink,
@@ -197,11 +198,11 @@ class StageLists:
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> Any:
         """The root of a pass that runs by the tape, and by a replay that is compared with it."""
-        buffers, noted = self._buffers(), NotedStats(micro.state.stats)
+        buffers, noted, notes = self._buffers(), NotedStats(micro.state.stats), Notes()
         before = [array.copy() for array in buffers]
-        root = run_stage(
-            self._stage, micro.state, micro.number, micro.current._replace(batch_stats=noted)
-        )
+        current = micro.current._replace(batch_stats=noted)
+        with notes.noting():
+            root = run_stage(self._stage, micro.state, micro.number, current)
         if key not in self._lists:
             self._lists[key] = self._recorded(micro, [moments.n for moments in noted.moments_of])
         if self._lists[key] is None:
@@ -211,7 +212,8 @@ class StageLists:
         _write(buffers, before)
         replay = self._replay(key)
         try:
-            replay.forward(micro.arrays, micro.current.step, RecalledStats(noted))
+            with notes.recalling():
+                replay.forward(micro.arrays, micro.current.step, RecalledStats(noted))
             same_forward = all(map(same_bits, wanted, (*replay.outputs, *buffers)))
         except UnlikeError:
             replay.free()
@@ -226,7 +228,7 @@ class StageLists:
                 self.reason = self.reason or "a recorded pass has other bits than the tape"
 
         received = _received(micro.state)
-        compared = Compared(root, replay, received, self._parameters, ended)
+        compared = Compared(root, replay, received, self._parameters, notes, ended)
         return _root_of(self._stage.sink, outputs, compared)
 
     def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PlannedPass | None:
@@ -241,7 +243,7 @@ class StageLists:
         how = Recording(samples, batch, None if is_alone else counts, *kind)
         recorded = _StagePass(self._stage, micro.state.input)
         try:
-            with self._users_code.restored() as has_changed:
+            with self._users_code.restored() as has_changed, logged_exchanges():
                 both = [record(self._stage.module, recorded, arrays, how) for _ in range(2)]
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"

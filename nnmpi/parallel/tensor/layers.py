@@ -288,25 +288,24 @@ def sharded_lookup(
 ) -> Result:
     """Row i of the whole weight for each i of the index, where w has the rows from `start` on.
 
-    Row `padding` of the whole weight gets no gradient. A copy of the index is all that is kept, so
-    that the memory kept for the backward pass does not depend on the values of the index.
+    Row `padding` of the whole weight gets no gradient. A copy of the index is all that is kept. The
+    shapes of all arrays are independent of the values of the index, so that passes can be recorded.
     """
     xp, index_copy = xp_of(w), index.copy()  # the caller may overwrite it before the backward pass
 
     def local_rows() -> tuple[Array, Array]:
-        """Returns where the index points to a row of this rank, and the local number of that
-        row."""
+        """Returns where the index points to a row of this rank, with an axis for its elements, and
+        the local number of that row; 0 elsewhere."""
         is_local = (index_copy >= start) & (index_copy < start + len(w))
-        return is_local, index_copy[is_local] - start
+        return is_local[..., None], (index_copy - start) * is_local
 
     is_local, rows = local_rows()
-    y = xp.zeros((*index.shape, w.shape[1]), w.dtype)
-    y[is_local] = w[rows]
+    y = xp.where(is_local, w[rows], w.dtype.type(0))
 
     def vjp(g: Array, out: Array | None) -> Array:
         is_local, rows = local_rows()
         dw = xp.zeros(w.shape, g.dtype)
-        add_rows(dw, rows, spec.whole(g)[is_local])
+        add_rows(dw, rows, xp.where(is_local, spec.whole(g), g.dtype.type(0)))
         if padding is not None and start <= padding < start + len(w):
             dw[padding - start] = 0
         return dw

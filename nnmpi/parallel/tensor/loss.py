@@ -108,8 +108,8 @@ class _Softmax(NamedTuple):
     labels: Labels
     smoothing: Smoothing | None
     exponentials: Array  # (classes of this rank, N): exp(z - maximum of this rank)
-    chosen: Array  # flat indices into it of labels on this rank
-    samples: Array  # the samples of these labels
+    chosen: Array  # flat indices into it of the labels; of any class for those of other ranks
+    held: Array  # for each sample 1, or 0 if another rank has its label
     rank: int
     table: Array  # (ranks, 4 or 5, N)
 
@@ -120,15 +120,14 @@ class _Softmax(NamedTuple):
         """Returns the softmax of z, computed on its transpose as in `cross_entropy`; all ranks call
         it."""
         xp, n = xp_of(z), len(labels.classes)
-        is_local = (labels.classes >= classes.start) & (labels.classes < classes.stop)
-        samples = xp.arange(n)[is_local]
-        rows = labels.classes[is_local] - classes.start
-        s = z.T.copy()
+        held = (labels.classes >= classes.start) & (labels.classes < classes.stop)
+        rows = (labels.classes - classes.start) * held
+        chosen, s = rows * n + xp.arange(n), z.T.copy()
         numbers = 4 if smoothing is None else 5
         table = xp.zeros((comm.size, numbers, n), xp.promote_types(z.dtype, np.float32))
         mine = table[comm.rank]
         mine[0] = s.max(axis=0)
-        mine[2, samples] = s[rows, samples]
+        mine[2] = xp.where(held, s.reshape(-1)[chosen], z.dtype.type(0))
         mine[3] = s.argmax(axis=0) + classes.start
         if smoothing is not None:
             mine[4] = xp.dot(smoothing.spread, s)
@@ -137,7 +136,7 @@ class _Softmax(NamedTuple):
         e = xp.exp(s, out=s)
         mine[1] = column_sum(e)
         wire_for(comm, table).all_gather(table)
-        return cls(labels, smoothing, e, rows * n + samples, samples, comm.rank, table)
+        return cls(labels, smoothing, e, chosen, held.astype(z.dtype), comm.rank, table)
 
     def _sum(self) -> tuple[Array, Array]:
         """Returns the maximum over all classes, and the sum of exp(z - maximum)."""
@@ -162,4 +161,4 @@ class _Softmax(NamedTuple):
         xp, (top, total) = xp_of(self.table), self._sum()
         factor = xp.exp(self.table[self.rank, 0] - top) / total
         p: Array = self.exponentials * factor.astype(self.exponentials.dtype)
-        return gradient(p, self.chosen, self.samples, self.labels, self.smoothing, g)
+        return gradient(p, self.chosen, self.held, self.labels, self.smoothing, g)

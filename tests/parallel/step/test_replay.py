@@ -51,9 +51,15 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     ),
     "zb-h1": (3, {**DEEP, "pp": 3, "cut": "4,8", "micro_batches": 4, "schedule": "zb-h1"}),
     "blocks over two ranks": (2, {**GPT, "pp": 2, "cut": "4", "micro_batches": 2}),
+    "tp": (2, {**CNN, "tp": 2, "micro_batches": 2}),
+    "tp, blocks": (2, {**GPT, "tp": 2}),
+    "sequence parallel": (2, {**GPT, "tp": 2, "sequence_parallel": True}),
+    "cp": (2, {**GPT, "cp": 2}),
+    "tp, pipeline": (4, {**GPT, "tp": 2, "pp": 2, "cut": "4", "micro_batches": 2}),
     "pipelines": (4, {**CNN, "dp": 2, "pp": 2, "cut": "6", "micro_batches": 2}),
 }
 BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
+    "tp, samples": (2, {**CNN, "tp": 2, "layout": "1=channels,5=samples"}, "has other bits"),
     "zero 2": (2, {"model": "mlp:64-12-10", "zero": 2}, "the store moves parameters or gradients"),
     "zero 3": (2, {"model": "mlp:64-12-10", "zero": 3}, "the store moves parameters or gradients"),
     "pipedream": (

@@ -1,0 +1,207 @@
+"""Exchanges within passes, between ranks that share layers or sequences: logged where a pass is
+recorded, made by its replays, and noted where a replay is compared with the tape.
+
+record    a wire that logs calls                      nothing is sent
+tape      a wire that also notes what has arrived     is sent
+replay    beside the tape: gets what was noted        nothing is sent, so that no rank waits for one
+          alone                                       is sent    whose pass could not be recorded
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.meta import MetaArray
+from nnmpi.arrays.meta.log import call_log, log_call
+from nnmpi.arrays.meta.shapes import refuse
+from nnmpi.comm import Comm, NoRoomError
+from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.wire import wire_around, wire_for
+
+
+@contextmanager
+def _with_wires(around: Callable[[Comm, Any], Any] | None) -> Iterator[None]:
+    token = wire_around.set(around)
+    try:
+        yield
+    finally:
+        wire_around.reset(token)
+
+
+def logged_exchanges() -> AbstractContextManager[None]:
+    """A context in which exchanges of arrays without data are logged as calls."""
+    return _with_wires(_LoggedWire)
+
+
+def plain_exchanges() -> AbstractContextManager[None]:
+    """A context in which exchanges are neither logged nor noted."""
+    return _with_wires(None)
+
+
+class Notes:
+    """The arrays that have arrived in the exchanges of a pass, in order."""
+
+    def __init__(self) -> None:
+        self._arrays, self._read = list[Array](), 0
+
+    def add(self, array: Array) -> None:
+        """Notes an array that has arrived."""
+        self._arrays.append(array.copy())
+
+    def write_next(self, array: Array) -> None:
+        """Writes the next array that was noted."""
+        array[...] = self._arrays[self._read]
+        self._read += 1
+
+    def noting(self) -> AbstractContextManager[None]:
+        """A context in which what arrives is noted."""
+        return _with_wires(lambda comm, array: _NotingWire(comm, self))
+
+    def recalling(self) -> AbstractContextManager[None]:
+        """A context in which arrays get what was noted, and nothing is sent."""
+        return _with_wires(lambda comm, array: _RecallingWire(self))
+
+
+# ---- calls of a list
+
+
+def _all_reduce(comm: Comm, row: Array, algorithm: str) -> None:
+    wire = wire_for(comm, row)
+    with waiting("tensor"):
+        try:
+            wire.all_reduce(row, algorithm)
+        except NoRoomError:
+            wire.all_reduce(row, "ring")
+
+
+def _all_gather(comm: Comm, buffer: Array, parts: Sequence[int] | None) -> None:
+    with waiting("tensor"):
+        wire_for(comm, buffer).all_gather(buffer, parts=parts)
+
+
+def _start(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments: Any) -> None:
+    work.started = getattr(wire_for(comm, array), name)(array, *arguments)
+
+
+def _wait(work: "_LoggedWork", array: Array) -> None:
+    """Waits for a work; until then its array keeps its place in the memory plan."""
+    with waiting("tensor"):
+        work.started.wait()
+
+
+class _LoggedWork:
+    """A work that is started by a call of a list, and waited for by a later one."""
+
+    started: Any
+
+    def __init__(self, array: Any) -> None:
+        self._array, self._number = array, len(call_log.get() or ())
+
+    def __eq__(self, other: object) -> bool:
+        """True for the work of the same call in another recording."""
+        return isinstance(other, _LoggedWork) and other._number == self._number
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def wait(self) -> None:
+        """Logs the wait."""
+        log_call(_wait, self, self._array)
+
+
+class _LoggedWire:
+    """Logs exchanges as calls."""
+
+    def __init__(self, comm: Comm, array: Any) -> None:
+        if not isinstance(array, MetaArray):
+            refuse("an exchange of values that are known")
+        self._comm = comm
+
+    def all_reduce(self, row: Any, algorithm: str) -> None:
+        log_call(_all_reduce, self._comm, row, algorithm)
+
+    def all_gather(self, buffer: Any, parts: Sequence[int] | None = None) -> None:
+        log_call(_all_gather, self._comm, buffer, parts)
+
+    def _start(self, name: str, array: Any, *arguments: Any) -> _LoggedWork:
+        work = _LoggedWork(array)
+        log_call(_start, work, name, self._comm, array, *arguments)
+        return work
+
+    def start_reduce_scatter(self, row: Any, *arguments: Any) -> _LoggedWork:
+        return self._start("start_reduce_scatter", row, *arguments)
+
+    def isend(self, array: Any, *arguments: Any) -> _LoggedWork:
+        return self._start("isend", array, *arguments)
+
+    def irecv(self, array: Any, *arguments: Any) -> _LoggedWork:
+        return self._start("irecv", array, *arguments)
+
+
+# ---- beside the tape
+
+
+class _NotingWork:
+    """A work whose array is noted when it is complete."""
+
+    def __init__(self, work: Any, array: Array, notes: Notes) -> None:
+        self._work, self._array, self._notes = work, array, notes
+
+    def wait(self) -> None:
+        self._work.wait()
+        self._notes.add(self._array)
+
+
+class _NotingWire:
+    """Exchanges as usual, and notes what arrives."""
+
+    def __init__(self, comm: Comm, notes: Notes) -> None:
+        self._comm, self._notes = comm, notes
+
+    def all_reduce(self, row: Array, algorithm: str) -> None:
+        self._comm.all_reduce(row, algorithm)
+        self._notes.add(row)
+
+    def all_gather(self, buffer: Array, parts: Sequence[int] | None = None) -> None:
+        self._comm.all_gather(buffer, parts=parts)
+        self._notes.add(buffer)
+
+    def start_reduce_scatter(self, row: Array, *arguments: Any) -> _NotingWork:
+        return _NotingWork(self._comm.start_reduce_scatter(row, *arguments), row, self._notes)
+
+    def isend(self, array: Array, *arguments: Any) -> Any:
+        return self._comm.isend(array, *arguments)
+
+    def irecv(self, array: Array, *arguments: Any) -> _NotingWork:
+        return _NotingWork(self._comm.irecv(array, *arguments), array, self._notes)
+
+
+class _RecallingWork:
+    def __init__(self, array: Array | None, notes: Notes) -> None:
+        self._array, self._notes = array, notes
+
+    def wait(self) -> None:
+        if self._array is not None:
+            self._notes.write_next(self._array)
+
+
+class _RecallingWire:
+    """Exchanges nothing: arrays get what was noted."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+
+    def all_reduce(self, row: Array, algorithm: str) -> None:
+        self._notes.write_next(row)
+
+    def all_gather(self, buffer: Array, parts: Sequence[int] | None = None) -> None:
+        self._notes.write_next(buffer)
+
+    def start_reduce_scatter(self, row: Array, *arguments: Any) -> _RecallingWork:
+        return _RecallingWork(row, self._notes)
+
+    def isend(self, array: Array, *arguments: Any) -> _RecallingWork:
+        return _RecallingWork(None, self._notes)
+
+    def irecv(self, array: Array, *arguments: Any) -> _RecallingWork:
+        return _RecallingWork(array, self._notes)
