@@ -10,8 +10,9 @@ value or the number of the step in Python raises NumbersReadError.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from types import MethodType
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from nnmpi.arrays import keyed, meta
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.meta.array import new_array
-from nnmpi.arrays.meta.log import Call, arrays_in, log_call, logged_calls
+from nnmpi.arrays.meta.log import Call, arrays_in, log_call, logged_calls, refused
 from nnmpi.arrays.meta.shapes import NumbersReadError, axis_order, owner, refuse
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
@@ -197,6 +198,10 @@ def same_calls(first: PassList, second: PassList) -> bool:
             return len(a) == len(b) and all(map(same, a, b))
         if isinstance(a, dict) and isinstance(b, dict):
             return a.keys() == b.keys() and all(same(a[name], b[name]) for name in a)
+        if isinstance(a, MethodType) and isinstance(b, MethodType) and a.__self__ is not b.__self__:
+            of = a.__self__, b.__self__  # objects that each recording has made
+            alike = a.__func__ is b.__func__ and type(of[0]) is type(of[1])
+            return alike and all(hasattr(one, "__dict__") for one in of) and same(*map(vars, of))
         return a is b or (type(a) is type(b) and bool(a == b))
 
     return all(
@@ -214,12 +219,18 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _without_data(module: Module, stand_ins: _StandIns, adds: bool) -> Iterator[Callable[[], bool]]:
-    """A context in which parameters and buffers of a module have no data; parameters have gradients
+def _without_data(
+    parts: Sequence[Module], stand_ins: _StandIns, adds: bool
+) -> Iterator[Callable[[], bool]]:
+    """A context in which parameters and buffers of modules have no data; parameters have gradients
     already if `adds`. It yields a function that tells whether a buffer was assigned."""
-    buffers = [(m, name, getattr(m, name)) for m in module.modules() for name in m._buffers]
-    stores = [(p, _StandInStore(p, stand_ins)) for p in module.parameters()]
-    with unchanged(module):
+    modules = [m for part in parts for m in part.modules()]
+    buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
+    parameters = dict.fromkeys(p for part in parts for p in part.parameters())
+    stores = [(p, _StandInStore(p, stand_ins)) for p in parameters]
+    with ExitStack() as restored:
+        for part in parts:
+            restored.enter_context(unchanged(part))
         for p, store in stores:
             p.move(store, 0)
             p.has_grad = adds and p.requires_grad
@@ -232,9 +243,12 @@ def _without_data(module: Module, stand_ins: _StandIns, adds: bool) -> Iterator[
 
 
 def record(
-    module: Module, recorded: RecordedPass, arrays: Sequence[Array], how: Recording
+    parts: Sequence[Module], recorded: RecordedPass, arrays: Sequence[Array], how: Recording
 ) -> PassList:
-    """Records a forward and a backward pass of a module on inputs of these shapes."""
+    """Records a forward and a backward pass of a module on inputs of these shapes.
+
+    parts   the module, and the loss if it is a module
+    """
     stand_ins = _StandIns()
     given, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(how.samples)
     stats = LOCAL if how.counts is None else _StatsOfRanks(how.counts)
@@ -249,7 +263,7 @@ def record(
             refuse("the gradient of a tensor that is no parameter")
 
     with (
-        _without_data(module, stand_ins, how.adds) as buffer_was_assigned,
+        _without_data(parts, stand_ins, how.adds) as buffer_was_assigned,
         logged_calls() as calls,
         np.errstate(all="ignore"),
     ):
@@ -259,12 +273,15 @@ def record(
             (progress_hook, progress_hook.set(partial(log_call, progress))),
         )
         try:
-            changes = [m._changes for m in module.modules()]
-            root = recorded.run(module, inputs, given)
-            if changes != [m._changes for m in module.modules()]:
+            modules = [m for part in parts for m in part.modules()]
+            changes = [m._changes for m in modules]
+            root = recorded.run(parts[0], inputs, given)
+            if changes != [m._changes for m in modules]:
                 raise NumbersReadError("forward sets an attribute")
             if buffer_was_assigned():
                 raise NumbersReadError("forward assigns a buffer instead of writing into it")
+            if any(call.function is refused for call in calls):
+                raise NumbersReadError("forward reads values, and goes on if that is refused")
             if not root.requires_grad:
                 refuse("a pass without gradients")
             outputs, backward = recorded.outputs(root), len(calls)

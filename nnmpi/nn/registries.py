@@ -131,6 +131,7 @@ class Registries:
         object.__delattr__(self, name)
         for registry in (self._parameters, self._buffers, self._modules):
             registry.pop(name, None)
+        self.note_change()
 
     def register_buffer(
         self,

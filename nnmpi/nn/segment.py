@@ -183,9 +183,10 @@ class Segment(Module):
         """Takes over the constants of a graph that differs from that of the segment in nothing
         else."""
         for i, (run, step) in enumerate(zip(self.runs, self._steps, strict=True)):
-            call, (_, _, *rest) = _call_in(graph, run[0]), step
-            called = step[0] if call.op is None else partial(apply, call.op)
-            self._steps[i] = (called, call.arguments, *rest)
+            call, (called, _, result, done) = _call_in(graph, run[0]), step
+            if call.op is not None:
+                called = partial(apply, call.op)
+            self._steps[i] = (called, call.arguments, result, done)
         self.note_change()
 
     def forward(self, *args: Any, **named: Any) -> Any:

@@ -12,6 +12,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from nnmpi.arrays.meta.log import log_call, refused
+
 Shape = tuple[int, ...]
 
 
@@ -126,6 +128,7 @@ class NumbersReadError(Exception):
 
 def refuse(operation: str) -> NoReturn:
     """Raises NumbersReadError: `operation` needs values."""
+    log_call(refused)  # the code that is logged may catch the error
     raise NumbersReadError(f"{operation} needs values, and this array has no data")
 
 

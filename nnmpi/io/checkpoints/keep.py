@@ -73,7 +73,8 @@ def _is_whole(folder: Path) -> bool:
 
 
 def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, Outcome]:
-    """The Outcome of each intact checkpoint up to the step `last`, in the order of the folders."""
+    """The Outcome of each checkpoint up to the step `last` whose manifest is intact, in the order
+    of the folders."""
     known: dict[int, Outcome] = {}
     for step, folder in by_step.items():
         if step <= last:
@@ -83,7 +84,8 @@ def outcomes(by_step: Mapping[int, Path], last: int = sys.maxsize) -> dict[int, 
 
 
 def best_until(directory: Path, step: int, metric: str) -> float | None:
-    """The best value of a metric in the intact checkpoints up to a step; None if none has it."""
+    """The best value of a metric in the intact checkpoints up to a step, also those of steps that
+    `restore` has undone; None if none has it."""
     return best_of(outcomes(folders(directory), step).values(), metric)
 
 
@@ -104,6 +106,7 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
     by_step = folders(directory)
     known = outcomes(by_step, step)
     lists = [outcome.restored for outcome in known.values()]
+    known = {other: outcome for other, outcome in known.items() if outcome.is_whole}
     usable = [k for k, of in known.items() if undone_by(k, of.restored, lists) is None]
     kept = {*usable[:keep]}
     if best and (value := best_of(known.values(), best)) is not None:
@@ -115,7 +118,8 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
 
 def best_of(outcomes: Iterable[Outcome], name: str) -> float | None:
     """The best value of a metric; None if no checkpoint has it."""
-    values = [outcome.metrics[name] for outcome in outcomes if name in outcome.metrics]
+    whole = (outcome.metrics for outcome in outcomes if outcome.is_whole)
+    values = [metrics[name] for metrics in whole if name in metrics]
     return BETTER[name](values) if values else None
 
 

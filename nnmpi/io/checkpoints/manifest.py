@@ -49,10 +49,12 @@ class Outcome(NamedTuple):
 
     metrics    of the evaluation after which it was written; empty if there was none
     restored   the steps that `restore` had taken the run to, in order
+    is_whole   whether all its files are there, with the right sizes
     """
 
     metrics: Mapping[str, float]
     restored: tuple[int, ...]
+    is_whole: bool
 
 
 class Manifest(NamedTuple):
@@ -185,16 +187,19 @@ def read_manifest(folder: Path) -> Manifest:
 def read_outcome(folder: Path) -> Outcome:
     """The Outcome in the manifest of a checkpoint.
 
-    Raises DamagedError for a damaged manifest, another format or step, and files of other sizes.
-    Other fields are not compared with their types, which takes ten times as long.
+    Raises DamagedError for a damaged manifest, another format or step. Other fields are not
+    compared with their types, which takes ten times as long.
     """
 
     def outcome(value: Any) -> Outcome:
         _check_step(folder, int(from_json(value["run"], (), RUN)["state"][0]))
-        _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
-        about = value["about"]
+        about, is_whole = value["about"], True
+        try:
+            _check_sizes(folder, [(file["name"], file["bytes"]) for file in value["files"]])
+        except DamagedError:
+            is_whole = False
         restored = from_json(about.get("restored", []), (), ABOUT)
-        return Outcome(from_json(about["metrics"], (), ABOUT), tuple(restored))
+        return Outcome(from_json(about["metrics"], (), ABOUT), tuple(restored), is_whole)
 
     return parsed_by(outcome, _content(folder))
 

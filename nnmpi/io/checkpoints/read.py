@@ -91,8 +91,7 @@ class StoredCheckpoint(NamedTuple):
     """A checkpoint that is intact, as far as its manifest and the sizes of its files show.
 
     passed_over   why newer checkpoints were passed over, one text each
-    restored      the steps that `restore` had taken the run to when the newest was written, which
-                  may have been passed over
+    restored      the longest list of steps that `restore` had taken the run to, of any checkpoint
     """
 
     folder: Path
@@ -214,7 +213,7 @@ def newest_of(
             if without and step in without:
                 raise DamagedError(without[step])
             manifest = read_manifest(folder)
-            back = undone_by(step, known[step].restored, lists)
+            back = undone_by(step, manifest.about().restored, lists)
             if back is None:
                 latest = max(map(tuple, lists), key=len)
                 return StoredCheckpoint(folder, manifest, tuple(passed_over), latest)

@@ -1,10 +1,10 @@
 """Takes a rank's stages out of a model, and frees the parameters of other stages."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 from nnmpi.nn import Module
-from nnmpi.nn.graph import Graph, TensorRef, VariableRef, mapped
+from nnmpi.nn.graph import Graph, TensorRef, VariableRef, leaves, mapped
 from nnmpi.nn.recompute import recompute
 from nnmpi.nn.registries import REGISTRIES
 from nnmpi.nn.segment import Segment, segment
@@ -84,6 +84,7 @@ class CutModules:
         self._cut = {path: named[path] for s in self._segments for path in _cut_by(s, graph)}
         self._modules = [*named.items()]
         self._known = {path: _attributes(m) for path, m in self._modules}
+        self._parts = {path: _parts(m) for path, m in self._modules}
         self._seen = self._changes()
 
     def _changes(self) -> list[int]:
@@ -95,38 +96,68 @@ class CutModules:
         now = self._changes()
         if now == self._seen or not self._segments:
             return
-        self._check_hooks()
-        fresh, path = self._graph.source.make(), ""
-        twins = dict(fresh.named_modules())
-        for path, name, value in self._set():
-            object.__setattr__(twins[path], name, value)
-        graph = trace(fresh, self._graph.source.inputs, self._dtype)
-        if _shape_of(graph) != _shape_of(self._graph):
-            raise ValueError(
-                f"an attribute of {_named(path, twins[path])} was set, with which the model makes "
-                "other calls than those that were divided among pipeline stages: set it before "
-                "the Trainer is made, or use a layout without --pp"
-            )
-        for part in self._segments:
-            part.take_constants(graph)
+        self._check_parts()
+        changed = [*self._set()]
+        if changed:
+            self._record_with(changed)
         self._seen = now
 
-    def _check_hooks(self) -> None:
-        for path, m in self._cut.items():
-            if m._hooks != self._known[path]["_hooks"]:
+    def _record_with(self, changed: Sequence[tuple[str, str, Any]]) -> None:
+        fresh = self._graph.source.make()
+        twins = dict(fresh.named_modules())
+        for path, name, value in changed:
+            if value is not DELETED:
+                object.__setattr__(twins[path], name, value)
+            elif name in vars(twins[path]):
+                object.__delattr__(twins[path], name)
+        graph = trace(fresh, self._graph.source.inputs, self._dtype)
+        if _shape_of(graph) != _shape_of(self._graph):
+            names = ", ".join(f"{path}.{name}" if path else name for path, name, _ in changed[:3])
+            raise ValueError(
+                f"with what was set since the start ({names}) the model makes other calls than "
+                "those that were divided among pipeline stages: set it before the Trainer is "
+                "made, or use a layout without --pp"
+            )
+        if not same_arguments(graph, self._graph):
+            for part in self._segments:
+                part.take_constants(graph)
+            self._graph = graph._replace(source=self._graph.source)
+
+    def _check_parts(self) -> None:
+        for path, m in self._modules:
+            if path in self._cut and m._hooks != self._known[path]["_hooks"]:
                 raise ValueError(
                     f"{_named(path, m)} has got a hook, but pipeline stages run its layers one by "
                     "one: register hooks before the Trainer is made"
                 )
+            if _parts(m) != self._parts[path]:
+                raise ValueError(
+                    f"{_named(path, m)} has got another layer or parameter, but its layers were "
+                    "divided among pipeline stages at the start: set them before the Trainer is "
+                    "made"
+                )
 
     def _set(self) -> Iterator[tuple[str, str, Any]]:
-        """Yields the path of a module, name and value of each attribute that was set since the
-        model was cut."""
+        """Yields the path of a module, name and value of each attribute that was set, or deleted,
+        since the model was cut; not of layers, which stages call as they are."""
         for path, m in self._modules:
-            known = self._known[path]
-            for name, value in _attributes(m).items():
-                if name not in known or known[name] is not value:
+            if not m._modules and type(m).__module__.partition(".")[0] == "nnmpi":
+                continue
+            known, now = self._known[path], _attributes(m)
+            for name in {**known, **now}:
+                value = now.get(name, DELETED)
+                if known.get(name, DELETED) is not value:
                     yield path, name, value
+
+
+DELETED = object()
+"""Stands for the value of an attribute that is not there."""
+
+
+def _parts(module: Module) -> list[tuple[str, int]]:
+    """The names and identities of modules and parameters that are attributes of a module."""
+    parts = {**module._modules, **module._parameters}
+    return [(name, id(part)) for name, part in parts.items()]
 
 
 def _named(path: str, module: Module) -> str:
@@ -148,6 +179,16 @@ def _attributes(module: Module) -> dict[str, Any]:
     """The attributes that a `forward` may read besides parameters, buffers and modules."""
     parts = {name for registry in REGISTRIES for name in vars(module)[registry]}
     return {name: v for name, v in vars(module).items() if name not in INTERNAL | parts}
+
+
+def same_arguments(a: Graph, b: Graph) -> bool:
+    """True if two graphs with the same calls also have the same constants."""
+    of = [[[n.op, n.arguments] for n in g.nodes] + [[c.arguments] for c in g.calls] for g in (a, b)]
+
+    def same(x: Any, y: Any) -> bool:
+        return x is y or (type(x) is type(y) and not hasattr(x, "dtype") and bool(x == y))
+
+    return all(same(x, y) for x, y in zip(*map(leaves, of), strict=True))
 
 
 def _shape_of(graph: Graph) -> Any:

@@ -36,14 +36,14 @@ class SumOfMean:
     """A loss function that returns a mean over samples, turned into one that returns the sum."""
 
     def __init__(self, function: Callable[[Tensor, Any], Tensor]) -> None:
-        self._function = function
+        self.function = function
 
     def __call__(self, scores: Tensor, labels: Any, /) -> Tensor:
         """The sum of the losses; floating-point labels are cast to the dtype of the scores."""
         if not len(labels):  # the mean of no samples may be NaN
             return scores.sum()
         dtype = scores.dtype if labels.dtype.kind == "f" else None
-        mean = self._function(scores, backend.of(scores.data).asarray(labels, dtype))
+        mean = self.function(scores, backend.of(scores.data).asarray(labels, dtype))
         if not isinstance(mean, Tensor) or mean.size != 1:
             described = f"of shape {mean.shape}" if isinstance(mean, Tensor) else repr(mean)[:60]
             raise ValueError(
@@ -57,7 +57,7 @@ class SumOfMean:
         return float(len(target))
 
     def __repr__(self) -> str:
-        return getattr(self._function, "__qualname__", type(self._function).__name__)
+        return getattr(self.function, "__qualname__", type(self.function).__name__)
 
 
 class Objective:

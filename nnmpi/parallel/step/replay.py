@@ -42,7 +42,9 @@ class PlannedPass:
         uses = [(a, 0) for a in written]
         uses += [(a, passes.backward) for a in (*passes.outputs, *passes.seeds) if a is not None]
         uses += [(a, max(passes.second - 1, passes.backward)) for a in passes.gradients]
-        self.used, self.given = {*lifetimes(calls)}, places_of(passes.given)
+        outputs = [(a, 0) for a in passes.outputs]  # one may be an input that no call uses
+        self.used, self.given = {*lifetimes(calls, outputs)}, places_of(passes.given)
+        self.trained = frozenset(call.args[0] for call in calls if call.function is ready)
         alive = (a for key, a in lifetimes(calls, uses).items() if key not in self.given)
         starts = 0, passes.backward, passes.second
         self.kept, self.scratch = plan_in_parts(alive, starts)
@@ -109,7 +111,7 @@ class Replay:
         self._last = 2 if second < len(calls) else 1  # the part that computes gradients
         self._on_leaf: OnLeaf | None = None
         self._adds = passes.adds
-        self._trained = [call.args[0] for call in passes.calls if call.function is ready]
+        self._trained = planned.trained
 
     def _ready(self, p: Parameter) -> None:
         p.has_grad = True

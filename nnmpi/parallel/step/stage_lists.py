@@ -27,6 +27,7 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
 from nnmpi.parallel.step.exchanges import Notes, logged_exchanges
+from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import (
     JoinedOutputs,
     LossSink,
@@ -115,7 +116,9 @@ class StageLists:
     def __init__(self, stage: Stage, always_compared: bool, reason: str | None) -> None:
         self._stage, self._always_compared = stage, always_compared
         self._modules, self._parameters = list[Module](), list[Parameter]()
-        self._states, self._users_code = list[Any]([None]), UsersCode([])
+        self._states = list[Any]([None])  # unlike any states: modules are looked at first
+        self._users_code, self._criteria = UsersCode([]), list[Module]()
+        self._trained = dict[Any, frozenset[Parameter]]()  # by which parameters need gradients
         self._lists = dict[Any, PlannedPass | None]()
         self.compared, self._memory = set[Any](), Memory()
         self.reason, self.replays = reason, 0
@@ -131,9 +134,11 @@ class StageLists:
         module, sink = self._stage.module, self._stage.sink
         self._modules, self._parameters = [*module.modules()], [*module.parameters()]
         criterion: Any = sink.criterion if isinstance(sink, LossSink) else None
-        if isinstance(criterion, Module):
-            self._modules += criterion.modules()
-        functions = [] if criterion is None or isinstance(criterion, Module) else [criterion]
+        if isinstance(criterion, SumOfMean):
+            criterion = criterion.function
+        self._criteria = [criterion] if isinstance(criterion, Module) else []
+        self._modules += [m for part in self._criteria for m in part.modules()]
+        functions = [] if criterion is None or self._criteria else [criterion]
         try:
             self._users_code = UsersCode([*self._modules, *functions])
         except UnfitError as error:
@@ -176,9 +181,10 @@ class StageLists:
 
     def _key(self, micro: MicroBatch) -> Any:
         """All that decides which calls a pass makes."""
-        of_ranks = micro.current.batch, micro.number  # they tell how many samples each has
+        number = None if micro.state.stats is LOCAL else micro.number  # of samples on each rank
         return (
-            None if micro.state.stats is LOCAL else of_ranks,
+            micro.current.batch,
+            number,
             micro.state.kind,
             *((a.shape, a.dtype) for a in micro.arrays),
             *map(_OF_PARAMETER, self._parameters),
@@ -244,7 +250,8 @@ class StageLists:
         recorded = _StagePass(self._stage, micro.state.input)
         try:
             with self._users_code.restored() as has_changed, logged_exchanges():
-                both = [record(self._stage.module, recorded, arrays, how) for _ in range(2)]
+                whole = (self._stage.module, *self._criteria)
+                both = [record(whole, recorded, arrays, how) for _ in range(2)]
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"
         except NumbersReadError as error:
@@ -252,7 +259,11 @@ class StageLists:
             return None
         if self.reason is None and not same_calls(*both):
             self.reason = "two recordings of a pass differ"
-        return None if self.reason else PlannedPass(both[0])
+        planned, needed = PlannedPass(both[0]), tuple(p.requires_grad for p in self._parameters)
+        if self._trained.setdefault(needed, planned.trained) != planned.trained:
+            # whether a pass adds to a gradient is known of all parameters together
+            self.reason = "micro-batches use different parameters"
+        return None if self.reason else planned
 
 
 def _received(state: PassState) -> list[Received]:

@@ -3,7 +3,7 @@
 A recorded pass is replayed as long as what its code reads is the same. Of the modules and functions
 of users, that is compared before each pass: plain attributes of modules, by counting what is set;
 those of classes; and variables of closures. What can change unseen, such as a list, is refused.
-A global variable that `forward` reads is not noticed.
+A global variable that `forward` reads is not noticed, nor what is written into `vars(module)`.
 """
 
 import random
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from nnmpi.autograd import Tensor
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.registries import REGISTRIES
@@ -22,6 +23,23 @@ from nnmpi.nn.registries import REGISTRIES
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, range)
 UNREAD = {*REGISTRIES, "_parent", "_name", "_seed_state", "_hooks", "_changes", "passes"}
 """Attributes of every module that no `forward` reads."""
+
+LASTING = ("builtins", "numpy", "math")
+"""Python modules whose classes nobody changes."""
+
+READING = {
+    "array",
+    "asanyarray",
+    "asarray",
+    "ascontiguousarray",
+    "frombuffer",
+    "memoryview",
+    "ndarray",
+}
+"""Functions that read the memory of an array without data, unnoticed by it."""
+
+EMPTY = object()
+"""Stands for a variable of a closure that has no value yet."""
 
 
 class UnfitError(Exception):
@@ -52,38 +70,43 @@ class UsersCode:
                 self._look_at_value(part, _name_of(part))
 
     def state(self) -> list[Any]:
-        """The values that the code may read besides those of modules."""
-        cells = [cell.cell_contents for cell in self._cells.values()]
-        return cells + [value for _, _, value in self._of_classes()]
+        """The values that the code may read besides those of modules, each as something to
+        compare."""
+        cells = [_compared(_contents(cell)) for cell in self._cells.values()]
+        return cells + [(name, _compared(value)) for _, name, value in self._of_classes()]
 
     def _of_classes(self) -> Iterator[tuple[type, str, Any]]:
         for cls in self._classes:
             for name, value in vars(cls).items():
-                if name[:2] != "__" and _is_plain(value):
+                if name[:2] != "__":
                     yield cls, name, value
 
     @contextmanager
     def restored(self) -> Iterator[Callable[[], bool]]:
         """A context after which the state, and generators of random numbers, are as before; it
         yields a function that tells whether they have changed so far."""
-        cells = [(cell, cell.cell_contents) for cell in self._cells.values()]
+        cells = [(cell, _contents(cell)) for cell in self._cells.values()]
         attributes, drawn = [*self._of_classes()], [read() for read, _ in GENERATORS]
-        before = self.state(), drawn
+        at_first = self.state(), drawn
         try:
-            yield lambda: before != (self.state(), [read() for read, _ in GENERATORS])
+            yield lambda: at_first != (self.state(), [read() for read, _ in GENERATORS])
         finally:
-            for cell, value in cells:
-                cell.cell_contents = value
-            for cls, name, value in attributes:
-                setattr(cls, name, value)
-            for (_, write), state in zip(GENERATORS, drawn, strict=True):
-                write(state)
+            if at_first != (self.state(), [read() for read, _ in GENERATORS]):
+                for cell, value in cells:
+                    if value is not EMPTY:
+                        cell.cell_contents = value
+                for cls, name, value in attributes:
+                    setattr(cls, name, value)
+                for (_, write), state in zip(GENERATORS, drawn, strict=True):
+                    write(state)
 
     def _look_at_module(self, module: Module) -> None:
         name = type(module).__name__
         if module._hooks:
             raise UnfitError(f"{name} has hooks")
         if is_own(module):
+            if "forward" in vars(module):
+                raise UnfitError(f"{name} has a forward of its own")
             return
         parts = {part for registry in REGISTRIES for part in vars(module)[registry]} | UNREAD
         for attribute, value in vars(module).items():
@@ -96,14 +119,18 @@ class UsersCode:
     def _look_at_class(self, cls: type) -> None:
         self._classes[cls] = None
         for attribute, value in vars(cls).items():
-            if attribute[:2] != "__" or attribute == "__init__":
+            if attribute[:2] != "__":
                 plain = value.fget if isinstance(value, property) else value
                 plain = getattr(plain, "__func__", plain)
                 self._look_at_value(plain, f"{cls.__name__}.{attribute}")
 
     def _look_at_value(self, value: Any, name: str) -> None:
         """Raises UnfitError unless a value cannot change, or is compared."""
-        if _is_plain(value) or isinstance(value, Module | Parameter | type | types.ModuleType):
+        if _is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
+            return
+        if isinstance(value, type) and (
+            is_own(value) or getattr(value, "__module__", "") in LASTING
+        ):
             return
         if isinstance(value, tuple | frozenset):
             for item in value:
@@ -112,12 +139,18 @@ class UsersCode:
             self._look_at_value((value.func, *value.args, *value.keywords.values()), name)
         elif isinstance(value, types.FunctionType):
             self._look_at_function(value, name)
-        elif not (is_own(value) or isinstance(value, types.BuiltinFunctionType | np.ufunc)):
+        elif isinstance(value, type):
+            raise UnfitError(f"{name} is a class, whose attributes may change without notice")
+        elif isinstance(value, Tensor) or not (
+            is_own(value) or isinstance(value, types.BuiltinFunctionType | np.ufunc)
+        ):
             raise UnfitError(f"{name} is a {type(value).__name__}, which may change without notice")
 
     def _look_at_function(self, function: types.FunctionType, name: str) -> None:
         if is_own(function):
             return
+        if read := READING & _names_in(function.__code__):
+            raise UnfitError(f"{name} may read values, by {min(read)}")
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._look_at_value(defaults, f"a default of {name}")
         for variable, cell in zip(
@@ -125,10 +158,37 @@ class UsersCode:
         ):
             if variable == "__class__" or id(cell) in self._cells:
                 continue
-            if isinstance(cell.cell_contents, Module):
-                raise UnfitError(f"{name} uses the module {variable} from outside")
             self._cells[id(cell)] = cell
-            self._look_at_value(cell.cell_contents, f"{variable} in {name}")
+            if (value := _contents(cell)) is EMPTY:
+                continue
+            if isinstance(value, Module):
+                raise UnfitError(f"{name} uses the module {variable} from outside")
+            self._look_at_value(value, f"{variable} in {name}")
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the variable has no value yet
+        return EMPTY
+
+
+def _compared(value: Any) -> Any:
+    """The value as something that is equal only for the same value: not 1 for 1.0 or True. Another
+    one than code may use is equal to nothing."""
+    if _is_plain(value):
+        return type(value), repr(value)
+    try:
+        hash(value)
+    except TypeError:
+        return object()
+    return type(value), id(value), value if callable(value) else None
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """The names that code refers to, with that of functions within it."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return {*code.co_names, *(name for part in inner for name in _names_in(part))}
 
 
 def _is_plain(value: Any) -> bool:

@@ -165,6 +165,18 @@ def test_steps_that_a_restore_has_undone_are_passed_over(
         assert [*about.restored] == restored[other]
 
 
+def test_a_restore_counts_though_the_checkpoint_that_tells_of_it_is_short(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, comm_self(), keep=9)
+    for step, restored in ((1, ()), (2, ()), (4, ()), (3, (2,))):
+        writer.start(made(comm_self(), step), about_run(restored=restored))
+    writer.close()
+    file = folder_of(tmp_path, 3) / "rank-00000.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    found = newest(tmp_path, comm_self())
+    assert found is not None
+    assert (found.step, found.restored) == (2, (2,))
+
+
 def test_undone_ones_are_left_until_the_run_is_past_them(tmp_path: Path) -> None:
     """And take no place of those to keep; but the best one is kept."""
     writer = Writer(tmp_path, comm_self(), keep=2, best="test_loss")

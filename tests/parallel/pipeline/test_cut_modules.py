@@ -15,14 +15,15 @@ OPTIONS: dict[str, Any] = {"batch_size": 24, "steps": 4, "lr": 0.05, "optimizer"
 
 
 class Inner(nn.Module):
-    """A module whose forward reads attributes: a number, a flag, and an option of an op."""
+    """A module whose forward reads attributes: numbers and a flag."""
 
     def __init__(self) -> None:
         self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 32)
-        self.scale, self.doubles, self.axes = 1.0, False, (0, 1)
+        self.scale, self.doubles, self.factor = 1.0, False, 2.0
+        self.drop = nn.Dropout(0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = nn.functional.relu(self.a(x)) * self.scale
+        y = self.drop(nn.functional.relu(self.a(x)) * self.scale) * getattr(self, "factor", 1.0)
         return self.b(y + y if self.doubles else y)
 
 
@@ -83,8 +84,37 @@ def test_what_makes_other_calls_is_refused() -> None:
     def double(model: Model, step: int) -> None:
         model.inner.doubles = True
 
-    with pytest.raises(ValueError, match=r"an attribute of inner \(Inner\) was set, with which"):
+    with pytest.raises(ValueError, match=r"set since the start \(inner.doubles\) the model makes"):
         threads.run(2, lambda comm: losses_of(comm, double, pp=2, cut="2"))
+
+
+def test_a_layer_that_is_replaced_is_refused() -> None:
+    def replace(model: Model, step: int) -> None:
+        model.inner.drop = nn.Dropout(0.5)
+
+    with pytest.raises(ValueError, match=r"inner \(Inner\) has got another layer or parameter"):
+        threads.run(2, lambda comm: losses_of(comm, replace, pp=2, cut="2"))
+
+
+def test_layers_are_called_as_they_are() -> None:
+    """Also where a layer that did nothing begins to do something."""
+
+    def drop(model: Model, step: int) -> None:
+        model.inner.drop.p = 0.1 * step
+
+    expected = threads.run(1, losses_of, drop)[0]
+    for losses in threads.run(2, lambda comm: losses_of(comm, drop, pp=2, cut="2")):
+        assert losses == pytest.approx(expected, rel=1e-10)
+
+
+def test_an_attribute_that_is_deleted_counts() -> None:
+    def forget(model: Model, step: int) -> None:
+        if "factor" in vars(model.inner):
+            del model.inner.factor
+
+    expected = threads.run(1, losses_of, forget)[0]
+    for losses in threads.run(2, lambda comm: losses_of(comm, forget, pp=2, cut="2")):
+        assert losses == pytest.approx(expected, rel=1e-10)
 
 
 def test_a_hook_of_a_module_that_is_cut_is_refused() -> None:

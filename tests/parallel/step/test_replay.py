@@ -1,6 +1,7 @@
 """Replayed passes train with the bits of the tape, or run by the tape and say why."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,147 @@ def test_micro_batches_in_flight_have_memory_of_their_own(stages: Stages) -> Non
     (lists,) = stages()
     assert lists.reason is None
     assert lists.replays
+
+
+def changed_losses(
+    build: Callable[[], nn.Module],
+    on: bool,
+    loss: Any = None,
+    change: Callable[[Any, int], object] = lambda model, step: None,
+    **options: Any,
+) -> list[list[float]]:
+    """The losses that each rank hears of, of 55 samples in batches; a callback changes the model
+    after each step."""
+
+    class Listens:
+        def __init__(self) -> None:
+            self.losses = list[float]()
+
+        def on_step(self, trainer: Trainer, event: Event) -> None:
+            self.losses.append(event["loss"])
+            change(trainer.model, event["step"])
+
+    whole = digits()
+    given = whole._replace(train=Split(whole.train.x[:55] / 16, whole.train.y[:55]))
+    ranks = options.get("pp", 1)
+    plain = {"steps": 8, "epochs": 2, "optimizer": "sgd", "dtype": "float64", "quiet": True}
+
+    def rank(comm: Comm) -> list[float]:
+        heard, config = Listens(), Config(**{**plain, "compile": on, **options})
+        with Trainer(config, build, given, comm, callbacks=[heard], loss=loss) as trainer:
+            trainer.fit()
+        return heard.losses
+
+    return threads.run(ranks, rank)
+
+
+class Experts(nn.Module):
+    """Its layer of experts reads the number of samples of the whole batch."""
+
+    def __init__(self) -> None:
+        self.a, self.out = nn.Linear(64, 16), nn.Linear(16, 10)
+        self.experts = nn.MixtureOfExperts(16, 32, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.experts(self.a(x.reshape(len(x), 64)).reshape(len(x), 1, 16))
+        return self.out(y.reshape(len(x), 16))
+
+
+def test_a_micro_batch_of_a_shorter_batch_is_another_pass(stages: Stages) -> None:
+    options = {"batch_size": 14, "micro_batches": 2, "lr": 0.5}
+    tape, replayed = (changed_losses(Experts, on, **options) for on in (False, True))
+    assert replayed == tape
+    assert stages()[0].replays
+
+
+class Skips(nn.Module):
+    """What is zero at first passes by the stages in between."""
+
+    def __init__(self) -> None:
+        self.a, self.b, self.c, self.d = (nn.Linear(64, 32), *(nn.Linear(32, 32) for _ in "bc"),
+                                          nn.Linear(32, 10))  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.a(x.reshape(len(x), 64))
+        late = nn.functional.relu(first - 50.0)
+        return self.d(self.c(self.b(first)) + late)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-h1"])
+def test_what_passes_by_a_stage_is_passed_on(schedule: str, stages: Stages) -> None:
+    def wake(model: Any, step: int) -> None:
+        with suppress(ValueError):  # of ranks without that layer
+            model.a.bias.data[...] = 100.0 if step > 3 else 0.0
+
+    options = {"pp": 4, "cut": "1,2,3", "micro_batches": 3, "schedule": schedule, "lr": 1e-4}
+    options |= {"batch_size": 24, "change": wake}
+    tape, replayed = (changed_losses(Skips, on, **options) for on in (False, True))
+    assert replayed == tape
+    assert {lists.reason for lists in stages()} == {None}
+
+
+def test_a_loss_of_the_user_is_looked_at(stages: Stages) -> None:
+    class Weighted(nn.Module):
+        def __init__(self) -> None:
+            self.inner, self.weight = nn.CrossEntropyLoss(), 1.0
+
+        def forward(self, y: Tensor, labels: Any) -> Tensor:
+            return self.inner(y, labels) * self.weight
+
+    def both(make: Callable[[], tuple[Any, Callable[[Any, int], object]]]) -> str | None:
+        found = []
+        for on in (False, True):
+            loss, change = make()
+            options = {"loss": loss, "change": change, "batch_size": 16}
+            found.append(changed_losses(lambda: nn.Sequential(*layers()), on, **options))
+        assert found[0] == found[1]
+        return stages()[-1].reason
+
+    def module() -> tuple[Any, Callable[[Any, int], object]]:
+        loss = Weighted()
+        return loss, lambda model, step: setattr(loss, "weight", 1.0 + step)
+
+    def function() -> tuple[Any, Callable[[Any, int], object]]:
+        weight = 1.0
+
+        def change(model: Any, step: int) -> None:
+            nonlocal weight
+            weight += 1
+
+        return lambda y, labels: nn.functional.cross_entropy(y, labels) * weight, change
+
+    def table() -> tuple[Any, Callable[[Any, int], object]]:
+        known = {"weight": 1.0}
+        change = lambda model, step: known.update(weight=1.0 + step)  # noqa: E731
+        return lambda y, labels: nn.functional.cross_entropy(y, labels) * known["weight"], change
+
+    def counter() -> tuple[Any, Callable[[Any, int], object]]:
+        class Counts(Weighted):
+            def forward(self, y: Tensor, labels: Any) -> Tensor:
+                self.weight += 1
+                return super().forward(y, labels)
+
+        return Counts(), lambda model, step: None
+
+    assert both(module) is None
+    assert both(function) is None
+    assert "is a dict, which may change without notice" in str(both(table))
+    assert both(counter) == "forward sets an attribute"
+
+
+def test_micro_batches_that_use_other_parameters_run_by_the_tape(stages: Stages) -> None:
+    class Extra(nn.Module):
+        def __init__(self) -> None:
+            self.a, self.b, self.c = nn.Linear(64, 16), nn.Linear(16, 16), nn.Linear(16, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x.reshape(len(x), 64))
+            return self.c(self.b(y) if len(x) < 6 else y)
+
+    options = {"batch_size": 24, "micro_batches": 3}
+    tape, replayed = (changed_losses(Extra, on, **options) for on in (False, True))
+    assert replayed == tape
+    assert stages()[0].reason == "micro-batches use different parameters"
 
 
 def test_labels_that_are_ignored_run_by_the_tape(stages: Stages) -> None:

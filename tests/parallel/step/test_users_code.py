@@ -39,6 +39,8 @@ LINES = {
     "x = x * type(self).of_class": "",
     "x = x * factor": "",
     "x = x * twice(self.scale)": "",
+    "x = x * type(self).twice(1.0)": "",
+    "x = x * getattr(self, 'extra', 0.5)": "",
     "x = nnmpi.cat((x[:, :16], x[:, 16:] * 2), 1)": "",
     "x = x * self.options[0]": "",
     "x = x * Tensor(np.arange(32) / 32)": "",
@@ -58,6 +60,11 @@ LINES = {
     "self.seen = self.seen + 1; x = x * float(self.seen[0])": "never",
     "type(self).of_class += 0.1; x = x * type(self).of_class": "never",
     "x = x * cache(x)": "never",
+    "x = x * self.settings.scale": "never",
+    "x = x * 2 if np.asarray(x.data).max() > 0 else x": "never",
+    "x = x * 2 if x.data.view(np.ndarray).max() > 0 else x": "never",
+    "x = x * safe(x)": "never",
+    "x = x * self.constant": "never",
 }
 
 CHANGES: tuple[Callable[[Any, Any], object], ...] = (
@@ -68,6 +75,11 @@ CHANGES: tuple[Callable[[Any, Any], object], ...] = (
     lambda model, own: setattr(model, "options", (model.options[0] + 1,)),
     lambda model, own: setattr(model, "act", functional.tanh),
     lambda model, own: setattr(model.drop, "p", 0.5),
+    lambda model, own: setattr(type(model), "of_class", int(type(model).of_class)),
+    lambda model, own: setattr(type(model), "twice", staticmethod(lambda v: 4 * v)),
+    lambda model, own: delattr(model, "extra"),
+    lambda model, own: setattr(type(model).Settings, "scale", 3.0),
+    lambda model, own: model.constant.data.__imul__(2),
     lambda model, own: model.norm.eval(),
     lambda model, own: model.a.requires_grad_(False),
     lambda model, own: own["seen"].append(3),
@@ -88,13 +100,21 @@ def make():
     def cache(x, known=[]):
         known.append(1)
         return len(known)
+    def safe(x):
+        try:
+            return float(x.data.max())
+        except Exception:
+            return 1.0
     class Drawn(nn.Module):
         of_class = 1.25
+        twice = staticmethod(lambda v: 2 * v)
+        SETTINGS
         def __init__(self):
             self.a, self.b, self.out = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 10)
             self.first, self.norm = nn.Linear(64, 32), nn.BatchNorm1d(32)
             self.drop = nn.Dropout(0.2)
             self.scale, self.count, self.options, self.act = 1.0, 0, (1.0, 2), F.relu
+            self.extra = 2.0
             TABLES
             self.register_buffer("seen", np.zeros(1))
         def forward(self, x):
@@ -103,7 +123,17 @@ def make():
             return self.out(x)
     return Drawn, {"set_factor": set_factor, "seen": seen}
 """
-TABLES = "self.table, self.names = [1.0], {'scale': 1.0}"
+TABLES = {
+    "table": "self.table = [1.0]",
+    "names": "self.names = {'scale': 1.0}",
+    "constant": "self.constant = Tensor(np.ones(32))",
+    "settings": "self.settings = type(self).Settings",
+}
+"""Attributes for which a module is never replayed: they are there if a line reads them."""
+
+
+def tables(lines: list[str]) -> str:
+    return "; ".join(v for k, v in TABLES.items() if any(k in line for line in lines)) or "pass"
 
 
 def drawn(seed: int) -> tuple[Callable[[], tuple[Any, dict[str, Any]]], list[str], Any]:
@@ -115,8 +145,9 @@ def drawn(seed: int) -> tuple[Callable[[], tuple[Any, dict[str, Any]]], list[str
     if of.random() < 0.5:
         lines.insert(of.randrange(len(lines) + 1), of.choice(others))
     change = of.choice(CHANGES)
-    tabled = any("table" in line or "names" in line for line in lines)
-    text = SOURCE.replace("TABLES", TABLES if tabled else "pass")
+    has_class = any("settings" in line for line in lines)
+    text = SOURCE.replace("TABLES", tables(lines))
+    text = text.replace("SETTINGS", "Settings = type('Settings', (), {'scale': 1.0})" * has_class)
     text = text.replace("LINES", "\n            ".join("; ".join(lines).split("; ")))
     space: dict[str, Any] = {
         "nnmpi": nnmpi, "nn": nn, "F": functional, "np": np, "Tensor": Tensor, "random": random,
