@@ -7,9 +7,12 @@ replay    beside the tape: gets what was noted        nothing is sent, so that n
           alone                                       is sent    whose pass could not be recorded
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NoReturn
+
+import numpy as np
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import MetaArray
@@ -40,19 +43,29 @@ def plain_exchanges() -> AbstractContextManager[None]:
 
 
 class Notes:
-    """The arrays that have arrived in the exchanges of a pass, in order."""
+    """The arrays that were sent and that have arrived in the exchanges of a pass, in order.
+
+    is_same   False if a replay would have sent other bits than the tape
+    """
 
     def __init__(self) -> None:
-        self._arrays, self._read = list[Array](), 0
+        self._arrived, self._sent, self.is_same = deque[Array](), deque[Array](), True
+
+    def add_sent(self, array: Array) -> None:
+        """Notes what this rank sends."""
+        self._sent.append(array.copy())
 
     def add(self, array: Array) -> None:
         """Notes an array that has arrived."""
-        self._arrays.append(array.copy())
+        self._arrived.append(array.copy())
+
+    def check_sent(self, array: Array) -> None:
+        """Compares what a replay would send with the next array that was sent."""
+        self.is_same &= same_bits(array, self._sent.popleft())
 
     def write_next(self, array: Array) -> None:
-        """Writes the next array that was noted."""
-        array[...] = self._arrays[self._read]
-        self._read += 1
+        """Writes the next array that has arrived."""
+        array[...] = self._arrived.popleft()
 
     def noting(self) -> AbstractContextManager[None]:
         """A context in which what arrives is noted."""
@@ -60,7 +73,22 @@ class Notes:
 
     def recalling(self) -> AbstractContextManager[None]:
         """A context in which arrays get what was noted, and nothing is sent."""
-        return _with_wires(lambda comm, array: _RecallingWire(self))
+        return _with_wires(lambda comm, array: _RecallingWire(comm, self))
+
+
+def same_bits(a: Array | None, b: Array | None) -> bool:
+    """True if two arrays have the same bits, or both are None."""
+    if a is None or b is None:
+        return a is b
+    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+
+
+def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
+    """What a rank brings to an all-gather."""
+    row = buffer.reshape(-1)
+    lengths = parts or [row.size // comm.size] * comm.size
+    start = sum(lengths[: comm.rank])
+    return row[start : start + lengths[comm.rank]]
 
 
 # ---- calls of a list
@@ -117,6 +145,11 @@ class _LoggedWire:
             refuse("an exchange of values that are known")
         self._comm = comm
 
+    @property
+    def in_order(self) -> NoReturn:
+        """Raises NumbersReadError: moments are joined on the host, from their values."""
+        refuse("statistics of ranks that share a layer")
+
     def all_reduce(self, row: Any, algorithm: str) -> None:
         log_call(_all_reduce, self._comm, row, algorithm)
 
@@ -159,17 +192,22 @@ class _NotingWire:
         self._comm, self._notes = comm, notes
 
     def all_reduce(self, row: Array, algorithm: str) -> None:
-        self._comm.all_reduce(row, algorithm)
+        before = row.copy()
+        self._comm.all_reduce(row, algorithm)  # it may raise NoRoomError, and is called again
+        self._notes.add_sent(before)
         self._notes.add(row)
 
     def all_gather(self, buffer: Array, parts: Sequence[int] | None = None) -> None:
+        self._notes.add_sent(_own_part(buffer, self._comm, parts))
         self._comm.all_gather(buffer, parts=parts)
         self._notes.add(buffer)
 
     def start_reduce_scatter(self, row: Array, *arguments: Any) -> _NotingWork:
+        self._notes.add_sent(row)
         return _NotingWork(self._comm.start_reduce_scatter(row, *arguments), row, self._notes)
 
     def isend(self, array: Array, *arguments: Any) -> Any:
+        self._notes.add_sent(array)
         return self._comm.isend(array, *arguments)
 
     def irecv(self, array: Array, *arguments: Any) -> _NotingWork:
@@ -188,19 +226,23 @@ class _RecallingWork:
 class _RecallingWire:
     """Exchanges nothing: arrays get what was noted."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, comm: Comm, notes: Notes) -> None:
+        self._comm, self._notes = comm, notes
 
     def all_reduce(self, row: Array, algorithm: str) -> None:
+        self._notes.check_sent(row)
         self._notes.write_next(row)
 
     def all_gather(self, buffer: Array, parts: Sequence[int] | None = None) -> None:
+        self._notes.check_sent(_own_part(buffer, self._comm, parts))
         self._notes.write_next(buffer)
 
     def start_reduce_scatter(self, row: Array, *arguments: Any) -> _RecallingWork:
+        self._notes.check_sent(row)
         return _RecallingWork(row, self._notes)
 
     def isend(self, array: Array, *arguments: Any) -> _RecallingWork:
+        self._notes.check_sent(array)
         return _RecallingWork(None, self._notes)
 
     def irecv(self, array: Array, *arguments: Any) -> _RecallingWork:

@@ -21,9 +21,9 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import PassList, join_moments, ready, sum_over_ranks
-from nnmpi.nn.passes import BatchStats
+from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.channels import Received
-from nnmpi.parallel.step.exchanges import Notes, plain_exchanges
+from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
 from nnmpi.parallel.step.ports import JoinedOutputs
 
 OnLeaf = Callable[[Any], None]
@@ -230,7 +230,7 @@ class Compared:
         """Runs what is left."""
         if self._rest is not None:
             self._both(self._rest.finish, self._replay.second_half, on_leaf)
-        self._ended(self._same)
+        self._ended(self._same and self._notes.is_same)
 
     def _whole(self, seeds: Sequence[Any], on_leaf: OnLeaf) -> None:
         self._replay.first_half(seeds, on_leaf)
@@ -304,45 +304,49 @@ def _backward(
 
 
 class NotedStats:
-    """BatchStats whose results are noted, so that a second run of the pass can get them again."""
+    """BatchStats whose arguments and results are noted, so that a second run of the pass can get
+    the results again."""
 
-    def __init__(self, inner: BatchStats) -> None:
-        self._inner, self.moments_of, self.sums = inner, list[Moments](), list[Array]()
+    def __init__(self, inner: BatchStats, notes: Notes) -> None:
+        self._inner, self._notes, self.moments_of = inner, notes, list[Moments]()
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns and notes the moments of the whole batch."""
+        if self._inner is not LOCAL:  # else the replay asks nobody
+            self._notes.add_sent(np.concatenate((local.mean, local.m2)))
         with plain_exchanges():
             self.moments_of.append(self._inner.moments(local, track))
         return self.moments_of[-1]
 
     def sum(self, sums: Array) -> Array:
         """Returns and notes the sum over all ranks."""
+        sent = sums.copy()
         with plain_exchanges():
-            self.sums.append(self._inner.sum(sums).copy())
-        return self.sums[-1].copy()
+            total = self._inner.sum(sums)
+        if self._inner is not LOCAL:
+            self._notes.add_sent(sent)
+            self._notes.add(total)
+        return total
 
 
 class RecalledStats:
     """BatchStats that return what was noted, in order, also what is noted later."""
 
-    def __init__(self, noted: NotedStats) -> None:
-        self._moments, self._sums = iter(noted.moments_of), iter(noted.sums)
+    def __init__(self, noted: NotedStats, notes: Notes) -> None:
+        self._moments, self._notes = iter(noted.moments_of), notes
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         """Returns the next moments."""
+        self._notes.check_sent(np.concatenate((local.mean, local.m2)))
         return next(self._moments)
 
     def sum(self, sums: Array) -> Array:
         """Returns the next sum."""
-        return next(self._sums)
+        self._notes.check_sent(sums)
+        total = sums.copy()
+        self._notes.write_next(total)
+        return total
 
 
 def _copied(p: Parameter) -> Array | None:
     return None if p.grad is None else p.grad.copy()
-
-
-def same_bits(a: Array | None, b: Array | None) -> bool:
-    """True if two arrays have the same bits, or both are None."""
-    if a is None or b is None:
-        return a is b
-    return np.asarray(a).tobytes() == np.asarray(b).tobytes()

@@ -26,7 +26,7 @@ from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
-from nnmpi.parallel.step.exchanges import Notes, logged_exchanges
+from nnmpi.parallel.step.exchanges import Notes, logged_exchanges, same_bits
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import (
     JoinedOutputs,
@@ -51,7 +51,6 @@ from nnmpi.parallel.step.replay import (
     Replayed,
     ReplayedLoss,
     ReplayedOutputs,
-    same_bits,
 )
 from nnmpi.parallel.step.users_code import UnfitError, UsersCode
 
@@ -204,7 +203,8 @@ class StageLists:
 
     def _beside_tape(self, key: Any, micro: MicroBatch) -> Any:
         """The root of a pass that runs by the tape, and by a replay that is compared with it."""
-        buffers, noted, notes = self._buffers(), NotedStats(micro.state.stats), Notes()
+        buffers, notes = self._buffers(), Notes()
+        noted = NotedStats(micro.state.stats, notes)
         before = [array.copy() for array in buffers]
         current = micro.current._replace(batch_stats=noted)
         with notes.noting():
@@ -219,7 +219,7 @@ class StageLists:
         replay = self._replay(key)
         try:
             with notes.recalling():
-                replay.forward(micro.arrays, micro.current.step, RecalledStats(noted))
+                replay.forward(micro.arrays, micro.current.step, RecalledStats(noted, notes))
             same_forward = all(map(same_bits, wanted, (*replay.outputs, *buffers)))
         except UnlikeError:
             replay.free()

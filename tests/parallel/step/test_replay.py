@@ -60,7 +60,7 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "pipelines": (4, {**CNN, "dp": 2, "pp": 2, "cut": "6", "micro_batches": 2}),
 }
 BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
-    "tp, samples": (2, {**CNN, "tp": 2, "layout": "1=channels,5=samples"}, "has other bits"),
+    "tp, samples": (2, {**CNN, "tp": 2, "layout": "1=channels,5=samples"}, "statistics of ranks"),
     "zero 2": (2, {"model": "mlp:64-12-10", "zero": 2}, "the store moves parameters or gradients"),
     "zero 3": (2, {"model": "mlp:64-12-10", "zero": 3}, "the store moves parameters or gradients"),
     "pipedream": (
