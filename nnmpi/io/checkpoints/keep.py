@@ -118,8 +118,8 @@ def remove_old(directory: Path, step: int, keep: int, best: str | None) -> None:
 
 def best_of(outcomes: Iterable[Outcome], name: str) -> float | None:
     """The best value of a metric; None if no checkpoint has it."""
-    whole = (outcome.metrics for outcome in outcomes if outcome.is_whole)
-    values = [metrics[name] for metrics in whole if name in metrics]
+    intact = (outcome.metrics for outcome in outcomes if outcome.is_whole)
+    values = [metrics[name] for metrics in intact if name in metrics]
     return BETTER[name](values) if values else None
 
 

@@ -60,12 +60,13 @@ class Notes:
         self._arrived.append(array.copy())
 
     def check_sent(self, array: Array) -> None:
-        """Compares what a replay would send with the next array that was sent."""
-        self.is_same &= same_bits(array, self._sent.popleft())
+        """Compares what a replay would send with the next array that was sent, if there is one."""
+        self.is_same &= bool(self._sent) and same_bits(array, self._sent.popleft())
 
     def write_next(self, array: Array) -> None:
         """Writes the next array that has arrived."""
-        array[...] = self._arrived.popleft()
+        if self._arrived:
+            array[...] = self._arrived.popleft()
 
     def noting(self) -> AbstractContextManager[None]:
         """A context in which what arrives is noted."""
@@ -84,7 +85,7 @@ def same_bits(a: Array | None, b: Array | None) -> bool:
 
 
 def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
-    """What a rank brings to an all-gather."""
+    """Returns what a rank brings to an all-gather."""
     row = buffer.reshape(-1)
     lengths = parts or [row.size // comm.size] * comm.size
     start = sum(lengths[: comm.rank])
@@ -192,9 +193,9 @@ class _NotingWire:
         self._comm, self._notes = comm, notes
 
     def all_reduce(self, row: Array, algorithm: str) -> None:
-        before = row.copy()
+        sent = row.copy()
         self._comm.all_reduce(row, algorithm)  # it may raise NoRoomError, and is called again
-        self._notes.add_sent(before)
+        self._notes.add_sent(sent)
         self._notes.add(row)
 
     def all_gather(self, buffer: Array, parts: Sequence[int] | None = None) -> None:
