@@ -25,6 +25,7 @@ from nnmpi.nn.passes import LOCAL, Pass
 from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.batch_stats import Synced
+from nnmpi.parallel.step.beside_tape import Compared, NotedStats, RecalledStats
 from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
 from nnmpi.parallel.step.exchanges import Notes, logged_exchanges, same_bits
 from nnmpi.parallel.step.objective import SumOfMean
@@ -42,11 +43,8 @@ from nnmpi.parallel.step.ports import (
 )
 from nnmpi.parallel.step.replay import (
     Backward,
-    Compared,
     Memory,
-    NotedStats,
     PlannedPass,
-    RecalledStats,
     Replay,
     Replayed,
     ReplayedLoss,
