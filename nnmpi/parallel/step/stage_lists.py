@@ -159,6 +159,8 @@ class StageLists:
             self.reason = "steps overlap"
         if self.reason is None and self._read_states() != self._states:
             self._look_again()
+        if self.reason and self._lists:  # they are not needed any more
+            self._lists, self._memory = {}, Memory()
         if self.reason or not recording.get():
             return run_stage(self._stage, state, number, current)
         sink, inputs = self._stage.sink, [t.data for _, t in parts(state.input)]
