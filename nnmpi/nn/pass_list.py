@@ -242,6 +242,21 @@ def _without_data(
         yield lambda: any(getattr(m, name) is not array for m, name, array in without)
 
 
+@contextmanager
+def _as_current(current: Pass) -> Iterator[None]:
+    """A context in which this pass is the current one, and its progress is logged."""
+    tokens = (
+        (current_pass, current_pass.set(current)),
+        (recording, recording.set(True)),
+        (progress_hook, progress_hook.set(partial(log_call, progress))),
+    )
+    try:
+        yield
+    finally:
+        for variable, token in tokens:
+            variable.reset(token)  # type: ignore[arg-type]
+
+
 def record(
     parts: Sequence[Module], recorded: RecordedPass, arrays: Sequence[Array], how: Recording
 ) -> PassList:
@@ -266,45 +281,41 @@ def record(
         _without_data(parts, stand_ins, how.adds) as buffer_was_assigned,
         logged_calls() as calls,
         np.errstate(all="ignore"),
+        _as_current(current),
     ):
-        tokens = (
-            (current_pass, current_pass.set(current)),
-            (recording, recording.set(True)),
-            (progress_hook, progress_hook.set(partial(log_call, progress))),
-        )
-        try:
-            modules = [m for part in parts for m in part.modules()]
-            changes = [m._changes for m in modules]
-            root = recorded.run(parts[0], inputs, given)
-            if changes != [m._changes for m in modules]:
-                raise NumbersReadError("forward sets an attribute")
-            if buffer_was_assigned():
-                raise NumbersReadError("forward assigns a buffer instead of writing into it")
-            if any(call.function is refused for call in calls):
-                raise NumbersReadError("forward reads values, and goes on if that is refused")
-            if not root.requires_grad:
-                refuse("a pass without gradients")
-            outputs, backward = recorded.outputs(root), len(calls)
-            seeds = [meta.like(t.data) if t.requires_grad else None for t in outputs]
-            seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.requires_grad]
-            if how.halves and leaves:
-                rest = root.backward(seed, until=leaves)
-                assert rest is not None
-                gradients, second = recorded.gradients(inputs), len(calls)
-                rest.finish(on_leaf)
-            else:
-                root.backward(seed, on_leaf=on_leaf)
-                gradients = recorded.gradients(inputs)
-                second = len(calls)
-        finally:
-            for variable, token in tokens:
-                variable.reset(token)  # type: ignore[arg-type]
-    results = [t.operand for t in outputs]
-    given = [*given, rows]
+        modules = [m for part in parts for m in part.modules()]
+        changes = [m._changes for m in modules]
+        root = recorded.run(parts[0], inputs, given)
+        if changes != [m._changes for m in modules]:
+            raise NumbersReadError("forward sets an attribute")
+        if buffer_was_assigned():
+            raise NumbersReadError("forward assigns a buffer instead of writing into it")
+        if any(call.function is refused for call in calls):
+            raise NumbersReadError("forward reads values, and goes on if that is refused")
+        if not root.requires_grad:
+            refuse("a pass without gradients")
+        outputs, backward = recorded.outputs(root), len(calls)
+        seeds = [meta.like(t.data) if t.requires_grad else None for t in outputs]
+        seed, leaves = recorded.seed(root, seeds), [t for t in inputs if t.requires_grad]
+        if how.halves and leaves:
+            rest = root.backward(seed, until=leaves)
+            assert rest is not None
+            gradients, second = recorded.gradients(inputs), len(calls)
+            rest.finish(on_leaf)
+        else:
+            root.backward(seed, on_leaf=on_leaf)
+            gradients = recorded.gradients(inputs)
+            second = len(calls)
+    given, results = [*given, rows], [t.operand for t in outputs]
+    places = backward, second, stand_ins.pairs, given, current.keys
+    return PassList(_checks_first(calls, given), *places, results, seeds, gradients, how.adds)
+
+
+def _checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
+    """The calls, with checks of the given arrays before all others, so that nothing was done if one
+    fails."""
     checks = [call for call in calls if call.is_check]
     known = {*map(id, given)}
     if any(id(owner(array)) not in known for c in checks for array in arrays_in(c.args)):
         refuse("a check of computed values")
-    ordered = [*checks, *(call for call in calls if not call.is_check)]
-    places = backward, second, stand_ins.pairs, given, current.keys
-    return PassList(ordered, *places, results, seeds, gradients, how.adds)
+    return [*checks, *(call for call in calls if not call.is_check)]

@@ -26,6 +26,16 @@ REGISTRIES = ("_parameters", "_buffers", "_modules")
 """The dictionaries of the parameters, buffers and modules of a module, in order of assignment."""
 
 
+OF_ALL = {*REGISTRIES, "_parent", "_name", "_seed_state", "_hooks", "_changes", "passes"}
+"""Attributes that each module has for the library, and that no `forward` reads."""
+
+
+def read_attributes(module: Registries) -> dict[str, Any]:
+    """The attributes that a `forward` may read besides parameters, buffers and modules."""
+    parts = {name for registry in REGISTRIES for name in vars(module)[registry]}
+    return {name: v for name, v in vars(module).items() if name not in OF_ALL | parts}
+
+
 class Registries:
     """The base of Module: attributes that are parameters, buffers or modules are also kept by name.
 

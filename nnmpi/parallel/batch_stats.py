@@ -11,7 +11,7 @@ from nnmpi.arrays.backend import Array
 from nnmpi.autograd.ops.norm import Moments, joined
 from nnmpi.comm import Comm
 from nnmpi.parallel.recorder import waiting
-from nnmpi.parallel.wire import Wire, wire_for
+from nnmpi.parallel.wire import StagedComm, Wire, wire_for
 
 WireFor: TypeAlias = Callable[[Comm, Array], Wire]
 
@@ -39,7 +39,7 @@ class Synced:
         """
         with waiting("statistics"):
             wire = self._wire_for(self._comm, local.mean)
-            in_order = getattr(wire, "in_order", False)  # a Comm has no such attribute
+            in_order = isinstance(wire, StagedComm) and wire.in_order
             of_batch = like(local, self._summed(local) if in_order else self._gathered(local))
         track(of_batch)
         return of_batch
@@ -47,7 +47,7 @@ class Synced:
     def _gathered(self, local: Moments) -> Moments:
         rows = np.empty((self._comm.size, 1 + 2 * local.mean.size))
         rows[self._comm.rank] = packed(local)
-        self._comm.all_gather(rows, GATHER)
+        self._wire_for(self._comm, rows).all_gather(rows, GATHER)
         return joined([unpacked(row) for row in rows])
 
     def _summed(self, local: Moments) -> Moments:

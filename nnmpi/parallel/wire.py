@@ -73,6 +73,14 @@ def wire_for(comm: Comm, array: Array) -> "Wire":
     return wire_of(comm, backend.of(array))
 
 
+def all_reduce_with_room(wire: "Wire", row: Array, algorithm: str) -> None:
+    """Sums a row over the ranks; by `ring`, if the shared memory for the algorithm has no room."""
+    try:
+        wire.all_reduce(row, algorithm)
+    except NoRoomError:
+        wire.all_reduce(row, "ring")
+
+
 class Transfers(tuple[Transfer, ...]):
     """Several transfers as one, such as those of the pieces of an array."""
 

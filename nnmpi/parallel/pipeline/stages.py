@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 from nnmpi.nn import Module
 from nnmpi.nn.graph import Graph, TensorRef, VariableRef, leaves, mapped
 from nnmpi.nn.recompute import recompute
-from nnmpi.nn.registries import REGISTRIES
+from nnmpi.nn.registries import read_attributes
 from nnmpi.nn.segment import Segment, segment
 from nnmpi.nn.tracing import trace
 from nnmpi.parallel.arrangement.arrangement import Arrangement
@@ -65,10 +65,6 @@ class OnAnotherRank:
     rotates: Any = property(_refuse)
 
 
-INTERNAL = {*REGISTRIES, "_parent", "_name", "_seed_state", "_changes", "passes", "training"}
-"""Attributes of each module that are no constants of a graph."""
-
-
 class CutModules:
     """Follows attributes of modules whose `forward` no stage calls, since stages run their layers
     and ops one by one.
@@ -83,7 +79,8 @@ class CutModules:
         named = dict(model.named_modules())
         self._cut = {path: named[path] for s in self._segments for path in _cut_by(s, graph)}
         self._modules = [*named.items()]
-        self._known = {path: _attributes(m) for path, m in self._modules}
+        self._known = {path: read_attributes(m) for path, m in self._modules}
+        self._hooks = {path: m._hooks for path, m in self._cut.items()}
         self._parts = {path: _parts(m) for path, m in self._modules}
         self._seen = self._changes()
 
@@ -118,18 +115,19 @@ class CutModules:
                 "those that were divided among pipeline stages: set it before the Trainer is "
                 "made, or use a layout without --pp"
             )
-        if not same_arguments(graph, self._graph):
+        if not _same_arguments(graph, self._graph):
             for part in self._segments:
                 part.take_constants(graph)
             self._graph = graph._replace(source=self._graph.source)
 
     def _check_parts(self) -> None:
-        for path, m in self._modules:
-            if path in self._cut and m._hooks != self._known[path]["_hooks"]:
+        for path, m in self._cut.items():
+            if m._hooks != self._hooks[path]:
                 raise ValueError(
                     f"{_named(path, m)} has got a hook, but pipeline stages run its layers one by "
                     "one: register hooks before the Trainer is made"
                 )
+        for path, m in self._modules:
             if _parts(m) != self._parts[path]:
                 raise ValueError(
                     f"{_named(path, m)} has got another layer or parameter, but its layers were "
@@ -143,8 +141,8 @@ class CutModules:
         for path, m in self._modules:
             if not m._modules and type(m).__module__.partition(".")[0] == "nnmpi":
                 continue
-            known, now = self._known[path], _attributes(m)
-            for name in {**known, **now}:
+            known, now = self._known[path], read_attributes(m)
+            for name in ({**known, **now}).keys() - {"training"}:  # a graph is of both modes
                 value = now.get(name, DELETED)
                 if known.get(name, DELETED) is not value:
                     yield path, name, value
@@ -175,13 +173,7 @@ def _cut_by(segment: Segment, graph: Graph) -> Iterator[str]:
                 yield path
 
 
-def _attributes(module: Module) -> dict[str, Any]:
-    """The attributes that a `forward` may read besides parameters, buffers and modules."""
-    parts = {name for registry in REGISTRIES for name in vars(module)[registry]}
-    return {name: v for name, v in vars(module).items() if name not in INTERNAL | parts}
-
-
-def same_arguments(a: Graph, b: Graph) -> bool:
+def _same_arguments(a: Graph, b: Graph) -> bool:
     """True if two graphs with the same calls also have the same constants."""
     of = [[[n.op, n.arguments] for n in g.nodes] + [[c.arguments] for c in g.calls] for g in (a, b)]
 

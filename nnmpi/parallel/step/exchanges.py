@@ -10,7 +10,7 @@ replay    beside the tape: gets what was noted        nothing is sent, so that n
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import MetaArray
 from nnmpi.arrays.meta.log import call_log, log_call
 from nnmpi.arrays.meta.shapes import refuse
-from nnmpi.comm import Comm, NoRoomError
+from nnmpi.comm import Comm
 from nnmpi.parallel.recorder import waiting
-from nnmpi.parallel.wire import wire_around, wire_for
+from nnmpi.parallel.wire import all_reduce_with_room, wire_around, wire_for
 
 
 @contextmanager
@@ -43,13 +43,16 @@ def plain_exchanges() -> AbstractContextManager[None]:
 
 
 class Notes:
-    """The arrays that were sent and that have arrived in the exchanges of a pass, in order.
-
-    is_same   False if a replay would have sent other bits than the tape
-    """
+    """The arrays that were sent and that have arrived in the exchanges of a pass, in order."""
 
     def __init__(self) -> None:
-        self._arrived, self._sent, self.is_same = deque[Array](), deque[Array](), True
+        self._arrived, self._sent, self._is_same = deque[Array](), deque[Array](), True
+
+    @property
+    def is_same(self) -> bool:
+        """True if a replay, which has ended, would have exchanged what the tape has, in the same
+        bits."""
+        return self._is_same and not (self._sent or self._arrived)
 
     def add_sent(self, array: Array) -> None:
         """Notes what this rank sends."""
@@ -60,13 +63,15 @@ class Notes:
         self._arrived.append(array.copy())
 
     def check_sent(self, array: Array) -> None:
-        """Compares what a replay would send with the next array that was sent, if there is one."""
-        self.is_same &= bool(self._sent) and same_bits(array, self._sent.popleft())
+        """Compares what a replay would send with the next array that was sent."""
+        self._is_same &= bool(self._sent) and same_bits(array, self._sent.popleft())
 
     def write_next(self, array: Array) -> None:
         """Writes the next array that has arrived."""
         if self._arrived:
             array[...] = self._arrived.popleft()
+        else:
+            self._is_same = False
 
     def noting(self) -> AbstractContextManager[None]:
         """A context in which what arrives is noted."""
@@ -96,17 +101,13 @@ def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:
 
 
 def _all_reduce(comm: Comm, row: Array, algorithm: str) -> None:
-    wire = wire_for(comm, row)
     with waiting("tensor"):
-        try:
-            wire.all_reduce(row, algorithm)
-        except NoRoomError:
-            wire.all_reduce(row, "ring")
+        all_reduce_with_room(wire_for(comm, row), row, algorithm)
 
 
-def _all_gather(comm: Comm, buffer: Array, parts: Sequence[int] | None) -> None:
+def _all_gather(comm: Comm, buffer: Array, algorithm: str, parts: Sequence[int] | None) -> None:
     with waiting("tensor"):
-        wire_for(comm, buffer).all_gather(buffer, parts=parts)
+        wire_for(comm, buffer).all_gather(buffer, algorithm, parts)
 
 
 def _start(work: "_LoggedWork", name: str, comm: Comm, array: Array, *arguments: Any) -> None:
@@ -143,19 +144,16 @@ class _LoggedWire:
 
     def __init__(self, comm: Comm, array: Any) -> None:
         if not isinstance(array, MetaArray):
-            refuse("an exchange of values that are known")
+            refuse("an exchange of numbers on the host")  # of counts, or of moments
         self._comm = comm
-
-    @property
-    def in_order(self) -> NoReturn:
-        """Raises NumbersReadError: moments are joined on the host, from their values."""
-        refuse("statistics of ranks that share a layer")
 
     def all_reduce(self, row: Any, algorithm: str) -> None:
         log_call(_all_reduce, self._comm, row, algorithm)
 
-    def all_gather(self, buffer: Any, parts: Sequence[int] | None = None) -> None:
-        log_call(_all_gather, self._comm, buffer, parts)
+    def all_gather(
+        self, buffer: Any, algorithm: str = "ring", parts: Sequence[int] | None = None
+    ) -> None:
+        log_call(_all_gather, self._comm, buffer, algorithm, parts)
 
     def _start(self, name: str, array: Any, *arguments: Any) -> _LoggedWork:
         work = _LoggedWork(array)
@@ -198,9 +196,11 @@ class _NotingWire:
         self._notes.add_sent(sent)
         self._notes.add(row)
 
-    def all_gather(self, buffer: Array, parts: Sequence[int] | None = None) -> None:
+    def all_gather(
+        self, buffer: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
+    ) -> None:
         self._notes.add_sent(_own_part(buffer, self._comm, parts))
-        self._comm.all_gather(buffer, parts=parts)
+        self._comm.all_gather(buffer, algorithm, parts)
         self._notes.add(buffer)
 
     def start_reduce_scatter(self, row: Array, *arguments: Any) -> _NotingWork:
@@ -234,7 +234,9 @@ class _RecallingWire:
         self._notes.check_sent(row)
         self._notes.write_next(row)
 
-    def all_gather(self, buffer: Array, parts: Sequence[int] | None = None) -> None:
+    def all_gather(
+        self, buffer: Array, algorithm: str = "ring", parts: Sequence[int] | None = None
+    ) -> None:
         self._notes.check_sent(_own_part(buffer, self._comm, parts))
         self._notes.write_next(buffer)
 

@@ -18,11 +18,9 @@ import numpy as np
 from nnmpi.autograd import Tensor
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.registries import REGISTRIES
+from nnmpi.nn.registries import read_attributes
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, range)
-UNREAD = {*REGISTRIES, "_parent", "_name", "_seed_state", "_hooks", "_changes", "passes"}
-"""Attributes of every module that no `forward` reads."""
 
 LASTING = ("builtins", "numpy", "math")
 """Python modules whose classes nobody changes."""
@@ -108,10 +106,8 @@ class UsersCode:
             if "forward" in vars(module):
                 raise UnfitError(f"{name} has a forward of its own")
             return
-        parts = {part for registry in REGISTRIES for part in vars(module)[registry]} | UNREAD
-        for attribute, value in vars(module).items():
-            if attribute not in parts:
-                self._look_at_value(value, f"{name}.{attribute}")
+        for attribute, value in read_attributes(module).items():
+            self._look_at_value(value, f"{name}.{attribute}")
         for cls in type(module).__mro__:
             if not is_own(cls) and cls is not object:
                 self._look_at_class(cls)

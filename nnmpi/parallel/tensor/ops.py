@@ -19,12 +19,12 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.arrays.kernels import Result
 from nnmpi.autograd import Tensor, apply
 from nnmpi.collectives.step import bounds
-from nnmpi.comm import Comm, NoRoomError, comm_self
+from nnmpi.comm import Comm, comm_self
 from nnmpi.nn.parameter import Parameter, inverse
 from nnmpi.nn.place import whole
 from nnmpi.nn.single_store import SingleStore
 from nnmpi.parallel.recorder import waiting
-from nnmpi.parallel.wire import wire_for
+from nnmpi.parallel.wire import all_reduce_with_room, wire_for
 
 SHORT = 8192
 """Bytes up to which an all-reduce uses `doubling`, because latency dominates."""
@@ -103,12 +103,9 @@ def all_reduce(array: Array, comm: Comm, order: Sequence[int] | None = None) -> 
     a parameter in two groups would get different bits.
     """
     row = array.transpose(memory_order(array.ndim) if order is None else order)
-    wire = wire_for(comm, array)
     with waiting("tensor"):
-        try:
-            wire.all_reduce(row, "doubling" if row.nbytes <= SHORT else "shared")
-        except NoRoomError:
-            wire.all_reduce(row, "ring")
+        algorithm = "doubling" if row.nbytes <= SHORT else "shared"
+        all_reduce_with_room(wire_for(comm, array), row, algorithm)
 
 
 def all_gather(part: Array, comm: Comm, bounds: Bounds, axis: int) -> Array:

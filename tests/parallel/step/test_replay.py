@@ -15,6 +15,7 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event
 from nnmpi.parallel.step import stage_lists
+from nnmpi.parallel.step.exchanges import Notes
 from nnmpi.parallel.step.stage_lists import ReplayedStages, StageLists
 
 rng = np.random.default_rng(0)
@@ -60,7 +61,11 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     "pipelines": (4, {**CNN, "dp": 2, "pp": 2, "cut": "6", "micro_batches": 2}),
 }
 BY_TAPE: dict[str, tuple[int, dict[str, Any], str]] = {
-    "tp, samples": (2, {**CNN, "tp": 2, "layout": "1=channels,5=samples"}, "statistics of ranks"),
+    "tp, samples": (
+        2,
+        {**CNN, "tp": 2, "layout": "1=channels,5=samples"},
+        "an exchange of numbers on the host",
+    ),
     "zero 2": (2, {"model": "mlp:64-12-10", "zero": 2}, "the store moves parameters or gradients"),
     "zero 3": (2, {"model": "mlp:64-12-10", "zero": 3}, "the store moves parameters or gradients"),
     "pipedream": (
@@ -288,8 +293,8 @@ class Skips(nn.Module):
     """What is zero at first passes by the stages in between."""
 
     def __init__(self) -> None:
-        self.a, self.b, self.c, self.d = (nn.Linear(64, 32), *(nn.Linear(32, 32) for _ in "bc"),
-                                          nn.Linear(32, 10))  # fmt: skip
+        self.a, self.b, self.c = nn.Linear(64, 32), nn.Linear(32, 32), nn.Linear(32, 32)
+        self.d = nn.Linear(32, 10)
 
     def forward(self, x: Tensor) -> Tensor:
         first = self.a(x.reshape(len(x), 64))
@@ -357,6 +362,30 @@ def test_a_loss_of_the_user_is_looked_at(stages: Stages) -> None:
     assert both(function) is None
     assert "is a dict, which may change without notice" in str(both(table))
     assert both(counter) == "forward sets an attribute"
+
+
+def test_exchanges_that_are_not_those_of_the_tape_are_noticed() -> None:
+    """Other bits, another exchange, or one less."""
+
+    def beside(sent: list[Any], arrived: int, other: list[Any], read: int) -> bool:
+        notes = Notes()
+        for array in sent:
+            notes.add_sent(array)
+        for _ in range(arrived):
+            notes.add(np.ones(2))
+        for array in other:
+            notes.check_sent(array)
+        for _ in range(read):
+            notes.write_next(np.empty(2))
+        return notes.is_same
+
+    a, b = np.zeros(2), np.array([0.0, -0.0])
+    assert beside([a, b], 2, [a, b], 2)
+    assert not beside([a], 1, [b], 1)
+    assert not beside([a, b], 1, [a], 1)
+    assert not beside([a], 1, [a, b], 1)
+    assert not beside([a], 2, [a], 1)
+    assert not beside([a], 1, [a], 2)
 
 
 def test_micro_batches_that_use_other_parameters_run_by_the_tape(stages: Stages) -> None:
