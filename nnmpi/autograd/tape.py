@@ -133,7 +133,7 @@ class UnfinishedBackward:
             if node.runs_again:
                 _run_again(node, grads.pop(node), visits, grads)
             else:
-                _pass_on(visit, grads.pop(node), visits, grads, contributed)
+                _pass_on(visit, grads.pop(node), visits, grads, contributed, self._retain_graph)
             progress()
             if not self._retain_graph:
                 node.clear()
@@ -170,7 +170,7 @@ def _walk_path(
             towards = [need and p in path for p, need in zip(node.parents, needs, strict=True)]
             later = [need and not t for need, t in zip(needs, towards, strict=True)]
             if True in towards:
-                _pass_on((made, node, towards), g, visits, grads, None)
+                _pass_on((made, node, towards), g, visits, grads, None, retain_graph or any(later))
             progress()
         if True in later:
             # the vjps leave the node, so that another backward pass through it is refused
@@ -188,13 +188,15 @@ def _pass_on(
     visits: list[Visit],
     grads: dict[TapeNode, Any],
     contributed: OnLeaf | None,
+    retain: bool,
 ) -> None:
     """Runs the vjps of a node with its gradient g, and adds the results to the gradients of its
     parents."""
     _, node, needs = visit
-    parents, vjps, made = node.parents, node.vjps, node.made
+    parents, vjps, prepare, made = node.parents, node.vjps, node.prepare, node.made
     if vjps is None:
         _refuse_used()
+    vjps = [*vjps]
     if node.storage.written > made:
         _refuse_written(node)
     if g.dtype != node.dtype:
@@ -205,23 +207,26 @@ def _pass_on(
                 _refuse_written(node)
             if parent.is_refreshed:  # before any vjp: it may have closed over the array
                 parent.refresh(made)
-    if node.prepare is not None:
-        g = node.prepare(g, needs)
+    if not retain:
+        node.clear()
+    if prepare is not None:
+        g = prepare(g, needs)
+        prepare = None
     # from the last argument on: weights come last, and their all-reduce can start the sooner
     for k in range(len(parents) - 1, -1, -1):
-        parent = parents[k]
         if not needs[k]:
             continue
+        parent, vjp, vjps[k] = parents[k], vjps[k], None
         if not isinstance(parent, TapeNode):
-            parent.receive(vjps[k], g)
+            parent.receive(vjp, g)
             if contributed is not None:
                 contributed(parent)
         elif parent.vjps is None:
             _refuse_used()
         elif parent in grads:
-            grads[parent] = precision.added(grads[parent], vjps[k](g, None))
+            grads[parent] = precision.added(grads[parent], vjp(g, None))
         else:
-            grads[parent] = vjps[k](g, None)
+            grads[parent] = vjp(g, None)
             heappush(visits, (-parent.made, parent, parent.needs))
 
 
