@@ -131,12 +131,14 @@ def test_arrays_of_one_part_lie_in_holes_of_the_kept_ones_or_in_the_scratch_aren
         name: Lifetime(np.empty(size, np.uint8), first, last)
         for name, (first, last, size) in lives.items()
     }
-    kept, scratch = plan_in_parts(arrays.values(), (0, 3))
+    kept, scratch = plan_in_parts([*arrays.values()], (0, 3), 2)
     name_of = {id(life.array): name for name, life in arrays.items()}
     assert {name_of[key] for key in kept.offsets} == {"a", "b", "d"}  # d lies where a was
     assert {name_of[key] for key in scratch.offsets} == {"c", "e"}
     assert (kept.size, scratch.size) == (960, 256)
-    for plan_ in (kept, scratch):
+    alone, none = plan_in_parts([*arrays.values()], (0, 3), 1)
+    assert (alone.size, none.size) == (1216, 0)  # of a, b and c at once
+    for plan_ in (kept, scratch, alone):
         placed = [(plan_.offsets[key], arrays[name_of[key]]) for key in plan_.offsets]
         for start, one in placed:
             for other_start, other in placed:

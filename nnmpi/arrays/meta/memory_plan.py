@@ -9,8 +9,10 @@ use.
 
 import math
 from bisect import bisect, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,6 +27,9 @@ ALIGN = 64
 PAGE = 4096
 """An arena starts at a multiple of this many bytes."""
 
+EFFORT = 2_000_000
+"""The number of pairs of arrays that are compared for a plan."""
+
 
 class Lifetime(NamedTuple):
     """An array without data that owns its memory, and the first and the last call that use it."""
@@ -34,9 +39,14 @@ class Lifetime(NamedTuple):
     last: int
 
     @property
+    def nbytes(self) -> int:
+        """The bytes of the array."""
+        return int(self.array.nbytes)
+
+    @property
     def room(self) -> int:
         """The bytes of the array, up to the next aligned one."""
-        return -(-int(self.array.nbytes) // ALIGN) * ALIGN
+        return -(-self.nbytes // ALIGN) * ALIGN
 
 
 class MemoryPlan(NamedTuple):
@@ -46,11 +56,16 @@ class MemoryPlan(NamedTuple):
     size: int
 
 
-def lifetimes(calls: Sequence[Call], uses: Iterable[tuple[Any, int]] = ()) -> dict[int, Lifetime]:
-    """The lifetimes of all arrays without data in calls, by id; `uses` are further uses, each with
+def lifetimes(
+    calls: Sequence[Call],
+    uses: Iterable[tuple[Any, int]] = (),
+    of: type[np.ndarray] = MetaArray,
+) -> dict[int, Lifetime]:
+    """The lifetimes of all arrays of a type in calls, by id; `uses` are further uses, each with
     the number of a call."""
     found = dict[int, Lifetime]()
-    of_calls = ((a, k) for k, call in enumerate(calls) for a in _metas((call.args, call.options)))
+    in_calls = ((a, k) for k, c in enumerate(calls) for a in arrays_in((c.args, c.options)))
+    of_calls = ((a, k) for a, k in in_calls if isinstance(a, of))
     for array, k in (*of_calls, *uses):
         memory = owner(array)
         known = found.get(id(memory), Lifetime(memory, k, k))
@@ -58,62 +73,97 @@ def lifetimes(calls: Sequence[Call], uses: Iterable[tuple[Any, int]] = ()) -> di
     return found
 
 
-def _metas(value: Any) -> Iterator[MetaArray]:
-    return (a for a in arrays_in(value) if isinstance(a, MetaArray))
+def most_alive(
+    arrays: Iterable[Lifetime],
+    start: float = 0,
+    stop: float = math.inf,
+    size: Callable[[Lifetime], int] = attrgetter("room"),
+) -> int:
+    """The most bytes of arrays that are alive at once in calls `start` to `stop` - 1."""
+    changes = Counter[float]()
+    for a in arrays:
+        if a.first < stop and a.last >= start:
+            changes[max(a.first, start)] += size(a)
+            changes[a.last + 1] -= size(a)
+    return max(accumulate(changes[k] for k in sorted(changes)), default=0)
 
 
 class _Arena:
-    """Arrays that have places already."""
+    """Arrays that have places already; none lies across `border`."""
 
-    def __init__(self) -> None:
-        self._placed, self._offsets = list[tuple[int, Lifetime]](), dict[int, int]()
+    def __init__(self, border: int = 0, placed: Iterable[tuple[int, Lifetime]] = ()) -> None:
+        self._border, self.placed = border, [*placed]
 
     @property
     def size(self) -> int:
-        return max((start + a.room for start, a in self._placed), default=0)
+        return max((start + a.room for start, a in self.placed), default=0)
 
     @property
-    def plan(self) -> MemoryPlan:
-        return MemoryPlan(self._offsets, self.size)
+    def highest(self) -> Lifetime:
+        """The array that ends at the end of the arena."""
+        return max(self.placed, key=lambda placed: placed[0] + placed[1].room)[1]
 
-    def place(self, arrays: Iterable[Lifetime], most: float = math.inf) -> list[Lifetime]:
-        """Places arrays, the largest first, each at the lowest offset that is free while it lives;
-        returns those for which there is no place below `most`."""
-        left = list[Lifetime]()
-        for new in sorted(arrays, key=lambda a: -a.room):
-            offset = 0
-            for start, other in self._placed:
-                if other.first <= new.last and new.first <= other.last:
-                    if start - offset >= new.room:
-                        break
-                    offset = max(offset, start + other.room)
-            if offset + new.room > most:
-                left.append(new)
-                continue
-            insort(self._placed, (offset, new), key=itemgetter(0))
-            self._offsets[id(new.array)] = offset
-        return left
+    def place(self, new: Lifetime) -> None:
+        """Places an array at the lowest offset that is free while it lives."""
+        offset = 0
+        for start, other in self.placed:
+            if other.first <= new.last and new.first <= other.last:
+                if start - self._past_border(offset, new.room) >= new.room:
+                    break
+                offset = max(offset, start + other.room)
+        insort(self.placed, (self._past_border(offset, new.room), new), key=itemgetter(0))
+
+    def _past_border(self, offset: int, room: int) -> int:
+        return self._border if offset < self._border < offset + room else offset
+
+
+def _smallest_arena(arrays: Iterable[Lifetime], inner: _Arena | None = None) -> _Arena:
+    """The smallest arena that is found for arrays, in several orders: which one gets its place
+    first. Those in the arena `inner` keep their places, and the others lie in it or beyond it."""
+    inner = inner or _Arena()
+    order = sorted(arrays, key=lambda a: -a.room)
+    least = max(inner.size, most_alive([*order, *(a for _, a in inner.placed)]))
+
+    def placed() -> _Arena:
+        arena = _Arena(inner.size, inner.placed)
+        for a in order:
+            arena.place(a)
+        return arena
+
+    last = best = placed()
+    for _ in range(EFFORT // (len(order) ** 2 + 1)):
+        if best.size == least:
+            break
+        highest = last.highest
+        order = [highest, *(a for a in order if a is not highest)]
+        last = placed()
+        best = min(best, last, key=attrgetter("size"))
+    return best
 
 
 def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
     """The places of arrays in one arena."""
-    arena = _Arena()
-    arena.place(arrays)
-    return arena.plan
+    arena = _smallest_arena(arrays)
+    return MemoryPlan({id(a.array): offset for offset, a in arena.placed}, arena.size)
 
 
 def plan_in_parts(
-    arrays: Iterable[Lifetime], starts: Sequence[int]
+    arrays: Sequence[Lifetime], starts: Sequence[int], in_flight: int
 ) -> tuple[MemoryPlan, MemoryPlan]:
     """The places of arrays in two arenas, of calls in parts between which other calls may be made:
-    one that keeps its contents between parts, and a scratch arena for arrays that live within one
-    part, and find no place in the first one."""
-    kept, local, arena = list[Lifetime](), list[Lifetime](), _Arena()
+    one that keeps its contents between parts, of which `in_flight` are in use at once, and one
+    scratch arena for arrays that live within one part, and find no place in the first one."""
+    kept, local = list[Lifetime](), list[Lifetime]()
+    if in_flight == 1:  # nothing is shared, and arrays of both kinds fill each other's gaps
+        return plan(arrays), MemoryPlan({}, 0)
     for a in arrays:
         (local if bisect(starts, a.first) == bisect(starts, a.last) else kept).append(a)
-    arena.place(kept)
-    left = arena.place(local, arena.size)
-    return arena.plan, plan(left)
+    inner = _smallest_arena(kept)
+    whole, border = _smallest_arena(local, inner), inner.size
+    offsets = [(id(a.array), offset) for offset, a in whole.placed]
+    below = {key: offset for key, offset in offsets if offset < border}
+    beyond = {key: offset - border for key, offset in offsets if offset >= border}
+    return MemoryPlan(below, border), MemoryPlan(beyond, whole.size - border)
 
 
 Places: TypeAlias = Mapping[int, tuple[np.ndarray, int]]

@@ -16,6 +16,7 @@ Everything in which strategies differ is an argument (rules: `__init__.py` of th
     programs   the operations of a step and of an evaluation           (schedules/)
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext
 from functools import cache, partial
@@ -134,22 +135,30 @@ class StepPlan(NamedTuple):
     first_backward: dict[int, int]  # ... and of its first one
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
     halves: bool  # backward passes have two halves
+    in_flight: dict[int, int]  # by stage: micro-batches between their first and last pass
 
     @classmethod
     def of(cls, ops: list[Op], do: Mapping[Kind, Do]) -> "StepPlan":
         backward = [op for op in ops if op.kind in (Kind.B, Kind.W)]
+        flying, most = Counter[int](), Counter[int]()
+        for op in ops:
+            flying[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
+            most[op.stage] = max(most[op.stage], flying[op.stage])
         return cls(
             [(do[op.kind], op) for op in ops],
             {op.stage: op.micro for op in backward},
             {op.stage: op.micro for op in reversed(backward)},
             {(op.stage, op.micro) for op in ops if op.kind is Kind.RECOMPUTE},
             any(op.kind is Kind.I for op in ops),
+            most,
         )
 
     def kind_of(self, op: Op) -> BackwardKind | None:
         """Returns what is known of the backward pass of a micro-batch; None where steps overlap."""
         first = self.first_backward.get(op.stage)
-        return None if first is None else BackwardKind(first != op.micro, self.halves)
+        if first is None:
+            return None
+        return BackwardKind(first != op.micro, self.halves, self.in_flight[op.stage])
 
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]

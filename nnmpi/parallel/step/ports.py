@@ -234,12 +234,14 @@ def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Te
 class BackwardKind(NamedTuple):
     """Facts on a backward pass that are known before it begins.
 
-    adds    True if it adds to gradients that another micro-batch has computed in this step
-    halves  True if it has two halves, I and W
+    adds       True if it adds to gradients that another micro-batch has computed in this step
+    halves     True if it has two halves, I and W
+    in_flight  how many micro-batches its stage has between F and B, or W, at once
     """
 
     adds: bool
     halves: bool
+    in_flight: int
 
 
 class PassState:

@@ -33,9 +33,11 @@ class PlannedPass:
 
     kept     of arrays that live longer than one part, each micro-batch in flight with its own
     scratch  of arrays within one part
+
+    in_flight   how many micro-batches are between their forward and backward pass at once
     """
 
-    def __init__(self, passes: PassList) -> None:
+    def __init__(self, passes: PassList, in_flight: int = 1) -> None:
         self.passes, calls = passes, passes.calls
         written = *passes.inputs, *(key.words for key in passes.keys)  # before the first call
         uses = [(a, 0) for a in written]
@@ -44,9 +46,9 @@ class PlannedPass:
         outputs = [(a, 0) for a in passes.outputs]  # one may be an input that no call uses
         self.used, self.given = {*lifetimes(calls, outputs)}, places_of(passes.given)
         self.trained = frozenset(call.args[0] for call in calls if call.function is ready)
-        alive = (a for key, a in lifetimes(calls, uses).items() if key not in self.given)
+        alive = [a for key, a in lifetimes(calls, uses).items() if key not in self.given]
         starts = 0, passes.backward, passes.second
-        self.kept, self.scratch = plan_in_parts(alive, starts)
+        self.kept, self.scratch = plan_in_parts(alive, starts, in_flight)
 
 
 class Memory:

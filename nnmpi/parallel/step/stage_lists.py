@@ -246,7 +246,7 @@ class StageLists:
         *arrays, samples = micro.arrays
         batch, is_alone, kind = micro.current.batch, micro.state.stats is LOCAL, micro.state.kind
         assert kind is not None
-        how = Recording(samples, batch, None if is_alone else counts, *kind)
+        how = Recording(samples, batch, None if is_alone else counts, kind.adds, kind.halves)
         recorded = _StagePass(self._stage, micro.state.input)
         try:
             with self._users_code.restored() as has_changed, logged_exchanges():
@@ -259,7 +259,10 @@ class StageLists:
             return None
         if self.reason is None and not same_calls(*both):
             self.reason = "two recordings of a pass differ"
-        planned, needed = PlannedPass(both[0]), tuple(p.requires_grad for p in self._parameters)
+        planned, needed = (
+            PlannedPass(both[0], kind.in_flight),
+            tuple(p.requires_grad for p in self._parameters),
+        )
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together
             self.reason = "micro-batches use different parameters"
