@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from helpers.saved_memory import nbytes, saved_memory
 
 from nnmpi import nn
 from nnmpi.arrays.dtypes import named
@@ -12,7 +13,6 @@ from nnmpi.autograd import Tensor
 from nnmpi.nn.gpt import GPT
 from nnmpi.nn.llama import Llama, LlamaSizes
 from nnmpi.nn.passes import Pass, current_pass
-from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.nn.single_store import SingleStore
 
 # ---- models

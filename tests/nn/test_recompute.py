@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.datafiles import refused
+from helpers.saved_memory import nbytes, saved_memory
 
 import nnmpi
 from nnmpi import Config, nn
@@ -15,7 +16,6 @@ from nnmpi.arrays import dtypes
 from nnmpi.arrays.meta import owner
 from nnmpi.nn.graph import Graph
 from nnmpi.nn.recompute import Recomputed, as_recomputed, recomputed_paths, recomputed_with
-from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.run.setup.cutting import uncut_of
 from nnmpi.utils.checkpoint import checkpoint
 

@@ -1,44 +1,15 @@
-"""MetaArray: an array without data; AllocationCounter: the memory that such arrays would take."""
+"""MetaArray: an array without data."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextvars import ContextVar
 from math import prod
 from operator import getitem, setitem
 from typing import Any, NoReturn
-from weakref import ref
 
 import numpy as np
 
 from nnmpi.arrays.meta import shapes
 from nnmpi.arrays.meta.log import assign, assign_result, call_log, log_call
 from nnmpi.arrays.meta.shapes import axis_order, refuse, reserve_addresses, small, strides
-
-
-class AllocationCounter:
-    """Counts the bytes of live arrays that were made since counting began, and their peak."""
-
-    def __init__(self) -> None:
-        self.bytes = self.peak = 0
-        # by id: a ref hashes as its array does, and arrays have no hash
-        self._alive = dict[int, tuple[ref[Any], int]]()
-
-    def count(self, array: Any) -> None:
-        """Counts the bytes of an array until it is freed."""
-        nbytes, alive = int(array.nbytes), ref(array, self._freed)
-        self._alive[id(alive)] = alive, nbytes
-        self.bytes += nbytes
-        self.peak = max(self.peak, self.bytes)
-
-    def reset_peak(self) -> None:
-        """Sets the peak to the bytes that are live now."""
-        self.peak = self.bytes
-
-    def _freed(self, alive: "ref[Any]") -> None:
-        self.bytes -= self._alive.pop(id(alive))[1]
-
-
-counting: ContextVar[AllocationCounter | None] = ContextVar("counting", default=None)
-"""The AllocationCounter that counts new arrays without data; None if they are not counted."""
 
 
 def _is_same(a: Any, b: Any) -> bool:
@@ -259,10 +230,7 @@ def new_array(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = No
             f"an array of shape {tuple(shape)} and type {dtype} has {nbytes:,} bytes, more address "
             "space than this process may have; use a smaller model or batch, or raise ulimit -v"
         ) from None
-    array = MetaArray(shape, dtype, memory, 0, byte_strides)
-    if (live := counting.get()) is not None:
-        live.count(array)
-    return array
+    return MetaArray(shape, dtype, memory, 0, byte_strides)
 
 
 def new_like(shape: Sequence[int], example: Any) -> MetaArray:

@@ -65,10 +65,10 @@ def needed(a: Arrangement, rank: int, batch: int) -> int:
     return held + messages + _in_passes(a, rank, batch)
 
 
-def python_objects(a: Arrangement) -> int:
-    """An estimate of the bytes of Python objects of a run (layers, parameters, graph, tape), which
-    matter beside the arrays of a small model."""
-    return 120_000 + 10_000 * len(a.graph.nodes)
+def python_objects(a: Arrangement, calls: int) -> int:
+    """An estimate of the bytes of Python objects of a run (layers, parameters, graph, tape, and
+    recorded passes of so many calls), which matter beside the arrays of a small model."""
+    return 120_000 + 10_000 * len(a.graph.nodes) + 2_300 * calls
 
 
 def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
@@ -79,18 +79,25 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
         of_stage = partial(pass_bytes, a, rank, samples=max(micro))
         more = (of_stage(s).more.get(Kind.B, 0) for s in a.model_on(rank).stages)
         return activations(a, rank, batch) + max(more)
-    most = waiting = 0  # bytes of samples that no pass keeps yet: a batch is loaded as a whole
+    most = copies = waiting = 0  # waiting: samples that no pass keeps; a batch is loaded as a whole
     is_first = a.steps_together and 0 in a.model_on(rank).stages
     if is_first:
         waiting = sum(pass_bytes(a, rank, 0, n).enters for n in micro)
     for op, of_pass, held in passes_in_order(a, rank, micro):
         samples = of_pass.enters if is_first and not op.stage else 0
+        # a pass that is replayed has its input twice: where it arrives, and where it is read
+        copy = of_pass.enters if _replays(a) and of_pass.calls else 0
         if op.kind is Kind.F:
-            waiting -= samples
-        most = max(most, waiting + held + _more(op.kind, of_pass))
+            waiting, copies = waiting - samples, copies + copy
+        most = max(most, waiting + held + copies + _more(op.kind, of_pass))
         if op.kind in (Kind.B, Kind.W):
-            waiting += samples
+            waiting, copies = waiting + samples, copies - copy
     return most
+
+
+def _replays(a: Arrangement) -> bool:
+    """True if passes may be replayed on this arrangement's stores and devices."""
+    return a.config.compile is not False and not a.cluster.has_devices and a.store.zero < 2
 
 
 def _more(kind: Kind, of_pass: PassBytes) -> int:

@@ -4,7 +4,8 @@ A model whose layers read values, for example to route tokens to experts, runs o
 arrays instead.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nnmpi.arrays import meta
-from nnmpi.arrays.backend import CPU, META, Backend
+from nnmpi.arrays.backend import CPU, META, Array, Backend
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.autograd import Tensor
@@ -20,18 +21,17 @@ from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import Arguments, mapped
 from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import Pass, current_pass
-from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.arrangement.arrangement import LOCAL_SHAPES, Arrangement
 from nnmpi.parallel.arrangement.cached import cached
 from nnmpi.parallel.arrangement.program import ops
-from nnmpi.parallel.layout import Layout
 from nnmpi.parallel.step.ports import JoinedOutputs, joined
 from nnmpi.parallel.step.scaling import widened
 from nnmpi.planning.paper import repeated
-from nnmpi.planning.paper.memory_meter import Meter, memory_meter
+from nnmpi.planning.paper.pass_memory import CalledMemory, PassArrays, TracedMemory
 from nnmpi.planning.paper.repeated import Section
 from nnmpi.planning.paper.sharded_model import ShardedModel, recorded_rank, shard_key, sharded_model
 from nnmpi.planning.paper.stage import (
+    NO_BYTES,
     PaperStage,
     PassBytes,
     PassEvents,
@@ -121,87 +121,112 @@ def _cached_passes(
     rank, cache = recorded_rank(a, rank, part.number, samples), a.graph.cache
     key = *shard_key(a, rank), part.signature, samples, adds, halves
     if key not in cache:
-        try:
-            passes = recorded(a, rank, part.number, samples, META, halves)
-        except NumbersReadError:
-            passes = recorded(a, rank, part.number, samples, CPU, halves)
-        cache[key] = passes, part.variables
+        cache[key] = (
+            _recorded_with_few_values(a, rank, part.number, samples, halves),
+            part.variables,
+        )
     known: tuple[PassEvents, Sequence[int]] = cache[key]
     return known
 
 
+def _recorded_with_few_values(
+    a: Arrangement, rank: int, stage: int, samples: int, halves: bool
+) -> PassEvents:
+    """The recorded passes of a stage; only where it reads values, arrays have some."""
+    for reads in False, True:
+        with suppress(NumbersReadError):
+            return recorded(a, rank, stage, samples, META, halves, reads)
+    return recorded(a, rank, stage, samples, CPU, halves)
+
+
 def recorded(
-    a: Arrangement, rank: int, stage: int, samples: int, on: Backend, halves: bool = True
+    a: Arrangement,
+    rank: int,
+    stage: int,
+    samples: int,
+    on: Backend,
+    halves: bool = True,
+    reads: bool = False,
 ) -> PassEvents:
     """Runs the passes of a stage and records them: forward and backward, with `halves` also
-    backward in two halves."""
-    cut = sharded_model(a, rank, on)
-    with memory_meter(on) as meter, np.errstate(all="ignore"):
-        return _Recording(a, cut, rank, stage, samples, meter).passes(halves)
+    backward in two halves. If it `reads` integers, such as tokens and classes, they have values on
+    META too."""
+    with np.errstate(all="ignore"):
+        cut = sharded_model(a, rank, on)
+        return _Recording(a, cut, rank, stage, samples, reads or on is not META).passes(halves)
 
 
 class _Recording:
     """Runs and records the passes of one stage."""
 
     def __init__(
-        self, a: Arrangement, cut: ShardedModel, rank: int, stage: int, samples: int, meter: Meter
+        self,
+        a: Arrangement,
+        cut: ShardedModel,
+        rank: int,
+        stage: int,
+        samples: int,
+        has_integers: bool,
     ) -> None:
+        self._has_integers = has_integers
         self._a, self._cut, self._rank, self._stage, self._samples = a, cut, rank, stage, samples
-        self._meter, self._is_last = meter, stage == len(a.stages) - 1
+        self._is_last = stage == len(a.stages) - 1
         is_whole = len(a.stages) == 1
         self._module = cut.model if is_whole else cut.segment(a.graph, a.division.stages[stage])
 
     def passes(self, halves: bool) -> PassEvents:
         """The events of the passes, and the bytes that they take."""
-        recorder, meter = self._cut.recorder, self._meter
-        recorder.take()
-        start = meter.begin()
-        root, inputs = self._forward()
-        peak, forward = meter.peak() - start, recorder.take()
-        outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
-        shapes = [TensorShape.of(t) for t in outputs]
-        taken = _bytes(inputs, outputs, self._is_last)
-        taken = taken._replace(left=taken.kept, more={Kind.F: max(peak, taken.kept)})
-        leaves = [x for x in inputs if x.requires_grad]
-        del inputs, outputs
-        recorder.take()  # drop the uses of parameters that looking for kept memory has recorded
-        if not root.requires_grad:
-            return PassEvents(shapes, taken, forward)
-        more = self._more(lambda: root.backward(_seed(root, self._cut.on), on_leaf=self._on_leaf))
-        backward, taken = recorder.take(), taken._replace(more={**taken.more, Kind.B: more})
-        if not leaves:  # no input needs a gradient: all of backward is the second half
-            return PassEvents(shapes, _in_second_half(taken), forward, backward, weights=backward)
-        events = PassEvents(shapes, taken, forward, backward)
-        return self._in_halves(events) if halves else events
+        events, needs_gradient = self._run(in_halves=False)
+        taken = events.nbytes
+        if Kind.B not in taken.more:
+            return events
+        if not needs_gradient:  # all of backward is the second half
+            return events._replace(nbytes=_in_second_half(taken), weights=events.backward)
+        if not halves:
+            return events
+        parts, _ = self._run(in_halves=True)
+        taken = taken._replace(left=parts.nbytes.left, more={**parts.nbytes.more, **taken.more})
+        return events._replace(inputs=parts.inputs, weights=parts.weights, nbytes=taken)
 
-    def _in_halves(self, events: PassEvents) -> PassEvents:
-        """Adds to `events` those of the two halves of the backward pass, which are run after
-        another forward pass."""
-        recorder, meter, taken = self._cut.recorder, self._meter, events.nbytes
-        root, inputs = self._forward()
-        leaves = [x for x in inputs if x.requires_grad]
-        del inputs
-        recorder.take()
-        second_half, start = list[Any](), meter.begin()
-        seed = _seed(root, self._cut.on)
-        second_half.append(root.backward(seed, until=leaves))
-        del seed
-        if isinstance(root, JoinedOutputs):
-            root.seed(())  # the memory of a port, or of the next section
-        for x in leaves:
-            x.grad = None  # a stage sends it away before W runs, so it must not count there
-        input_events, first = recorder.take(), meter.peak() - start
-        left = taken.kept + meter.current() - start
-        second = self._more(lambda: second_half.pop().finish(on_leaf=self._on_leaf))
-        more = {**taken.more, Kind.I: first, Kind.W: second}
-        taken = taken._replace(left=left, more=more)
-        return events._replace(inputs=input_events, weights=recorder.take(), nbytes=taken)
+    def _run(self, in_halves: bool) -> tuple[PassEvents, bool]:
+        """Runs a forward and a backward pass, in halves or as a whole; returns what they do, and
+        whether an input requires a gradient."""
+        recorder, lasting = self._cut.recorder, self._lasting()
+        with CalledMemory() if self._cut.on is META else TracedMemory() as memory:
+            recorder.take()
+            memory.mark()
+            root, inputs = self._forward()
+            outputs = root.parts if isinstance(root, JoinedOutputs) else (root,)
+            events = PassEvents([TensorShape.of(t) for t in outputs], NO_BYTES, recorder.take())
+            results = [] if self._is_last else [t.operand for t in outputs]
+            memory.mark(results)
+            leaves = [x for x in inputs if x.requires_grad]
+            if root.requires_grad:
+                seeds = [self._cut.on.xp.ones_like(t.data) for t in outputs]
+                seed = root.seed(seeds) if isinstance(root, JoinedOutputs) else seeds[0]
+                if in_halves:
+                    rest = root.backward(seed, until=leaves)
+                    memory.mark(_taken_gradients(seeds, leaves))
+                    events = events._replace(inputs=recorder.take())
+                    rest.finish(on_leaf=self._on_leaf)
+                    memory.mark()
+                    events = events._replace(weights=recorder.take())
+                else:
+                    root.backward(seed, on_leaf=self._on_leaf)
+                    memory.mark(_taken_gradients(seeds, leaves))
+                    events = events._replace(backward=recorder.take())
+            given = [t.operand for t in inputs]
+            nbytes = memory.bytes(PassArrays(lasting, given, results))
+        return events._replace(nbytes=nbytes), bool(leaves)
 
-    def _more(self, run: Callable[[], object]) -> int:
-        """Runs a pass; returns by how many bytes its peak is above the memory at its begin."""
-        start = self._meter.begin()
-        run()
-        return self._meter.peak() - start
+    def _lasting(self) -> list[Any]:
+        """Parameters, their gradients, and buffers."""
+        parameters = [*self._module.parameters()]
+        arrays = [p.operand for p in parameters]
+        arrays += [p.grad_memory for p in parameters if p.requires_grad]
+        modules = self._module.modules()
+        buffers = [getattr(m, name) for m in modules for name in m._buffers]
+        return [*arrays, *(array for array in buffers if array is not None)]
 
     def _on_leaf(self, leaf: Any) -> None:
         if leaf in self._cut.variables:
@@ -212,40 +237,68 @@ class _Recording:
         a, cut = self._a, self._cut
         for p in cut.variables:  # record the usual case: gradients are added to earlier ones
             p.has_grad = a.config.micro_batches > 1
-        args, named = _arguments(a, self._rank, self._stage, self._samples, cut.on)
+        args, named = self._arguments()
         stats: Any = RecordedStats(cut.recorder)
         of_pass = Pass(0, np.arange(self._samples), stats, batch=self._samples)
         token = current_pass.set(of_pass)
         try:
             y = self._module(*args, **named)
             if self._is_last:
-                y = _loss(a, self._rank, cut.layout, y, self._samples)
+                y = self._loss(y)
         finally:
             current_pass.reset(token)
         given = [x for x in (*args, *named.values()) if isinstance(x, Tensor)]
         return y if self._is_last else joined(y), given
 
+    def _arguments(self) -> Arguments:
+        """The arguments of a stage: samples for the first stage, otherwise tensors from the stage
+        before."""
+        a, on = self._a, self._cut.on
+        if not self._stage:
+            given: Arguments = mapped(self._own, a.graph.source.inputs(self._samples))
+            return given
+        at, takes = a.mesh.coordinates(self._rank), a.division.stages[self._stage].takes
+        tensors = list[Tensor]()
+        for edge, shape in ((a.graph.edges[e], a.local_shape(e, self._samples, at)) for e in takes):
+            memory = placeholder(on, [shape[k] for k in edge.order], edge.dtype)
+            tensors.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
+        return tuple(tensors), {}
 
-def _bytes(given: Sequence[Tensor], outputs: Sequence[Tensor], is_last: bool) -> PassBytes:
-    """The bytes that a forward pass keeps for its backward pass; a loss counts only with what its
-    backward pass reads."""
-    read, enters = saved_memory(outputs), _memory(given)
-    out = {} if is_last else _memory(outputs)
-    through = nbytes(memory for key, memory in out.items() if key in enters)
-    out = {key: memory for key, memory in out.items() if key not in enters}
-    inside = (memory for key, memory in read.items() if key not in enters and key not in out)
-    of_input, of_output = (
-        nbytes(memory for key, memory in read.items() if key in of) for of in (enters, out)
-    )
-    return PassBytes(
-        nbytes(enters.values()), nbytes(inside), nbytes(out.values()), of_input, of_output, through
-    )
+    def _own(self, x: Any) -> Any:
+        """An argument of the model, with the positions of this rank."""
+        if not isinstance(x, Tensor):
+            return x
+        positions = self._a.own_positions(self._rank)
+        return Tensor(self._placed(x.data if positions is None else x.data.take(positions, axis=1)))
+
+    def _placed(self, array: Array) -> Array:
+        """A sample or label as layers get it: without values, unless they may be read."""
+        has_values = self._has_integers and not is_float(array.dtype)
+        return array if self._cut.on is not META or has_values else meta.like(array)
+
+    def _loss(self, scores: Tensor) -> Tensor:
+        """The loss of the scores that the last stage computes; the scores themselves if there are
+        no labels."""
+        a = self._a
+        source, positions = a.graph.source, a.own_positions(self._rank)
+        if source.labels is None:  # a model alone
+            return scores
+        labels = source.labels(self._samples)
+        if positions is not None and labels.ndim > 1:
+            labels = labels.take(positions, axis=1)
+        objective = source.objective(a.sharding, self._cut.layout.axis)
+        loss: Tensor = objective.loss(widened(scores), self._placed(labels))
+        return loss
 
 
-def _memory(tensors: Iterable[Tensor]) -> dict[int, Any]:
-    """The arrays that own the memory of these tensors, by id: views of one array count once."""
-    memories = (meta.owner(t.operand) for t in tensors)
-    return {id(memory): memory for memory in memories}
+def _taken_gradients(seeds: list[Any], inputs: Sequence[Tensor]) -> list[Any]:
+    """Takes the gradients of outputs, `seeds`, and of inputs away, as the end of a pass does;
+    returns them."""
+    gradients = [*seeds, *(x.grad for x in inputs if x.grad is not None)]
+    seeds.clear()
+    for x in inputs:
+        x.grad = None
+    return gradients
 
 
 def _in_second_half(taken: PassBytes) -> PassBytes:
@@ -253,45 +306,3 @@ def _in_second_half(taken: PassBytes) -> PassBytes:
     keeps the gradient of its output."""
     more = {Kind.I: taken.out, Kind.W: max(taken.more[Kind.B] - taken.out, 0)}
     return taken._replace(left=taken.kept + taken.out, more={**taken.more, **more})
-
-
-def _seed(root: Tensor, on: Backend) -> Any:
-    """The gradient from which a backward pass starts: ones."""
-    if isinstance(root, JoinedOutputs):
-        return root.seed([on.xp.ones_like(t.data) for t in root.parts])
-    return on.xp.ones_like(root.data)
-
-
-def _arguments(a: Arrangement, rank: int, stage: int, samples: int, on: Backend) -> Arguments:
-    """The arguments of a stage: samples for the first stage, otherwise tensors from the stage
-    before."""
-    if not stage:
-        positions = a.own_positions(rank)
-
-        def own(x: Any) -> Any:
-            if not isinstance(x, Tensor):
-                return x
-            array = x.data if positions is None else x.data.take(positions, axis=1)
-            return Tensor(meta.like(array) if on is META and is_float(array.dtype) else array)
-
-        given: Arguments = mapped(own, a.graph.source.inputs(samples))
-        return given
-    at, takes = a.mesh.coordinates(rank), a.division.stages[stage].takes
-    tensors = list[Tensor]()
-    for edge, shape in ((a.graph.edges[e], a.local_shape(e, samples, at)) for e in takes):
-        memory = placeholder(on, [shape[k] for k in edge.order], edge.dtype)
-        tensors.append(Tensor(memory.transpose(inverse(edge.order)), edge.requires_grad))
-    return tuple(tensors), {}
-
-
-def _loss(a: Arrangement, rank: int, layout: Layout, scores: Tensor, samples: int) -> Tensor:
-    """The loss of the scores that the last stage computes; the scores themselves if there are no
-    labels."""
-    source, positions = a.graph.source, a.own_positions(rank)
-    if source.labels is None:  # a model alone
-        return scores
-    labels = source.labels(samples)
-    if positions is not None and labels.ndim > 1:
-        labels = labels.take(positions, axis=1)
-    loss: Tensor = source.objective(a.sharding, layout.axis).loss(widened(scores), labels)
-    return loss

@@ -222,7 +222,8 @@ def joined_bytes(parts: Sequence[PassBytes], has_gradient: bool) -> PassBytes:
         outs.append(out * (out_read > 0))
     inside, outs[-1] = held[-1], out_read
     held[1:] = [enters + kept for kept in held[1:]]
-    total = PassBytes(enters, inside, out, parts[0].read, out_read)
+    calls = sum(part.calls for part in parts)
+    total = PassBytes(enters, inside, out, parts[0].read, out_read, calls=calls)
     more = {Kind.F: 0, Kind.B: 0, Kind.I: 0, Kind.W: 0}
     left = sum(part.left - part.kept for part in parts)
     after = total.kept + left

@@ -62,6 +62,7 @@ class PassBytes(NamedTuple):
     through  the part of its input that is also output
     left     kept between the two halves of the backward pass
     more     by pass, how far its peak is above the bytes that are kept when it begins
+    calls    the number of calls of forward and backward pass; 0 if they cannot be replayed
     """
 
     enters: int
@@ -72,12 +73,16 @@ class PassBytes(NamedTuple):
     through: int = 0
     left: int = 0
     more: Mapping[Kind, int] = {}
+    calls: int = 0
 
     @property
     def kept(self) -> int:
         """The bytes that the stage keeps from its forward pass to its backward pass; its output,
         which it sends, only where its backward pass reads it."""
         return self.enters + self.inside + self.out_read
+
+
+NO_BYTES = PassBytes(0, 0, 0, 0, 0)
 
 
 class RecordedExchange(NamedTuple):

@@ -2,6 +2,7 @@
 
 import numpy as np
 from helpers.once import by_first
+from helpers.saved_memory import nbytes, saved_memory
 from helpers.training.laws_language import tokens, trains_as_one_rank
 from helpers.training.pipelined import equals, run
 
@@ -9,7 +10,6 @@ from nnmpi import Tensor, nn
 from nnmpi.autograd import apply
 from nnmpi.autograd.ops.linear import linear
 from nnmpi.comm import Comm, comm_self
-from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.parallel.tensor import POSITIONS, Way
 from nnmpi.parallel.tensor.layers import gathering_linear, row, sharded_lookup
 from nnmpi.parallel.tensor.ops import Bounds, span_of

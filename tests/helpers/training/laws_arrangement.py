@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from helpers.saved_memory import nbytes, saved_memory
 from helpers.training.pipelined import digits
 
 from nnmpi import Config, Tensor, Trainer, nn
@@ -17,7 +18,6 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm.transport.base import SharedWindow
 from nnmpi.comm.transport.threads import ThreadTransport
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.saved_memory import nbytes, saved_memory
 from nnmpi.nn.store import FlatStore
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import TRAFFIC_AXES, AxisTraffic, Traffic

@@ -1,0 +1,134 @@
+"""The bytes that the passes of a stage take.
+
+CalledMemory    of arrays without data: from the first and the last call of passes that uses each
+TracedMemory    of arrays with data, for models that read values: as tracemalloc counts them
+
+    forward      backward
+    |------------|--------|----------|       kept   first used in the forward pass, last used later
+    F            B or I   W                  left   first used before W, last used in it
+"""
+
+import tracemalloc
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from operator import attrgetter
+from threading import Lock
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from nnmpi.arrays.meta.log import logged_calls
+from nnmpi.arrays.meta.memory_plan import Lifetime, lifetimes, most_alive
+from nnmpi.arrays.meta.shapes import owner
+from nnmpi.planning.paper.stage import PassBytes
+from nnmpi.schedules.op import Kind
+
+KINDS = ((Kind.F,), (Kind.F, Kind.B), (Kind.F, Kind.I, Kind.W))
+"""The kinds of one, two and three passes."""
+
+
+class PassArrays(NamedTuple):
+    """The arrays of a stage. A loss is no output.
+
+    lasting   parameters, their gradients and buffers, whose memory is there before and after
+    """
+
+    lasting: Sequence[Any]
+    inputs: Sequence[Any]
+    outputs: Sequence[Any]
+
+
+class CalledMemory(ExitStack):
+    """A context in which calls on arrays without data are logged, and then the memory of passes is
+    found."""
+
+    def __enter__(self) -> Self:
+        self._calls, self._edges = self.enter_context(logged_calls()), list[int]()
+        self._held = list[tuple[Any, int]]()
+        return self
+
+    def mark(self, held: Iterable[Any] = ()) -> None:
+        """Notes that a pass begins or the last one ends, and what the one before has held until
+        then."""
+        self._held += [(array, len(self._calls) - 1) for array in held]
+        self._edges.append(len(self._calls))
+
+    def bytes(self, arrays: PassArrays) -> PassBytes:
+        """The bytes of the passes between the marks."""
+        edges, uses = self._edges, [*self._held, *((a, 0) for a in arrays.inputs)]
+        blocks = lifetimes(self._calls, uses, np.ndarray)
+        enters, outs = _of(blocks, arrays.inputs), _of(blocks, arrays.outputs)
+        through = outs.keys() & enters
+        there = _of(blocks, arrays.lasting).keys() | enters
+        alive = [block for key, block in blocks.items() if key not in there]
+        out = [block for key, block in outs.items() if key not in there]
+        taken, out_read = _nbytes(enters.values()), _across(out, edges[1])
+        held = [0, *(taken + _across(alive, edge) for edge in edges[1:-1])]
+        spans = zip(KINDS[len(held) - 1], pairwise(edges), held, strict=True)
+        more = {
+            kind: taken + most_alive(alive, *span, attrgetter("nbytes")) - before
+            for kind, span, before in spans
+        }
+        kept = held[1] if len(held) > 1 else taken
+        return PassBytes(
+            enters=taken,
+            inside=kept - taken - out_read,
+            out=_nbytes(out),
+            read=_across(enters.values(), edges[1]),
+            out_read=out_read,
+            through=_nbytes(enters[key] for key in through),
+            left=held[-1] if len(held) > 2 else kept,
+            more={**more, Kind.F: max(more[Kind.F], kept)},
+            calls=len(self._calls),
+        )
+
+
+class TracedMemory(ExitStack):
+    """A context in which tracemalloc counts memory; threads that use it take turns. Inputs and
+    outputs count as kept."""
+
+    def __enter__(self) -> Self:
+        self.enter_context(_ALONE)
+        if not tracemalloc.is_tracing():
+            self.callback(tracemalloc.stop)
+            tracemalloc.start()
+        self._marks = list[tuple[int, int]]()
+        return self
+
+    def mark(self, held: Iterable[Any] = ()) -> None:
+        """Notes that a pass begins or the last one ends."""
+        self._marks.append(tracemalloc.get_traced_memory())
+        tracemalloc.reset_peak()
+
+    def bytes(self, arrays: PassArrays) -> PassBytes:
+        """The bytes of the passes between the marks."""
+        taken, out = (_nbytes_of(some) for some in (arrays.inputs, arrays.outputs))
+        (start, _), *marks = self._marks
+        kept, left = marks[0][0] - start, marks[-2:][0][0] - start
+        spans = zip(KINDS[len(marks) - 1], pairwise(self._marks), strict=True)
+        more = {kind: after[1] - before[0] for kind, (before, after) in spans}
+        inside = max(kept - taken - out, 0)
+        return PassBytes(taken, inside, out, taken, out, left=left, more=more)
+
+
+_ALONE = Lock()  # tracemalloc counts all threads: ranks that are threads must take turns
+
+
+def _of(blocks: Mapping[int, Lifetime], arrays: Iterable[Any]) -> dict[int, Lifetime]:
+    """The blocks of these arrays, by the ids of the arrays that own the memory."""
+    owners = {id(owner(a)): None for a in arrays}
+    return {key: blocks[key] for key in owners if key in blocks}
+
+
+def _nbytes(blocks: Iterable[Lifetime]) -> int:
+    return sum(block.nbytes for block in blocks)
+
+
+def _nbytes_of(arrays: Iterable[Any]) -> int:
+    return sum({id(owner(a)): int(owner(a).nbytes) for a in arrays}.values())
+
+
+def _across(blocks: Iterable[Lifetime], edge: int) -> int:
+    """The bytes of blocks that are used before call `edge`, and from it on."""
+    return _nbytes(block for block in blocks if block.first < edge <= block.last)
