@@ -27,7 +27,7 @@ ALIGN = 64
 PAGE = 4096
 """An arena starts at a multiple of this many bytes."""
 
-EFFORT = 2_000_000
+EFFORT = 200_000
 """The number of pairs of arrays that are compared for a plan."""
 
 
@@ -88,63 +88,61 @@ def most_alive(
     return max(accumulate(changes[k] for k in sorted(changes)), default=0)
 
 
-class _Arena:
-    """Arrays that have places already; none lies across `border`."""
+class _Placed(NamedTuple):
+    """Bytes `start` to `stop` - 1, which calls `first` to `last` use for an array."""
 
-    def __init__(self, border: int = 0, placed: Iterable[tuple[int, Lifetime]] = ()) -> None:
-        self._border, self.placed = border, [*placed]
+    start: int
+    stop: int
+    first: float
+    last: float
+    array: Lifetime | None = None
 
-    @property
-    def size(self) -> int:
-        return max((start + a.room for start, a in self.placed), default=0)
 
-    @property
-    def highest(self) -> Lifetime:
-        """The array that ends at the end of the arena."""
-        return max(self.placed, key=lambda placed: placed[0] + placed[1].room)[1]
-
-    def place(self, new: Lifetime) -> None:
-        """Places an array at the lowest offset that is free while it lives."""
-        offset = 0
-        for start, other in self.placed:
-            if other.first <= new.last and new.first <= other.last:
-                if start - self._past_border(offset, new.room) >= new.room:
+def _placed(order: Iterable[Lifetime], fixed: Iterable[_Placed]) -> list[_Placed]:
+    """Places arrays in order, each at the lowest offset that is free while it lives; returns all,
+    with those that are there already, by their starts."""
+    arena = sorted(fixed)
+    for new in order:
+        offset, room, (_, begins, ends) = 0, new.room, new
+        for start, stop, first, last, _ in arena:
+            if first <= ends and begins <= last:
+                if start - offset >= room:
                     break
-                offset = max(offset, start + other.room)
-        insort(self.placed, (self._past_border(offset, new.room), new), key=itemgetter(0))
-
-    def _past_border(self, offset: int, room: int) -> int:
-        return self._border if offset < self._border < offset + room else offset
+                offset = max(offset, stop)
+        insort(arena, _Placed(offset, offset + room, begins, ends, new), key=itemgetter(0))
+    return arena
 
 
-def _smallest_arena(arrays: Iterable[Lifetime], inner: _Arena | None = None) -> _Arena:
+def _size(arena: Iterable[_Placed]) -> int:
+    return max((placed.stop for placed in arena), default=0)
+
+
+def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list[_Placed]:
     """The smallest arena that is found for arrays, in several orders: which one gets its place
-    first. Those in the arena `inner` keep their places, and the others lie in it or beyond it."""
-    inner = inner or _Arena()
+    first. Those that are there already keep their places."""
     order = sorted(arrays, key=lambda a: -a.room)
-    least = max(inner.size, most_alive([*order, *(a for _, a in inner.placed)]))
-
-    def placed() -> _Arena:
-        arena = _Arena(inner.size, inner.placed)
-        for a in order:
-            arena.place(a)
-        return arena
-
-    last = best = placed()
+    least = max(_size(fixed), most_alive([*order, *(p.array for p in fixed if p.array)]))
+    last = best = _placed(order, fixed)
     for _ in range(EFFORT // (len(order) ** 2 + 1)):
-        if best.size == least:
+        if _size(best) == least:
             break
-        highest = last.highest
+        highest = max(last, key=itemgetter(1)).array
+        assert highest is not None
         order = [highest, *(a for a in order if a is not highest)]
-        last = placed()
-        best = min(best, last, key=attrgetter("size"))
+        last = _placed(order, fixed)
+        best = min(best, last, key=_size)
     return best
+
+
+def _plan_of(arena: Iterable[_Placed], base: int = 0) -> MemoryPlan:
+    """The plan of the arrays that lie from `base` on."""
+    offsets = {id(p.array.array): p.start - base for p in arena if p.array and p.start >= base}
+    return MemoryPlan(offsets, max(_size(arena) - base, 0))
 
 
 def plan(arrays: Iterable[Lifetime]) -> MemoryPlan:
     """The places of arrays in one arena."""
-    arena = _smallest_arena(arrays)
-    return MemoryPlan({id(a.array): offset for offset, a in arena.placed}, arena.size)
+    return _plan_of(_smallest(arrays))
 
 
 def plan_in_parts(
@@ -153,17 +151,16 @@ def plan_in_parts(
     """The places of arrays in two arenas, of calls in parts between which other calls may be made:
     one that keeps its contents between parts, of which `in_flight` are in use at once, and one
     scratch arena for arrays that live within one part, and find no place in the first one."""
-    kept, local = list[Lifetime](), list[Lifetime]()
     if in_flight == 1:  # nothing is shared, and arrays of both kinds fill each other's gaps
         return plan(arrays), MemoryPlan({}, 0)
+    kept, local = list[Lifetime](), list[Lifetime]()
     for a in arrays:
         (local if bisect(starts, a.first) == bisect(starts, a.last) else kept).append(a)
-    inner = _smallest_arena(kept)
-    whole, border = _smallest_arena(local, inner), inner.size
-    offsets = [(id(a.array), offset) for offset, a in whole.placed]
-    below = {key: offset for key, offset in offsets if offset < border}
-    beyond = {key: offset - border for key, offset in offsets if offset >= border}
-    return MemoryPlan(below, border), MemoryPlan(beyond, whole.size - border)
+    inner = _smallest(kept)
+    border = _size(inner)
+    wall = _Placed(border, border, 0, math.inf)  # no array lies across it
+    both = _smallest(local, [*inner, wall])
+    return _plan_of([p for p in both if p.start < border]), _plan_of(both, border)
 
 
 Places: TypeAlias = Mapping[int, tuple[np.ndarray, int]]

@@ -88,7 +88,9 @@ def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
         # a pass that is replayed has its input twice: where it arrives, and where it is read
         copy = of_pass.enters if _replays(a) and of_pass.calls else 0
         if op.kind is Kind.F:
-            waiting, copies = waiting - samples, copies + copy
+            waiting -= samples
+        if op.kind is (Kind.RECOMPUTE if a.config.recompute == "stage" else Kind.F):
+            copies += copy
         most = max(most, waiting + held + copies + _more(op.kind, of_pass))
         if op.kind in (Kind.B, Kind.W):
             waiting, copies = waiting + samples, copies - copy

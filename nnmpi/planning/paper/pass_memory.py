@@ -60,15 +60,15 @@ class CalledMemory(ExitStack):
         blocks = lifetimes(self._calls, uses, np.ndarray)
         enters, outs = _of(blocks, arrays.inputs), _of(blocks, arrays.outputs)
         through = outs.keys() & enters
-        there = _of(blocks, arrays.lasting).keys() | enters
-        alive = [block for key, block in blocks.items() if key not in there]
-        out = [block for key, block in outs.items() if key not in there]
+        others = _of(blocks, arrays.lasting).keys() | enters
+        alive = [block for key, block in blocks.items() if key not in others]
+        out = [block for key, block in outs.items() if key not in others]
         taken, out_read = _nbytes(enters.values()), _across(out, edges[1])
         held = [0, *(taken + _across(alive, edge) for edge in edges[1:-1])]
         spans = zip(KINDS[len(held) - 1], pairwise(edges), held, strict=True)
         more = {
-            kind: taken + most_alive(alive, *span, attrgetter("nbytes")) - before
-            for kind, span, before in spans
+            kind: taken + most_alive(alive, *span, attrgetter("nbytes")) - start
+            for kind, span, start in spans
         }
         kept = held[1] if len(held) > 1 else taken
         return PassBytes(
@@ -107,7 +107,7 @@ class TracedMemory(ExitStack):
         (start, _), *marks = self._marks
         kept, left = marks[0][0] - start, marks[-2:][0][0] - start
         spans = zip(KINDS[len(marks) - 1], pairwise(self._marks), strict=True)
-        more = {kind: after[1] - before[0] for kind, (before, after) in spans}
+        more = {kind: end[1] - begin[0] for kind, (begin, end) in spans}
         inside = max(kept - taken - out, 0)
         return PassBytes(taken, inside, out, taken, out, left=left, more=more)
 
