@@ -89,7 +89,7 @@ def test_a_check_of_computed_values_is_not_moved_before_them() -> None:
     """Checks come first in a list, so that nothing was done if one fails."""
 
     index = np.arange(4)
-    how = Recording(index, None, None, adds=False, halves=False)
+    how = Recording(index, None, None, again=False, adds=False, halves=False)
     with pytest.raises(NumbersReadError, match="a check of computed values"):
         record([nn.Embedding(6, 2)], OfTable(lambda tokens: tokens + 1), [index], how)
     passes = record([nn.Embedding(6, 2)], OfTable(lambda tokens: tokens), [index], how)
@@ -131,9 +131,11 @@ def test_arrays_of_one_part_lie_in_holes_of_the_kept_ones_or_in_the_scratch_aren
         name: Lifetime(np.empty(size, np.uint8), first, last)
         for name, (first, last, size) in lives.items()
     }
+    arrays |= {f"empty {n}": Lifetime(np.empty((0, n)), 0, 5) for n in (2, 3)}
     kept, scratch = plan_in_parts([*arrays.values()], (0, 3), 2)
     name_of = {id(life.array): name for name, life in arrays.items()}
-    assert {name_of[key] for key in kept.offsets} == {"a", "b", "d"}  # d lies where a was
+    of_kept = {name_of[key] for key in kept.offsets}
+    assert of_kept == {"a", "b", "d", "empty 2", "empty 3"}  # d lies where a was
     assert {name_of[key] for key in scratch.offsets} == {"c", "e"}
     assert (kept.size, scratch.size) == (960, 256)
     alone, none = plan_in_parts([*arrays.values()], (0, 3), 1)

@@ -30,6 +30,9 @@ PAGE = 4096
 EFFORT = 200_000
 """The number of pairs of arrays that are compared for a plan."""
 
+ENOUGH = 1 << 18
+"""A plan is good enough if it needs at most so many bytes more than are alive at once."""
+
 
 class Lifetime(NamedTuple):
     """An array without data that owns its memory, and the first and the last call that use it."""
@@ -101,7 +104,7 @@ class _Placed(NamedTuple):
 def _placed(order: Iterable[Lifetime], fixed: Iterable[_Placed]) -> list[_Placed]:
     """Places arrays in order, each at the lowest offset that is free while it lives; returns all,
     with those that are there already, by their starts."""
-    arena = sorted(fixed)
+    arena = sorted(fixed, key=itemgetter(0))
     for new in order:
         offset, room, (_, begins, ends) = 0, new.room, new
         for start, stop, first, last, _ in arena:
@@ -124,7 +127,7 @@ def _smallest(arrays: Iterable[Lifetime], fixed: Sequence[_Placed] = ()) -> list
     least = max(_size(fixed), most_alive([*order, *(p.array for p in fixed if p.array)]))
     last = best = _placed(order, fixed)
     for _ in range(EFFORT // (len(order) ** 2 + 1)):
-        if _size(best) == least:
+        if _size(best) <= least + ENOUGH:
             break
         highest = max(last, key=itemgetter(1)).array
         assert highest is not None
