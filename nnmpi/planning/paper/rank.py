@@ -183,17 +183,17 @@ def few_micro_batches(a: Arrangement, sizes: Sequence[int]) -> tuple[int, int]:
     """From how many micro-batches on a step makes equal exchanges for each period of them, and how
     many a period has. Both are `len(sizes)` if that is not known.
 
-    Only ZeRO 3 gathers by the order of passes. 1F1B with p ranks repeats its order with each
-    micro-batch, and with several stages a rank with each p.
+    1F1B with p ranks repeats its order of passes with each micro-batch, and with several stages a
+    rank with each p. Gradients are summed in the order of the last passes, and only ZeRO 3 gathers
+    by the order of all.
     """
     m, pp, stages = len(sizes), a.mesh.axes["pp"], len(a.stages)
     is_plain = a.steps_together and a.residences is None and not a.config.reproducible
     if not is_plain or len({*sizes}) > 1 or a.config.sync in AVERAGED or a.config.compress:
         return m, m
-    if a.store.zero < 3:
-        return 2, 1
     period = pp if stages > pp else 1
-    return 3 * pp + 1 + (m - 3 * pp - 1) % period, period
+    least = 3 * pp + 1 if a.store.zero == 3 else 2 * period
+    return least + (m - least) % period, period
 
 
 def repeated(fewer: Counter[Entry], more: Counter[Entry], periods: int) -> Counter[Entry]:
