@@ -125,15 +125,17 @@ def sum_over_ranks(sums: Array, total: Array) -> None:
 
 
 class _StatsOfRanks:
-    """BatchStats of several ranks, whose moments are of so many numbers, layer by layer."""
+    """BatchStats whose moments are of so many numbers, layer by layer, and come from elsewhere:
+    from several ranks, or from the first run of a pass, which has tracked them."""
 
-    def __init__(self, counts: Sequence[int]) -> None:
-        self._counts = iter(counts)
+    def __init__(self, counts: Sequence[int], tracks: bool) -> None:
+        self._counts, self._tracks = iter(counts), tracks
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
         joined = Moments(next(self._counts), meta.like(local.mean), meta.like(local.m2))
         log_call(join_moments, *local, *joined)
-        track(joined)
+        if self._tracks:
+            track(joined)
         return joined
 
     def sum(self, sums: Array) -> Array:
@@ -170,8 +172,9 @@ class Recording(NamedTuple):
 
     samples   the global indices of the samples
     batch     the number of samples of the whole batch
-    counts    if other ranks have samples of the same batch: of how many numbers each layer of
-              BatchNorm has moments
+    counts    if other ranks have samples of the same batch, or the pass runs a second time: of how
+              many numbers each layer of BatchNorm has moments
+    again     True if the pass runs a second time
     adds      True if the backward pass adds to gradients that another one has computed
     halves    True if the backward pass has two halves
     """
@@ -179,6 +182,7 @@ class Recording(NamedTuple):
     samples: Array
     batch: int | None
     counts: Sequence[int] | None
+    again: bool
     adds: bool
     halves: bool
 
@@ -266,7 +270,7 @@ def record(
     """
     stand_ins = _StandIns()
     given, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(how.samples)
-    stats = LOCAL if how.counts is None else _StatsOfRanks(how.counts)
+    stats = LOCAL if how.counts is None else _StatsOfRanks(how.counts, not how.again)
     current = _KeyedPass(0, rows, stats, batch=how.batch)
     current.keys = []
     inputs = recorded.inputs(given)

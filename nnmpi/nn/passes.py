@@ -52,10 +52,12 @@ class ReplayStats:
     """BatchStats of a forward pass that runs twice: the second run gets the moments of the first.
 
     So the second run neither communicates nor updates running statistics.
+
+    inner   the BatchStats of the first run
     """
 
     def __init__(self, inner: BatchStats) -> None:
-        self._inner, self._results = inner, list[Any]()
+        self.inner, self._results = inner, list[Any]()
         self._replayed: Iterator[Any] | None = None
 
     def replay(self) -> None:
@@ -78,10 +80,10 @@ class ReplayStats:
             ) from None
 
     def moments(self, local: Moments, track: Callable[[Moments], None]) -> Moments:
-        return self.computed_once(lambda: self._inner.moments(local, track))
+        return self.computed_once(lambda: self.inner.moments(local, track))
 
     def sum(self, sums: Array) -> Array:
-        return self._inner.sum(sums)
+        return self.inner.sum(sums)
 
 
 LOCAL: BatchStats = Local()

@@ -254,8 +254,10 @@ class Config:
     jitter: str | None = _sync(
         None, "P:FACTOR: slow down each rank in a random fraction P of its steps, for experiments"
     )
-    compile: bool = _training(
-        False, "record the passes of each stage once, and replay them as lists of kernels"
+    compile: bool | None = _training(
+        None,
+        "record the passes of each stage once, and replay them as lists of kernels; default: where "
+        "all layers are nnmpi's own",
     )
     verify: bool = _equality(False, "also train on one rank, and compare after each step")
     reproducible: bool = _equality(False, "same bits on any number of ranks, up to --slices")

@@ -53,7 +53,7 @@ from nnmpi.parallel.step.executor import (
 from nnmpi.parallel.step.last_round import LastRound
 from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
-from nnmpi.parallel.step.ports import Task, run_stage
+from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
 from nnmpi.parallel.step.update import Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
@@ -352,14 +352,14 @@ def executor_of(
     ports = Ports.of(spec.task, part, channels, batch_stats)
     checked_steps = math.inf if a.config.verify else CHECKED_STEPS
     programs = Programs(partial(ops, a, rank), partial(forward_ops, a, rank), checked_steps)
-    root_of: Callable[..., Any] = run_stage
-    if a.config.compile and spec.task.on is not META:
+    passes = None
+    if a.config.compile is not False and spec.task.on is not META:
         reason = None if spec.task.on is CPU else "on a GPU passes are not replayed yet"
-        # here, since most runs need none of it
+        # here, since planning needs none of it
         from nnmpi.parallel.step.stage_lists import ReplayedStages
 
-        about = a.config.verify, reason, spec.control.event
-        root_of = ReplayedStages(part.stages, *about)
+        on_node = a.cluster.nodes.count(a.cluster.nodes[rank])
+        passes = ReplayedStages(part.stages, a.config, on_node, reason, spec.control.event)
     return Executor(
-        ports, sync, update, spec.control.request, programs, spec.recorder, op_hooks, root_of
+        ports, sync, update, spec.control.request, programs, spec.recorder, op_hooks, passes
     )

@@ -26,7 +26,7 @@ from helpers.once import once
 
 LIMIT = 150.0  # seconds of a job
 LATE = 3.0  # seconds before the end in which a death may be noticed by nobody
-SILENT = ("recovered", "progress", "step")
+SILENT = ("recovered", "progress", "step", "passes")
 NOTHING_LEFT = "left to go on from"
 ONLY_SPARE = "no remaining rank has a part of the model"
 SHARED_MEMORY = Path("/dev/shm")

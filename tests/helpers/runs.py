@@ -53,8 +53,9 @@ def equal(a: nn.Module, b: nn.Module) -> None:
 
 
 def but_steps(events: Iterable[Event]) -> list[Event]:
-    """The events but those of steps, of which short runs have one a step."""
-    return [event for event in events if event["event"] != "step"]
+    """The events but those of steps, of which short runs have one a step, and those that tell
+    whether passes are replayed."""
+    return [event for event in events if event["event"] not in ("step", "passes")]
 
 
 def parameters_sha256(model: nn.Module) -> str:

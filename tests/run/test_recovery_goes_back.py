@@ -77,7 +77,7 @@ class StopsAfterGoingBack:
             trainer.stop()
 
 
-@pytest.mark.parametrize("later", [26, 50])
+@pytest.mark.parametrize("later", [34, 50])
 def test_steps_that_a_restore_has_undone_do_not_delay_a_stop(later: int) -> None:
     options = {**COMMON, **RING, "epochs": 4, "callbacks": [StopsAfterGoingBack(later)]}
     for one in filter(None, recovered.run_of(3, options, {})):

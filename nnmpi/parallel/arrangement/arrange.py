@@ -108,8 +108,8 @@ def single_rank(arrangement: Arrangement) -> Arrangement:
     """Returns the arrangement of the same model on one rank, with which --verify compares; its
     passes are not replayed."""
     plain = Config()
-    options = {name: getattr(plain, name) for name in (*OF_RANKS, "compile")}
-    config = replace(arrangement.config, **options)
+    options = {name: getattr(plain, name) for name in OF_RANKS}
+    config = replace(arrangement.config, **options, compile=False)
     return arrange(config, Cluster.on_paper(1), arrangement.graph)
 
 

@@ -41,9 +41,10 @@ from nnmpi.parallel.step.ports import (
     BackwardKind,
     PassState,
     Stage,
+    StagePasses,
+    TapePasses,
     forward,
     needing_gradients,
-    run_stage,
 )
 from nnmpi.parallel.step.update import Outcome
 from nnmpi.schedules.op import MESSAGES, Kind, Op
@@ -135,20 +136,22 @@ class StepPlan(NamedTuple):
     first_backward: dict[int, int]  # ... and of its first one
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
     halves: bool  # backward passes have two halves
-    in_flight: dict[int, int]  # by stage: micro-batches between their first and last pass
+    in_flight: dict[int, int]  # by stage: micro-batches that are kept for a backward pass at once
 
     @classmethod
     def of(cls, ops: list[Op], do: Mapping[Kind, Do]) -> "StepPlan":
         backward = [op for op in ops if op.kind in (Kind.B, Kind.W)]
+        recomputed = {(op.stage, op.micro) for op in ops if op.kind is Kind.RECOMPUTE}
         flying, most = Counter[int](), Counter[int]()
         for op in ops:
-            flying[op.stage] += (op.kind is Kind.F) - (op.kind in (Kind.B, Kind.W))
+            begins = Kind.RECOMPUTE if (op.stage, op.micro) in recomputed else Kind.F
+            flying[op.stage] += (op.kind is begins) - (op.kind in (Kind.B, Kind.W))
             most[op.stage] = max(most[op.stage], flying[op.stage])
         return cls(
             [(do[op.kind], op) for op in ops],
             {op.stage: op.micro for op in backward},
             {op.stage: op.micro for op in reversed(backward)},
-            {(op.stage, op.micro) for op in ops if op.kind is Kind.RECOMPUTE},
+            recomputed,
             any(op.kind is Kind.I for op in ops),
             most,
         )
@@ -178,9 +181,9 @@ class Executor:
         programs: Programs,
         recorder: Recorder = NO_RECORDER,
         op_hooks: OpHooks = (),
-        root_of: Callable[[Stage, PassState, int, Pass], Any] = run_stage,
+        passes: StagePasses | None = None,
     ) -> None:
-        self._root_of = root_of
+        self._passes = passes or TapePasses()
         self._checked_steps, self._checked_until = programs.checked_steps, 0.0
         self._stages, self._channels, self.loss, self._batch_stats = ports
         ports_of = {s: (stage.source, stage.sink) for s, stage in self._stages.items()}
@@ -266,6 +269,7 @@ class Executor:
     def evaluate(self, loads: Generator[Load, None, None], step: int, outputs: Outputs) -> None:
         """Runs forward passes over batches; `outputs` accumulates what the last stage returns."""
         self._step, self.loss.outputs = step, outputs
+        self._passes.free()  # they need none now, and what is computed here does
         with closing(loads):
             for load in loads:
                 self.begin(load)
@@ -310,7 +314,7 @@ class Executor:
     def _root(self, stage: Stage, state: PassState, micro: int) -> Any:
         load = self._load
         current = Pass(self._step, load.micro[micro].samples, state.stats, batch=len(load.rows))
-        return self._root_of(stage, state, micro, current)
+        return self._passes(stage, state, micro, current)
 
     def _backward(self, op: Op) -> None:
         stage, state = self._stages[op.stage], self._states[op.stage, op.micro]

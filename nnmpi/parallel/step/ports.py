@@ -15,7 +15,7 @@ Rules:
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -231,12 +231,32 @@ def run_stage(stage: Stage, state: "PassState", micro: int, current: Pass) -> Te
     return stage.sink.root(micro, forward(stage.module, state.input, current))
 
 
+class StagePasses(Protocol):
+    """Runs the passes of stages."""
+
+    def __call__(self, stage: Stage, state: "PassState", micro: int, current: Pass) -> Any:
+        """Runs the forward pass of a micro-batch; returns what its backward pass starts from."""
+
+    def free(self) -> None:
+        """Frees memory that passes keep between steps."""
+
+
+class TapePasses:
+    """Runs stages by module and tape."""
+
+    def __call__(self, stage: Stage, state: "PassState", micro: int, current: Pass) -> Tensor:
+        return run_stage(stage, state, micro, current)
+
+    def free(self) -> None:
+        return
+
+
 class BackwardKind(NamedTuple):
     """Facts on a backward pass that are known before it begins.
 
     adds       True if it adds to gradients that another micro-batch has computed in this step
     halves     True if it has two halves, I and W
-    in_flight  how many micro-batches its stage has between F and B, or W, at once
+    in_flight  how many micro-batches of its stage are kept for a backward pass at once
     """
 
     adds: bool

@@ -64,7 +64,7 @@ class Memory:
         if planned.kept.size > self._size or planned.scratch.size > len(self._scratch):
             self._size = max(self._size, planned.kept.size)
             self._scratch = arena_of(max(len(self._scratch), planned.scratch.size))
-            self._free.clear()  # its replays keep the memory that was too small
+            self._drop_free()  # they have the memory that was too small
         slot = self._free.pop() if self._free else Slot(arena_of(self._size), self._scratch, {})
         if planned not in slot.replays:
             arenas = places_in(slot.arena, planned.kept), places_in(slot.scratch, planned.scratch)
@@ -72,9 +72,26 @@ class Memory:
             slot.replays[planned] = Replay(planned, binding, partial(self._give_back, slot))
         return slot.replays[planned]
 
+    @property
+    def size(self) -> int:
+        """The bytes of the memory that is not in use."""
+        return len(self._scratch) + sum(len(slot.arena) for slot in self._free)
+
+    def clear(self) -> None:
+        """Frees all memory that is not in use; the next passes allocate it again."""
+        self._scratch, self._size = arena_of(0), 0
+        self._drop_free()
+
+    def _drop_free(self) -> None:
+        for slot in self._free:
+            slot.drop()
+        self._free.clear()
+
     def _give_back(self, slot: "Slot") -> None:
         if slot.scratch is self._scratch:
             self._free.append(slot)
+        else:
+            slot.drop()
 
 
 class Slot(NamedTuple):
@@ -83,6 +100,12 @@ class Slot(NamedTuple):
     arena: np.ndarray
     scratch: np.ndarray
     replays: dict[PlannedPass, "Replay"]
+
+    def drop(self) -> None:
+        """Ends the replays, so that the arena is freed as soon as nobody reads it."""
+        for replay in self.replays.values():
+            replay.end()
+        self.replays.clear()
 
 
 class Replay:
@@ -113,6 +136,10 @@ class Replay:
         self._on_leaf: OnLeaf | None = None
         self._adds = passes.adds
         self._trained = planned.trained
+
+    def end(self) -> None:
+        """Drops the calls, which refer to this object and to its slot."""
+        self._parts, self.free = ([], [], []), list
 
     def _ready(self, p: Parameter) -> None:
         p.has_grad = True
@@ -149,11 +176,13 @@ class Replay:
                 np.copyto(memory, seed)
         self._on_leaf = on_leaf
         self._run(1)
+        self._on_leaf = None
 
     def second_half(self, on_leaf: OnLeaf | None = None) -> None:
         """Runs the rest of the backward pass; the memory may then serve another micro-batch."""
         self._on_leaf = on_leaf
         self._run(2)
+        self._on_leaf = None  # it may hold copies of gradients
         self.free()
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from nnmpi.arrays import meta
 from nnmpi.arrays.backend import Array
+from nnmpi.arrays.cgroup import memory_available
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError
 from nnmpi.autograd import Tensor
@@ -21,9 +22,10 @@ from nnmpi.data.inputs import like, parts
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import Recording, record, same_calls
-from nnmpi.nn.passes import LOCAL, Pass
+from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
 from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
+from nnmpi.options.config import Config
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import Compared, NotedStats, RecalledStats
 from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
@@ -45,15 +47,17 @@ from nnmpi.parallel.step.replay import (
     Backward,
     Memory,
     PlannedPass,
-    Replay,
     Replayed,
     ReplayedLoss,
     ReplayedOutputs,
 )
-from nnmpi.parallel.step.users_code import UnfitError, UsersCode
+from nnmpi.parallel.step.users_code import UnfitError, UsersCode, foreign
 
 MOST_LISTS = 16
 """The number of lists of a stage at which it is given up: each pass seems to be another one."""
+
+LITTLE = 1 << 24
+"""Bytes that are kept between steps: to bind lists to new memory takes longer than small steps."""
 
 _OF_PARAMETER = attrgetter("requires_grad", "store")
 _OF_MODULE = attrgetter("_changes", "training")
@@ -105,19 +109,31 @@ class StageLists:
     """The lists of a stage.
 
     always_compared   every pass runs by the tape too
+    of_users          code of users may be recorded
+    on_node           the number of ranks that share the memory of the node
     compared          the keys of lists that gave the bits of the tape
     replays           the number of passes that were replayed alone
     reason            why passes run by the tape; None if they are replayed
     """
 
-    def __init__(self, stage: Stage, always_compared: bool, reason: str | None) -> None:
-        self._stage, self._always_compared = stage, always_compared
+    def __init__(
+        self,
+        stage: Stage,
+        always_compared: bool,
+        of_users: bool,
+        on_node: int,
+        reason: str | None,
+    ) -> None:
+        self._stage, self._always_compared, self._of_users = stage, always_compared, of_users
+        self._on_node = on_node
         self._modules, self._parameters = list[Module](), list[Parameter]()
         self._states = list[Any]([None])  # unlike any states: modules are looked at first
         self._users_code, self._criteria = UsersCode([]), list[Module]()
         self._trained = dict[Any, frozenset[Parameter]]()  # by which parameters need gradients
         self._lists = dict[Any, PlannedPass | None]()
-        self.compared, self._memory = set[Any](), Memory()
+        self._last: Any = None  # the key of the last replay
+        self._planned: PlannedPass | None = None
+        self.compared, self.memory = set[Any](), Memory()
         self.reason, self.replays = reason, 0
         if not isinstance(stage.source, Samples | Inlet) or not isinstance(
             stage.sink, LossSink | Outlet
@@ -136,10 +152,13 @@ class StageLists:
         self._criteria = [criterion] if isinstance(criterion, Module) else []
         self._modules += [m for part in self._criteria for m in part.modules()]
         functions = [] if criterion is None or self._criteria else [criterion]
+        of_stage = [*self._modules, *functions]
+        if (name := foreign(of_stage)) and not self._of_users:
+            self.reason = f"{name} is not nnmpi's own code; --compile replays it too"
         try:
-            self._users_code = UsersCode([*self._modules, *functions])
+            self._users_code = UsersCode(of_stage)
         except UnfitError as error:
-            self.reason = str(error)
+            self.reason = self.reason or str(error)
         self._states = self._read_states()
 
     @property
@@ -153,23 +172,29 @@ class StageLists:
 
     def root(self, state: PassState, number: int, current: Pass) -> Any:
         """The root of the pass of a micro-batch."""
-        if self.reason is None and not (state.stats is LOCAL or isinstance(state.stats, Synced)):
-            self.reason = "passes that run twice, or slice by slice, are not replayed yet"
+        stats = _of_first_run(state.stats)
+        if self.reason is None and not (stats is LOCAL or isinstance(stats, Synced)):
+            self.reason = "passes that run slice by slice are not replayed yet"
         if self.reason is None and state.kind is None:
             self.reason = "steps overlap"
         if self.reason is None and self._read_states() != self._states:
             self._look_again()
         if self.reason and self._lists:  # they are not needed any more
-            self._lists, self._memory = {}, Memory()
+            self.memory.clear()
+            self._lists, self.memory = {}, Memory()
+            self._last = self._planned = None
         if self.reason or not recording.get():
             return run_stage(self._stage, state, number, current)
         sink, inputs = self._stage.sink, [t.data for _, t in parts(state.input)]
         labels = [sink.labels(number)] if isinstance(sink, LossSink) else []
         micro = MicroBatch(state, number, current, [*inputs, *labels, current.samples])
         key = self._key(micro)
-        if key not in self.compared or self._always_compared:
-            return self._beside_tape(key, micro)
-        replay = self._replay(key)
+        if key != self._last or self._always_compared:  # to compare is faster than to hash
+            if key not in self.compared or self._always_compared:
+                return self._beside_tape(key, micro)
+            self._last, self._planned = key, self._lists[key]
+        assert self._planned is not None
+        replay = self.memory.take(self._planned)
         try:
             replay.forward(micro.arrays, current.step, state.stats)
         except UnlikeError:
@@ -180,22 +205,18 @@ class StageLists:
 
     def _key(self, micro: MicroBatch) -> Any:
         """All that decides which calls a pass makes."""
-        number = None if micro.state.stats is LOCAL else micro.number  # of samples on each rank
+        # how many samples of a micro-batch other ranks have depends on its number
+        is_alone = _of_first_run(micro.state.stats) is LOCAL
         return (
             micro.current.batch,
-            number,
+            None if is_alone else micro.number,
+            isinstance(micro.state.stats, ReplayStats),
             micro.state.kind,
             *((a.shape, a.dtype) for a in micro.arrays),
             *map(_OF_PARAMETER, self._parameters),
             *self._states,
             *map(id, self._buffers()),
         )
-
-    def _replay(self, key: Any) -> Replay:
-        """A replay that is free, or a new one."""
-        planned = self._lists[key]
-        assert planned is not None
-        return self._memory.take(planned)
 
     def _buffers(self) -> list[Array]:
         arrays = (getattr(m, name) for m in self._modules for name in m._buffers)
@@ -211,12 +232,12 @@ class StageLists:
             root = run_stage(self._stage, micro.state, micro.number, current)
         if key not in self._lists:
             self._lists[key] = self._recorded(micro, [moments.n for moments in noted.moments_of])
-        if self._lists[key] is None:
+        if (planned := self._lists[key]) is None:
             return root
         outputs = [t.data for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
         wanted = [array.copy() for array in (*outputs, *buffers)]
         _write(buffers, before)
-        replay = self._replay(key)
+        replay = self.memory.take(planned)
         try:
             with notes.recalling():
                 replay.forward(micro.arrays, micro.current.step, RecalledStats(noted, notes))
@@ -237,6 +258,17 @@ class StageLists:
         compared = Compared(root, replay, received, self._parameters, notes, ended)
         return _root_of(self._stage.sink, outputs, compared)
 
+    def _check_memory(self, planned: PlannedPass) -> None:
+        """Sets a reason if memory is too short for a pass that is compared with the tape: it has
+        its activations twice, and its gradients up to three times."""
+        gradients = sum(p.grad_memory.nbytes for p in planned.trained)
+        size, free = planned.kept.size + planned.scratch.size + 2 * gradients, memory_available()
+        if free is not None and 2 * size * self._on_node > free:
+            self.reason = (
+                f"of {free:,} bytes that are free on the node, a rank would need {size:,} more to "
+                "see that replays are right"
+            )
+
     def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PlannedPass | None:
         """The list of a pass, in which BatchNorm layers see so many numbers; None if it cannot be
         recorded."""
@@ -244,9 +276,10 @@ class StageLists:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None
         *arrays, samples = micro.arrays
-        batch, is_alone, kind = micro.current.batch, micro.state.stats is LOCAL, micro.state.kind
+        stats, kind = micro.state.stats, micro.state.kind
         assert kind is not None
-        how = Recording(samples, batch, None if is_alone else counts, kind.adds, kind.halves)
+        which = None if stats is LOCAL else counts, isinstance(stats, ReplayStats)
+        how = Recording(samples, micro.current.batch, *which, kind.adds, kind.halves)
         recorded = _StagePass(self._stage, micro.state.input)
         try:
             with self._users_code.restored() as has_changed, logged_exchanges():
@@ -266,7 +299,13 @@ class StageLists:
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together
             self.reason = "micro-batches use different parameters"
+        if self.reason is None:
+            self._check_memory(planned)
         return None if self.reason else planned
+
+
+def _of_first_run(stats: BatchStats) -> BatchStats:
+    return stats.inner if isinstance(stats, ReplayStats) else stats
 
 
 def _received(state: PassState) -> list[Received]:
@@ -297,39 +336,46 @@ class ReplayedStages:
     """Runs the stages of a rank from recorded passes where it can, and else by module and tape;
     reports which of both, in an event of each stage, and again where that changes.
 
-    always_compared   every pass runs by the tape too
-    reason            why no stage is replayed; None if they may be
+    reason   why no stage is replayed; None if they may be
     """
 
     def __init__(
         self,
         stages: Mapping[int, Module],
-        always_compared: bool,
+        config: Config,
+        on_node: int,
         reason: str | None,
         event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._always_compared, self._reason, self._event = always_compared, reason, event
+        self._how = config.verify, config.compile is True, on_node
+        self._reason, self._event = reason, event
         self._numbers = {id(module): s for s, module in stages.items()}
         self.lists, self._told = dict[int, StageLists](), dict[int, str | None]()
         of_stages = Counter(p for module in stages.values() for p in {*module.parameters()})
         self._shared = {p for p, count in of_stages.items() if count > 1}
 
-    def __call__(self, stage: Stage, state: PassState, number: int, current: Pass) -> Any:
+    def __call__(self, stage: Stage, state: PassState, micro: int, current: Pass) -> Any:
         """The root of the pass of a micro-batch."""
         lists = self.lists.get(id(stage.module))
         if lists is None:
             lists = self.lists[id(stage.module)] = self._lists_of(stage)
-        root = lists.root(state, number, current)
+        root = lists.root(state, micro, current)
         if lists.reason != self._told.get(id(stage.module), "") and (
             lists.reason or lists.compared
         ):
             self._tell(stage, lists)
         return root
 
+    def free(self) -> None:
+        """Frees the memory of replays, between steps, for others to use."""
+        for lists in self.lists.values():
+            if lists.memory.size > LITTLE:
+                lists.memory.clear()
+
     def _lists_of(self, stage: Stage) -> StageLists:
         is_shared = not self._shared.isdisjoint(stage.module.parameters())
         reason = "two stages of a rank share a parameter" if is_shared else None
-        return StageLists(stage, self._always_compared, self._reason or reason)
+        return StageLists(stage, *self._how, self._reason or reason)
 
     def _tell(self, stage: Stage, lists: StageLists) -> None:
         self._told[id(stage.module)] = lists.reason

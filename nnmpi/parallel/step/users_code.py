@@ -8,7 +8,7 @@ A global variable that `forward` reads is not noticed, nor what is written into 
 
 import random
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -36,6 +36,8 @@ READING = {
 }
 """Functions that read the memory of an array without data, unnoticed by it."""
 
+BUILT_IN = (types.BuiltinFunctionType, np.ufunc)
+
 EMPTY = object()
 """Stands for a variable of a closure that has no value yet."""
 
@@ -46,10 +48,30 @@ class UnfitError(Exception):
 
 def is_own(part: Any) -> bool:
     """True for nnmpi's own modules and functions."""
-    where: str = getattr(part if callable(part) else type(part), "__module__", None) or ""
-    if isinstance(part, Module):
+    if isinstance(part, types.FunctionType):  # `wraps` copies `__module__` from another function
+        where = part.__globals__.get("__name__", "")
+    elif isinstance(part, Module) or not callable(part):
         where = type(part).__module__
-    return where.partition(".")[0] == "nnmpi"
+    else:
+        where = getattr(part, "__module__", "")
+    return str(where).partition(".")[0] == "nnmpi"
+
+
+def _is_code(value: Any) -> bool:
+    """True for functions, also partial ones, methods and callable objects, but modules."""
+    return callable(value) and not isinstance(value, Module | type)
+
+
+def foreign(parts: Iterable[Any]) -> str | None:
+    """The name of the first part that is not nnmpi's own code, or has such code as an attribute."""
+    for part in parts:
+        if not is_own(part):
+            return _name_of(part)
+        if isinstance(part, Module):
+            for name, value in read_attributes(part).items():
+                if _is_code(value) and not (is_own(value) or isinstance(value, BUILT_IN)):
+                    return f"{_name_of(part)}.{name}"
+    return None
 
 
 class UsersCode:
@@ -58,9 +80,11 @@ class UsersCode:
     Raises UnfitError for a part that may change unseen.
     """
 
-    def __init__(self, parts: list[Any]) -> None:
+    def __init__(self, parts: Iterable[Any]) -> None:
         self._cells = dict[int, types.CellType]()
         self._classes = dict[type, None]()
+        self._arrays = list[np.ndarray]()  # of nnmpi's own modules, such as weights of classes
+        self._is_foreign = False
         for part in parts:
             if isinstance(part, Module):
                 self._look_at_module(part)
@@ -71,6 +95,7 @@ class UsersCode:
         """The values that the code may read besides those of modules, each as something to
         compare."""
         cells = [_compared(_contents(cell)) for cell in self._cells.values()]
+        cells += [array.tobytes() for array in self._arrays]
         return cells + [(name, _compared(value)) for _, name, value in self._of_classes()]
 
     def _of_classes(self) -> Iterator[tuple[type, str, Any]]:
@@ -83,6 +108,9 @@ class UsersCode:
     def restored(self) -> Iterator[Callable[[], bool]]:
         """A context after which the state, and generators of random numbers, are as before; it
         yields a function that tells whether they have changed so far."""
+        if not self._is_foreign:  # others may draw meanwhile
+            yield lambda: False
+            return
         cells = [(cell, _contents(cell)) for cell in self._cells.values()]
         attributes, drawn = [*self._of_classes()], [read() for read, _ in GENERATORS]
         at_first = self.state(), drawn
@@ -105,7 +133,13 @@ class UsersCode:
         if is_own(module):
             if "forward" in vars(module):
                 raise UnfitError(f"{name} has a forward of its own")
+            for attribute, value in read_attributes(module).items():
+                if isinstance(value, np.ndarray):
+                    self._arrays.append(value)
+                elif _is_code(value):
+                    self._look_at_value(value, f"{name}.{attribute}")
             return
+        self._is_foreign = True
         for attribute, value in read_attributes(module).items():
             self._look_at_value(value, f"{name}.{attribute}")
         for cls in type(module).__mro__:
@@ -121,7 +155,7 @@ class UsersCode:
                 self._look_at_value(plain, f"{cls.__name__}.{attribute}")
 
     def _look_at_value(self, value: Any, name: str) -> None:
-        """Raises UnfitError unless a value cannot change, or is compared."""
+        """Raises UnfitError for a value that may change unseen, under this name."""
         if _is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
             return
         if isinstance(value, type) and (
@@ -137,14 +171,13 @@ class UsersCode:
             self._look_at_function(value, name)
         elif isinstance(value, type):
             raise UnfitError(f"{name} is a class, whose attributes may change without notice")
-        elif isinstance(value, Tensor) or not (
-            is_own(value) or isinstance(value, types.BuiltinFunctionType | np.ufunc)
-        ):
+        elif isinstance(value, Tensor) or not (is_own(value) or isinstance(value, BUILT_IN)):
             raise UnfitError(f"{name} is a {type(value).__name__}, which may change without notice")
 
     def _look_at_function(self, function: types.FunctionType, name: str) -> None:
         if is_own(function):
             return
+        self._is_foreign = True
         if read := READING & _names_in(function.__code__):
             raise UnfitError(f"{name} may read values, by {min(read)}")
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
@@ -163,6 +196,7 @@ class UsersCode:
 
 
 def _contents(cell: types.CellType) -> Any:
+    """The value of a variable of a closure; EMPTY if it has none yet."""
     try:
         return cell.cell_contents
     except ValueError:  # the variable has no value yet
@@ -170,15 +204,22 @@ def _contents(cell: types.CellType) -> Any:
 
 
 def _compared(value: Any) -> Any:
-    """The value as something that is equal only for the same value: not 1 for 1.0 or True. Another
-    one than code may use is equal to nothing."""
-    if _is_plain(value):
-        return type(value), repr(value)
-    try:
-        hash(value)
-    except TypeError:
-        return object()
-    return type(value), id(value), value if callable(value) else None
+    """The value as something that is equal only for the same value: not 1 for 1.0 or True; an
+    object is equal to itself."""
+    return (type(value), repr(value)) if _is_plain(value) else Same(value)
+
+
+class Same:
+    """An object that is compared by identity, and kept alive: else another one could get its id."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.value is self.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
 
 
 def _names_in(code: types.CodeType) -> set[str]:
@@ -188,12 +229,14 @@ def _names_in(code: types.CodeType) -> set[str]:
 
 
 def _is_plain(value: Any) -> bool:
+    """True for numbers, texts and such, which do not change, and tuples of them."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, PLAIN)
 
 
 def _name_of(part: Any) -> str:
+    """The name of a module's class, or of a function."""
     return getattr(part, "__name__", type(part).__name__)
 
 

@@ -45,7 +45,8 @@ def digits() -> Dataset:
 
 
 class Heard(Report):
-    """Keeps the events, and the loss of every step."""
+    """Keeps the events but those that tell whether passes are replayed, and the loss of every
+    step."""
 
     describes_ranks = False
 
@@ -55,7 +56,8 @@ class Heard(Report):
         self.losses: list[float] = []
 
     def event(self, event: Event) -> None:
-        self.events.append(event)
+        if event["event"] != "passes":
+            self.events.append(event)
 
     def progress(self, step: int, total: int, loss: float, samples_per_second: float) -> None:
         self.losses.append(loss)

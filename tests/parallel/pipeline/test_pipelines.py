@@ -94,7 +94,7 @@ def test_outputs_that_no_vjp_reads_are_released_when_they_are_sent(
     monkeypatch.setattr(Outlet, "seed", seeding)
 
     def rank(comm: Comm) -> None:
-        options = {"schedule": "gpipe", "recompute": recompute, "batch_size": 24}
+        options = {"schedule": "gpipe", "recompute": recompute, "batch_size": 24, "compile": False}
         config = Config(pp=2, cut="3", micro_batches=4, **options)
         layers = nn.Flatten(), nn.Linear(64, 20), nn.Linear(20, 20), nn.Linear(20, 10)
         with closing(Trainer(config, lambda: nn.Sequential(*layers), digits(), comm)) as trainer:

@@ -1,7 +1,10 @@
 """Replayed passes train with the bits of the tape, or run by the tape and say why."""
 
+import re
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -14,8 +17,10 @@ from nnmpi.comm import Comm, comm_self
 from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event
+from nnmpi.options.collector import gc_paused
 from nnmpi.parallel.step import stage_lists
 from nnmpi.parallel.step.exchanges import Notes
+from nnmpi.parallel.step.outputs import LossAndMetrics
 from nnmpi.parallel.step.stage_lists import ReplayedStages, StageLists
 
 rng = np.random.default_rng(0)
@@ -53,6 +58,11 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
     ),
     "zb-h1": (3, {**DEEP, "pp": 3, "cut": "4,8", "micro_batches": 4, "schedule": "zb-h1"}),
     "blocks over two ranks": (2, {**GPT, "pp": 2, "cut": "4", "micro_batches": 2}),
+    "recomputed": (2, {**CNN, "micro_batches": 2, "recompute": "stage"}),
+    "recomputed in a pipeline": (
+        2,
+        {**CNN, "pp": 2, "cut": "5", "micro_batches": 3, "recompute": "stage"},
+    ),
     "tp": (2, {**CNN, "tp": 2, "micro_batches": 2}),
     "tp, blocks": (2, {**GPT, "tp": 2}),
     "sequence parallel": (2, {**GPT, "tp": 2, "sequence_parallel": True}),
@@ -151,6 +161,123 @@ def layers() -> nn.Sequential:
         nn.Dropout(0.2),
         nn.Linear(8, 10),
     )
+
+
+class Own(nn.Module):
+    """A module that is not nnmpi's own."""
+
+    def __init__(self) -> None:
+        self.layers = layers()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def loss_of_own(y: Tensor, target: Any) -> Tensor:
+    return nn.functional.cross_entropy(y, target)
+
+
+@pytest.mark.parametrize(
+    ("build", "loss", "name"),
+    [(layers, None, None), (Own, None, "Own"), (layers, loss_of_own, "loss_of_own")],
+)
+def test_code_of_users_is_replayed_where_that_is_asked_for(
+    build: Callable[[], nn.Module], loss: Any, name: str | None, stages: Stages
+) -> None:
+    for on, reason in (
+        (None, name and f"{name} is not nnmpi's own code; --compile replays it too"),
+        (True, None),
+    ):
+        with Trainer(
+            Config(compile=on, epochs=1, batch_size=16), build, digits(), comm_self(), loss=loss
+        ) as t:
+            t.fit(Heard())
+        lists = stages()[-1]
+        assert (lists.reason, lists.replays > 0) == (reason, reason is None)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_functions_of_users_in_layers_are_code_of_users(wrapped: bool, stages: Stages) -> None:
+    scale = [1.0]
+
+    def activation(x: Tensor) -> Tensor:
+        return x.tanh() * scale[0]
+
+    if wrapped:  # which gives it the name and module of nnmpi's function
+        activation = wraps(nn.functional.relu)(activation)
+
+    def build() -> nn.Module:
+        layer = nn.TransformerEncoderLayer(8, 2, 16, activation=activation, batch_first=True)
+        return nn.Sequential(layer, nn.Flatten(), nn.Linear(64, 10))
+
+    words = rng.standard_normal((100, 8, 8)), np.arange(100) % 10
+    reasons = (
+        "TransformerEncoderLayer.activation is not nnmpi's own code; --compile replays it too",
+        "scale in TransformerEncoderLayer.activation is a list, which may change without notice",
+    )
+    for on, reason in zip((None, True), reasons, strict=True):
+        run(comm_self(), build, (*words, *words), compile=on)
+        assert (stages()[-1].reason, stages()[-1].replays) == (reason, 0)
+
+
+def test_weights_of_classes_are_compared(stages: Stages) -> None:
+    def losses(on: bool | None) -> list[float]:
+        loss = nn.CrossEntropyLoss(weight=np.ones(10))
+
+        def change(model: Any) -> None:
+            loss.weight[3] += 1.0
+
+        config = Config(epochs=3, batch_size=24, compile=on)
+        made = Trainer(
+            config, layers, digits(), comm_self(), loss=loss, callbacks=[Changes(change)]
+        )
+        heard = Heard()
+        made.fit(heard)
+        return heard.losses
+
+    assert losses(None) == losses(False)
+    assert stages()[0].replays > 0
+
+
+def test_passes_are_not_replayed_where_memory_is_short(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage_lists, "memory_available", lambda: 100_000)
+    run(comm_self(), **CNN)
+    (lists,) = stages()
+    assert (lists.replays, lists.memory.size) == (0, 0)
+    why = r"of 100,000 bytes that are free on the node, a rank would need [\d,]+ more to .*"
+    assert re.fullmatch(why, lists.reason or "")
+
+
+def test_replays_have_no_memory_while_a_model_is_evaluated(
+    stages: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = list[tuple[int, int]]()
+    add = LossAndMetrics.add
+
+    def noted(sums: LossAndMetrics, scores: Tensor, batch: Any) -> None:
+        sizes.append((stages()[0].memory.size, len(stages()[0].compared)))
+        add(sums, scores, batch)
+
+    monkeypatch.setattr(LossAndMetrics, "add", noted)
+    monkeypatch.setattr(stage_lists, "LITTLE", 0)
+    with Trainer(Config(**CNN, batch_size=24), None, digits(), comm_self()) as trainer:
+        trainer.fit(Heard())
+        assert {size for size, _ in sizes} == {0}
+        assert sizes[-1][1] > 0
+        next(trainer.strategy.steps(trainer.train, trainer.state))
+        memory = stages()[0].memory
+        with gc_paused():  # nothing waits for the collector
+            tracemalloc.start()
+            memory.clear()
+            next(trainer.strategy.steps(trainer.train, trainer.state))
+            taken, size = tracemalloc.get_traced_memory()[0], memory.size
+            memory.clear()
+            left = tracemalloc.get_traced_memory()[0]
+            tracemalloc.stop()
+        assert size > 0
+        assert taken - left >= size
 
 
 class Changes:
