@@ -356,7 +356,7 @@ def executor_of(
     if a.config.compile is not False and spec.task.on is not META:
         reason = None if spec.task.on is CPU else "on a GPU passes are not replayed yet"
         # here, since planning needs none of it
-        from nnmpi.parallel.step.stage_lists import ReplayedStages
+        from nnmpi.parallel.step.replayed_stages import ReplayedStages
 
         on_node = a.cluster.nodes.count(a.cluster.nodes[rank])
         passes = ReplayedStages(part.stages, a.config, on_node, reason, spec.control.event)

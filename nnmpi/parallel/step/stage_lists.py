@@ -6,8 +6,7 @@ compared   the first pass runs by the tape, and beside it as a replay: both must
 Replay     one for each micro-batch in flight, used again and again
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
@@ -25,7 +24,6 @@ from nnmpi.nn.pass_list import Recording, record, same_calls
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
 from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
-from nnmpi.options.config import Config
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import Compared, NotedStats, RecalledStats
 from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
@@ -55,9 +53,6 @@ from nnmpi.parallel.step.users_code import UnfitError, UsersCode, foreign
 
 MOST_LISTS = 16
 """The number of lists of a stage at which it is given up: each pass seems to be another one."""
-
-LITTLE = 1 << 24
-"""Bytes that are kept between steps: to bind lists to new memory takes longer than small steps."""
 
 _OF_PARAMETER = attrgetter("requires_grad", "store")
 _OF_MODULE = attrgetter("_changes", "training")
@@ -292,10 +287,8 @@ class StageLists:
             return None
         if self.reason is None and not same_calls(*both):
             self.reason = "two recordings of a pass differ"
-        planned, needed = (
-            PlannedPass(both[0], kind.in_flight),
-            tuple(p.requires_grad for p in self._parameters),
-        )
+        planned = PlannedPass(both[0], kind.in_flight)
+        needed = tuple(p.requires_grad for p in self._parameters)
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together
             self.reason = "micro-batches use different parameters"
@@ -330,55 +323,3 @@ def _has_fixed_memory(store: Store | None) -> bool:
         return False
     kind = type(store)
     return (kind.value, kind.grad_memory) == (FlatStore.value, FlatStore.grad_memory)
-
-
-class ReplayedStages:
-    """Runs the stages of a rank from recorded passes where it can, and else by module and tape;
-    reports which of both, in an event of each stage, and again where that changes.
-
-    reason   why no stage is replayed; None if they may be
-    """
-
-    def __init__(
-        self,
-        stages: Mapping[int, Module],
-        config: Config,
-        on_node: int,
-        reason: str | None,
-        event: Callable[[dict[str, Any]], None],
-    ) -> None:
-        self._how = config.verify, config.compile is True, on_node
-        self._reason, self._event = reason, event
-        self._numbers = {id(module): s for s, module in stages.items()}
-        self.lists, self._told = dict[int, StageLists](), dict[int, str | None]()
-        of_stages = Counter(p for module in stages.values() for p in {*module.parameters()})
-        self._shared = {p for p, count in of_stages.items() if count > 1}
-
-    def __call__(self, stage: Stage, state: PassState, micro: int, current: Pass) -> Any:
-        """The root of the pass of a micro-batch."""
-        lists = self.lists.get(id(stage.module))
-        if lists is None:
-            lists = self.lists[id(stage.module)] = self._lists_of(stage)
-        root = lists.root(state, micro, current)
-        if lists.reason != self._told.get(id(stage.module), "") and (
-            lists.reason or lists.compared
-        ):
-            self._tell(stage, lists)
-        return root
-
-    def free(self) -> None:
-        """Frees the memory of replays, between steps, for others to use."""
-        for lists in self.lists.values():
-            if lists.memory.size > LITTLE:
-                lists.memory.clear()
-
-    def _lists_of(self, stage: Stage) -> StageLists:
-        is_shared = not self._shared.isdisjoint(stage.module.parameters())
-        reason = "two stages of a rank share a parameter" if is_shared else None
-        return StageLists(stage, *self._how, self._reason or reason)
-
-    def _tell(self, stage: Stage, lists: StageLists) -> None:
-        self._told[id(stage.module)] = lists.reason
-        about = {"stage": self._numbers[id(stage.module)], "replayed": lists.reason is None}
-        rest = {"calls": lists.calls} if lists.reason is None else {"reason": lists.reason}
-        self._event({"event": "passes", **about, **rest})

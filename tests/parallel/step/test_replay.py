@@ -18,10 +18,11 @@ from nnmpi.comm import thread_ranks as threads
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event
 from nnmpi.options.collector import gc_paused
-from nnmpi.parallel.step import stage_lists
+from nnmpi.parallel.step import replayed_stages, stage_lists
 from nnmpi.parallel.step.exchanges import Notes
 from nnmpi.parallel.step.outputs import LossAndMetrics
-from nnmpi.parallel.step.stage_lists import ReplayedStages, StageLists
+from nnmpi.parallel.step.replayed_stages import ReplayedStages
+from nnmpi.parallel.step.stage_lists import StageLists
 
 rng = np.random.default_rng(0)
 CNN: dict[str, Any] = {"model": "digits-cnn", "epochs": 2}
@@ -95,7 +96,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], list[StageL
         made.append(ReplayedStages(*args))
         return made[-1]
 
-    monkeypatch.setattr(stage_lists, "ReplayedStages", noted)
+    monkeypatch.setattr(replayed_stages, "ReplayedStages", noted)
     return lambda: [lists for stage in made for lists in stage.lists.values()]
 
 
@@ -261,7 +262,7 @@ def test_replays_have_no_memory_while_a_model_is_evaluated(
         add(sums, scores, batch)
 
     monkeypatch.setattr(LossAndMetrics, "add", noted)
-    monkeypatch.setattr(stage_lists, "LITTLE", 0)
+    monkeypatch.setattr(replayed_stages, "LITTLE", 0)
     with Trainer(Config(**CNN, batch_size=24), None, digits(), comm_self()) as trainer:
         trainer.fit(Heard())
         assert {size for size, _ in sizes} == {0}

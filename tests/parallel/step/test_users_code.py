@@ -19,8 +19,8 @@ from nnmpi.comm import comm_self
 from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event, NullReport
 from nnmpi.nn import functional
-from nnmpi.parallel.step import stage_lists
-from nnmpi.parallel.step.stage_lists import ReplayedStages
+from nnmpi.parallel.step import replayed_stages
+from nnmpi.parallel.step.replayed_stages import ReplayedStages
 
 MODULES = 500
 AT_ONCE = 25
@@ -202,7 +202,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[ReplayedStages]:
         stages.append(ReplayedStages(*args))
         return stages[-1]
 
-    monkeypatch.setattr(stage_lists, "ReplayedStages", noted)
+    monkeypatch.setattr(replayed_stages, "ReplayedStages", noted)
     return stages
 
 

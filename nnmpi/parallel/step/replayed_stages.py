@@ -1,0 +1,66 @@
+"""Runs the stages of a rank from recorded passes, or by the tape, and tells which."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nnmpi.nn import Module
+from nnmpi.nn.passes import Pass
+from nnmpi.options.config import Config
+from nnmpi.parallel.step.ports import PassState, Stage
+from nnmpi.parallel.step.stage_lists import StageLists
+
+LITTLE = 1 << 24
+"""Bytes that are kept between steps: to bind lists to new memory takes longer than small steps."""
+
+
+class ReplayedStages:
+    """Runs the stages of a rank from recorded passes where it can, and else by module and tape;
+    reports which of both, in an event of each stage, and again where that changes.
+
+    reason   why no stage is replayed; None if they may be
+    """
+
+    def __init__(
+        self,
+        stages: Mapping[int, Module],
+        config: Config,
+        on_node: int,
+        reason: str | None,
+        event: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self._how = config.verify, config.compile is True, on_node
+        self._reason, self._event = reason, event
+        self._numbers = {id(module): s for s, module in stages.items()}
+        self.lists, self._told = dict[int, StageLists](), dict[int, str | None]()
+        of_stages = Counter(p for module in stages.values() for p in {*module.parameters()})
+        self._shared = {p for p, count in of_stages.items() if count > 1}
+
+    def __call__(self, stage: Stage, state: PassState, micro: int, current: Pass) -> Any:
+        """The root of the pass of a micro-batch."""
+        lists = self.lists.get(id(stage.module))
+        if lists is None:
+            lists = self.lists[id(stage.module)] = self._lists_of(stage)
+        root = lists.root(state, micro, current)
+        if lists.reason != self._told.get(id(stage.module), "") and (
+            lists.reason or lists.compared
+        ):
+            self._tell(stage, lists)
+        return root
+
+    def free(self) -> None:
+        """Frees the memory of replays, between steps, for others to use."""
+        for lists in self.lists.values():
+            if lists.memory.size > LITTLE:
+                lists.memory.clear()
+
+    def _lists_of(self, stage: Stage) -> StageLists:
+        is_shared = not self._shared.isdisjoint(stage.module.parameters())
+        reason = "two stages of a rank share a parameter" if is_shared else None
+        return StageLists(stage, *self._how, self._reason or reason)
+
+    def _tell(self, stage: Stage, lists: StageLists) -> None:
+        self._told[id(stage.module)] = lists.reason
+        about = {"stage": self._numbers[id(stage.module)], "replayed": lists.reason is None}
+        rest = {"calls": lists.calls} if lists.reason is None else {"reason": lists.reason}
+        self._event({"event": "passes", **about, **rest})
