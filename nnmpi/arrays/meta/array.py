@@ -216,6 +216,8 @@ class MetaArray(np.ndarray):
 
     __bool__ = __float__ = __int__ = __index__ = __complex__ = __contains__ = _read
     item = tolist = tobytes = nonzero = searchsorted = sort = partition = _read
+    byteswap = choose = compress = dump = dumps = getfield = put = resize = tofile = trace = _read
+    data = flat = property(_read)
 
 
 def new_array(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -> MetaArray:

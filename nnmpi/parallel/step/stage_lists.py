@@ -24,6 +24,7 @@ from nnmpi.nn.pass_list import Recording, record, same_calls
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
 from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
+from nnmpi.nn.users_code import UnfitError, UsersCode, foreign
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import Compared, NotedStats, RecalledStats
 from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
@@ -49,7 +50,6 @@ from nnmpi.parallel.step.replay import (
     ReplayedLoss,
     ReplayedOutputs,
 )
-from nnmpi.parallel.step.users_code import UnfitError, UsersCode, foreign
 
 MOST_LISTS = 16
 """The number of lists of a stage at which it is given up: each pass seems to be another one."""
@@ -285,7 +285,7 @@ class StageLists:
         except NumbersReadError as error:
             self.reason = str(error)
             return None
-        if self.reason is None and not same_calls(*both):
+        if self.reason is None and not same_calls(*(passes.calls for passes in both)):
             self.reason = "two recordings of a pass differ"
         planned = PlannedPass(both[0], kind.in_flight)
         needed = tuple(p.requires_grad for p in self._parameters)

@@ -45,6 +45,7 @@ LINES = {
     "x = x * self.options[0]": "",
     "x = x * Tensor(np.arange(32) / 32)": "",
     "y = x * 1; y += 0.5; x = y": "",
+    "x = self.helped(x)": "",
     "self.seen += 1": "buffer",
     # of calls that depend on values or on state that changes
     "x = x * 2 if float(x.sum()) > 0 else x": "never",
@@ -65,6 +66,10 @@ LINES = {
     "x = x * 2 if x.data.view(np.ndarray).max() > 0 else x": "never",
     "x = x * safe(x)": "never",
     "x = x * self.constant": "never",
+    "LOG.append(1); x = x * len(LOG)": "never",
+    "x = x * LOG[0]": "never",
+    "x = x * lookup('scale')": "never",
+    "global COUNT; COUNT = 3 - COUNT; x = x * COUNT": "never",
 }
 
 CHANGES: tuple[Callable[[Any, Any], object], ...] = (
@@ -90,7 +95,9 @@ CHANGES: tuple[Callable[[Any, Any], object], ...] = (
 )
 
 SOURCE = """
+COUNT, LOG = 1, [1.0]
 def make():
+    lookup = {"scale": 2.0}.get
     factor, seen, ticks = 1.5, [1], iter(range(1, 1000))
     def set_factor():
         nonlocal factor
@@ -114,9 +121,13 @@ def make():
             self.first, self.norm = nn.Linear(64, 32), nn.BatchNorm1d(32)
             self.drop = nn.Dropout(0.2)
             self.scale, self.count, self.options, self.act = 1.0, 0, (1.0, 2), F.relu
-            self.extra = 2.0
+            self.extra, self.unread = 2.0, UNREAD
             TABLES
             self.register_buffer("seen", np.zeros(1))
+        def helped(self, x):
+            return x * self.scale
+        def described(self):
+            return self.unread
         def forward(self, x):
             x = self.first(x.reshape(len(x), 64))
             LINES
@@ -147,6 +158,8 @@ def drawn(seed: int) -> tuple[Callable[[], tuple[Any, dict[str, Any]]], list[str
     change = of.choice(CHANGES)
     has_class = any("settings" in line for line in lines)
     text = SOURCE.replace("TABLES", tables(lines))
+    by_name = any("getattr" in line for line in lines)
+    text = text.replace("UNREAD", "0" if by_name else "[1]")
     text = text.replace("SETTINGS", "Settings = type('Settings', (), {'scale': 1.0})" * has_class)
     text = text.replace("LINES", "\n            ".join("; ".join(lines).split("; ")))
     space: dict[str, Any] = {

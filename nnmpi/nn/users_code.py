@@ -3,20 +3,22 @@
 A recorded pass is replayed as long as what its code reads is the same. Of the modules and functions
 of users, that is compared before each pass: plain attributes of modules, by counting what is set;
 those of classes; and variables of closures. What can change unseen, such as a list, is refused.
-A global variable that `forward` reads is not noticed, nor what is written into `vars(module)`.
+A number that is a global variable may change without notice, and so may what is written into
+`vars(module)`.
 """
 
+import dis
 import random
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from operator import is_
 from typing import Any
 
 import numpy as np
 
-from nnmpi.autograd import Tensor
-from nnmpi.nn import Module
+from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.registries import read_attributes
 
@@ -36,7 +38,8 @@ READING = {
 }
 """Functions that read the memory of an array without data, unnoticed by it."""
 
-BUILT_IN = (types.BuiltinFunctionType, np.ufunc)
+UNREAD = {"__init__", "__new__", "__repr__", "__eq__", "__hash__"}
+"""Special methods that a forward pass does not call."""
 
 EMPTY = object()
 """Stands for a variable of a closure that has no value yet."""
@@ -57,7 +60,14 @@ def is_own(part: Any) -> bool:
     return str(where).partition(".")[0] == "nnmpi"
 
 
-def _is_code(value: Any) -> bool:
+def is_built_in(value: Any) -> bool:
+    """True for functions that are written in C, but methods of objects."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return isinstance(value.__self__, types.ModuleType | None)
+    return isinstance(value, np.ufunc)
+
+
+def is_code(value: Any) -> bool:
     """True for functions, also partial ones, methods and callable objects, but modules."""
     return callable(value) and not isinstance(value, Module | type)
 
@@ -66,37 +76,69 @@ def foreign(parts: Iterable[Any]) -> str | None:
     """The name of the first part that is not nnmpi's own code, or has such code as an attribute."""
     for part in parts:
         if not is_own(part):
-            return _name_of(part)
+            return name_of(part)
         if isinstance(part, Module):
             for name, value in read_attributes(part).items():
-                if _is_code(value) and not (is_own(value) or isinstance(value, BUILT_IN)):
-                    return f"{_name_of(part)}.{name}"
+                if is_code(value) and not (is_own(value) or is_built_in(value)):
+                    return f"{name_of(part)}.{name}"
     return None
 
 
 class UsersCode:
     """The modules and functions of users among the parts of a stage.
 
-    Raises UnfitError for a part that may change unseen.
+    Raises UnfitError for a part that may change unseen. Of modules, that is what `forward` reads,
+    and attributes of the given names.
     """
 
-    def __init__(self, parts: Iterable[Any]) -> None:
+    def __init__(self, parts: Iterable[Any], names: Iterable[str] = ()) -> None:
         self._cells = dict[int, types.CellType]()
         self._classes = dict[type, None]()
         self._arrays = list[np.ndarray]()  # of nnmpi's own modules, such as weights of classes
         self._is_foreign = False
+        self._names = {"forward", *names}  # that code has been found to use
+        self._looked_at = set[tuple[int, str]]()
+        parts = [*parts]
         for part in parts:
-            if isinstance(part, Module):
-                self._look_at_module(part)
-            else:
-                self._look_at_value(part, _name_of(part))
+            if not isinstance(part, Module):
+                self._look_at_value(part, name_of(part))
+        known = -1
+        while known < (known := len(self._names)):  # what is looked at uses more names
+            for part in parts:
+                if isinstance(part, Module):
+                    self._look_at_module(part)
+
+    def _reads(self, owner: Any, name: str, value: Any) -> bool:
+        """True if code may read this attribute, and it has not been looked at."""
+        is_special = name[:2] == "__" and name not in UNREAD and is_code(value)
+        if not (is_special or name in self._names or "getattr" in self._names):
+            return False
+        is_new = (id(owner), name) not in self._looked_at
+        self._looked_at.add((id(owner), name))
+        return is_new
 
     def state(self) -> list[Any]:
         """The values that the code may read besides those of modules, each as something to
         compare."""
-        cells = [_compared(_contents(cell)) for cell in self._cells.values()]
-        cells += [array.tobytes() for array in self._arrays]
-        return cells + [(name, _compared(value)) for _, name, value in self._of_classes()]
+        self._objects, self._bytes = self._read(), [a.tobytes() for a in self._arrays]
+        cells = [compared(contents(cell)) for cell in self._cells.values()]
+        cells += self._bytes
+        return cells + [(name, compared(value)) for _, name, value in self._of_classes()]
+
+    def is_same(self) -> bool:
+        """True if since `state` was read nothing was set to another object: then the state is the
+        same."""
+        if not (self._cells or self._classes or self._arrays):
+            return True
+        read, arrays = self._read(), [array.tobytes() for array in self._arrays]
+        same = arrays == self._bytes and len(read) == len(self._objects)
+        return same and all(map(is_, read, self._objects))
+
+    def _read(self) -> list[Any]:
+        objects = [contents(cell) for cell in self._cells.values()]
+        for cls in self._classes:
+            objects += vars(cls).values()
+        return objects
 
     def _of_classes(self) -> Iterator[tuple[type, str, Any]]:
         for cls in self._classes:
@@ -111,7 +153,7 @@ class UsersCode:
         if not self._is_foreign:  # others may draw meanwhile
             yield lambda: False
             return
-        cells = [(cell, _contents(cell)) for cell in self._cells.values()]
+        cells = [(cell, contents(cell)) for cell in self._cells.values()]
         attributes, drawn = [*self._of_classes()], [read() for read, _ in GENERATORS]
         at_first = self.state(), drawn
         try:
@@ -136,12 +178,13 @@ class UsersCode:
             for attribute, value in read_attributes(module).items():
                 if isinstance(value, np.ndarray):
                     self._arrays.append(value)
-                elif _is_code(value):
+                elif is_code(value):
                     self._look_at_value(value, f"{name}.{attribute}")
             return
         self._is_foreign = True
         for attribute, value in read_attributes(module).items():
-            self._look_at_value(value, f"{name}.{attribute}")
+            if self._reads(module, attribute, value):
+                self._look_at_value(value, f"{name}.{attribute}")
         for cls in type(module).__mro__:
             if not is_own(cls) and cls is not object:
                 self._look_at_class(cls)
@@ -149,14 +192,14 @@ class UsersCode:
     def _look_at_class(self, cls: type) -> None:
         self._classes[cls] = None
         for attribute, value in vars(cls).items():
-            if attribute[:2] != "__":
+            if self._reads(cls, attribute, value):
                 plain = value.fget if isinstance(value, property) else value
                 plain = getattr(plain, "__func__", plain)
                 self._look_at_value(plain, f"{cls.__name__}.{attribute}")
 
     def _look_at_value(self, value: Any, name: str) -> None:
         """Raises UnfitError for a value that may change unseen, under this name."""
-        if _is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
+        if is_plain(value) or isinstance(value, Module | Parameter | types.ModuleType):
             return
         if isinstance(value, type) and (
             is_own(value) or getattr(value, "__module__", "") in LASTING
@@ -169,17 +212,21 @@ class UsersCode:
             self._look_at_value((value.func, *value.args, *value.keywords.values()), name)
         elif isinstance(value, types.FunctionType):
             self._look_at_function(value, name)
+        elif isinstance(value, types.MethodType):
+            self._look_at_value((value.__self__, value.__func__), name)
         elif isinstance(value, type):
             raise UnfitError(f"{name} is a class, whose attributes may change without notice")
-        elif isinstance(value, Tensor) or not (is_own(value) or isinstance(value, BUILT_IN)):
+        elif not ((is_own(value) and callable(value)) or is_built_in(value)):
             raise UnfitError(f"{name} is a {type(value).__name__}, which may change without notice")
 
     def _look_at_function(self, function: types.FunctionType, name: str) -> None:
         if is_own(function):
             return
         self._is_foreign = True
-        if read := READING & _names_in(function.__code__):
+        if read := READING & names_in(function.__code__):
             raise UnfitError(f"{name} may read values, by {min(read)}")
+        self._names |= names_in(function.__code__)
+        self._look_at_globals(function, name)
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
         self._look_at_value(defaults, f"a default of {name}")
         for variable, cell in zip(
@@ -188,14 +235,26 @@ class UsersCode:
             if variable == "__class__" or id(cell) in self._cells:
                 continue
             self._cells[id(cell)] = cell
-            if (value := _contents(cell)) is EMPTY:
+            if (value := contents(cell)) is EMPTY:
                 continue
             if isinstance(value, Module):
                 raise UnfitError(f"{name} uses the module {variable} from outside")
             self._look_at_value(value, f"{variable} in {name}")
 
+    def _look_at_globals(self, function: types.FunctionType, name: str) -> None:
+        for operation, variable in operations_of(function.__code__):
+            if operation in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                raise UnfitError(f"{name} sets the global variable {variable}")
+            value = function.__globals__.get(variable) if operation == "LOAD_GLOBAL" else None
+            if isinstance(value, Module):
+                raise UnfitError(f"{name} uses the module {variable} from outside")
+            if isinstance(value, type) and issubclass(value, Module):
+                self._look_at_class(value)
+            else:
+                self._look_at_value(value, f"{variable} in {name}")
 
-def _contents(cell: types.CellType) -> Any:
+
+def contents(cell: types.CellType) -> Any:
     """The value of a variable of a closure; EMPTY if it has none yet."""
     try:
         return cell.cell_contents
@@ -203,39 +262,53 @@ def _contents(cell: types.CellType) -> Any:
         return EMPTY
 
 
-def _compared(value: Any) -> Any:
+def compared(value: Any) -> Any:
     """The value as something that is equal only for the same value: not 1 for 1.0 or True; an
     object is equal to itself."""
-    return (type(value), repr(value)) if _is_plain(value) else Same(value)
+    return (type(value), repr(value)) if is_plain(value) else _Same(value)
 
 
-class Same:
+class _Same:
     """An object that is compared by identity, and kept alive: else another one could get its id."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
+        return isinstance(other, _Same) and other.value is self.value
 
     def __hash__(self) -> int:
         return id(self.value)
 
 
-def _names_in(code: types.CodeType) -> set[str]:
-    """The names that code refers to, with that of functions within it."""
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return {*code.co_names, *(name for part in inner for name in _names_in(part))}
+def codes_in(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yields code, and that of functions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes_in(constant)
 
 
-def _is_plain(value: Any) -> bool:
+def names_in(code: types.CodeType) -> set[str]:
+    """The names that code refers to, with those of functions within it."""
+    return {name for part in codes_in(code) for name in part.co_names}
+
+
+def operations_of(code: types.CodeType) -> Iterator[tuple[str, Any]]:
+    """Yields the operations of code, and of functions within it, with their arguments."""
+    for part in codes_in(code):
+        for step in dis.get_instructions(part):
+            yield step.opname, step.argval
+
+
+def is_plain(value: Any) -> bool:
     """True for numbers, texts and such, which do not change, and tuples of them."""
     if isinstance(value, tuple):
-        return all(map(_is_plain, value))
+        return all(map(is_plain, value))
     return isinstance(value, PLAIN)
 
 
-def _name_of(part: Any) -> str:
+def name_of(part: Any) -> str:
     """The name of a module's class, or of a function."""
     return getattr(part, "__name__", type(part).__name__)
 
