@@ -6,6 +6,7 @@ two that ran in the same round, in processor time of the whole process: JAX comp
 its own. All take the same step from the same weights, on a batch that is in memory.
 
     nnmpi   as installed                    T        PyTorch eager as users write it
+    list    its step by nnmpi.compile
     F(2x2)  with --convolution winograd2    T*       channels_last and fused Adam
     float32, bfloat16, float16              autocast T+ with torch.autocast in bfloat16
             its Trainer's step in these

@@ -38,6 +38,7 @@ with _gc_paused():
     from nnmpi.nn.random_numbers import *  # noqa: F403
     from nnmpi.nn.seeding import manual_seed as manual_seed
     from nnmpi.nn.seeding import seeded as seeded
+    from nnmpi.optim.compiled import compile as compile  # noqa: A004
     from nnmpi.options import cli as cli
     from nnmpi.options.config import Config as Config
     from nnmpi.planning.described import machines as machines

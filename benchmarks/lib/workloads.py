@@ -12,9 +12,14 @@ from lib.timing import Step
 
 
 def nnmpi_step(
-    w: Workload, algorithm: str = "auto", device: str = "cpu", tf32: bool = False
+    w: Workload,
+    algorithm: str = "auto",
+    device: str = "cpu",
+    tf32: bool = False,
+    compiled: bool = False,
 ) -> Step:
-    """A training step of nnmpi through its public interface, from a NumPy batch to the update."""
+    """A training step of nnmpi through its public interface, from a NumPy batch to the update; as
+    it is written, or compiled."""
     import nnmpi
     from nnmpi import nn, optim
     from nnmpi.arrays import backend, blas
@@ -36,14 +41,15 @@ def nnmpi_step(
     inputs = on.asarray(x)
     targets = y if w.classes else inputs
 
-    def step() -> Any:
-        loss = loss_of(model(nnmpi.tensor(inputs, on=on)), targets)
+    def step(x: Any, y: Any) -> Any:
+        loss = loss_of(model(x), y)
         opt.zero_grad()
         loss.backward()
         opt.step()
         return loss
 
-    return step
+    run = nnmpi.compile(step) if compiled else step
+    return lambda: run(nnmpi.tensor(inputs, on=on), targets)
 
 
 def trainer_step(w: Workload, dtype: str, device: str = "cpu", tf32: bool = False) -> Step:

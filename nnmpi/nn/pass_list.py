@@ -9,7 +9,7 @@ Recorded passes are those of a step of any number, with inputs of these shapes: 
 value or the number of the step in Python raises NumbersReadError.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import MethodType
@@ -96,14 +96,14 @@ def progress() -> None:
     progress_hook.get()()
 
 
-class _KeyedPass(Pass):
+class KeyedPass(Pass):
     """A pass of no certain step."""
 
     keys: list[RecordedKey]
 
-    def _replace(self, **changes: Any) -> "_KeyedPass":
-        new: _KeyedPass = super()._replace(**changes)
-        new.keys = self.keys
+    def _replace(self, **changes: Any) -> "KeyedPass":
+        new: KeyedPass = super()._replace(**changes)
+        vars(new).update(vars(self))
         return new
 
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
@@ -144,7 +144,7 @@ class _StatsOfRanks:
         return total
 
 
-class _StandIns:
+class StandIns:
     """Arrays without data, and the memory that they stand for."""
 
     def __init__(self) -> None:
@@ -161,7 +161,7 @@ class _StandIns:
 class _StandInStore(SingleStore):
     """A store of one parameter in the memory of another store."""
 
-    def __init__(self, p: Parameter, stand_ins: _StandIns) -> None:
+    def __init__(self, p: Parameter, stand_ins: StandIns) -> None:
         super().__init__(stand_ins.of(p.operand))
         if p.requires_grad:
             self._slot = stand_ins.of(p.grad_memory)
@@ -187,9 +187,9 @@ class Recording(NamedTuple):
     halves: bool
 
 
-def same_calls(first: PassList, second: PassList) -> bool:
+def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
     """True if two recordings make the same calls on the same memory, with the same constants."""
-    if len(first.calls) != len(second.calls):
+    if len(first) != len(second):
         return False
     numbers = dict[int, int](), dict[int, int]()
 
@@ -210,7 +210,7 @@ def same_calls(first: PassList, second: PassList) -> bool:
 
     return all(
         same((a.function, a.args, a.options), (b.function, b.args, b.options))
-        for a, b in zip(first.calls, second.calls, strict=True)
+        for a, b in zip(first, second, strict=True)
     )
 
 
@@ -223,27 +223,34 @@ def _described(array: Any, numbers: dict[int, int]) -> tuple[Any, ...]:
 
 
 @contextmanager
-def _without_data(
-    parts: Sequence[Module], stand_ins: _StandIns, adds: bool
+def without_data(
+    parts: Sequence[Module], others: Iterable[Parameter], stand_ins: StandIns
 ) -> Iterator[Callable[[], bool]]:
-    """A context in which parameters and buffers of modules have no data; parameters have gradients
-    already if `adds`. It yields a function that tells whether a buffer was assigned."""
-    modules = [m for part in parts for m in part.modules()]
+    """A context in which parameters and buffers of modules, and other parameters, have no data. It
+    yields a function that tells whether a buffer was assigned."""
+    modules = dict.fromkeys(m for part in parts for m in part.modules())
     buffers = [(m, name, getattr(m, name)) for m in modules for name in m._buffers]
-    parameters = dict.fromkeys(p for part in parts for p in part.parameters())
+    parameters = dict.fromkeys((*(p for part in parts for p in part.parameters()), *others))
     stores = [(p, _StandInStore(p, stand_ins)) for p in parameters]
+    stores_of_others = [(p, p.store, p.index, p.has_grad) for p in others]
     with ExitStack() as restored:
         for part in parts:
             restored.enter_context(unchanged(part))
+        restored.callback(_put_back, stores_of_others)
         for p, store in stores:
             p.move(store, 0)
-            p.has_grad = adds and p.requires_grad
         without = [
             (m, name, None if array is None else stand_ins.of(array)) for m, name, array in buffers
         ]
         for m, name, stand_in in without:
             object.__setattr__(m, name, stand_in)
         yield lambda: any(getattr(m, name) is not array for m, name, array in without)
+
+
+def _put_back(parameters: Iterable[tuple[Parameter, Any, int, bool]]) -> None:
+    for p, store, index, has_grad in parameters:
+        p.move(store, index)
+        p.has_grad = has_grad
 
 
 @contextmanager
@@ -268,10 +275,10 @@ def record(
 
     parts   the module, and the loss if it is a module
     """
-    stand_ins = _StandIns()
+    stand_ins = StandIns()
     given, rows = [meta.like(np.asarray(array)) for array in arrays], meta.like(how.samples)
     stats = LOCAL if how.counts is None else _StatsOfRanks(how.counts, not how.again)
-    current = _KeyedPass(0, rows, stats, batch=how.batch)
+    current = KeyedPass(0, rows, stats, batch=how.batch)
     current.keys = []
     inputs = recorded.inputs(given)
 
@@ -282,11 +289,13 @@ def record(
             refuse("the gradient of a tensor that is no parameter")
 
     with (
-        _without_data(parts, stand_ins, how.adds) as buffer_was_assigned,
+        without_data(parts, (), stand_ins) as buffer_was_assigned,
         logged_calls() as calls,
         np.errstate(all="ignore"),
         _as_current(current),
     ):
+        for p in (p for part in parts for p in part.parameters()):
+            p.has_grad = how.adds and p.requires_grad
         modules = [m for part in parts for m in part.modules()]
         changes = [m._changes for m in modules]
         root = recorded.run(parts[0], inputs, given)
@@ -312,10 +321,10 @@ def record(
             second = len(calls)
     given, results = [*given, rows], [t.operand for t in outputs]
     places = backward, second, stand_ins.pairs, given, current.keys
-    return PassList(_checks_first(calls, given), *places, results, seeds, gradients, how.adds)
+    return PassList(checks_first(calls, given), *places, results, seeds, gradients, how.adds)
 
 
-def _checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
+def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
     """The calls, with checks of the given arrays before all others, so that nothing was done if one
     fails."""
     checks = [call for call in calls if call.is_check]

@@ -12,6 +12,7 @@ from nnmpi.arrays import backend, keyed
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float
 from nnmpi.autograd.ops.norm import Moments
+from nnmpi.nn.seeding import SeedState
 
 T = TypeVar("T")
 
@@ -111,6 +112,10 @@ class Pass(NamedTuple):
     def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
         """Returns the key of random numbers of this step."""
         return keyed.key(seed, purpose, self.step, *names)
+
+    def tensor_key(self, drawn: SeedState) -> keyed.Key:
+        """Returns the key of a random tensor."""
+        return keyed.key(drawn.seed, "tensor", drawn.draws)
 
 
 Combine = Literal["mean", "sum"]

@@ -71,8 +71,7 @@ def _key(name: str) -> keyed.Key:
             f"{name} in `forward` of a Trainer would depend on how ranks share the samples: write "
             "nnmpi.random(self, shape, like=x), whose rows belong to samples; normal=True is randn"
         )
-    drawn = next_draw()
-    return keyed.key(drawn.seed, "tensor", drawn.draws)
+    return (current or Pass(0)).tensor_key(next_draw())
 
 
 def _draw(name: str, *sizes: Any) -> tuple[keyed.Key, Array, Array]:

@@ -13,6 +13,7 @@ Rules:
 
 import math
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -53,6 +54,11 @@ class FlatRange(NamedTuple):
 
 
 _FACTS = attrgetter("has_grad", "store")
+
+
+instead_of_step: ContextVar[Callable[[Any, float], None] | None]
+instead_of_step = ContextVar("instead_of_step", default=None)
+"""Called with an optimizer and a factor in place of its step, while a step is recorded."""
 
 
 class Optimizer:
@@ -142,6 +148,9 @@ class Optimizer:
         groups. A `closure`, which computes the gradients, is called first, and its loss returned.
         """
         loss = None if closure is None else _called(closure)
+        if (instead := instead_of_step.get()) is not None:
+            instead(self, lr_factor)
+            return loss
         if self._ranges_of != self._dependencies():
             flatten(self.parameters)  # a copied model has parameters of their own
             self._check_slices()

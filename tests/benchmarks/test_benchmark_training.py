@@ -35,7 +35,7 @@ def losses(subject: str) -> dict[str, list[float]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("subject", ["nnmpi F(2x2)", *PACKAGES])
+@pytest.mark.parametrize("subject", ["nnmpi list", "nnmpi F(2x2)", *PACKAGES])
 def test_all_libraries_take_the_same_steps(subject: str) -> None:
     if importlib.util.find_spec(PACKAGES.get(subject, "numpy")) is None:
         pytest.skip(f"{PACKAGES[subject]} is not installed")

@@ -1,0 +1,247 @@
+"""compile: a step of a loop of your own, recorded once and replayed as a list of kernels.
+
+    @nnmpi.compile
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = loss_function(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+first call    the step is recorded twice on arrays without data, runs as written, and once more as a
+              list from the same state: both must give the same bits
+later calls   the list runs; the steps of optimizers are calls in it
+otherwise     for other shapes of arguments, modes, attributes or gradients it is recorded again
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
+from operator import attrgetter
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays.backend import Array
+from nnmpi.arrays.meta import NumbersReadError
+from nnmpi.autograd import Tensor
+from nnmpi.autograd.recording import recording
+from nnmpi.nn.graph import mapped
+from nnmpi.nn.pass_list import same_calls
+from nnmpi.nn.seeding import seed_state
+from nnmpi.nn.users_code import UnfitError, is_plain
+from nnmpi.optim.recorded_step import (
+    CheckError,
+    StepReplay,
+    array_of_argument,
+    record_step,
+    set_gradients,
+)
+from nnmpi.optim.step_code import StepCode
+
+MOST_LISTS = 16
+"""The number of lists of a step that are kept."""
+
+_OF_PARAMETER = attrgetter("requires_grad", "store", "has_grad")
+
+
+def compile(function: Callable[..., Any]) -> "CompiledStep":
+    """Returns a function that makes a training step as `function` does, from its second call on as
+    a list of kernels, with the same bits.
+
+    Arguments are arrays, tensors, numbers and texts, which are read when the step begins; results
+    are new, and have no graph. Values of tensors cannot be read in the step: return them. If a
+    variable or an attribute that it reads is set to something else, or a module changes, the step
+    is recorded again. What it cannot follow (lists and dicts, objects that are more than their
+    attributes, options of optimizers) is refused with a ValueError, and nothing has changed then.
+    """
+    return CompiledStep(function)
+
+
+class CompiledStep:
+    """A training step that is replayed (see `compile`).
+
+    replays   the number of calls that ran as a list alone
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function, updated=())
+        self._function, self.replays, self._lock = function, 0, RLock()
+        self._code: StepCode | None = None
+        self._lists = dict[Any, StepReplay | None]()  # None: the step runs as written
+        self._last = list[Any]()
+        self._last_code: StepCode | None = None
+        self._replay: StepReplay | None = None
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Makes a step."""
+        with self._lock:
+            return self._step(args, named)
+
+    def _step(self, args: Sequence[Any], named: dict[str, Any]) -> Any:
+        arrays, plain = list[Array](), list[Any]([bool(named)])
+        for value in (args, named) if named else args:
+            _sort(arrays, plain, value)
+        if (code := self._code) is None or not code.is_same():
+            code = self._code = self._looked_at()
+        now = [
+            recording.get(),
+            *[(a.shape, a.strides, a.dtype) for a in arrays],
+            *plain,
+            *map(_OF_PARAMETER, code.parameters),
+            *[m.training for m in code.all_modules],
+        ]
+        if now != self._last or code is not self._last_code:
+            key = *now, *code.state
+            if key not in self._lists:
+                return self._first(key, code, arrays, args, named)
+            self._last, self._last_code, self._replay = now, code, self._lists[key]
+        if self._replay is None:
+            return self._function(*args, **named)
+        try:
+            result = self._replay(arrays)
+        except CheckError:  # the step as written tells about it, and changes what it does
+            return self._function(*args, **named)
+        self.replays += 1
+        return result
+
+    def _looked_at(self) -> StepCode:
+        """The code of the step, as it is now."""
+        try:
+            return StepCode(self._function)
+        except UnfitError as error:
+            raise ValueError(f"nnmpi.compile: {error}") from None
+
+    def _first(
+        self,
+        key: Any,
+        code: StepCode,
+        arrays: Sequence[Array],
+        args: Sequence[Any],
+        named: dict[str, Any],
+    ) -> Any:
+        """Records the step, runs it as written, and as a list from the same state; both must give
+        the same bits."""
+        replay = self._recorded(code, args, named)
+        if len(self._lists) == MOST_LISTS:
+            del self._lists[next(iter(self._lists))]  # the oldest
+        at_first = _State(replay, code)
+        result = self._function(*args, **named)
+        wanted = _State(replay, code)
+        at_first.restore()
+        try:
+            other = replay(arrays)
+        except CheckError:  # the step goes on if a label is wrong
+            wanted.restore()
+            return result
+        if _bits_of(other) == _bits_of(result) and wanted.is_same(_State(replay, code)):
+            self._lists[key] = replay
+            return other
+        wanted.restore()
+        warnings.warn(
+            f"{getattr(self, '__qualname__', 'a step')}: recorded, the step has other bits than as "
+            "written; it is not replayed",
+            stacklevel=3,
+        )
+        self._lists[key] = None
+        return result
+
+    def _recorded(self, code: StepCode, args: Sequence[Any], named: dict[str, Any]) -> StepReplay:
+        try:
+            both = [record_step(self._function, code, args, named) for _ in range(2)]
+        except NumbersReadError as error:
+            raise ValueError(f"nnmpi.compile: {_place_of(error)}{error}") from None
+        if not same_calls(*(recorded.calls for recorded in both)):
+            raise ValueError("nnmpi.compile: recorded twice, the step is not the same")
+        return StepReplay(both[0])
+
+
+class _State:
+    """A copy of all that a step may change: values, gradients, buffers, optimizers, and counters of
+    random numbers."""
+
+    def __init__(self, replay: StepReplay, code: StepCode) -> None:
+        self._memory, self._code = replay.memory, code
+        self._arrays = [array.copy() for array in replay.memory]
+        self._optimizers = [optimizer.state_dict() for optimizer in code.optimizers]
+        self._present = [p.has_grad for p in code.parameters]
+        self._passes = [m.passes for m in code.all_modules]
+        self._seed_state = seed_state.get()
+
+    def restore(self) -> None:
+        """Sets the state to this one."""
+        for array, copy in zip(self._memory, self._arrays, strict=True):
+            array[...] = copy
+        for optimizer, state in zip(self._code.optimizers, self._optimizers, strict=True):
+            optimizer.load_state_dict(state)
+        set_gradients(self._code.parameters, self._present)
+        seed_state.set(self._seed_state)
+        for module, passes in zip(self._code.all_modules, self._passes, strict=True):
+            object.__setattr__(module, "passes", passes)
+
+    def is_same(self, other: "_State") -> bool:
+        """True if another state has the same bits; the memory of a gradient that is not there does
+        not count."""
+        facts = self._present, self._passes, self._seed_state
+        if facts != (other._present, other._passes, other._seed_state):
+            return False
+        absent = [
+            p.grad_memory for p in self._code.parameters if p.requires_grad and not p.has_grad
+        ]
+        skipped = {id(array) for array in absent}
+        pairs = zip(self._memory, self._arrays, other._arrays, strict=True)
+        return all(
+            a.tobytes() == b.tobytes() for array, a, b in pairs if id(array) not in skipped
+        ) and _bits_of(self._optimizers) == _bits_of(other._optimizers)
+
+
+def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
+    """Puts the parts of an argument to the arrays, and what else they are to what is compared."""
+    if type(value) is np.ndarray:
+        arrays.append(value)
+        plain.append(np.ndarray)
+    elif type(value) is Tensor:
+        if value.requires_grad:
+            raise ValueError("nnmpi.compile: an argument requires a gradient; pass its values")
+        arrays.append(value.operand)
+        plain.append(Tensor)
+    elif type(value) in (tuple, list, dict):
+        plain.append((type(value), len(value), *(value if isinstance(value, dict) else ())))
+        for item in value.values() if isinstance(value, dict) else value:
+            _sort(arrays, plain, item)
+    elif is_plain(value):
+        plain.append((type(value), repr(value)))
+    else:
+        raise ValueError(
+            f"nnmpi.compile: an argument is a {type(value).__name__}: pass arrays, tensors, "
+            "numbers and texts"
+        )
+
+
+def _bits_of(result: Any) -> Any:
+    """The bits of what a step returns, to compare."""
+    return mapped(
+        lambda leaf: (
+            np.asarray(array_of_argument(leaf)).tobytes()
+            if isinstance(leaf, Tensor | np.ndarray)
+            else leaf
+        ),
+        result,
+    )
+
+
+def _place_of(error: BaseException) -> str:
+    """The line of the user's file from which an error comes, as a beginning of its message."""
+    trace, place = error.__traceback__, ""
+    while trace is not None:
+        path = Path(trace.tb_frame.f_code.co_filename)
+        if not any(map(path.is_relative_to, PACKAGES)):
+            place = f"{path.name}:{trace.tb_lineno}: "
+        trace = trace.tb_next
+    return place
+
+
+PACKAGES = [Path(sys.modules[name].__path__[0]) for name in ("nnmpi", "numpy")]

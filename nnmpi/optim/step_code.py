@@ -1,0 +1,369 @@
+"""The code of a step that is compiled: what it reads besides its arguments, found in its bytecode.
+
+compared   variables of the program and of closures, attributes of objects and classes, functions:
+           before each call
+followed   functions and methods of users; `np.exp`, `self.model`, `optimizer.step`: attributes of
+           Python's modules, objects and optimizers, which are used in no other way, since then the
+           code would not say what is read of them
+refused    lists, dicts, arrays; what sets a variable or an attribute; functions of no table below
+"""
+
+import builtins
+import dis
+from collections.abc import Callable, Mapping
+from functools import partial
+from operator import is_
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from nnmpi.autograd import Tensor
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.registries import read_attributes
+from nnmpi.nn.users_code import UnfitError, UsersCode, compared, contents, is_own, is_plain
+from nnmpi.optim.optimizer import Optimizer
+
+CLASSES = {
+    bool, complex, dict, enumerate, filter, float, frozenset, int, list, map, np.dtype, partial,
+    range, reversed, set, slice, str, Tensor, tuple, zip,
+}  # fmt: skip
+"""Classes that a step may use."""
+
+FUNCTIONS = {
+    abs, all, any, divmod, isinstance, iter, len, max, min, next, pow, round, sorted, sum,
+    np.arange, np.eye, np.full, np.identity, np.ones, np.zeros,
+}  # fmt: skip
+"""Functions that a step may use, besides those of `math` and `operator`, the ufuncs and functions
+of arrays of NumPy, and nnmpi's own."""
+
+LIBRARIES = {"math", "_operator", "_functools"}
+
+OWN = ("nnmpi.autograd", "nnmpi.nn")
+STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files", "llama_folder")}
+"""Modules whose functions read or set what a list would not."""
+
+FILES = {"save", "savetxt", "savez", "savez_compressed"}
+
+UNSEEN = {
+    "base", "ctypes", "load_state_dict", "passes", "seed", "setflags", "state_dict",
+}  # fmt: skip
+"""Attributes by which a step would read or change what is not noticed."""
+
+KINDS = (
+    Tensor,
+    Module,
+    np.ndarray,
+    np.ufunc,
+    str,
+    float,
+    complex,
+    tuple,
+    list,
+    dict,
+    set,
+    slice,
+    range,
+)
+PUBLIC = {name for kind in KINDS for name in dir(kind) if name[0] != "_"} - UNSEEN
+"""Attributes that a step may read of any value."""
+
+SETTABLE = {"data", "grad"}
+"""Attributes of parameters that a step may set."""
+
+REFUSED = {
+    "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_NAME", "IMPORT_NAME", "LOAD_BUILD_CLASS", "LOAD_NAME",
+    "STORE_GLOBAL", "STORE_NAME",
+}  # fmt: skip
+"""Operations of bytecode that replays would not do."""
+
+MISSING, FREE = object(), object()
+"""Stand for a variable without a value; and for a value of which any attribute in PUBLIC may be
+read."""
+
+
+class StepCode:
+    """The code of a step, and what it uses.
+
+    modules      those that it calls; `all_modules` have those within them
+    optimizers, parameters   all of them; `loose` are the parameters that are in no module
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.modules, self.optimizers = list[Module](), list[Optimizer]()
+        self._parameters, self._functions = list[Parameter](), list[FunctionType]()
+        self._seen, self._names = set[Any](), dict[str, str]()  # names, and where they are read
+        self._variables, self._cells = list[tuple[Mapping[str, Any], str]](), list[Any]()
+        name = getattr(function, "__name__", "the step")
+        if not isinstance(function, FunctionType | MethodType | partial | Module):
+            raise UnfitError(f"{type(function).__name__} objects are no functions")
+        self._take(function, name)
+        of_modules = dict.fromkeys(p for m in self.modules for p in m.parameters())
+        loose = (*self._parameters, *(p for o in self.optimizers for p in o.parameters))
+        self.loose = [*dict.fromkeys(p for p in loose if p not in of_modules)]
+        self.parameters = [*of_modules, *self.loose]
+        self.all_modules = [*dict.fromkeys(m for root in self.modules for m in root.modules())]
+        self._check_names()
+        self._of_modules = UsersCode(self.all_modules, self._names)
+        if any(m._before_user_call is not None for m in self.all_modules):
+            raise UnfitError("the step uses a model that a Trainer has cut")
+        # they are drawn now, as lists hold their memory
+        if any(not isinstance(p.operand, np.ndarray) for p in self.parameters):
+            raise UnfitError("the step computes on a GPU")
+        self._variables += [(vars(m), name) for m in self.all_modules for name in m._buffers]
+        self._objects, self._changes = self._read(), [m._changes for m in self.all_modules]
+        compared_objects = map(compared, self._objects)
+        self.state = *self._changes, *self._of_modules.state(), *compared_objects
+
+    def is_same(self) -> bool:
+        """True if no variable is set to another object, and no module has changed."""
+        read = self._read()
+        return (
+            self._changes == [m._changes for m in self.all_modules]
+            and self._of_modules.is_same()
+            and len(read) == len(self._objects)
+            and all(map(is_, read, self._objects))
+        )
+
+    def _read(self) -> list[Any]:
+        values = [variables.get(name, MISSING) for variables, name in self._variables]
+        values += map(contents, self._cells)
+        for function in self._functions:
+            values += function.__code__, function.__defaults__
+            values += (function.__kwdefaults__ or {}).values()
+        return values
+
+    # ---- values
+
+    def _take(self, value: Any, name: str) -> Any:
+        """Takes a value that the step reads under this name; raises UnfitError if it may change
+        unseen. Returns it if only its attributes may be used, and FREE for others."""
+        if isinstance(value, Module):
+            self.modules += [value] * (value not in self.modules)
+        elif isinstance(value, Optimizer) and is_own(value):
+            if value not in self.optimizers:
+                self.optimizers.append(value)
+                self._variables += [(vars(value), of) for of in (*USED, "parameters")]
+        elif isinstance(value, Parameter):
+            self._parameters.append(value)
+        elif isinstance(value, MethodType):
+            self._take_method(value, name)
+        elif isinstance(value, partial) and not vars(value):
+            self._take_items((value.func, *value.args, *value.keywords.values()), name)
+        elif isinstance(value, FunctionType) and not is_own(value):
+            self._follow(value, name, FREE)
+        elif type(value) in (tuple, frozenset):
+            self._take_items(value, name)
+        elif isinstance(value, ModuleType) or (_is_namespace(value) and not is_plain(value)):
+            return value
+        elif not (is_plain(value) or _is_known(value)):
+            if isinstance(value, BuiltinFunctionType | FunctionType | type):
+                raise UnfitError(f"{name} is no function or class that a compiled step may use")
+            raise UnfitError(
+                f"{name} is {_kind(value)}, which may change without notice; pass what the step "
+                "reads of it as an argument, or use it outside of the step"
+            )
+        return FREE
+
+    def _take_items(self, values: Any, name: str) -> None:
+        for value in values:
+            self._as_free(self._take(value, name), name)
+
+    def _take_method(self, method: MethodType, name: str) -> None:
+        function, owner = method.__func__, method.__self__
+        taken = self._take(owner, name)
+        if isinstance(owner, Module | Optimizer):
+            self._note_name(function.__name__, name)
+        elif isinstance(function, FunctionType):
+            self._follow(function, name, taken)
+        else:
+            raise UnfitError(f"{name} is a method of {_kind(owner)}")
+
+    def _as_free(self, value: Any, name: str) -> None:
+        """Raises UnfitError for a value that is used as a whole, and whose attributes are not all
+        compared."""
+        if value is not FREE:
+            raise UnfitError(
+                f"{name} is {_kind(value)}, used otherwise than by its attributes: replays would "
+                "not notice what is read of it, or changed"
+            )
+
+    def _attribute(self, owner: Any, attribute: str, name: str, code: str) -> Any:
+        """The attribute that code reads of a value of this name, as `_take` returns it."""
+        if owner is FREE:
+            return self._note_name(attribute, code)
+        where = f"{name}.{attribute} in {code}"
+        if isinstance(owner, ModuleType):
+            return self._take(getattr(owner, attribute, MISSING), where)
+        is_class = isinstance(owner, type)
+        classes = (owner if is_class else type(owner)).__mro__[:-1]
+        places = [*([] if is_class else [vars(owner)]), *map(vars, classes)]
+        self._variables += [(place, attribute) for place in places]
+        of_class = next((vars(c)[attribute] for c in classes if attribute in vars(c)), MISSING)
+        value = of_class if isinstance(of_class, property) else places[0].get(attribute, of_class)
+        if isinstance(value, property):
+            self._take_function(value.fget, where, owner)
+        elif isinstance(value, classmethod):
+            self._take_function(value.__func__, where, owner if is_class else classes[0])
+        elif isinstance(value, FunctionType) and not is_class and attribute not in places[0]:
+            self._take_function(value, where, owner)
+        else:
+            return self._take(getattr(value, "__func__", value), where)
+        return FREE
+
+    def _take_function(self, function: Any, name: str, owner: Any) -> None:
+        if not isinstance(function, FunctionType) or is_own(function):
+            raise UnfitError(f"{name} is {_kind(function)}, which may read any attribute")
+        self._follow(function, name, owner)
+
+    # ---- names that are read of any value
+
+    def _note_name(self, attribute: str, name: str) -> Any:
+        if attribute[0] == "_" or attribute in UNSEEN:
+            raise UnfitError(f"{name} uses {attribute}, by which it may read what changes")
+        self._names.setdefault(attribute, name)
+        return FREE
+
+    def _check_names(self) -> None:
+        """Raises UnfitError if the step reads an attribute that is not known of any value."""
+        for attribute, name in self._names.items():
+            known = attribute in PUBLIC or attribute in USED
+            if not known and any(hasattr(optimizer, attribute) for optimizer in self.optimizers):
+                raise UnfitError(
+                    f"{name} uses {attribute}: of an optimizer, a step may use zero_grad and step"
+                )
+            for module in self.all_modules:
+                known = known or hasattr(module, attribute)
+                if is_own(module) and attribute in read_attributes(module):
+                    self._take_items(
+                        [vars(module)[attribute]], f"{type(module).__name__}.{attribute}"
+                    )
+            if not known:
+                raise UnfitError(
+                    f"{name} reads .{attribute} of a value that it has not as a variable"
+                )
+
+    # ---- code
+
+    def _follow(self, function: FunctionType, name: str, owner: Any) -> None:
+        """Takes what the code of a function uses, whose first argument is an object, or FREE."""
+        if (key := (id(function), id(owner))) in self._seen:
+            return
+        self._seen.add(key)
+        if {*vars(function)} - {"__wrapped__"}:
+            raise UnfitError(f"{name} has attributes, which may change without notice")
+        self._functions.append(function)
+        code, known = function.__code__, dict[str, Any]()
+        if owner is not FREE:
+            if not code.co_argcount:
+                raise UnfitError(f"{name} has its object in *{code.co_varnames[0]}")
+            known[code.co_varnames[0]] = owner
+        defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+        self._take_items(defaults, f"a default of {name}")
+        for cell, variable in zip(function.__closure__ or (), code.co_freevars, strict=True):
+            self._cells.append(cell)
+            known[variable] = self._take(contents(cell), f"{variable} in {name}")
+        self._look_at(code, known, function, name)
+
+    def _look_at(
+        self, code: CodeType, known: Mapping[str, Any], function: FunctionType, name: str
+    ) -> None:
+        """Takes what code uses, of a function or within it, where these variables are known."""
+        value, of = FREE, ""
+        for step in dis.get_instructions(code):
+            operation, argument = step.opname, step.argval
+            if operation in ("LOAD_ATTR", "LOAD_METHOD"):
+                if step.is_jump_target:  # it may be of another value too
+                    self._note_name(argument, name)
+                value, of = self._attribute(value, argument, of, name), f"{of}.{argument}"
+                continue
+            self._as_free(value, f"{of} in {name}")
+            variables = argument if isinstance(argument, tuple) else (argument,)
+            self._check_operation(
+                operation, variables, known, {*function.__code__.co_freevars}, name
+            )
+            value, of = FREE, variables[-1]
+            if operation == "LOAD_GLOBAL":
+                value = self._global(function, argument, name)
+            elif "LOAD_FAST" in operation or operation == "LOAD_DEREF":
+                *others, value = [known.get(variable, FREE) for variable in variables]
+                for other in others:
+                    self._as_free(other, f"{variables[0]} in {name}")
+        for part in code.co_consts:
+            if isinstance(part, CodeType):
+                of_part = {n: known[n] for n in part.co_freevars if n in known}
+                self._look_at(part, of_part, function, name)
+
+    def _check_operation(
+        self, operation: str, variables: Any, known: Any, outer: set[str], name: str
+    ) -> None:
+        """Raises UnfitError for an operation that replays would not do."""
+        sets = operation.startswith(("STORE_", "DELETE_"))
+        outside = sets and operation.endswith("DEREF") and not outer.isdisjoint(variables)
+        kept = operation == "STORE_ATTR" and not SETTABLE.issuperset(variables)
+        moved = sets and "FAST" in operation and not known.keys().isdisjoint(variables)
+        if outside or kept or moved or operation in REFUSED:
+            what = {"LOAD_BUILD_CLASS": "defines a class", "IMPORT_NAME": "imports"}
+            raise UnfitError(
+                f"{name} {what.get(operation, 'sets')} {variables[0] or ''}".rstrip()
+                + ", which replays would not do"
+            )
+
+    def _global(self, function: FunctionType, variable: str, name: str) -> Any:
+        self._variables.append((function.__globals__, variable))
+        value = function.__globals__.get(variable, MISSING)
+        if value is MISSING:
+            value = vars(builtins).get(variable, MISSING)
+        return self._take(value, f"{variable} in {name}")
+
+
+USED = ("zero_grad", "step")
+"""Methods of optimizers that a step may use."""
+
+
+def _is_namespace(value: Any) -> bool:
+    """True for classes of users, and for objects of which all attributes are in their `__dict__`
+    and in classes of users."""
+    is_class = isinstance(value, type)
+    *classes, last = (value if is_class else type(value)).__mro__
+    return last is object and bool(classes) and all(map(_is_simple, classes))
+
+
+class _Simple:
+    """A class without fields in C."""
+
+
+def _is_simple(cls: type) -> bool:
+    special = {"__getattr__", "__getattribute__", "__slots__"}
+    is_of_python = type(cls) is type and cls.__basicsize__ == _Simple.__basicsize__
+    return is_of_python and not is_own(cls) and special.isdisjoint(vars(cls))
+
+
+def _is_known(value: Any) -> bool:
+    """True for functions and classes that a step may use, and a variable that has no value."""
+    if value is MISSING or not callable(value):
+        return value is MISSING
+    where = getattr(value, "__module__", None) or ""
+    if isinstance(value, type):
+        known = value in CLASSES or issubclass(value, np.generic | BaseException)
+        return known or where == "itertools" or (is_own(value) and _is_of_step(value))
+    if isinstance(value, FunctionType) and is_own(value):
+        return where.startswith(OWN) and where not in STATEFUL
+    if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType):
+        return value.__self__.__name__ in LIBRARIES or value in FUNCTIONS
+    if type(value) is type(np.mean):  # a function of arrays
+        return value.__name__ not in FILES
+    return isinstance(value, np.ufunc) or (isinstance(value, FunctionType) and value in FUNCTIONS)
+
+
+def _is_of_step(cls: type) -> bool:
+    return issubclass(cls, Module) or cls.__module__.startswith("nnmpi.autograd")
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, ModuleType):
+        return f"the module {value.__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a {type(value).__name__}"

@@ -1,0 +1,522 @@
+"""nnmpi.compile: compiled steps have the bits of the step as written, or are refused."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import nnmpi
+from nnmpi import Tensor, nn, optim
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.optim.compiled import CompiledStep
+
+rng = np.random.default_rng(0)
+Step = Callable[..., Any]
+Made = tuple[Step, list[nn.Module], list[optim.Optimizer]]
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    return rng.standard_normal((8, 6)).astype("float32"), rng.integers(0, 3, 8)
+
+
+def plain() -> Made:
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    optimizer = optim.Adam(model.parameters(), lr=0.01)
+
+    def step(x: Any, y: Any) -> Tensor:
+        optimizer.zero_grad()
+        loss = criterion(model(Tensor(x)), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return step, [model], [optimizer]
+
+
+def clipped() -> Made:
+    """Gradients of two parts of a batch add up, and are clipped."""
+    model, criterion = mlp(), nn.CrossEntropyLoss()
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def step(x: Any, y: Any) -> Any:
+        optimizer.zero_grad()
+        losses = []
+        for part in (slice(0, 4), slice(4, 8)):
+            losses.append(criterion(model(Tensor(x[part])), y[part]) / 2)
+            losses[-1].backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        return {"loss": losses[0] + losses[1], "norm": Tensor(norm), "parts": 2}
+
+    return step, [model], [optimizer]
+
+
+def drawing() -> Made:
+    """Dropout and BatchNorm, of a module that is called twice."""
+    layers = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3)
+    model = nn.Sequential(*layers)
+    optimizer = optim.RMSprop(model.parameters(), lr=0.01)
+
+    def step(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+        optimizer.zero_grad(set_to_none=False)
+        first, second = model(Tensor(x)), model(Tensor(x))
+        loss = nn.functional.cross_entropy(first, y) + ((first - second) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss, first.data
+
+    return step, [model], [optimizer]
+
+
+def adversarial() -> Made:
+    """Two models, each with an optimizer; one step after the other."""
+    real, fake = mlp(), nn.Sequential(nn.Linear(6, 6), nn.Tanh())
+    of_real, of_fake = (optim.Adam(m.parameters(), lr=0.01) for m in (real, fake))
+
+    def step(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+        of_real.zero_grad()
+        made = fake(Tensor(x) + nnmpi.randn(len(x), 6))
+        loss = nn.functional.cross_entropy(real(Tensor(x)), y) - real(made.detach()).mean()
+        loss.backward()
+        of_real.step()
+        of_fake.zero_grad()
+        other = (real(made) ** 2).mean()
+        other.backward()
+        of_fake.step()
+        return loss, other
+
+    return step, [real, fake], [of_real, of_fake]
+
+
+def in_a_class() -> Made:
+    class Training:
+        def __init__(self) -> None:
+            self.model, self.scale = mlp(), 0.5
+            self.optimizer = optim.AdamW(self.model.parameters(), lr=0.01)
+
+        def step(self, x: Any, y: Any) -> Tensor:
+            loss = nn.functional.cross_entropy(self.model(Tensor(x)), y) * self.scale
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            return loss
+
+    training = Training()
+    return training.step, [training.model], [training.optimizer]
+
+
+def by_hand() -> Made:
+    """Parameters without a module, and without an optimizer."""
+    w = nn.Parameter(np.ones((6, 3), "float32"))
+
+    def step(x: Any, y: Any) -> Tensor:
+        loss = nn.functional.cross_entropy(Tensor(x) @ w, y)
+        loss.backward()
+        with nnmpi.no_grad():
+            w.data -= 0.1 * w.grad
+        w.grad = None
+        return loss
+
+    holder = nn.ParameterList([w])
+    return step, [holder], []
+
+
+STEPS = {f.__name__: f for f in (plain, clipped, drawing, adversarial, in_a_class, by_hand)}
+
+
+def bits(made: Made) -> list[bytes]:
+    _, models, optimizers = made
+    states = [part.state_dict() for part in (*models, *optimizers)]
+    return [np.asarray(value).tobytes() for state in states for value in state.values()]
+
+
+def results(value: Any) -> list[Any]:
+    if isinstance(value, Tensor | np.ndarray):
+        return [(value.data if isinstance(value, Tensor) else value).tobytes()]
+    if isinstance(value, dict):
+        return [(name, results(item)) for name, item in value.items()]
+    return [results(item) for item in value] if isinstance(value, tuple) else [value]
+
+
+def pair(make: Callable[[], Made]) -> tuple[Made, Made, CompiledStep]:
+    with nnmpi.seeded(3):
+        written = make()
+    with nnmpi.seeded(3):
+        step, *rest = make()
+    compiled = nnmpi.compile(step)
+    return written, (compiled, *rest), compiled
+
+
+@pytest.mark.parametrize("make", STEPS.values(), ids=STEPS)
+def test_a_compiled_step_has_the_bits_of_the_step_as_written(make: Callable[[], Made]) -> None:
+    written, other, compiled = pair(make)
+    for number in range(8):
+        batch = digits()
+        if number == 6:
+            batch = batch[0][:5], batch[1][:5]
+        with nnmpi.seeded(number):
+            wanted = results(written[0](*batch))
+        with nnmpi.seeded(number):
+            assert results(compiled(*batch)) == wanted
+        assert bits(written) == bits(other)
+    assert compiled.replays >= 4
+
+
+def changes() -> Iterator[tuple[str, Callable[[Made], object]]]:
+    yield "a mode", lambda made: made[1][0].eval()
+    yield "a frozen layer", lambda made: made[1][0][0].weight.requires_grad_(False)
+    yield "a rate", lambda made: made[2][0].param_groups[0].update(lr=0.5)
+    yield "a layer", lambda made: setattr(made[1][0], "1", nn.Identity())
+    yield "values", lambda made: made[1][0].load_state_dict(made[1][0].state_dict())
+    yield "a gradient", lambda made: made[2][0].zero_grad()
+
+
+CHANGES = dict(changes())
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_changes_between_steps_counts(change: Callable[[Made], object]) -> None:
+    written, other, compiled = pair(drawing)
+    for number in range(8):
+        batch = digits()
+        if number == 4:
+            change(written)
+            change(other)
+        assert results(written[0](*batch)) == results(compiled(*batch))
+        assert bits(written) == bits(other)
+    assert compiled.replays >= 3
+
+
+def step_of(body: Callable[[nn.Module, optim.Optimizer, Any], Any]) -> tuple[Made, Step]:
+    model = mlp()
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: Any) -> Any:
+        optimizer.zero_grad()
+        loss = (model(Tensor(x)) ** 2).mean()
+        loss.backward()
+        optimizer.step()
+        return body(model, optimizer, loss)
+
+    return (step, [model], [optimizer]), nnmpi.compile(step)
+
+
+def sets(model: Any, optimizer: Any, loss: Any) -> None:
+    model.scale = 2.0
+
+
+def rates(model: Any, optimizer: Any, loss: Any) -> None:
+    optimizer.param_groups[0]["lr"] *= 0.9
+
+
+def reads(model: Any, optimizer: Any, loss: Any) -> float:
+    return loss.item()  # read
+
+
+def evaluates(model: Any, optimizer: Any, loss: Any) -> None:
+    model.eval()
+
+
+def freezes(model: Any, optimizer: Any, loss: Any) -> None:
+    model[0].weight.requires_grad_(False)
+
+
+def wraps(model: Any, optimizer: Any, loss: Any) -> Any:
+    return SimpleNamespace(loss=loss)
+
+
+def swallows(model: Any, optimizer: Any, loss: Any) -> Any:
+    try:
+        return float(loss)
+    except Exception:
+        return 0.0
+
+
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "a value is read": (reads, r"test_compiled\.py:\d+: .*reading an array"),
+    "a value is read, and the error swallowed": (swallows, "reads values, and goes on"),
+    "an attribute is set": (sets, "body in step sets scale, which replays would not do"),
+    "a mode is set": (evaluates, "changes a mode, an option or a module"),
+    "a layer is frozen": (freezes, "changes a mode, an option or a module"),
+    "a rate is set": (
+        rates,
+        "uses param_groups: of an optimizer, a step may use zero_grad and step",
+    ),
+    "an object is returned": (
+        wraps,
+        "SimpleNamespace in body in step is no function or class that a compiled step",
+    ),
+}
+
+
+@pytest.mark.parametrize(("body", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_replayed_is_refused_and_nothing_has_changed(
+    body: Callable[..., Any], message: str
+) -> None:
+    made, step = step_of(body)
+    before = bits(made)
+    with pytest.raises(ValueError, match=message):
+        step(digits()[0])
+    assert bits(made) == before
+    (model,), (optimizer,) = made[1:]
+    assert all(p.requires_grad and not p.has_grad for p in model.parameters())
+    assert (model.passes, model.training, optimizer.param_groups[0]["lr"]) == (0, True, 0.1)
+
+
+def test_objects_that_change_unseen_are_refused() -> None:
+    model = mlp()
+    losses = list[Tensor]()
+    scheduler = optim.lr_scheduler.StepLR(optim.SGD(model.parameters(), lr=0.1), 1)
+
+    def collects(x: Any) -> None:
+        losses.append(model(x).sum())
+
+    def schedules(x: Any) -> None:
+        model(x).sum().backward()
+        scheduler.step()
+
+    with pytest.raises(ValueError, match=r"losses in .*collects.* is a list"):
+        nnmpi.compile(collects)(Tensor(digits()[0]))
+    with pytest.raises(ValueError, match="scheduler in schedules is a LambdaLR, which may change"):
+        nnmpi.compile(schedules)(Tensor(digits()[0]))
+
+
+class Trained:
+    power = 1
+
+    def __init__(self) -> None:
+        self.model, self.factor, self.losses = mlp(), 1.0, list[Any]()
+
+    @property
+    def scale(self) -> float:
+        return self.factor**self.power
+
+    def scaled(self, y: Tensor) -> Tensor:
+        return y * self.scale
+
+    def loss(self, x: Any) -> Tensor:
+        return self.scaled(self.model(x).sum())
+
+    def noted(self, x: Any) -> None:
+        self.losses.append(self.model(x).sum())
+
+
+def test_attributes_are_compared_or_refused() -> None:
+    trained, x = Trained(), Tensor(digits()[0])
+    step = nnmpi.compile(trained.loss)
+    first = [step(x).item() for _ in range(3)]
+    trained.factor = 2.0
+    assert [step(x).item() for _ in range(2)] == pytest.approx([2 * first[0]] * 2)
+    trained.power = 2
+    assert [step(x).item() for _ in range(2)] == pytest.approx([4 * first[0]] * 2)
+    assert step.replays == 4
+    with pytest.raises(ValueError, match=r"self\.losses in noted is a list, which may change"):
+        nnmpi.compile(trained.noted)(x)
+
+
+def test_a_closure_is_compared() -> None:
+    factor, model = 1.0, mlp()
+
+    @nnmpi.compile
+    def step(x: Any) -> Tensor:
+        return model(x).sum() * factor
+
+    x = Tensor(digits()[0])
+    first = step(x).item()
+    assert step(x).item() == first
+    factor = 2.0
+    assert step(x).item() == pytest.approx(2 * first)
+    assert (step.__name__, step.replays) == ("step", 1)
+
+
+SCALE = 1.0
+
+
+def scaled(x: Any) -> Tensor:
+    return x.sum() * SCALE
+
+
+def test_a_global_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, x = nnmpi.compile(scaled), Tensor(np.ones(3, "float32"))
+    assert [step(x).item() for _ in range(3)] == [3.0] * 3
+    monkeypatch.setitem(globals(), "SCALE", 2.0)
+    assert [step(x).item() for _ in range(3)] == [6.0] * 3
+    assert step.replays == 4
+
+
+def doubled(x: Any) -> None:
+    x *= 2
+
+
+def written(x: Any) -> None:
+    x[0] = 1.0
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        doubled,
+        written,
+        lambda x: np.maximum(x, 0, out=x),
+        lambda x: np.add.at(x, [0], 1.0),
+        lambda x: x.fill(0),
+    ],
+)
+def test_a_step_that_writes_into_its_argument_is_refused(write: Any) -> None:
+    def step(x: Any) -> Tensor:
+        write(x)
+        return Tensor(x).sum()
+
+    x = np.ones(3)
+    with pytest.raises(ValueError, match="writes into an argument"):
+        nnmpi.compile(step)(x)
+    assert x.tolist() == [1.0] * 3
+    x.flags.writeable = False
+    for _ in range(3):
+        assert nnmpi.compile(lambda x: Tensor(x).sum())(x).item() == 3
+
+
+def test_a_model_that_is_cut_is_refused() -> None:
+    samples = *digits(), *digits()
+
+    def fit(comm: Comm) -> None:
+        config = nnmpi.Config(quiet=True, tp=2)
+        with (
+            nnmpi.Trainer(config, mlp, samples, comm) as trainer,
+            pytest.raises(ValueError, match="uses a model that a Trainer has cut"),
+        ):
+            nnmpi.compile(trainer.model)(Tensor(digits()[0]))
+
+    threads.run(2, fit)
+
+
+def test_an_argument_that_needs_a_gradient_is_refused() -> None:
+    model = mlp()
+    step = nnmpi.compile(lambda x: model(x).sum())
+    with pytest.raises(ValueError, match="requires a gradient; pass its values"):
+        step(Tensor(digits()[0], requires_grad=True))
+    for _ in range(3):
+        step(Tensor(digits()[0]))
+    assert step.replays == 2
+
+
+def test_an_error_in_a_label_changes_nothing() -> None:
+    made, _, _ = pair(plain)
+    step = nnmpi.compile(made[0])
+    x, y = digits()
+    for _ in range(3):
+        step(x, y)
+    before = bits(made)
+    with pytest.raises(ValueError, match="labels from 0 to 7 for 3 classes"):
+        step(x, y * 0 + [0, 7, 0, 0, 0, 0, 0, 0])
+    assert bits(made) == before
+
+
+MODEL = mlp()
+OBJECT, LIST, ARRAY = SimpleNamespace(scale=1.0), [1.0], np.ones(3, "float32")
+
+
+def refused(text: str) -> None:
+    names = {**globals(), "step": None}
+    exec(f"def step(x, *, model=MODEL):\n    {text}", names)
+    with pytest.raises(ValueError, match=r"^nnmpi\.compile: "):
+        nnmpi.compile(names["step"])(Tensor(digits()[0]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "return x * OBJECT.scale",
+        "return x * LIST[0]",
+        "return x.sum() * ARRAY",
+        "return x * getattr(model, 'scale', 1.0)",
+        "global COUNT; COUNT = 1",
+        "return nn.Linear(6, 2)(x)",
+        "return x * float(np.random.rand())",
+        "return x.sum().item()",
+        "return np.asarray(x)",
+        "return model[0].weight",
+        "x[0] = 1.0",
+    ],
+)
+def test_what_cannot_be_followed_is_refused(text: str) -> None:
+    state = np.random.get_state()[1].tolist()  # noqa: NPY002 - the step draws from it
+    refused(text)
+    assert np.random.get_state()[1].tolist() == state  # noqa: NPY002
+
+
+@pytest.mark.parametrize("value", [MODEL, OBJECT, MODEL[0].weight, {1, 2}, np.ma.ones(3)])
+def test_arguments_are_arrays_tensors_numbers_and_texts(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^nnmpi\.compile: an argument "):
+        nnmpi.compile(lambda x: None)(value)
+
+
+def of_defaults() -> Made:
+    model = mlp()
+    optimizer = optim.Adam(model.parameters(), lr=0.1)
+
+    def step(x: Any, y: Any, *, of: Any = model, update: Any = optimizer.step) -> Tensor:
+        for p in of.parameters():
+            p.grad = None
+        loss = (of(Tensor(x)) ** 2).mean()
+        loss.backward()
+        update()
+        return loss
+
+    return step, [model], [optimizer]
+
+
+def test_a_hook_is_refused() -> None:
+    _, other, compiled = pair(plain)
+    for _ in range(3):
+        compiled(*digits())
+    other[1][0][0].register_forward_hook(lambda module, inputs, y: y)
+    with pytest.raises(ValueError, match="Linear has hooks"):
+        compiled(*digits())
+
+
+def test_keyword_defaults_are_found() -> None:
+    written, other, compiled = pair(of_defaults)
+    for _ in range(5):
+        batch = digits()
+        assert results(written[0](*batch)) == results(compiled(*batch))
+        assert bits(written) == bits(other)
+    assert compiled.replays > 0
+
+
+def test_arguments_of_other_kinds_are_other_steps() -> None:
+    step = nnmpi.compile(lambda x, n=1: x * (2 if isinstance(x, Tensor) else 3) * n)
+    a = np.ones(2)
+    for _ in range(3):
+        assert step(Tensor(a)).data.tolist() == [2, 2]
+        assert step(a).tolist() == [3, 3]
+        assert step(a, n=2).tolist() == [6, 6]
+        assert step(a, n=2.0).tolist() == [6, 6]
+    assert step.replays == 8
+
+
+def test_results_are_as_written() -> None:
+    def step(x: Any) -> Any:
+        return x.sum(), x.T * 2, (x == 1).all(), None, "text"
+
+    compiled, x = nnmpi.compile(step), np.arange(6.0).reshape(2, 3)
+    for _ in range(3):
+        for one, other in zip(compiled(x), step(x), strict=True):
+            assert type(one) is type(other)
+            assert getattr(one, "strides", None) == getattr(other, "strides", None)
+            assert np.all(one == other)
+    assert compiled.replays == 2
+
+
+def test_the_oldest_lists_are_dropped() -> None:
+    step = nnmpi.compile(lambda x: x.sum())
+    for n in [*range(1, 20), 1, 19]:
+        assert step(np.ones(n)) == n
+    assert step.replays == 1
