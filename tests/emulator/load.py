@@ -103,7 +103,8 @@ def _stand_in(driver: ctypes.CDLL, extension: Path) -> None:
     for name in re.findall(r"NEEDED.*\[(lib(?:cublas|nccl)\.so\.\d+)\]", shown.stdout):
         others = [name.replace("cublas", "cublasLt")] if "cublas" in name else []
         for soname in (*others, name):
-            flags = ("-shared", f"-Wl,-soname,{soname}")
+            # the driver's functions are found in it too, by those who open it by its name
+            flags = ("-shared", f"-Wl,-soname,{soname}", "-Wl,--no-as-needed", driver._name)
             ctypes.CDLL(str(build.compiled("", flags, source=text)), ctypes.RTLD_GLOBAL)
 
 
