@@ -33,10 +33,11 @@ static Status refused(const char* why) {
     fprintf(stderr, "emulator: cuBLAS refuses %s\n", why);
     return INVALID_VALUE;
 }
+static long long numbers_of(const Matrix& x) { return (long long)(x.columns - 1) * x.ld + x.rows; }
 static Status checked(const Matrix& x, int count, const char* name) {
     if (x.ld < std::max(1, x.rows)) return refused((std::string("the leading dimension of ") + name).c_str());
     if (!x.rows || !x.columns) return OK;
-    long long numbers = (long long)(x.columns - 1) * x.ld + x.rows + (count - 1) * x.stride;
+    long long numbers = numbers_of(x) + (count - 1) * x.stride;
     const void* p = x.each ? (const void*)x.each : x.p;
     size_t bytes = x.each ? size_t(count) * sizeof(void*) : size_t(numbers) * bytes_of(x.type);
     if (machine::side_of(p) != machine::Side::DEVICE || !machine::is_inside(p, bytes))
@@ -104,6 +105,13 @@ template <class T> void multiply(const Product& p, const void* pa, const void* p
     }
 }
 static void carry_out(const Product& p) {
+    checked(p.a, p.count, "A"), checked(p.b, p.count, "B"), checked(p.c, p.count, "C");  // again: a graph runs later
+    if (machine::status() != cudaSuccess) return;
+    for (const Matrix* x : {&p.a, &p.b, &p.c})
+        for (int g = 0; x->each && x->columns && g < p.count; g++)
+            if (!machine::is_inside(x->each[g], size_t(numbers_of(*x)) * bytes_of(x->type)))
+                return machine::problem(
+                    "cuBLAS: a matrix of a batch is not within an allocation", cudaErrorIllegalAddress);
     auto at = [](const Matrix& x, int g) { return x.each ? x.each[g] : (char*)x.p + g * x.stride * bytes_of(x.type); };
     for (int g = 0; g < p.count; g++)
         (p.a.type == CUDA_R_64F ? multiply<double> : multiply<float>)(p, at(p.a, g), at(p.b, g), at(p.c, g));
@@ -169,5 +177,6 @@ OF_TYPE(D, double, CUDA_R_64F, IN_F64)
 API int cublasCreate_v2(void** h) { return *h = new Handle, OK; }
 API int cublasDestroy_v2(void* h) { return delete (Handle*)h, OK; }
 API int cublasSetStream_v2(void* h, void* stream) { return ((Handle*)h)->stream = stream, OK; }
+API int cublasSetWorkspace_v2(void*, void* p, size_t) { return (u64)p % 256 ? INVALID_VALUE : OK; }
 API int cublasSetMathMode(void* h, int mode) { return ((Handle*)h)->math = mode, OK; }
 API int cublasGetMathMode(void* h, int* mode) { return *mode = ((Handle*)h)->math, OK; }
