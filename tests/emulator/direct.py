@@ -74,3 +74,13 @@ class Kernels:
         sizes = [(n, 1, 1) if isinstance(n, int) else n for n in (blocks, threads)]
         numbers = [ctypes.c_uint(n) for size in sizes for n in size]
         call("cuLaunchKernel", function, *numbers, ctypes.c_uint(dynamic), stream, places, None)
+
+
+class Streams:
+    """Two streams that do not wait for the null stream, and an event."""
+
+    def __init__(self) -> None:
+        self.a, self.b, self.event = (ctypes.c_void_p() for _ in range(3))
+        for stream in (self.a, self.b):
+            call("cudaStreamCreateWithFlags", ctypes.byref(stream), 1)
+        call("cudaEventCreateWithFlags", ctypes.byref(self.event), 2)

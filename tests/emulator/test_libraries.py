@@ -185,6 +185,20 @@ def test_other_operations_than_sums_are_not_emulated() -> None:
     assert "NCCL's operation other than a sum is not emulated" in machine.problems()
 
 
+def test_collectives_are_not_emulated_in_a_capture() -> None:
+    me, x = Rank(0, 1, unique_id()), DeviceArray(np.ones(2, "f"))
+    call("cudaStreamBeginCapture", me.stream, 2)
+    me.all_reduce(x)
+    graph = ctypes.c_void_p()
+    with pytest.raises(CudaError, match="CaptureInvalidated"):
+        call("cudaStreamEndCapture", me.stream, ctypes.byref(graph))
+    problem = machine.problems()[0]
+    assert "during a capture: NCCL's " in problem
+    assert problem.endswith(", not emulated")
+    me.all_reduce(x)  # outside of it they go on
+    assert me.result(x).tolist() == [1, 1]
+
+
 def test_parts_and_roots() -> None:
     machine.set_options(Options(devices=3))
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from emulator import build, machine
-from emulator.direct import CudaError, DeviceArray, Kernels, call
+from emulator.direct import CudaError, DeviceArray, Kernels, Streams, call
 from emulator.machine import Options
 
 pytestmark = pytest.mark.skipif(bool(build.missing()), reason=build.missing() or "none")
@@ -254,16 +254,6 @@ def test_a_kernel_that_is_not_there() -> None:
 # ---- streams
 
 
-class Streams:
-    """Two streams that do not wait for the null stream, and an event."""
-
-    def __init__(self) -> None:
-        self.a, self.b, self.event = (ctypes.c_void_p() for _ in range(3))
-        for stream in (self.a, self.b):
-            call("cudaStreamCreateWithFlags", ctypes.byref(stream), 1)
-        call("cudaEventCreateWithFlags", ctypes.byref(self.event), 2)
-
-
 @pytest.mark.parametrize("waits", [True, False])
 @pytest.mark.parametrize("order", ["late", "random"])
 def test_streams_are_in_order_by_events_alone(kernels: Kernels, order: str, waits: bool) -> None:
@@ -301,6 +291,9 @@ def test_late_work_is_done_when_the_host_waits(kernels: Kernels) -> None:
     assert machine.library().cudaEventQuery(s.event) == 600  # cudaErrorNotReady
     call("cudaEventSynchronize", s.event)
     assert y.numpy()[0] == 1
+    kernels.launch("copy", [x, y, ctypes.c_uint(0)], 8, stream=s.a)
+    kernels.launch("copy", [y, x, ctypes.c_uint(0)], 8, stream=s.a)
+    assert [machine.library().cudaStreamQuery(s.a) for _ in range(2)] == [600, 0]
 
 
 def test_what_is_called_is_noted(kernels: Kernels) -> None:
@@ -313,9 +306,11 @@ def test_what_is_called_is_noted(kernels: Kernels) -> None:
 
 
 def test_calls_that_are_not_emulated_are_named(capfd: pytest.CaptureFixture[str]) -> None:
-    assert machine.library().emulator_unknown(b"cudaGraphLaunch") == 801  # cudaErrorNotSupported
-    assert machine.problems() == ["cudaGraphLaunch is not emulated"]
-    assert "cudaGraphLaunch" in capfd.readouterr().err
+    assert (
+        machine.library().emulator_unknown(b"cudaGraphAddKernelNode") == 801
+    )  # cudaErrorNotSupported
+    assert machine.problems() == ["cudaGraphAddKernelNode is not emulated"]
+    assert "cudaGraphAddKernelNode" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("release", ["12", "13"])

@@ -31,6 +31,10 @@ API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
             4))
         return CUDA_ERROR_NO_BINARY_FOR_GPU;
     if (!translate || translate((const char*)image, path, sizeof path)) return CUDA_ERROR_INVALID_PTX;
+    {
+        Lock lock(machine::mutex);
+        if (machine::refuses_unsafe("a module is loaded")) return CUresult(machine::status());
+    }
     void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         Lock lock(machine::mutex);
@@ -162,6 +166,7 @@ static const Error ERRORS[] = {
     {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice", "only PTX is emulated"},
     {cudaErrorInvalidPtx, "cudaErrorInvalidPtx", "PTX that is not emulated"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState", "not possible in this state"},
     {cudaErrorSymbolNotFound, "cudaErrorSymbolNotFound", "named symbol not found"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
@@ -170,6 +175,15 @@ static const Error ERRORS[] = {
     {cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "see the emulator's list of problems"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not emulated"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "not possible while a stream captures"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated", "an error has ended the capture"},
+    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge", "two captures would become one"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched", "the capture began in another stream"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined", "the capture waits not for all its streams"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation", "captured work would wait for other work"},
+    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit", "the null stream waits for captured work"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent", "the event was recorded in a capture"},
+    {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread", "another thread began the capture"},
 };
 static const Error& error(int number) {
     for (const Error& e : ERRORS)

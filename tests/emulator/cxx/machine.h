@@ -47,6 +47,11 @@ cudaError_t wait_for_all(Lock& lock);
 void drop_work();
 int current_device();
 
+// ---- captures: whether a call is refused because of one, which is a problem then
+bool refuses_in_capture(
+    void* stream, const std::string& what, cudaError_t error = cudaErrorStreamCaptureUnsupported);
+bool refuses_unsafe(const std::string& what);  // what a mode forbids that is not relaxed: to allocate, to wait
+
 // ---- NCCL
 void refuse_open_groups(bool of_all_threads);
 std::string last_calls();  // of each device, in words

@@ -123,6 +123,7 @@ API bool emulator_is_device(void* p) {
 static cudaError_t allocate(void** p, size_t bytes, Side side) {
     Lock lock(machine::mutex);
     *p = nullptr;
+    if (machine::refuses_unsafe("memory is allocated")) return machine::status();
     if (bytes == 0) return machine::status();
     if (side == Side::DEVICE && used_bytes + bytes > DEVICE_BYTES) return cudaErrorMemoryAllocation;
     size_t align = side == Side::DEVICE ? 512 : 4096;
@@ -136,6 +137,7 @@ static cudaError_t allocate(void** p, size_t bytes, Side side) {
 static cudaError_t release(void* p, Side side) {
     Lock lock(machine::mutex);
     if (!p) return cudaSuccess;
+    if (machine::refuses_unsafe("memory is freed")) return machine::status();
     machine::wait_for_all(lock);
     auto it = allocations.find(u64(p));
     if (it == allocations.end() || it->second.side != side) {
@@ -176,6 +178,12 @@ static cudaError_t refused(const char* what) {
     machine::problem(what, cudaErrorInvalidValue);
     return cudaErrorInvalidValue;
 }
+// Of a graph it runs later and again, when memory may have been freed that was there when it was captured.
+static bool is_there(const void* p, size_t bytes, Side side) {
+    if (side == Side::HOST || (machine::side_of(p) == side && machine::is_inside(p, bytes))) return true;
+    machine::problem("a copy or memset of freed memory", cudaErrorIllegalAddress);
+    return false;
+}
 API cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
     static const char* const NAMES[] = {"host to host", "host to device", "device to host", "device to device"};
@@ -190,26 +198,37 @@ API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMe
             (b != Side::HOST && !machine::is_inside(from, bytes)))
             return refused("a copy beyond the end of an allocation");
         bool pageable = is != 3 && (a == Side::HOST || b == Side::HOST);
+        if (pageable && machine::refuses_in_capture(stream, "a copy of pageable memory")) return machine::status();
         machine::note("copy", NAMES[is] + std::string(pageable ? " pageable" : ""));
         if (pageable && is == 1) {  // the call returns when the bytes are staged
             std::string staged((const char*)from, bytes);
             machine::issue(stream, "copy", [=] { memcpy(to, staged.data(), bytes); });
-        } else machine::issue(stream, "copy", [=] { memmove(to, from, bytes); });
+        } else
+            machine::issue(stream, "copy", [=] {
+                if (is_there(to, bytes, a) && is_there(from, bytes, b)) memmove(to, from, bytes);
+            });
         waits = pageable && is != 1;
     }
     return waits ? cudaStreamSynchronize(stream) : machine::status();
 }
 API cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    {
+        Lock lock(machine::mutex);
+        if (machine::refuses_unsafe("a copy that the host waits for")) return machine::status();
+    }
     if (cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind, nullptr)) return e;
     return cudaStreamSynchronize(nullptr);
 }
 API cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t stream) {
     Lock lock(machine::mutex);
     if (bytes == 0) return machine::status();
-    if (machine::side_of(p) == Side::HOST || !machine::is_inside(p, bytes))
+    Side side = machine::side_of(p);
+    if (side == Side::HOST || !machine::is_inside(p, bytes))
         return refused("memset beyond an allocation");
     machine::note("kernel", "memset");
-    machine::issue(stream, "memset", [=] { memset(p, value, bytes); });
+    machine::issue(stream, "memset", [=] {
+        if (is_there(p, bytes, side)) memset(p, value, bytes);
+    });
     return machine::status();
 }
 

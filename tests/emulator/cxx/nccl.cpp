@@ -118,6 +118,8 @@ static int start(
     if (operation != SUM) return machine::emulator_unknown("NCCL's operation other than a sum"), INVALID_ARGUMENT;
     Call call{0, count, kind, type, root};
     auto make = [=](u64 number_of_group) mutable {
+        if (machine::refuses_in_capture(stream, "NCCL's " + call.text() + ", not emulated", cudaErrorNotSupported))
+            return;
         size_t result = count * BYTES[type] * (kind == ALL_GATHER ? comm->size : 1);
         if (!machine::is_inside(from, call.given(comm->size)) || !machine::is_inside(to, result))
             machine::problem("NCCL: memory that is not within an allocation", cudaErrorIllegalAddress);

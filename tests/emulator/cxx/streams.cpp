@@ -1,41 +1,15 @@
 // Streams and events. Work is run when it is issued, as late as a synchronisation allows, or at a random time between;
 // a collective of NCCL runs when all ranks have come to it, and what is behind it waits.
 #include <chrono>
-#include <deque>
-#include <memory>
-#include <thread>
-#include <vector>
 
-#include "machine.h"
+#include "streams.h"
 
 using machine::Lock;
 using machine::status;
 using Clock = std::chrono::steady_clock;
 
 enum Order { AS_ISSUED, LATE, AT_RANDOM };
-struct Stream;
-struct Place {
-    Stream* stream = nullptr;
-    u64 count = 0;  // works of the stream before it
-};
-struct Item {
-    std::string name;
-    machine::Work work;
-    machine::Ready ready;
-    std::vector<Place> after;
-};
-struct Stream {
-    int device;
-    bool is_null, is_non_blocking;
-    std::deque<Item> queue;
-    u64 issued = 0, done = 0, collectives_until = 0;
-};
-struct Event {
-    Place place;
-    u64 issued_before = 0;  // by the thread that recorded it
-};
-
-static auto& streams = *new std::vector<Stream*>;  // streams that were destroyed too: events may name them
+std::vector<Stream*>& streams = *new std::vector<Stream*>;
 static thread_local int device = 0;
 static thread_local u64 issued = 0;  // works of this thread
 int machine::current_device() { return device; }
@@ -46,7 +20,7 @@ static Stream& null_stream() {
     streams.push_back(new Stream{device, true, false});
     return *streams.back();
 }
-static Stream& stream_of(void* handle) {
+Stream& stream_of(void* handle) {
     return u64(handle) <= 2 ? null_stream() : *(Stream*)handle;  // 0, legacy, per thread
 }
 
@@ -70,8 +44,9 @@ static void run_some() {
         if (waiting) run_to(s, s.done + machine::random_number() % (waiting + 1));
     }
 }
-void machine::drop_work() {  // what is behind an error is not run
+void machine::drop_work() {  // what is behind an error is not run, and captures are lost
     for (Stream* s : streams) run_to(*s, s->issued);
+    end_captures([](Stream&) { return true; });
 }
 // Devices go on by themselves: whoever waits for another rank may be waited for by a third.
 static void run_collectives() {
@@ -84,7 +59,8 @@ static void run_collectives() {
     }
 }
 
-static void put_behind(Stream& s, Item item) {
+void put_behind(Stream& s, Item item) {
+    if (takes(s, item)) return;
     for (Stream* o : streams)  // the null stream and those that are not non-blocking follow each other
         if (o != &s && o->device == s.device && o->done < o->issued &&
             (s.is_null ? !o->is_non_blocking : o->is_null && !s.is_non_blocking))
@@ -141,33 +117,49 @@ API cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flag
 }
 API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     Lock lock(machine::mutex);
-    return wait_for(lock, {&stream_of(stream), stream_of(stream).issued});
+    Stream& s = stream_of(stream);
+    machine::refuses_in_capture(stream, "the end of a stream that captures");
+    end_captures([c = s.capture](Stream& o) { return o.capture == c; });
+    return wait_for(lock, {&s, s.issued});
 }
 API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     Lock lock(machine::mutex);
     machine::note("wait", "stream");
     Stream& s = stream_of(stream);
+    if (refuses_wait(s, "a wait for")) return status();
     if (s.is_null) machine::issue(stream, "synchronize", [] {});  // so it follows the others
     return wait_for(lock, {&s, s.issued});
 }
+static cudaError_t query(Place p) {
+    if (!p.stream || p.stream->done >= p.count) return status();
+    run_to(*p.stream, machine::options.order == AS_ISSUED ? p.count : p.stream->done + 1);
+    return p.stream->done < p.count ? cudaErrorNotReady : status();
+}
+API cudaError_t cudaStreamQuery(cudaStream_t stream) {
+    Lock lock(machine::mutex);
+    Stream& s = stream_of(stream);
+    if (refuses_wait(s, "a query of")) return status();
+    if (s.is_null) machine::issue(stream, "query", [] {});
+    return query({&s, s.issued});
+}
 API cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
     Lock lock(machine::mutex);
-    Place place = ((Event*)event)->place;
-    if (!place.stream) return status();
-    put_behind(stream_of(stream), {"wait for an event", [] {}, nullptr, {place}});
+    Event& e = *(Event*)event;
+    if (takes_wait(stream_of(stream), e) || !e.place.stream) return status();
+    put_behind(stream_of(stream), {"wait for an event", [] {}, nullptr, {e.place}});
     return status();
-}
-API cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* is) {
-    return *is = cudaStreamCaptureStatusNone, cudaSuccess;
 }
 API cudaError_t cudaDeviceSynchronize() {
     Lock lock(machine::mutex);
     machine::note("wait", "device");
+    if (refuses_wait_for_device(device)) return status();
     return machine::wait_for_all(lock);
 }
 API cudaError_t emulator_call(const char* name, cudaStream_t stream) {  // of a library that Python carries out next
     Lock lock(machine::mutex);
     machine::note("library", name);
+    if (machine::refuses_in_capture(stream, std::string(name) + ", not emulated", cudaErrorNotSupported))
+        return status();
     return wait_for(lock, {&stream_of(stream), stream_of(stream).issued});
 }
 
@@ -184,22 +176,21 @@ API cudaError_t cudaEventDestroy(cudaEvent_t event) {
 API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     Lock lock(machine::mutex);
     Event& e = *(Event*)event;
+    if (takes_record(stream_of(stream), e)) return status();
     machine::issue(stream, "event", [] {});
     e.place = {&stream_of(stream), stream_of(stream).issued}, e.issued_before = issued;
     return status();
 }
 API cudaError_t cudaEventQuery(cudaEvent_t event) {
     Lock lock(machine::mutex);
-    Place p = ((Event*)event)->place;
-    if (!p.stream || p.stream->done >= p.count) return status();
-    run_to(*p.stream, machine::options.order == AS_ISSUED ? p.count : p.stream->done + 1);
-    return p.stream->done < p.count ? cudaErrorNotReady : status();
+    Event& e = *(Event*)event;
+    return refuses_wait(e, "a query of") ? status() : query(e.place);
 }
 API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     Lock lock(machine::mutex);
     Event& e = *(Event*)event;
     machine::note(e.issued_before == issued ? "wait" : "late wait", "event");  // late: it has more to do meanwhile
-    return wait_for(lock, e.place);
+    return refuses_wait(e, "a wait for") ? status() : wait_for(lock, e.place);
 }
 
 // ---- devices
