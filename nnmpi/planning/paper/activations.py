@@ -65,12 +65,6 @@ def needed(a: Arrangement, rank: int, batch: int) -> int:
     return held + messages + _in_passes(a, rank, batch)
 
 
-def python_objects(a: Arrangement, calls: int) -> int:
-    """An estimate of the bytes of Python objects of a run (layers, parameters, graph, tape, and
-    recorded passes of so many calls), which matter beside the arrays of a small model."""
-    return 120_000 + 10_000 * len(a.graph.nodes) + 2_300 * calls
-
-
 def _in_passes(a: Arrangement, rank: int, batch: int) -> int:
     """The peak of the activations that a rank keeps plus the temporaries of the pass that is
     running."""

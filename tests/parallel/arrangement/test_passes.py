@@ -28,7 +28,6 @@ from nnmpi.planning.paper.activations import (
     message_buffers,
     needed,
     pass_bytes,
-    python_objects,
     receive_buffers,
 )
 from nnmpi.planning.paper.recording import recorded
@@ -62,6 +61,12 @@ class Recurrent(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         hidden, _ = self.lstm(self.embedding(tokens))
         return self.out(hidden).transpose(1, 2)
+
+
+def python_objects(a: Arrangement, calls: int) -> int:
+    """An estimate of the bytes of Python objects of a run (layers, parameters, graph, tape, and
+    recorded passes of so many calls), which matter beside the arrays of a small model."""
+    return 120_000 + 10_000 * len(a.graph.nodes) + 2_300 * calls
 
 
 @pytest.mark.parametrize(("config", "build", "given"), CASES.values(), ids=CASES)
@@ -115,13 +120,18 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("config", "build", "given", "ranks"), KINDS.values(), ids=KINDS)
+LEAST = {"cnn": 0.87, "cnn, tp": 0.87, "experts": 0.94, "mlp, zb-h1": 0.82}
+"""What calls without data use at least, over what the tape takes; 0.98 elsewhere."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_passes_without_numbers_take_what_they_take_with_numbers(
-    config: Config, build: Callable[[], nn.Module] | None, given: Callable[[], Dataset], ranks: int
+    kind: str,
 ) -> None:
     """What calls without data use, beside what the tape takes with data: it also has objects in
     Python, a convolution the arrays of one slice while it makes those of the next, and the gradient
     of an output stays until its layer is done."""
+    config, build, given, ranks = KINDS[kind]
     config, build = models.resolved(
         config if build is None else replace(config, model="own"), build
     )
@@ -134,10 +144,11 @@ def test_passes_without_numbers_take_what_they_take_with_numbers(
     recorded(a, rank, s, samples, CPU)  # what is made once is there
     paper, real = (recorded(a, rank, s, samples, on).nbytes for on in (META, CPU))
     assert 0 <= real.kept - paper.kept < 80_000
-    for kind in Kind.B, Kind.I, Kind.W:
-        start = paper.left if kind is Kind.W else paper.kept
-        of_tape = (real.left if kind is Kind.W else real.kept) + real.more[kind]
-        assert 0.8 * of_tape < start + paper.more[kind] <= of_tape
+    least = LEAST.get(kind, 0.98)
+    for half in Kind.B, Kind.I, Kind.W:
+        start = paper.left if half is Kind.W else paper.kept
+        of_tape = (real.left if half is Kind.W else real.kept) + real.more[half]
+        assert least * of_tape < start + paper.more[half] <= of_tape
 
 
 MLP = Config(model="mlp:64-64-64-64-10", data="synthetic:64:10:400", batch_size=32)
