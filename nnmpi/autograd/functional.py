@@ -37,7 +37,7 @@ def tensor(
     if dtype is None and not hasattr(value, "dtype"):
         dtype = np.float32 if np.asarray(value).dtype.kind == "f" else None
     where = backend_of(on, device)
-    return Tensor(where.xp.array(array_on(where, value, dtype)), requires_grad)
+    return Tensor(array_on(where, value, dtype).copy(order="K"), requires_grad)
 
 
 def backend_of(on: Backend | None, device: str | Backend | None) -> Backend:

@@ -12,8 +12,8 @@ from nnmpi.arrays import backend
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.dtypes import is_float, types_of
 from nnmpi.arrays.kernels.precision import sortable
-from nnmpi.arrays.meta import is_meta
-from nnmpi.arrays.meta.log import UnlikeError, log_check
+from nnmpi.arrays.meta import copy_of, is_meta
+from nnmpi.arrays.meta.log import UnlikeError, call_log, log_check
 from nnmpi.autograd import Tensor, apply, array_of, array_on, as_tensor, on_host
 from nnmpi.autograd.ops import losses as ops
 from nnmpi.autograd.ops import softmax
@@ -157,7 +157,8 @@ class ClassLoss(Loss):
                 f"{name}: weights of {len(self.weight)} classes, but scores of {classes}: "
                 "give a weight for each class"
             )
-        if is_meta(labels):  # assumes the usual case
+        # where calls are logged, checks are made later, and the usual case is assumed
+        if is_meta(labels) or (call_log.get() is not None and not isinstance(labels, np.ndarray)):
             may_ignore = 0 <= self.ignore_index < classes
             log_check(self._check_ignored, labels, classes, may_ignore)
             return labels, may_ignore
@@ -188,7 +189,8 @@ class ClassLoss(Loss):
         """Returns the weights in the type of the scores, on their backend."""
         if self.weight is None:
             return None
-        return array_on(backend.of(scores.data), self.weight, scores.dtype)
+        weight = array_on(backend.of(scores.data), self.weight, scores.dtype)
+        return copy_of(weight) if is_meta(scores.data) and not is_meta(weight) else weight
 
     def options(self, scores: Tensor) -> dict[str, Any]:
         """Returns the keyword arguments with which the op is called for these scores."""

@@ -21,7 +21,7 @@ from nnmpi.arrays import keyed, meta
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.meta.array import new_array
-from nnmpi.arrays.meta.log import Call, arrays_in, log_call, logged_calls, refused
+from nnmpi.arrays.meta.log import Call, arrays_in, assign, log_call, logged_calls, refused
 from nnmpi.arrays.meta.shapes import NumbersReadError, axis_order, owner, refuse
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
@@ -187,6 +187,11 @@ class Recording(NamedTuple):
     halves: bool
 
 
+FILLS = 0x3F, 0xFB
+"""A pass is recorded twice, on arrays without data at addresses with memory of these bytes: numbers
+of all types are positive once, and negative once."""
+
+
 def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:
     """True if two recordings make the same calls on the same memory, with the same constants."""
     if len(first) != len(second):
@@ -325,10 +330,18 @@ def record(
 
 
 def checks_first(calls: Sequence[Call], given: Sequence[Any]) -> list[Call]:
-    """The calls, with checks of the given arrays before all others, so that nothing was done if one
-    fails."""
-    checks = [call for call in calls if call.is_check]
-    known = {*map(id, given)}
-    if any(id(owner(array)) not in known for c in checks for array in arrays_in(c.args)):
+    """The calls, with checks of the given arrays, or of copies, before all others, so that nothing
+    was done if one fails."""
+    known, first = {*map(id, given)}, list[Call]()
+    checked = {id(owner(array)) for c in calls if c.is_check for array in arrays_in(c.args)}
+    for call in calls:
+        if call.function is assign and id(owner(call.args[0])) in checked - known:
+            if not known.issuperset(id(owner(array)) for array in arrays_in(call.args[1:])):
+                break
+            known.add(id(owner(call.args[0])))
+            first.append(call)
+        elif call.is_check:
+            first.append(call)
+    if not known.issuperset(checked):
         refuse("a check of computed values")
-    return [*checks, *(call for call in calls if not call.is_check)]
+    return [*first, *(call for call in calls if not any(call is other for other in first))]

@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
-from nnmpi.arrays.backend import CPU, META
+from nnmpi.arrays.backend import META
 from nnmpi.comm import Comm
 from nnmpi.data import Load, Loader
 from nnmpi.data.loader import BatchCut, BatchSplit
@@ -354,12 +354,14 @@ def executor_of(
     programs = Programs(partial(ops, a, rank), partial(forward_ops, a, rank), checked_steps)
     passes = None
     if a.config.compile is not False and spec.task.on is not META:
-        reason = None if spec.task.on is CPU else "on a GPU passes are not replayed yet"
         # here, since planning needs none of it
         from nnmpi.parallel.step.replayed_stages import ReplayedStages
 
         on_node = a.cluster.nodes.count(a.cluster.nodes[rank])
-        passes = ReplayedStages(part.stages, a.config, on_node, reason, spec.control.event)
+        exchanges = not spec.task.on.is_host and a.ranks != a.mesh.count("dp")
+        reason = "CUDA graphs with exchanges are not captured yet" if exchanges else None
+        how = spec.task.on, a.config, on_node, reason
+        passes = ReplayedStages(part.stages, *how, spec.control.event)
     return Executor(
         ports, sync, update, spec.control.request, programs, spec.recorder, op_hooks, passes
     )

@@ -61,10 +61,12 @@ DEVICE unsigned mix(unsigned x) {
 }
 #define HASH(x, before, between) mix(mix((x) + (before)) ^ (between))
 
-/* mask (rows, m) = factor where the bits of index and row are at least `least`, else 0. */
-KERNEL dropout_mask(const unsigned *index, const long long *rows, T *mask, unsigned n, unsigned m,
-                    unsigned k0, unsigned k1, unsigned k2, unsigned k3, unsigned least,
-                    float factor) {
+/* mask (rows, m) = factor where the bits of index and row are at least `least`, else 0. A CUDA
+   graph has the words of the key in memory, where they change from step to step. */
+KERNEL dropout_mask(const unsigned *index, const long long *rows, T *mask, const unsigned *words,
+                    unsigned n, unsigned m, unsigned k0, unsigned k1, unsigned k2, unsigned k3,
+                    unsigned least, float factor) {
+    if (words) k0 = words[0], k1 = words[1], k2 = words[2], k3 = words[3];
     EACH(i, n) {
         unsigned long long row = rows[i / m];
         unsigned bits = HASH(index[i % m], k2, k3) ^ HASH((unsigned)row, k0, k1 ^ (unsigned)(row >> 32));

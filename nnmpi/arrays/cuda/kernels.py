@@ -129,11 +129,13 @@ def unpool_loop(g: Array, largest: Array, dz: Array) -> Any:
 
 
 def dropout_mask_loop(index: Array, rows: Array, *args: Any) -> Any:
-    *words, factor, mask = args
+    *words, least, factor, mask = args
+    in_memory = None if isinstance(words[0], int) else address(words[0])
     plain = are_dense(np.uint32, index) and are_dense(np.int64, rows)
     if not fits(mask) or not plain or not are_dense(mask.dtype, mask):
         return NotImplemented
-    args = (index, rows, mask, *counts(mask.size, len(index), *words), np.float32(factor))
+    numbers = counts(mask.size, len(index), *([0] * 4 if in_memory else words), least)
+    args = (index, rows, mask, in_memory, *numbers, np.float32(factor))
     return run("elementwise", "dropout_mask", mask.size, args, type_of(mask.dtype))
 
 

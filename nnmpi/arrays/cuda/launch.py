@@ -79,12 +79,13 @@ def fits(array: Array) -> bool:
     """True if kernels take this array: its library compiles them, and its dtype and size are
     supported."""
     return (
-        _compiles(xp_of(array)) and type_of(array.dtype) in FLOATS and 0 < array.size < MOST_NUMBERS
+        compiles(xp_of(array)) and type_of(array.dtype) in FLOATS and 0 < array.size < MOST_NUMBERS
     )
 
 
 @lru_cache(maxsize=16)
-def _compiles(xp: Any) -> bool:
+def compiles(xp: Any) -> bool:
+    """True if this array library compiles CUDA kernels."""
     return hasattr(xp, "RawModule")
 
 

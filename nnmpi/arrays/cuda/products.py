@@ -1,23 +1,36 @@
-"""Products of 16-bit matrices by cuBLAS, several at a time, with sums in float32.
+"""Products of matrices by cuBLAS, several at a time; of 16-bit matrices with sums in float32.
 
-CuPy 14.2 copies such matrices to float32 first, and has no products of bfloat16. Here they are read
-where they are: cuBLAS takes column-major matrices, so a row-major matrix is its transpose to it,
-and
+CuPy 14.2 copies 16-bit matrices to float32 first, has no products of bfloat16, and refuses to call
+cuBLAS while a CUDA graph is captured. Here matrices are read where they are: cuBLAS takes
+column-major ones, so a row-major matrix is its transpose to it, and
 
     C = A B    is computed as    C^T = B^T A^T
 """
 
-from collections.abc import Iterator
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from nnmpi.arrays.backend import Array, of, xp_of
-from nnmpi.arrays.dtypes import is_half
+from nnmpi.arrays.backend import Array, allows_tf32, xp_of
+from nnmpi.arrays.cuda.launch import compiles
 
-TYPES = {"float16": "CUDA_R_16F", "bfloat16": "CUDA_R_16BF", "float32": "CUDA_R_32F"}
-FACTORS = np.array([0, 1], np.float32)
-"""The factors alpha and beta of a GEMM, whose addresses cuBLAS takes."""
+TYPES = {
+    "float16": "CUDA_R_16F",
+    "bfloat16": "CUDA_R_16BF",
+    "float32": "CUDA_R_32F",
+    "float64": "CUDA_R_64F",
+}
+FACTORS = {name: np.array([0, 1], name) for name in ("float32", "float64")}
+"""The factors alpha and beta of a GEMM in the type of its sums, whose addresses cuBLAS takes."""
+
+_MATRIX = ctypes.c_void_p, ctypes.c_int, ctypes.c_int, ctypes.c_longlong
+_ARGUMENTS = (
+    *(ctypes.c_void_p, *[ctypes.c_int] * 5, ctypes.c_void_p, *_MATRIX, *_MATRIX),
+    *(ctypes.c_void_p, *_MATRIX, *[ctypes.c_int] * 3),
+)
 
 
 class Matrices(NamedTuple):
@@ -37,7 +50,9 @@ class Matrices(NamedTuple):
 def products_loop(A: Array, B: Array, C: Array, adds: bool) -> Any:
     """Computes the table's kernel `products_loop` by cuBLAS, also for matrices along several
     axes."""
-    if not is_half(A.dtype) or of(A).is_host or A.dtype != B.dtype or C.dtype.name not in TYPES:
+    a, b, c = (x.dtype.name for x in (A, B, C))
+    known = a in TYPES and a == b and (c == a or (c == "float32" and a != "float64"))
+    if not known or not compiles(xp_of(A)):
         return NotImplemented
     if not C.size:
         return None
@@ -85,18 +100,47 @@ def _multiply(a: Matrices, b: Matrices, c: Matrices, adds: bool) -> None:
     (count, *steps), rest = _batches(c.array.shape[:-2], [x.strides for x in (b, a, c)])
     # a row-major factor is its transpose to cuBLAS, which computes C^T: no transposition
     transposition = blas.CUBLAS_OP_T, blas.CUBLAS_OP_N
-    zero, one = (FACTORS[i:].ctypes.data for i in range(2))
+    sums, compute = "float32", blas.CUBLAS_COMPUTE_32F
+    if a.array.dtype == "float64":
+        sums, compute = "float64", blas.CUBLAS_COMPUTE_64F
+    elif a.array.dtype == "float32" and allows_tf32(xp):
+        compute = blas.CUBLAS_COMPUTE_32F_FAST_TF32
+    zero, one = (FACTORS[sums][i:].ctypes.data for i in range(2))
+    gemm = _gemm(xp, xp.cuda.get_current_stream(), handle)
     for offsets in rest:
         operands = [
             (x.array.data.ptr + at * x.array.itemsize, _type(x.array), x.ld, step)
             for x, at, step in zip((b, a, c), offsets, steps, strict=True)
         ]
-        blas.gemmStridedBatchedEx(
+        gemm(
             handle,
             *(transposition[x.by_rows] for x in (b, a)),
             *(n, m, k, one, *operands[0], *operands[1], one if adds else zero, *operands[2]),
-            *(count, blas.CUBLAS_COMPUTE_32F, blas.CUBLAS_GEMM_DEFAULT),
+            *(count, compute, blas.CUBLAS_GEMM_DEFAULT),
         )
+
+
+def _gemm(xp: Any, stream: Any, handle: int) -> Callable[..., object]:
+    """cuBLAS's function, as CuPy calls it; past CuPy while the stream captures a graph."""
+    if not stream.is_capturing():
+        gemm: Callable[..., object] = xp.cuda.cublas.gemmStridedBatchedEx
+        return gemm
+    library = _library(xp)
+    library.cublasSetStream_v2(ctypes.c_void_p(handle), ctypes.c_void_p(stream.ptr))
+
+    def checked(*arguments: Any) -> None:
+        if status := library.cublasGemmStridedBatchedEx(*arguments):
+            raise RuntimeError(f"cuBLAS error {status} in a product that a graph is to contain")
+
+    return checked
+
+
+@lru_cache(maxsize=1)
+def _library(xp: Any) -> Any:
+    """cuBLAS itself, which CuPy's module has loaded."""
+    library: Any = ctypes.CDLL(xp.cuda.cublas.__file__)
+    library.cublasGemmStridedBatchedEx.argtypes = _ARGUMENTS
+    return library
 
 
 def _type(a: Array) -> int:

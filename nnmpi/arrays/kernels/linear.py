@@ -8,10 +8,9 @@ from functools import partial
 from typing import Any
 
 from nnmpi.arrays import blas, native
-from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.arrays.backend import Array, of, xp_of
 from nnmpi.arrays.kernels import column_sum
 from nnmpi.arrays.kernels.epilogue import bias_relu_loop, constant, relu_gradient
-from nnmpi.arrays.kernels.precision import on_device_in_16_bits
 from nnmpi.arrays.native.table import InOut, Out, kernel
 
 
@@ -27,19 +26,19 @@ def products_loop(A: Array, B: Array, C: InOut, adds: bool) -> None:
 
 def dot(a: Array, b: Array, out: Array) -> None:
     """Writes out = a @ b of two matrices, with sums in the dtype of the policy (`types_of`)."""
-    if on_device_in_16_bits(a):  # CuPy multiplies and sums one row by one column in 16 bits
-        products_loop(a, b, out, False)
-    else:
+    if of(a).is_host:
         xp_of(a).dot(a, b, out=out)
+    else:
+        products_loop(a, b, out, False)
 
 
 def matmul(a: Array, b: Array, dtype: Any = None) -> Array:
     """Computes a @ b of matrices or stacks of matrices, in `dtype`, by default that of a.
 
-    On a device 16-bit factors are read as they are, and products are added up in the dtype of sums.
+    On a device products of 16-bit factors are added up in the dtype of sums.
     """
     xp = xp_of(a)
-    if min(a.ndim, b.ndim) < 2 or not on_device_in_16_bits(a):
+    if min(a.ndim, b.ndim) < 2 or of(a).is_host or a.dtype != b.dtype:
         product: Array = xp.matmul(a, b)
         return product if dtype is None else product.astype(dtype, copy=False)
     lead = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])

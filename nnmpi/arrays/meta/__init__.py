@@ -12,6 +12,7 @@ Whatever asks for values raises NumbersReadError: a branch, `item`, a function w
 """
 
 from nnmpi.arrays.meta.array import MetaArray as MetaArray
+from nnmpi.arrays.meta.functions import copy_of as copy_of
 from nnmpi.arrays.meta.functions import is_meta as is_meta
 from nnmpi.arrays.meta.functions import like as like
 from nnmpi.arrays.meta.functions import xp as xp

@@ -11,7 +11,7 @@ from numpy.lib import stride_tricks
 
 from nnmpi.arrays.meta import shapes
 from nnmpi.arrays.meta.array import RULES, MetaArray, logged, new_array, new_like
-from nnmpi.arrays.meta.log import log_call
+from nnmpi.arrays.meta.log import assign, log_call
 from nnmpi.arrays.meta.shapes import axis_order, owner, refuse, small
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -20,6 +20,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 def like(array: np.ndarray) -> MetaArray:
     """Makes an array without data with the shape, dtype and memory layout of `array`."""
     return new_array(array.shape, array.dtype, axis_order(array))
+
+
+def copy_of(array: np.ndarray) -> MetaArray:
+    """Makes an array without data that gets the values of an array with data."""
+    new = like(array)
+    log_call(assign, new, array)
+    return new
 
 
 def is_meta(*values: Any) -> bool:

@@ -4,7 +4,9 @@ Arguments that do not fit raise NumPy's own error.
 """
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, PROT_READ, mmap
 from typing import Any, NoReturn
@@ -132,13 +134,40 @@ def refuse(operation: str) -> NoReturn:
     raise NumbersReadError(f"{operation} needs values, and this array has no data")
 
 
-@lru_cache
-def reserve_addresses(bits: int) -> mmap:
+_filled: ContextVar[Callable[[int], memoryview] | None] = ContextVar("filled", default=None)
+
+MOST_FILLED = 1 << 24
+"""Arrays without data of more bytes are at addresses without memory all the same."""
+
+
+def reserve_addresses(bits: int) -> mmap | memoryview:
     """Reserves 2^bits bytes of addresses, which take no memory.
 
     Reserve no more than the largest array needs: MPI maps memory at a fixed address when it starts.
     """
+    filled = _filled.get()
+    return _reserved(bits) if filled is None or 1 << bits > MOST_FILLED else filled(bits)
+
+
+@lru_cache
+def _reserved(bits: int) -> mmap:
     return mmap(-1, 1 << bits, flags=MAP_PRIVATE | MAP_ANONYMOUS, prot=PROT_READ)
+
+
+@contextmanager
+def addresses_filled_with(byte: int) -> Iterator[None]:
+    """A context in which arrays without data are at addresses with memory of such bytes: code that
+    reads it unnoticed computes something else than with other bytes."""
+
+    @lru_cache
+    def filled(bits: int) -> memoryview:
+        return memoryview(bytes([byte]) * (1 << bits))
+
+    token = _filled.set(filled)
+    try:
+        yield
+    finally:
+        _filled.reset(token)
 
 
 def axis_order(array: Any) -> tuple[int, ...]:

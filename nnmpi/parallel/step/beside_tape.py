@@ -18,7 +18,7 @@ from nnmpi.nn.passes import LOCAL, BatchStats
 from nnmpi.parallel.step.channels import Received
 from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
 from nnmpi.parallel.step.ports import JoinedOutputs
-from nnmpi.parallel.step.replay import OnLeaf, Replay
+from nnmpi.parallel.step.replay import OnLeaf, RunnablePass
 
 
 class Compared:
@@ -28,7 +28,7 @@ class Compared:
     def __init__(
         self,
         root: Tensor,
-        replay: Replay,
+        replay: RunnablePass,
         received: Sequence[Received],
         parameters: Sequence[Parameter],
         notes: Notes,

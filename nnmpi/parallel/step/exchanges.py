@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-import numpy as np
-
-from nnmpi.arrays.backend import Array
+from nnmpi.arrays.backend import Array, to_host
 from nnmpi.arrays.meta import MetaArray
 from nnmpi.arrays.meta.log import call_log, log_call
 from nnmpi.arrays.meta.shapes import refuse
@@ -86,7 +84,7 @@ def same_bits(a: Array | None, b: Array | None) -> bool:
     """True if two arrays have the same bits, or both are None."""
     if a is None or b is None:
         return a is b
-    return np.asarray(a).tobytes() == np.asarray(b).tobytes()
+    return to_host(a).tobytes() == to_host(b).tobytes()
 
 
 def _own_part(buffer: Array, comm: Comm, parts: Sequence[int] | None) -> Array:

@@ -49,6 +49,11 @@ class PlannedPass:
         alive = [a for key, a in lifetimes(calls, uses).items() if key not in self.given]
         starts = 0, passes.backward, passes.second
         self.kept, self.scratch = plan_in_parts(alive, starts, in_flight)
+        self.calls = len(calls)
+
+    def replay(self, memory: "Memory") -> "Replay":
+        """A replay of the pass in memory that is free."""
+        return memory.take(self)
 
 
 class Memory:
@@ -106,6 +111,30 @@ class Slot(NamedTuple):
         for replay in self.replays.values():
             replay.end()
         self.replays.clear()
+
+
+class RunnablePass(Protocol):
+    """A pass that runs in place of module and tape: a `Replay`, or graphs on a GPU."""
+
+    @property
+    def outputs(self) -> Sequence[Array]:
+        """The results of the forward pass."""
+
+    @property
+    def gradients(self) -> Sequence[Array]:
+        """The gradients of inputs that come from another stage."""
+
+    def free(self) -> object:
+        """Lets another micro-batch use the memory."""
+
+    def forward(self, arrays: Sequence[Array], step: int, stats: BatchStats) -> None:
+        """Runs the forward pass on these inputs, as in this step."""
+
+    def first_half(self, seeds: Sequence[Array | None], on_leaf: OnLeaf | None = None) -> None:
+        """Runs the backward pass, or its first half, from the gradients of the outputs."""
+
+    def second_half(self, on_leaf: OnLeaf | None = None) -> None:
+        """Runs the rest of the backward pass; the memory may then serve another micro-batch."""
 
 
 class Replay:
@@ -206,7 +235,7 @@ class Backward(Protocol):
 class Replayed:
     """A micro-batch that is replayed; `received` are the inputs that need a gradient."""
 
-    def __init__(self, replay: Replay, received: Sequence[Received]) -> None:
+    def __init__(self, replay: RunnablePass, received: Sequence[Received]) -> None:
         self._replay, self._received = replay, received
 
     def first(self, seeds: Sequence[Any], on_leaf: OnLeaf | None, until: Any) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nnmpi.arrays.backend import Backend
 from nnmpi.nn import Module
 from nnmpi.nn.passes import Pass
 from nnmpi.options.config import Config
@@ -24,12 +25,13 @@ class ReplayedStages:
     def __init__(
         self,
         stages: Mapping[int, Module],
+        on: Backend,
         config: Config,
         on_node: int,
         reason: str | None,
         event: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._how = config.verify, config.compile is True, on_node
+        self._how = on, config.verify, config.compile is True, on_node
         self._reason, self._event = reason, event
         self._numbers = {id(module): s for s, module in stages.items()}
         self.lists, self._told = dict[int, StageLists](), dict[int, str | None]()

@@ -11,16 +11,17 @@ from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 from nnmpi.arrays import meta
-from nnmpi.arrays.backend import Array
+from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.cgroup import memory_available
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import UnlikeError
+from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.data.inputs import like, parts
 from nnmpi.nn import Module
 from nnmpi.nn.parameter import Parameter
-from nnmpi.nn.pass_list import Recording, record, same_calls
+from nnmpi.nn.pass_list import FILLS, PassList, Recording, record, same_calls
 from nnmpi.nn.passes import LOCAL, BatchStats, Pass, ReplayStats
 from nnmpi.nn.single_store import Store
 from nnmpi.nn.store import FlatStore
@@ -29,6 +30,7 @@ from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import Compared, NotedStats, RecalledStats
 from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
 from nnmpi.parallel.step.exchanges import Notes, logged_exchanges, same_bits
+from nnmpi.parallel.step.graphs import Graphs
 from nnmpi.parallel.step.objective import SumOfMean
 from nnmpi.parallel.step.ports import (
     JoinedOutputs,
@@ -114,20 +116,21 @@ class StageLists:
     def __init__(
         self,
         stage: Stage,
+        on: Backend,
         always_compared: bool,
         of_users: bool,
         on_node: int,
         reason: str | None,
     ) -> None:
         self._stage, self._always_compared, self._of_users = stage, always_compared, of_users
-        self._on_node = on_node
+        self._on, self._on_node, self._seen = on, on_node, set[Any]()
         self._modules, self._parameters = list[Module](), list[Parameter]()
         self._states = list[Any]([None])  # unlike any states: modules are looked at first
         self._users_code, self._criteria = UsersCode([]), list[Module]()
         self._trained = dict[Any, frozenset[Parameter]]()  # by which parameters need gradients
-        self._lists = dict[Any, PlannedPass | None]()
+        self._lists = dict[Any, PlannedPass | Graphs | None]()
         self._last: Any = None  # the key of the last replay
-        self._planned: PlannedPass | None = None
+        self._planned: PlannedPass | Graphs | None = None
         self.compared, self.memory = set[Any](), Memory()
         self.reason, self.replays = reason, 0
         if not isinstance(stage.source, Samples | Inlet) or not isinstance(
@@ -159,7 +162,7 @@ class StageLists:
     @property
     def calls(self) -> int:
         """The number of calls of the longest list."""
-        return max(len(planned.passes.calls) for planned in self._lists.values() if planned)
+        return max(planned.calls for planned in self._lists.values() if planned)
 
     def _read_states(self) -> list[Any]:
         """The values that the code of modules reads, besides parameters and buffers."""
@@ -185,11 +188,14 @@ class StageLists:
         micro = MicroBatch(state, number, current, [*inputs, *labels, current.samples])
         key = self._key(micro)
         if key != self._last or self._always_compared:  # to compare is faster than to hash
+            if not self._on.is_host and key not in self._seen:  # kernels are compiled first
+                self._seen.add(key)
+                return run_stage(self._stage, state, number, current)
             if key not in self.compared or self._always_compared:
                 return self._beside_tape(key, micro)
             self._last, self._planned = key, self._lists[key]
         assert self._planned is not None
-        replay = self.memory.take(self._planned)
+        replay = self._planned.replay(self.memory)
         try:
             replay.forward(micro.arrays, current.step, state.stats)
         except UnlikeError:
@@ -232,7 +238,7 @@ class StageLists:
         outputs = [t.data for t in (root.parts if isinstance(root, JoinedOutputs) else [root])]
         wanted = [array.copy() for array in (*outputs, *buffers)]
         _write(buffers, before)
-        replay = self.memory.take(planned)
+        replay = planned.replay(self.memory)
         try:
             with notes.recalling():
                 replay.forward(micro.arrays, micro.current.step, RecalledStats(noted, notes))
@@ -253,6 +259,27 @@ class StageLists:
         compared = Compared(root, replay, received, self._parameters, notes, ended)
         return _root_of(self._stage.sink, outputs, compared)
 
+    def _captured(self, micro: MicroBatch) -> Graphs | None:
+        """The graphs of a pass on a GPU; None if it cannot be captured."""
+        kind, of = micro.state.kind, (self._stage.source, self._stage.sink)
+        assert kind is not None
+        is_whole = isinstance(of[0], Samples) and isinstance(of[1], LossSink)
+        if not is_whole or kind.in_flight > 1 or kind.halves or micro.state.stats is not LOCAL:
+            self.reason = "on a GPU, only passes of whole models on one rank are captured"
+            return None
+        try:
+            return Graphs(
+                self._on,
+                _StagePass(self._stage, micro.state.input),
+                (self._stage.module, *self._criteria),
+                micro.arrays,
+                micro.current,
+                kind.adds,
+            )
+        except NumbersReadError as error:
+            self.reason = str(error)
+            return None
+
     def _check_memory(self, planned: PlannedPass) -> None:
         """Sets a reason if memory is too short for a pass that is compared with the tape: it has
         its activations twice, and its gradients up to three times."""
@@ -264,12 +291,14 @@ class StageLists:
                 "see that replays are right"
             )
 
-    def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PlannedPass | None:
+    def _recorded(self, micro: MicroBatch, counts: Sequence[int]) -> PlannedPass | Graphs | None:
         """The list of a pass, in which BatchNorm layers see so many numbers; None if it cannot be
         recorded."""
         if len(self._lists) == MOST_LISTS:
             self.reason = f"each of {MOST_LISTS} passes was another one"
             return None
+        if not self._on.is_host:
+            return self._captured(micro)
         *arrays, samples = micro.arrays
         stats, kind = micro.state.stats, micro.state.kind
         assert kind is not None
@@ -279,11 +308,17 @@ class StageLists:
         try:
             with self._users_code.restored() as has_changed, logged_exchanges():
                 whole = (self._stage.module, *self._criteria)
-                both = [record(whole, recorded, arrays, how) for _ in range(2)]
+                both = list[PassList]()
+                for byte in FILLS:
+                    with addresses_filled_with(byte):
+                        both.append(record(whole, recorded, arrays, how))
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"
         except NumbersReadError as error:
             self.reason = str(error)
+            return None
+        except Exception as error:  # code that reads values by itself gets wrong ones
+            self.reason = f"a pass cannot be recorded: {type(error).__name__}: {error}"
             return None
         if self.reason is None and not same_calls(*(passes.calls for passes in both)):
             self.reason = "two recordings of a pass differ"

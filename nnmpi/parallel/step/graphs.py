@@ -1,0 +1,186 @@
+"""Passes of a stage on a GPU as two CUDA graphs, one of F and one of B.
+
+capture   a pass runs by the tape on a stream that takes down its kernels instead of running them
+replay    inputs, words of keys and gradients of outputs are written into the memory that the
+          kernels read; the device launches a graph; then all gradients are ready at once
+
+The arrays of a captured pass lie in a pool of their own, so that they stay where they are. Whatever
+reads numbers on the host, copies them from there or waits, cannot be captured.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
+
+import numpy as np
+
+from nnmpi.arrays import keyed
+from nnmpi.arrays.backend import Array, Backend
+from nnmpi.arrays.kernels import progress_hook
+from nnmpi.arrays.meta import NumbersReadError
+from nnmpi.arrays.meta.log import Call, logged_calls
+from nnmpi.autograd.recording import recording
+from nnmpi.nn.module import Module
+from nnmpi.nn.parameter import Parameter
+from nnmpi.nn.pass_list import KeyedPass, RecordedKey, RecordedPass
+from nnmpi.nn.passes import BatchStats, Pass, current_pass
+from nnmpi.parallel.step.replay import Memory, OnLeaf
+
+
+class _CapturedPass(KeyedPass):
+    """A pass of no certain step, whose keys are words in memory that `new` makes."""
+
+    new: Callable[..., Array]
+
+    def key(self, seed: int, purpose: str, *names: str) -> keyed.Key:
+        words = self.new((4,), np.uint32)
+        self.keys.append(RecordedKey(seed, purpose, names, words))
+        return keyed.Key(*(words[i, ...] for i in range(4)))
+
+
+class Graphs:
+    """A forward and a backward pass as graphs, in place of a `Replay`.
+
+    trained   the parameters whose gradients the backward pass computes
+    calls     the number of graphs
+    """
+
+    calls = 2
+
+    def __init__(
+        self,
+        on: Backend,
+        recorded: RecordedPass,
+        parts: Sequence[Module],
+        arrays: Sequence[Array],
+        current: Pass,
+        adds: bool,
+    ) -> None:
+        self._on, self._adds, cuda = on, adds, on.xp.cuda
+        self._stream, self._pool = cuda.Stream(non_blocking=True), cuda.MemoryPool()
+        self._written = cuda.MemoryPool()  # not for arrays that a graph has at other times
+        self._keys, self._leaves = list[RecordedKey](), list[Any]()
+        with cuda.using_allocator(self._pool.malloc), _restored(parts, adds):
+            self._inputs = [self._new(array.shape, array.dtype) for array in arrays]
+            self._on_host = isinstance(arrays[-2], np.ndarray)  # labels
+            captured = _CapturedPass(*current._replace(samples=self._inputs[-1]))
+            captured.keys, captured.new = self._keys, self._new
+            try:
+                self._capture(recorded, parts[0], captured)
+            except RuntimeError as error:
+                raise NumbersReadError(f"a CUDA graph cannot contain the pass: {error}") from None
+        self.trained = frozenset(leaf for leaf in self._leaves if isinstance(leaf, Parameter))
+
+    def _capture(self, recorded: RecordedPass, module: Module, captured: _CapturedPass) -> None:
+        inputs = recorded.inputs(self._inputs)
+        # labels on the host are checked before each launch
+        log = logged_calls() if self._on_host else nullcontext(list[Call]())
+        with self._captured() as forward, _as_current(captured), log as calls:
+            root = recorded.run(module, inputs, self._inputs)
+        self._checks = [call for call in calls if call.is_check]
+        outputs = recorded.outputs(root)
+        self.outputs = [t.data for t in outputs]
+        self._seeds = [self._new(y.shape, y.dtype) for y in self.outputs]
+        seed = recorded.seed(root, self._seeds)
+        with self._captured() as backward, _as_current(captured):
+            root.backward(seed, on_leaf=self._leaves.append)
+        self.gradients = recorded.gradients(inputs)
+        self._forward, self._backward = forward[0], backward[0]
+
+    def _new(self, shape: tuple[int, ...], dtype: Any) -> Array:
+        """An array that is written before a graph is launched."""
+        with self._on.xp.cuda.using_allocator(self._written.malloc):
+            return self._on.xp.empty(shape, dtype)
+
+    @contextmanager
+    def _captured(self) -> Iterator[list[Any]]:
+        """A context whose kernels go into a graph, which is then in the list that it yields."""
+        graphs, runtime = list[Any](), self._on.xp.cuda.runtime
+        with self._stream:
+            # relaxed: the pool may ask for memory meanwhile
+            self._stream.begin_capture(runtime.streamCaptureModeRelaxed)
+            try:
+                yield graphs
+            except BaseException:
+                with suppress(RuntimeError):  # of a capture that is invalid
+                    self._stream.end_capture()
+                raise
+            graphs.append(self._stream.end_capture())
+
+    def replay(self, memory: Memory) -> "Graphs":
+        """The graphs themselves, which have memory of their own."""
+        return self
+
+    def forward(self, arrays: Sequence[Array], step: int, stats: BatchStats) -> None:
+        """Runs the forward pass on these inputs, as in this step."""
+        given = {id(memory): array for memory, array in zip(self._inputs, arrays, strict=True)}
+        for check in self._checks:
+            check.function(*(given.get(id(argument), argument) for argument in check.args))
+        for memory, array in zip(self._inputs, arrays, strict=True):
+            _write(memory, array)
+        for seed, purpose, names, words in self._keys:
+            _write(words, np.array(keyed.key(seed, purpose, step, *names), np.uint32))
+        self._forward.launch()
+
+    def first_half(self, seeds: Sequence[Array | None], on_leaf: OnLeaf | None = None) -> None:
+        """Runs the backward pass from the gradients of the outputs."""
+        if any(p.has_grad is not self._adds for p in self.trained):
+            raise RuntimeError("another backward pass came before, or none, than was foreseen")
+        for memory, seed in zip(self._seeds, seeds, strict=True):
+            if seed is not None:
+                _write(memory, seed)
+        self._backward.launch()
+        for leaf in self._leaves:
+            if leaf in self.trained:
+                leaf.has_grad = True
+            if on_leaf is not None:
+                on_leaf(leaf)
+
+    def second_half(self, on_leaf: OnLeaf | None = None) -> None:
+        """Nothing is left: a graph is not cut."""
+
+    def free(self) -> None:
+        """The memory serves this pass alone."""
+
+
+def _write(memory: Array, array: Array) -> None:
+    if isinstance(array, np.ndarray):
+        memory.set(array)
+    else:
+        memory[...] = array
+
+
+@contextmanager
+def _as_current(current: Pass) -> Iterator[None]:
+    tokens = (
+        (current_pass, current_pass.set(current)),
+        (recording, recording.set(True)),
+        (progress_hook, progress_hook.set(lambda: None)),
+    )
+    try:
+        yield
+    finally:
+        for variable, token in tokens:
+            variable.reset(token)  # type: ignore[arg-type]
+
+
+@contextmanager
+def _restored(parts: Sequence[Module], adds: bool) -> Iterator[None]:
+    """A context in which parameters have gradients already if `adds`, and after which attributes
+    of modules and parameters are as before; raises NumbersReadError if one was set."""
+    modules = [m for part in parts for m in part.modules()]
+    attributes = [dict(vars(m)) for m in modules]
+    parameters = {p: p.has_grad for part in parts for p in part.parameters()}
+    for p in parameters:
+        p.has_grad = adds and p.requires_grad
+    try:
+        yield
+        for m, saved in zip(modules, attributes, strict=True):
+            if vars(m).keys() != saved.keys() or any(vars(m)[n] is not v for n, v in saved.items()):
+                raise NumbersReadError("forward sets an attribute")
+    finally:
+        for p, has_grad in parameters.items():
+            p.has_grad = has_grad
+        for m, saved in zip(modules, attributes, strict=True):
+            vars(m).clear()
+            vars(m).update(saved)

@@ -1,0 +1,134 @@
+"""Passes on a GPU as CUDA graphs: the bits of the tape, or the tape with a reason."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.device import needs_device
+from helpers.training.laws_language import VOCABULARY, windows
+from helpers.training.pipelined import digits
+
+import nnmpi
+from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+from nnmpi.data import Split
+from nnmpi.io.output import NullReport
+from nnmpi.parallel.step.stage_lists import StageLists
+
+pytestmark = needs_device
+
+
+class Dropped(nn.Module):
+    """Layers with random numbers, also of `nnmpi.random`."""
+
+    def __init__(self) -> None:
+        self.a, self.norm, self.drop = nn.Linear(64, 32), nn.BatchNorm1d(32), nn.Dropout(0.3)
+        self.b = nn.Linear(32, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.drop(nn.functional.relu(self.norm(self.a(x.reshape(len(x), -1)))))
+        return self.b(y + Tensor(nnmpi.random(self, y.shape, like=y)))
+
+
+class Reading(nn.Module):
+    """A module that depends on values."""
+
+    def __init__(self) -> None:
+        self.a = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x.reshape(len(x), -1))
+        return y * 2 if float(y.sum().data) > 0 else y
+
+
+def gpt() -> nn.Module:
+    return nn.GPT(2, 2, 16, VOCABULARY, 8, dropout=0.1)
+
+
+CASES: dict[str, tuple[dict[str, Any], Any, Callable[[], Any]]] = {
+    "mlp": ({"model": "mlp:64-32-10"}, None, digits),
+    "cnn": ({"model": "digits-cnn"}, None, digits),
+    "random numbers": ({"compile": True}, Dropped, digits),
+    "gpt": ({}, gpt, partial(windows, 56, 8)),
+    "float16": ({"model": "mlp:64-32-10", "dtype": "float16"}, None, digits),
+    "float64": ({"model": "mlp:64-32-10", "dtype": "float64"}, None, digits),
+    "micro-batches": ({"model": "mlp:64-32-10", "micro_batches": 2}, None, digits),
+    "clipping": ({"model": "mlp:64-32-10", "clip_norm": 0.1}, None, digits),
+}
+
+
+def trained(
+    options: dict[str, Any], build: Any, data: Any, comm: Comm, **changed: Any
+) -> tuple[list[float], list[bytes]]:
+    how: dict[str, Any] = {
+        "batch_size": 8,
+        "steps": 7,
+        "epochs": 2,
+        "quiet": True,
+        "device": "cuda",
+    }
+    losses = list[float]()
+
+    class Heard:
+        def on_step(self, trainer: Any, event: Any) -> None:
+            losses.append(event["loss"])
+
+    config = Config(**(how | options | changed))
+    with Trainer(config, build, data, comm, callbacks=[Heard()]) as trainer:
+        trainer.fit(NullReport())
+        state = [np.asarray(value).tobytes() for value in trainer.model.state_dict().values()]
+    return losses, state
+
+
+@pytest.fixture
+def lists(monkeypatch: pytest.MonkeyPatch) -> list[StageLists]:
+    """The lists of all stages of the test."""
+    made, init = list[StageLists](), StageLists.__init__
+
+    def noted(self: StageLists, *args: Any) -> None:
+        init(self, *args)
+        made.append(self)
+
+    monkeypatch.setattr(StageLists, "__init__", noted)
+    return made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_graphs_have_the_bits_of_the_tape(name: str, lists: list[StageLists]) -> None:
+    options, build, data = CASES[name]
+    wanted = trained(options, build, data(), comm_self(), compile=False)
+    assert not lists
+    assert trained(options, build, data(), comm_self()) == wanted
+    assert [(stage.reason, stage.replays > 0) for stage in lists] == [(None, True)]
+
+
+def test_ranks_with_copies_have_the_bits_of_the_tape(lists: list[StageLists]) -> None:
+    options, build, data = CASES["mlp"]
+
+    def run(compiled: bool | None) -> Any:
+        return threads.run(
+            2, lambda comm: trained(options, build, data(), comm, compile=compiled, dp=2)
+        )
+
+    assert run(None) == run(False)
+    assert all(stage.reason is None and stage.replays > 0 for stage in lists)
+    assert len(lists) == 2
+
+
+def test_a_pass_that_reads_values_runs_by_the_tape(lists: list[StageLists]) -> None:
+    wanted = trained({}, Reading, digits(), comm_self(), compile=False)
+    assert trained({"compile": True}, Reading, digits(), comm_self()) == wanted
+    assert lists[0].reason is not None
+    assert "a CUDA graph cannot contain the pass" in lists[0].reason
+
+
+def test_wrong_labels_are_refused_before_a_graph_is_launched() -> None:
+    data = digits()
+    y = data.train.y.copy()
+    y[-8:] = 11
+    wrong = data._replace(train=Split(data.train.x, y))
+    with pytest.raises(ValueError, match="labels from"):
+        trained({"model": "mlp:64-32-10"}, None, wrong, comm_self())
