@@ -2,9 +2,9 @@
 
 A recorded pass is replayed as long as what its code reads is the same. Of the modules and functions
 of users, that is compared before each pass: plain attributes of modules, by counting what is set;
-those of classes; and variables of closures. What can change unseen, such as a list, is refused.
-A number that is a global variable may change without notice, and so may what is written into
-`vars(module)`.
+those of classes; global variables, and those of closures. What can change unseen, such as a list,
+is refused.
+What is written into `vars(module)` is not noticed.
 """
 
 import dis
@@ -12,6 +12,7 @@ import random
 import types
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from functools import partial
 from operator import is_
 from typing import Any
@@ -22,7 +23,7 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.registries import read_attributes
 
-PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, range)
+PLAIN = {type(None), bool, int, float, complex, str, bytes, range}
 
 LASTING = ("builtins", "numpy", "math")
 """Python modules whose classes nobody changes."""
@@ -93,6 +94,7 @@ class UsersCode:
 
     def __init__(self, parts: Iterable[Any], names: Iterable[str] = ()) -> None:
         self._cells = dict[int, types.CellType]()
+        self._globals = dict[tuple[int, str], dict[str, Any]]()
         self._classes = dict[type, None]()
         self._arrays = list[np.ndarray]()  # of nnmpi's own modules, such as weights of classes
         self._is_foreign = False
@@ -122,13 +124,14 @@ class UsersCode:
         compare."""
         self._objects, self._bytes = self._read(), [a.tobytes() for a in self._arrays]
         cells = [compared(contents(cell)) for cell in self._cells.values()]
+        cells += [compared(names.get(name)) for (_, name), names in self._globals.items()]
         cells += self._bytes
         return cells + [(name, compared(value)) for _, name, value in self._of_classes()]
 
     def is_same(self) -> bool:
         """True if since `state` was read nothing was set to another object: then the state is the
         same."""
-        if not (self._cells or self._classes or self._arrays):
+        if not (self._cells or self._classes or self._arrays or self._globals):
             return True
         read, arrays = self._read(), [array.tobytes() for array in self._arrays]
         same = arrays == self._bytes and len(read) == len(self._objects)
@@ -136,6 +139,7 @@ class UsersCode:
 
     def _read(self) -> list[Any]:
         objects = [contents(cell) for cell in self._cells.values()]
+        objects += [names.get(name, EMPTY) for (_, name), names in self._globals.items()]
         for cls in self._classes:
             objects += vars(cls).values()
         return objects
@@ -243,6 +247,8 @@ class UsersCode:
 
     def _look_at_globals(self, function: types.FunctionType, name: str) -> None:
         for operation, variable in operations_of(function.__code__):
+            if operation == "LOAD_GLOBAL":
+                self._globals[id(function.__globals__), variable] = function.__globals__
             if operation in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 raise UnfitError(f"{name} sets the global variable {variable}")
             value = function.__globals__.get(variable) if operation == "LOAD_GLOBAL" else None
@@ -303,9 +309,10 @@ def operations_of(code: types.CodeType) -> Iterator[tuple[str, Any]]:
 
 def is_plain(value: Any) -> bool:
     """True for numbers, texts and such, which do not change, and tuples of them."""
-    if isinstance(value, tuple):
+    if type(value) is tuple:
         return all(map(is_plain, value))
-    return isinstance(value, PLAIN)
+    is_number = isinstance(value, np.generic) and not isinstance(value, np.void)
+    return type(value) in PLAIN or is_number or isinstance(value, np.dtype | Enum)
 
 
 def name_of(part: Any) -> str:

@@ -27,14 +27,17 @@ import numpy as np
 
 from nnmpi.arrays.backend import Array
 from nnmpi.arrays.meta import NumbersReadError
+from nnmpi.arrays.meta.shapes import addresses_filled_with
 from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.graph import mapped
-from nnmpi.nn.pass_list import same_calls
+from nnmpi.nn.module import Module
+from nnmpi.nn.pass_list import FILLS, same_calls
 from nnmpi.nn.seeding import seed_state
-from nnmpi.nn.users_code import UnfitError, is_plain
+from nnmpi.nn.users_code import UnfitError, compared, is_plain
 from nnmpi.optim.recorded_step import (
     CheckError,
+    RecordedStep,
     StepReplay,
     array_of_argument,
     record_step,
@@ -45,7 +48,7 @@ from nnmpi.optim.step_code import StepCode
 MOST_LISTS = 16
 """The number of lists of a step that are kept."""
 
-_OF_PARAMETER = attrgetter("requires_grad", "store", "has_grad")
+_OF_PARAMETER, _TRAINING = attrgetter("requires_grad", "store", "has_grad"), attrgetter("training")
 
 
 def compile(function: Callable[..., Any]) -> "CompiledStep":
@@ -61,6 +64,10 @@ def compile(function: Callable[..., Any]) -> "CompiledStep":
     return CompiledStep(function)
 
 
+class UnrecordedError(Exception):
+    """Raised if a step fails while it is recorded."""
+
+
 class CompiledStep:
     """A training step that is replayed (see `compile`).
 
@@ -68,6 +75,8 @@ class CompiledStep:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
+        if not callable(function) or isinstance(function, Module | type):
+            raise ValueError("nnmpi.compile takes the function of a whole training step")
         update_wrapper(self, function, updated=())
         self._function, self.replays, self._lock = function, 0, RLock()
         self._code: StepCode | None = None
@@ -75,6 +84,19 @@ class CompiledStep:
         self._last = list[Any]()
         self._last_code: StepCode | None = None
         self._replay: StepReplay | None = None
+        self._told = False
+
+    def __get__(self, instance: Any, owner: type) -> "CompiledStep":
+        if instance is None:
+            return self
+        raise ValueError(
+            "nnmpi.compile: a method is compiled for one object: write in __init__ "
+            f"self.{self.__name__} = nnmpi.compile(self.{self.__name__}), under a method as written"  # type: ignore[attr-defined]
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy records the step again."""
+        return CompiledStep, (self._function,)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Makes a step."""
@@ -87,12 +109,14 @@ class CompiledStep:
             _sort(arrays, plain, value)
         if (code := self._code) is None or not code.is_same():
             code = self._code = self._looked_at()
+        if len({*map(id, arrays)}) < len(arrays):  # arguments that are one and the same
+            plain.append(tuple([*map(id, arrays)].index(id(array)) for array in arrays))
         now = [
             recording.get(),
             *[(a.shape, a.strides, a.dtype) for a in arrays],
             *plain,
             *map(_OF_PARAMETER, code.parameters),
-            *[m.training for m in code.all_modules],
+            *map(_TRAINING, code.all_modules),
         ]
         if now != self._last or code is not self._last_code:
             key = *now, *code.state
@@ -106,14 +130,19 @@ class CompiledStep:
         except CheckError:  # the step as written tells about it, and changes what it does
             return self._function(*args, **named)
         self.replays += 1
+        self._replay.is_used = True
         return result
 
     def _looked_at(self) -> StepCode:
         """The code of the step, as it is now."""
         try:
-            return StepCode(self._function)
+            code = StepCode(self._function)
         except UnfitError as error:
             raise ValueError(f"nnmpi.compile: {error}") from None
+        if self._code is not None and not code.has_same_parts(self._code):
+            self._lists.clear()  # they keep models that are not used any more
+            self._last, self._last_code, self._replay = [], None, None
+        return code
 
     def _first(
         self,
@@ -125,9 +154,19 @@ class CompiledStep:
     ) -> Any:
         """Records the step, runs it as written, and as a list from the same state; both must give
         the same bits."""
-        replay = self._recorded(code, args, named)
         if len(self._lists) == MOST_LISTS:
-            del self._lists[next(iter(self._lists))]  # the oldest
+            oldest = self._lists.pop(next(iter(self._lists)))
+            if not (oldest is None or oldest.is_used or self._told):
+                self._told = True
+                self._warn(
+                    "each call has other shapes or numbers, and is recorded anew: pass arrays"
+                )
+        try:
+            replay = self._recorded(code, args, named)
+        except UnrecordedError as error:
+            self._lists[key] = None
+            self._warn(f"{error}; it is not replayed")
+            return self._function(*args, **named)
         at_first = _State(replay, code)
         result = self._function(*args, **named)
         wanted = _State(replay, code)
@@ -141,21 +180,32 @@ class CompiledStep:
             self._lists[key] = replay
             return other
         wanted.restore()
-        warnings.warn(
-            f"{getattr(self, '__qualname__', 'a step')}: recorded, the step has other bits than as "
-            "written; it is not replayed",
-            stacklevel=3,
-        )
         self._lists[key] = None
+        self._warn("recorded, the step has other bits than as written; it is not replayed")
         return result
+
+    def _warn(self, message: str) -> None:
+        name = getattr(self, "__qualname__", "a step")
+        warnings.warn(f"nnmpi.compile: {name}: {message}", stacklevel=5)
 
     def _recorded(self, code: StepCode, args: Sequence[Any], named: dict[str, Any]) -> StepReplay:
         try:
-            both = [record_step(self._function, code, args, named) for _ in range(2)]
+            both = list[RecordedStep]()
+            for byte in FILLS:
+                with addresses_filled_with(byte):
+                    both.append(record_step(self._function, code, args, named))
         except NumbersReadError as error:
             raise ValueError(f"nnmpi.compile: {_place_of(error)}{error}") from None
-        if not same_calls(*(recorded.calls for recorded in both)):
-            raise ValueError("nnmpi.compile: recorded twice, the step is not the same")
+        except Exception as error:  # the step as written tells about it
+            kind = type(error).__name__
+            where = _place_of(error)
+            raise UnrecordedError(f"{where}{kind} where values are not known") from None
+        plain = [[*map(compared, recorded.plain)] for recorded in both]
+        if plain[0] != plain[1] or not same_calls(*(recorded.calls for recorded in both)):
+            raise ValueError(
+                "nnmpi.compile: recorded twice, the step is not the same: it reads values, or "
+                "draws random numbers that are not nnmpi's"
+            )
         return StepReplay(both[0])
 
 
@@ -166,7 +216,8 @@ class _State:
     def __init__(self, replay: StepReplay, code: StepCode) -> None:
         self._memory, self._code = replay.memory, code
         self._arrays = [array.copy() for array in replay.memory]
-        self._optimizers = [optimizer.state_dict() for optimizer in code.optimizers]
+        self._states = [{k: a.copy() for k, a in o.state.items()} for o in code.optimizers]
+        self._steps = [[*optimizer.steps] for optimizer in code.optimizers]
         self._present = [p.has_grad for p in code.parameters]
         self._passes = [m.passes for m in code.all_modules]
         self._seed_state = seed_state.get()
@@ -175,8 +226,12 @@ class _State:
         """Sets the state to this one."""
         for array, copy in zip(self._memory, self._arrays, strict=True):
             array[...] = copy
-        for optimizer, state in zip(self._code.optimizers, self._optimizers, strict=True):
-            optimizer.load_state_dict(state)
+        for optimizer, state, steps in zip(
+            self._code.optimizers, self._states, self._steps, strict=True
+        ):
+            for name, array in state.items():
+                optimizer.state[name][...] = array
+            optimizer.set_steps(steps)
         set_gradients(self._code.parameters, self._present)
         seed_state.set(self._seed_state)
         for module, passes in zip(self._code.all_modules, self._passes, strict=True):
@@ -185,8 +240,8 @@ class _State:
     def is_same(self, other: "_State") -> bool:
         """True if another state has the same bits; the memory of a gradient that is not there does
         not count."""
-        facts = self._present, self._passes, self._seed_state
-        if facts != (other._present, other._passes, other._seed_state):
+        facts = self._present, self._passes, self._seed_state, self._steps
+        if facts != (other._present, other._passes, other._seed_state, other._steps):
             return False
         absent = [
             p.grad_memory for p in self._code.parameters if p.requires_grad and not p.has_grad
@@ -195,12 +250,14 @@ class _State:
         pairs = zip(self._memory, self._arrays, other._arrays, strict=True)
         return all(
             a.tobytes() == b.tobytes() for array, a, b in pairs if id(array) not in skipped
-        ) and _bits_of(self._optimizers) == _bits_of(other._optimizers)
+        ) and _bits_of(self._states) == _bits_of(other._states)
 
 
 def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
     """Puts the parts of an argument to the arrays, and what else they are to what is compared."""
     if type(value) is np.ndarray:
+        if value.dtype.hasobject:
+            raise ValueError("nnmpi.compile: an argument is an array of objects; pass numbers")
         arrays.append(value)
         plain.append(np.ndarray)
     elif type(value) is Tensor:
@@ -209,7 +266,10 @@ def _sort(arrays: list[Array], plain: list[Any], value: Any) -> None:
         arrays.append(value.operand)
         plain.append(Tensor)
     elif type(value) in (tuple, list, dict):
-        plain.append((type(value), len(value), *(value if isinstance(value, dict) else ())))
+        if isinstance(value, dict) and not all(map(is_plain, value)):
+            raise ValueError("nnmpi.compile: keys of an argument are neither numbers nor texts")
+        keys = map(compared, value) if isinstance(value, dict) else ()
+        plain.append((type(value), len(value), *keys))
         for item in value.values() if isinstance(value, dict) else value:
             _sort(arrays, plain, item)
     elif is_plain(value):
@@ -227,7 +287,7 @@ def _bits_of(result: Any) -> Any:
         lambda leaf: (
             np.asarray(array_of_argument(leaf)).tobytes()
             if isinstance(leaf, Tensor | np.ndarray)
-            else leaf
+            else compared(leaf)
         ),
         result,
     )

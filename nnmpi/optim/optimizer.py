@@ -172,6 +172,10 @@ class Optimizer:
                 p.storage.written = written
         return loss
 
+    def set_steps(self, steps: Sequence[int]) -> None:
+        """Sets the number of updates of each parameter."""
+        self.steps, self._ranges_of = [*steps], []  # ranges depend on the step counts
+
     def add_state(self, name: str) -> Array:
         """Adds a state array of zeros, which is saved and loaded with the others; returns it."""
         self.sums = (*self.sums, name)
@@ -227,8 +231,7 @@ class Optimizer:
         """Copies a state that fits; `places` say which part of its whole tensors the parameters
         are."""
         self._convert_state()
-        self.steps = [int(state[states.name_of(place, states.STEP)]) for place in places]
-        self._ranges_of = []  # ranges depend on the step counts
+        self.set_steps([int(state[states.name_of(place, states.STEP)]) for place in places])
         for i, place in enumerate(places):
             for name in self.sums:
                 self.put(name, i, state[states.name_of(place, name)][place.slices])

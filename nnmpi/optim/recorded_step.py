@@ -3,6 +3,7 @@ replay; `compiled.py` decides which list runs."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import chain, repeat
 from operator import setitem
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.array import new_array
 from nnmpi.arrays.meta.log import (
     Call,
+    UnlikeError,
+    arrays_in,
     assign,
     assign_result,
     log_call,
@@ -22,8 +25,9 @@ from nnmpi.arrays.meta.log import (
 )
 from nnmpi.arrays.meta.memory_plan import Binding, arena_of, lifetimes, places_in, places_of, plan
 from nnmpi.arrays.meta.shapes import owner, refuse
+from nnmpi.arrays.native.table import Kernel
 from nnmpi.autograd import Tensor
-from nnmpi.autograd.recording import recording
+from nnmpi.autograd.recording import recording, tick
 from nnmpi.nn.graph import leaves, mapped
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
@@ -33,6 +37,9 @@ from nnmpi.nn.seeding import SeedState, next_draw, seed_state
 from nnmpi.nn.users_code import is_plain
 from nnmpi.optim.optimizer import Optimizer, instead_of_step
 from nnmpi.optim.step_code import StepCode
+
+WRITING = assign, assign_result, setitem, np.copyto, np.put_along_axis
+"""Functions that write into their first argument."""
 
 
 class CheckError(Exception):
@@ -93,6 +100,8 @@ class RecordedStep(NamedTuple):
 
     given      pairs of an array without data and the memory that it stands for
     outputs    the arrays, and those of tensors, that the step returns in `result`
+    made       the number of modules that it makes, such as losses, which are counted
+    written    parameters whose values it writes itself
     """
 
     calls: Sequence[Call]
@@ -101,6 +110,13 @@ class RecordedStep(NamedTuple):
     roots: RootCalls
     result: Any
     outputs: Sequence[Any]
+    made: int
+    written: Sequence[Parameter]
+
+    @property
+    def plain(self) -> list[Any]:
+        """The numbers and texts that the step returns."""
+        return [leaf for leaf in leaves(self.result) if not _is_computed(leaf)]
 
 
 def record_step(
@@ -109,11 +125,17 @@ def record_step(
     """Records a step on arrays without data."""
     stand_ins, inputs, roots = StandIns(), list[Any](), RootCalls(code)
 
+    known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
+
     def stand_in(value: Any) -> Any:
-        if isinstance(value, Tensor | np.ndarray):
-            inputs.append(meta.like(array_of_argument(value)))
-            return Tensor(inputs[-1]) if isinstance(value, Tensor) else inputs[-1]
-        return value
+        if not isinstance(value, Tensor | np.ndarray):
+            return value
+        if id(value) not in known:
+            array = meta.like(array_of_argument(value))
+            known[id(value)] = array, Tensor(array) if isinstance(value, Tensor) else array
+        array, stand = known[id(value)]
+        inputs.append(array)
+        return stand
 
     present = [p.has_grad for p in code.parameters]
 
@@ -129,6 +151,7 @@ def record_step(
         log_call(optimizer.step, lr_factor=lr_factor)
 
     given = mapped(stand_in, (tuple(args), named))
+    of_arguments = _described(given)
     given_memory = {id(owner(array)) for array in inputs}
     outside = _OutsidePass(0, None, LOCAL, True, None, roots.around)
     outside.keys, outside.draws = [], roots.draws
@@ -140,10 +163,11 @@ def record_step(
         for variable, value in (
             (current_pass, outside),
             (instead_of_step, update),
-            (seed_state, seed_state.get()),
+            (seed_state, first := seed_state.get()),
         ):
             stack.callback(variable.reset, variable.set(value))  # type: ignore[arg-type]
         result = function(*given[0], **given[1])
+        made = seed_state.get().number - first.number
         if facts != _facts(code):
             raise NumbersReadError("the step changes a mode, an option or a module")
         if assigned():
@@ -152,21 +176,46 @@ def record_step(
             raise NumbersReadError("the step reads values, and goes on if that is refused")
         if any(id(owner(array)) in given_memory for call in calls for array in _written(call)):
             raise NumbersReadError("the step writes into an argument")
+        if of_arguments != _described(given):
+            raise NumbersReadError("the step changes an argument")
         note_gradients()
     for leaf in leaves(result):
         if not (is_plain(leaf) or (_is_computed(leaf) and not isinstance(leaf, Parameter))):
-            raise NumbersReadError(f"the step returns a {type(leaf).__name__}")
+            raise NumbersReadError(
+                f"the step returns a {type(leaf).__name__}, which it does not compute from its "
+                "arguments and parameters"
+            )
     outputs = [array_of_argument(leaf) for leaf in leaves(result) if _is_computed(leaf)]
     calls = checks_first(calls, inputs)
-    return RecordedStep(calls, stand_ins.pairs, inputs, roots, result, outputs)
+    owners = {id(owner(array)) for call in calls for array in _written(call)}
+    arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in owners}
+    written = [p for p in code.parameters if id(p.operand) in arrays]
+    return RecordedStep(calls, stand_ins.pairs, inputs, roots, result, outputs, made, written)
 
 
 def _written(call: Call) -> Sequence[Any]:
-    """The arrays into which a call of an array function writes."""
-    name = getattr(call.function, "__name__", "")
-    is_first = call.function in (assign, assign_result, setitem) or name == "at"  # of a ufunc
-    out = call.options.get("out", ())
-    return [*call.args[:is_first], *(out if isinstance(out, tuple) else (out,))]
+    """The arrays into which a call writes."""
+    function = call.function
+    if isinstance(function, Kernel):
+        marked = zip(call.args, chain(function.marks, repeat(function.marks[-1])), strict=False)
+        return [*arrays_in([argument for argument, mark in marked if mark])]
+    name, of = getattr(function, "__name__", ""), getattr(function, "__self__", function)
+    if function in WRITING or (isinstance(of, np.ufunc) and name == "at"):
+        return [*arrays_in(call.args[0])]
+    if function in (np.dot, np.concatenate):
+        return [*arrays_in(call.args[2])]
+    return [*arrays_in(call.options.get("out", ()))]
+
+
+def _described(tree: Any) -> Any:
+    """Nested arguments as something that is equal as long as the step changes none of them."""
+    if isinstance(tree, tuple | list):
+        return type(tree), [*map(_described, tree)]
+    if isinstance(tree, dict):
+        return dict, [*tree], [*map(_described, tree.values())]
+    if isinstance(tree, Tensor):
+        return id(tree), id(tree.operand), tree.requires_grad, tree.grad is None
+    return id(tree)
 
 
 def _facts(code: StepCode) -> list[Any]:
@@ -210,9 +259,10 @@ class StepReplay:
         self._keys = [(binding.array(k.words), k, m, earlier) for k, m, earlier in roots.keys]
         self._draws = [*map(binding.array, roots.draws)]
         bound = [binding.call(call)[:3] for call in calls]
-        first = sum(call.is_check for call in calls)
+        first = max((k + 1 for k, call in enumerate(calls) if call.is_check), default=0)
         self._checks, self._calls = bound[:first], bound[first:]
         self._outputs = [*map(binding.array, recorded.outputs)]
+        self.is_used = False
 
     def __call__(self, arrays: Sequence[Array]) -> Any:
         """Makes a step on these arguments; returns what the step returns.
@@ -225,15 +275,22 @@ class StepReplay:
         try:
             for function, args, options in self._checks:
                 function(*args, **options)
-        except ValueError as error:
+        except (ValueError, UnlikeError) as error:
             raise CheckError from error
         for words, (seed, purpose, names, _), module, earlier in self._keys:
             words[...] = keyed.key(seed, purpose, module.passes + earlier, *names)
         for words in self._draws:
             drawn = next_draw()
             words[...] = keyed.key(drawn.seed, "tensor", drawn.draws)
+        if made := self._recorded.made:
+            state = seed_state.get()
+            seed_state.set(state._replace(number=state.number + made))
         for function, args, options in self._calls:
             function(*args, **options)
+        if self._recorded.written:
+            now = tick()
+            for p in self._recorded.written:
+                p.storage.written = now
         for module, counted in self._recorded.roots.calls:
             if counted:
                 object.__setattr__(module, "passes", module.passes + 1)

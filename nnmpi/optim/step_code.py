@@ -10,15 +10,16 @@ refused    lists, dicts, arrays; what sets a variable or an attribute; functions
 
 import builtins
 import dis
+from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import partial
-from operator import is_
+from operator import attrgetter, is_
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 
-from nnmpi.autograd import Tensor
+from nnmpi.autograd import Tensor, no_grad
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.registries import read_attributes
@@ -47,7 +48,8 @@ STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files", "
 FILES = {"save", "savetxt", "savez", "savez_compressed"}
 
 UNSEEN = {
-    "base", "ctypes", "load_state_dict", "passes", "seed", "setflags", "state_dict",
+    "base", "ctypes", "flags", "imag", "load_state_dict", "passes", "seed", "setflags",
+    "state_dict",
 }  # fmt: skip
 """Attributes by which a step would read or change what is not noticed."""
 
@@ -74,9 +76,26 @@ SETTABLE = {"data", "grad"}
 
 REFUSED = {
     "DELETE_ATTR", "DELETE_GLOBAL", "DELETE_NAME", "IMPORT_NAME", "LOAD_BUILD_CLASS", "LOAD_NAME",
-    "STORE_GLOBAL", "STORE_NAME",
+    "MATCH_CLASS", "MATCH_KEYS", "STORE_GLOBAL", "STORE_NAME",
 }  # fmt: skip
 """Operations of bytecode that replays would not do."""
+
+_DECORATED = no_grad()(len).__code__
+"""The code of functions that a context manager decorates."""
+
+_CHANGES = attrgetter("_changes")
+
+VERBS = {
+    "LOAD_BUILD_CLASS": "defines a class",
+    "IMPORT_NAME": "imports",
+    "MATCH_CLASS": "matches attributes",
+    "MATCH_KEYS": "matches keys",
+}
+
+IMMUTABLE = 1 << 8
+"""A flag of classes that are written in C."""
+
+PLAIN_DESCRIPTORS = (FunctionType, property, classmethod, staticmethod)
 
 MISSING, FREE = object(), object()
 """Stand for a variable without a value; and for a value of which any attribute in PUBLIC may be
@@ -95,9 +114,10 @@ class StepCode:
         self._parameters, self._functions = list[Parameter](), list[FunctionType]()
         self._seen, self._names = set[Any](), dict[str, str]()  # names, and where they are read
         self._variables, self._cells = list[tuple[Mapping[str, Any], str]](), list[Any]()
+        self._owners = list[Any]()
         name = getattr(function, "__name__", "the step")
-        if not isinstance(function, FunctionType | MethodType | partial | Module):
-            raise UnfitError(f"{type(function).__name__} objects are no functions")
+        if not isinstance(function, FunctionType | MethodType | partial):
+            raise UnfitError(f"it takes the function of a whole step, and not {_kind(function)}")
         self._take(function, name)
         of_modules = dict.fromkeys(p for m in self.modules for p in m.parameters())
         loose = (*self._parameters, *(p for o in self.optimizers for p in o.parameters))
@@ -112,7 +132,7 @@ class StepCode:
         if any(not isinstance(p.operand, np.ndarray) for p in self.parameters):
             raise UnfitError("the step computes on a GPU")
         self._variables += [(vars(m), name) for m in self.all_modules for name in m._buffers]
-        self._objects, self._changes = self._read(), [m._changes for m in self.all_modules]
+        self._objects, self._changes = self._read(), [*map(_CHANGES, self.all_modules)]
         compared_objects = map(compared, self._objects)
         self.state = *self._changes, *self._of_modules.state(), *compared_objects
 
@@ -120,15 +140,23 @@ class StepCode:
         """True if no variable is set to another object, and no module has changed."""
         read = self._read()
         return (
-            self._changes == [m._changes for m in self.all_modules]
+            self._changes == [*map(_CHANGES, self.all_modules)]
             and self._of_modules.is_same()
             and len(read) == len(self._objects)
             and all(map(is_, read, self._objects))
         )
 
+    def has_same_parts(self, other: "StepCode") -> bool:
+        """True if another code uses the same modules, parameters and optimizers."""
+        parts, others = (
+            [*code.all_modules, *code.parameters, *code.optimizers] for code in (self, other)
+        )
+        return len(parts) == len(others) and all(map(is_, parts, others))
+
     def _read(self) -> list[Any]:
         values = [variables.get(name, MISSING) for variables, name in self._variables]
         values += map(contents, self._cells)
+        values += map(type, self._owners)
         for function in self._functions:
             values += function.__code__, function.__defaults__
             values += (function.__kwdefaults__ or {}).values()
@@ -150,14 +178,22 @@ class StepCode:
         elif isinstance(value, MethodType):
             self._take_method(value, name)
         elif isinstance(value, partial) and not vars(value):
+            self._variables += [(value.keywords, keyword) for keyword in value.keywords]
             self._take_items((value.func, *value.args, *value.keywords.values()), name)
-        elif isinstance(value, FunctionType) and not is_own(value):
+        elif isinstance(value, FunctionType) and value.__code__ is _DECORATED:
+            cells = dict(zip(_DECORATED.co_freevars, value.__closure__ or (), strict=True))
+            if not isinstance(contents(cells["self"]), no_grad):
+                raise UnfitError(f"{name} is decorated with {_kind(contents(cells['self']))}")
+            self._as_free(self._take(contents(cells["func"]), name), name)
+        elif isinstance(value, FunctionType) and not (is_own(value) or value in FUNCTIONS):
             self._follow(value, name, FREE)
         elif type(value) in (tuple, frozenset):
             self._take_items(value, name)
-        elif isinstance(value, ModuleType) or (_is_namespace(value) and not is_plain(value)):
+        elif is_plain(value) or _is_known(value):
+            return FREE
+        elif isinstance(value, ModuleType) or _is_namespace(value):
             return value
-        elif not (is_plain(value) or _is_known(value)):
+        else:
             if isinstance(value, BuiltinFunctionType | FunctionType | type):
                 raise UnfitError(f"{name} is no function or class that a compiled step may use")
             raise UnfitError(
@@ -195,12 +231,18 @@ class StepCode:
             return self._note_name(attribute, code)
         where = f"{name}.{attribute} in {code}"
         if isinstance(owner, ModuleType):
+            self._variables.append((vars(owner), attribute))
             return self._take(getattr(owner, attribute, MISSING), where)
+        if attribute[:2] == "__":
+            raise UnfitError(f"{code} uses {attribute}, by which it may read what changes")
+        self._owners.append(owner)
         is_class = isinstance(owner, type)
         classes = (owner if is_class else type(owner)).__mro__[:-1]
         places = [*([] if is_class else [vars(owner)]), *map(vars, classes)]
         self._variables += [(place, attribute) for place in places]
         of_class = next((vars(c)[attribute] for c in classes if attribute in vars(c)), MISSING)
+        if hasattr(type(of_class), "__get__") and not isinstance(of_class, PLAIN_DESCRIPTORS):
+            raise UnfitError(f"{where} is {_kind(of_class)}, a descriptor, which may read anything")
         value = of_class if isinstance(of_class, property) else places[0].get(attribute, of_class)
         if isinstance(value, property):
             self._take_function(value.fget, where, owner)
@@ -209,7 +251,8 @@ class StepCode:
         elif isinstance(value, FunctionType) and not is_class and attribute not in places[0]:
             self._take_function(value, where, owner)
         else:
-            return self._take(getattr(value, "__func__", value), where)
+            is_static = isinstance(value, staticmethod)
+            return self._take(value.__func__ if is_static else value, where)
         return FREE
 
     def _take_function(self, function: Any, name: str, owner: Any) -> None:
@@ -241,7 +284,7 @@ class StepCode:
                     )
             if not known:
                 raise UnfitError(
-                    f"{name} reads .{attribute} of a value that it has not as a variable"
+                    f"{name} reads .{attribute} of a value whose attributes are not compared"
                 )
 
     # ---- code
@@ -270,12 +313,16 @@ class StepCode:
         self, code: CodeType, known: Mapping[str, Any], function: FunctionType, name: str
     ) -> None:
         """Takes what code uses, of a function or within it, where these variables are known."""
-        value, of = FREE, ""
+        value, of, is_target = FREE, "", False
         for step in dis.get_instructions(code):
             operation, argument = step.opname, step.argval
+            is_target |= step.is_jump_target
+            if operation == "EXTENDED_ARG":
+                continue
+            if is_target and operation in ("LOAD_ATTR", "LOAD_METHOD"):
+                self._note_name(argument, name)  # it may be of another value too
+            is_target = False
             if operation in ("LOAD_ATTR", "LOAD_METHOD"):
-                if step.is_jump_target:  # it may be of another value too
-                    self._note_name(argument, name)
                 value, of = self._attribute(value, argument, of, name), f"{of}.{argument}"
                 continue
             self._as_free(value, f"{of} in {name}")
@@ -302,12 +349,12 @@ class StepCode:
         sets = operation.startswith(("STORE_", "DELETE_"))
         outside = sets and operation.endswith("DEREF") and not outer.isdisjoint(variables)
         kept = operation == "STORE_ATTR" and not SETTABLE.issuperset(variables)
-        moved = sets and "FAST" in operation and not known.keys().isdisjoint(variables)
+        stored = variables[:1] if "LOAD" in operation else variables
+        moved = sets and "FAST" in operation and not known.keys().isdisjoint(stored)
         if outside or kept or moved or operation in REFUSED:
-            what = {"LOAD_BUILD_CLASS": "defines a class", "IMPORT_NAME": "imports"}
             raise UnfitError(
-                f"{name} {what.get(operation, 'sets')} {variables[0] or ''}".rstrip()
-                + ", which replays would not do"
+                f"{name} {VERBS.get(operation, 'sets')} {variables[0] or ''}".rstrip()
+                + ", which replays would not do: do it outside of the step"
             )
 
     def _global(self, function: FunctionType, variable: str, name: str) -> Any:
@@ -335,9 +382,12 @@ class _Simple:
 
 
 def _is_simple(cls: type) -> bool:
-    special = {"__getattr__", "__getattribute__", "__slots__"}
-    is_of_python = type(cls) is type and cls.__basicsize__ == _Simple.__basicsize__
-    return is_of_python and not is_own(cls) and special.isdisjoint(vars(cls))
+    special = {"__getattr__", "__getattribute__"}
+    is_of_python = type(cls) in (type, ABCMeta) and not cls.__flags__ & IMMUTABLE
+    fields = vars(cls).get("__slots__")
+    fits = cls.__basicsize__ in (_Simple.__basicsize__, object.__basicsize__)
+    is_open = not fields and special.isdisjoint(vars(cls))
+    return is_of_python and fits and is_open and not is_own(cls)
 
 
 def _is_known(value: Any) -> bool:

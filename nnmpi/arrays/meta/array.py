@@ -146,23 +146,25 @@ class MetaArray(np.ndarray):
         return logged(new, np.argpartition, self, kth, axis, *args, **options)
 
     def argmax(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
-        return self._place(np.argmax, axis, keepdims)
+        return self._place(np.argmax, axis, out, keepdims)
 
     def argmin(self, axis: Any = None, out: Any = None, *, keepdims: bool = False) -> Any:
-        return self._place(np.argmin, axis, keepdims)
+        return self._place(np.argmin, axis, out, keepdims)
 
-    def _place(self, function: Any, axis: Any, keepdims: bool) -> Any:
+    def _place(self, function: Any, axis: Any, out: Any, keepdims: bool) -> Any:
+        _refuse_out(function, out)
         places = function(small(self), axis, keepdims=keepdims)
         new = new_like(shapes.reduced(self.shape, axis, keepdims), places)
         return logged(new, function, self, axis, keepdims=keepdims)
 
     def cumsum(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-        return self._accumulated(np.cumsum, axis, dtype)
+        return self._accumulated(np.cumsum, axis, dtype, out)
 
     def cumprod(self, axis: Any = None, dtype: Any = None, out: Any = None) -> Any:
-        return self._accumulated(np.cumprod, axis, dtype)
+        return self._accumulated(np.cumprod, axis, dtype, out)
 
-    def _accumulated(self, function: Any, axis: Any, dtype: Any) -> Any:
+    def _accumulated(self, function: Any, axis: Any, dtype: Any, out: Any) -> Any:
+        _refuse_out(function, out)
         array = self.reshape(-1) if axis is None else self
         new = new_like(array.shape, function(small(array), axis, dtype))
         return logged(new, function, array, axis, dtype)
@@ -218,6 +220,16 @@ class MetaArray(np.ndarray):
     item = tolist = tobytes = nonzero = searchsorted = sort = partition = _read
     byteswap = choose = compress = dump = dumps = getfield = put = resize = tofile = trace = _read
     data = flat = property(_read)
+    __str__ = __format__ = _read
+
+    def __repr__(self) -> str:
+        """Tells what the array is, without its values."""
+        return f"{type(self).__name__}({self.shape}, {self.dtype})"
+
+
+def _refuse_out(function: Any, out: Any) -> None:
+    if out is not None:
+        refuse(f"numpy.{function.__name__} into given memory")
 
 
 def new_array(shape: Sequence[int], dtype: Any, order: Iterable[int] | None = None) -> MetaArray:
