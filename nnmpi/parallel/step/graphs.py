@@ -10,7 +10,7 @@ reads numbers on the host, copies them from there or waits, cannot be captured.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -19,11 +19,12 @@ from nnmpi.arrays.backend import Array, Backend
 from nnmpi.arrays.kernels import progress_hook
 from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import Call, logged_calls
+from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import KeyedPass, RecordedKey, RecordedPass
-from nnmpi.nn.passes import BatchStats, Pass, current_pass
+from nnmpi.nn.passes import LOCAL, BatchStats, Pass, current_pass
 from nnmpi.parallel.step.replay import Memory, OnLeaf
 
 
@@ -36,6 +37,16 @@ class _CapturedPass(KeyedPass):
         words = self.new((4,), np.uint32)
         self.keys.append(RecordedKey(seed, purpose, names, words))
         return keyed.Key(*(words[i, ...] for i in range(4)))
+
+
+class _NoStats:
+    """BatchStats where ranks would have to exchange them."""
+
+    def moments(self, local: Moments, track: Callable[[Moments], None]) -> NoReturn:
+        raise NumbersReadError("a CUDA graph cannot contain BatchNorm over ranks")
+
+    def sum(self, sums: Array) -> NoReturn:
+        raise NumbersReadError("a CUDA graph cannot contain sums over ranks")
 
 
 class Graphs:
@@ -63,7 +74,9 @@ class Graphs:
         with cuda.using_allocator(self._pool.malloc), _restored(parts, adds):
             self._inputs = [self._new(array.shape, array.dtype) for array in arrays]
             self._on_host = isinstance(arrays[-2], np.ndarray)  # labels
-            captured = _CapturedPass(*current._replace(samples=self._inputs[-1]))
+            stats = LOCAL if current.batch_stats is LOCAL else _NoStats()
+            current = current._replace(samples=self._inputs[-1], batch_stats=stats)
+            captured = _CapturedPass(*current)
             captured.keys, captured.new = self._keys, self._new
             try:
                 self._capture(recorded, parts[0], captured)

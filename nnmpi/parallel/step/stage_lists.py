@@ -264,7 +264,8 @@ class StageLists:
         kind, of = micro.state.kind, (self._stage.source, self._stage.sink)
         assert kind is not None
         is_whole = isinstance(of[0], Samples) and isinstance(of[1], LossSink)
-        if not is_whole or kind.in_flight > 1 or kind.halves or micro.state.stats is not LOCAL:
+        is_again = isinstance(micro.state.stats, ReplayStats)
+        if not is_whole or kind.in_flight > 1 or kind.halves or is_again:
             self.reason = "on a GPU, only passes of whole models on one rank are captured"
             return None
         try:

@@ -155,7 +155,10 @@ class Graph:
     ) -> None:
         assert self.done[-1] == "build_plans"
         assert handle is self.handle
-        assert handle.stream == DEVICE.xp.cuda.get_current_stream().ptr
+        stream = DEVICE.xp.cuda.get_current_stream()
+        assert handle.stream == stream.ptr
+        if stream.is_capturing():  # a graph cannot call Python
+            raise RuntimeError("this stand-in of cuDNN is not captured")
         machine.library().emulator_call(self.kind.encode(), ctypes.c_void_p(handle.stream))
         ctypes.memset(workspace, 0xFF, WORKSPACE)
         assert tensor_uids == (*sorted(t.uid for t in self.tensors),)
