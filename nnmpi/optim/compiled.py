@@ -89,9 +89,10 @@ class CompiledStep:
     def __get__(self, instance: Any, owner: type) -> "CompiledStep":
         if instance is None:
             return self
+        name = getattr(self, "__name__", "step")
         raise ValueError(
-            "nnmpi.compile: a method is compiled for one object: write in __init__ "
-            f"self.{self.__name__} = nnmpi.compile(self.{self.__name__}), under a method as written"  # type: ignore[attr-defined]
+            "nnmpi.compile: a method is compiled for one object: instead of the decorator, write "
+            f"self.{name} = nnmpi.compile(self.{name}) in __init__"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -111,18 +112,18 @@ class CompiledStep:
             code = self._code = self._looked_at()
         if len({*map(id, arrays)}) < len(arrays):  # arguments that are one and the same
             plain.append(tuple([*map(id, arrays)].index(id(array)) for array in arrays))
-        now = [
+        guards = [
             recording.get(),
             *[(a.shape, a.strides, a.dtype) for a in arrays],
             *plain,
             *map(_OF_PARAMETER, code.parameters),
             *map(_TRAINING, code.all_modules),
         ]
-        if now != self._last or code is not self._last_code:
-            key = *now, *code.state
+        if guards != self._last or code is not self._last_code:
+            key = *guards, *code.state
             if key not in self._lists:
                 return self._first(key, code, arrays, args, named)
-            self._last, self._last_code, self._replay = now, code, self._lists[key]
+            self._last, self._last_code, self._replay = guards, code, self._lists[key]
         if self._replay is None:
             return self._function(*args, **named)
         try:
@@ -197,9 +198,9 @@ class CompiledStep:
         except NumbersReadError as error:
             raise ValueError(f"nnmpi.compile: {_place_of(error)}{error}") from None
         except Exception as error:  # the step as written tells about it
-            kind = type(error).__name__
-            where = _place_of(error)
-            raise UnrecordedError(f"{where}{kind} where values are not known") from None
+            raise UnrecordedError(
+                f"{_place_of(error)}{type(error).__name__} where values are not known"
+            ) from None
         plain = [[*map(compared, recorded.plain)] for recorded in both]
         if plain[0] != plain[1] or not same_calls(*(recorded.calls for recorded in both)):
             raise ValueError(

@@ -288,9 +288,9 @@ class StepReplay:
         for function, args, options in self._calls:
             function(*args, **options)
         if self._recorded.written:
-            now = tick()
+            time = tick()
             for p in self._recorded.written:
-                p.storage.written = now
+                p.storage.written = time
         for module, counted in self._recorded.roots.calls:
             if counted:
                 object.__setattr__(module, "passes", module.passes + 1)
