@@ -187,9 +187,10 @@ class Recording(NamedTuple):
     halves: bool
 
 
-FILLS = 0x3F, 0xFB
-"""A pass is recorded twice, on arrays without data at addresses with memory of these bytes: numbers
-of all types are positive once, and negative once."""
+FILLS = None, 0x3F, 0xFB
+"""A pass is recorded on arrays without data at addresses without memory, which are zeros to read,
+and again at addresses with memory of these bytes, which are positive and negative numbers of all
+types."""
 
 
 def same_calls(first: Sequence[Call], second: Sequence[Call]) -> bool:

@@ -88,6 +88,8 @@ def foreign(parts: Iterable[Any]) -> str | None:
 class UsersCode:
     """The modules and functions of users among the parts of a stage.
 
+    is_foreign   True if any of them is not nnmpi's own
+
     Raises UnfitError for a part that may change unseen. Of modules, that is what `forward` reads,
     and attributes of the given names.
     """
@@ -97,7 +99,7 @@ class UsersCode:
         self._globals = dict[tuple[int, str], dict[str, Any]]()
         self._classes = dict[type, None]()
         self._arrays = list[np.ndarray]()  # of nnmpi's own modules, such as weights of classes
-        self._is_foreign = False
+        self.is_foreign = False
         self._names = {"forward", *names}  # that code has been found to use
         self._looked_at = set[tuple[int, str]]()
         parts = [*parts]
@@ -154,7 +156,7 @@ class UsersCode:
     def restored(self) -> Iterator[Callable[[], bool]]:
         """A context after which the state, and generators of random numbers, are as before; it
         yields a function that tells whether they have changed so far."""
-        if not self._is_foreign:  # others may draw meanwhile
+        if not self.is_foreign:  # others may draw meanwhile
             yield lambda: False
             return
         cells = [(cell, contents(cell)) for cell in self._cells.values()]
@@ -185,7 +187,7 @@ class UsersCode:
                 elif is_code(value):
                     self._look_at_value(value, f"{name}.{attribute}")
             return
-        self._is_foreign = True
+        self.is_foreign = True
         for attribute, value in read_attributes(module).items():
             if self._reads(module, attribute, value):
                 self._look_at_value(value, f"{name}.{attribute}")
@@ -226,7 +228,7 @@ class UsersCode:
     def _look_at_function(self, function: types.FunctionType, name: str) -> None:
         if is_own(function):
             return
-        self._is_foreign = True
+        self.is_foreign = True
         if read := READING & names_in(function.__code__):
             raise UnfitError(f"{name} may read values, by {min(read)}")
         self._names |= names_in(function.__code__)

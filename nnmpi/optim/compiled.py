@@ -8,8 +8,8 @@
         optimizer.step()
         return loss
 
-first call    the step is recorded twice on arrays without data, runs as written, and once more as a
-              list from the same state: both must give the same bits
+first call    the step is recorded on arrays without data, runs as written, and once more as a list
+              from the same state: both must give the same bits
 later calls   the list runs; the steps of optimizers are calls in it
 otherwise     for other shapes of arguments, modes, attributes or gradients it is recorded again
 """
@@ -17,7 +17,7 @@ otherwise     for other shapes of arguments, modes, attributes or gradients it i
 import sys
 import warnings
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from operator import attrgetter
 from pathlib import Path
 from threading import RLock
@@ -191,23 +191,27 @@ class CompiledStep:
 
     def _recorded(self, code: StepCode, args: Sequence[Any], named: dict[str, Any]) -> StepReplay:
         try:
-            both = list[RecordedStep]()
+            steps = list[RecordedStep]()
             for byte in FILLS:
                 with addresses_filled_with(byte):
-                    both.append(record_step(self._function, code, args, named))
+                    steps.append(record_step(self._function, code, args, named))
         except NumbersReadError as error:
             raise ValueError(f"nnmpi.compile: {_place_of(error)}{error}") from None
         except Exception as error:  # the step as written tells about it
             raise UnrecordedError(
                 f"{_place_of(error)}{type(error).__name__} where values are not known"
             ) from None
-        plain = [[*map(compared, recorded.plain)] for recorded in both]
-        if plain[0] != plain[1] or not same_calls(*(recorded.calls for recorded in both)):
+        if not all(map(partial(_is_same_step, steps[0]), steps[1:])):
             raise ValueError(
-                "nnmpi.compile: recorded twice, the step is not the same: it reads values, or "
+                "nnmpi.compile: recorded again, the step is not the same: it reads values, or "
                 "draws random numbers that are not nnmpi's"
             )
-        return StepReplay(both[0])
+        return StepReplay(steps[0])
+
+
+def _is_same_step(first: RecordedStep, second: RecordedStep) -> bool:
+    plain = [[*map(compared, recorded.plain)] for recorded in (first, second)]
+    return plain[0] == plain[1] and same_calls(first.calls, second.calls)
 
 
 class _State:

@@ -155,15 +155,15 @@ def _reserved(bits: int) -> mmap:
 
 
 @contextmanager
-def addresses_filled_with(byte: int) -> Iterator[None]:
-    """A context in which arrays without data are at addresses with memory of such bytes: code that
-    reads it unnoticed computes something else than with other bytes."""
+def addresses_filled_with(byte: int | None) -> Iterator[None]:
+    """A context in which arrays without data are at addresses with memory of such bytes, or without
+    memory: code that reads it unnoticed computes something else than with other bytes."""
 
     @lru_cache
     def filled(bits: int) -> memoryview:
-        return memoryview(bytes([byte]) * (1 << bits))
+        return memoryview(bytes([byte or 0]) * (1 << bits))
 
-    token = _filled.set(filled)
+    token = _filled.set(None if byte is None else filled)
     try:
         yield
     finally:

@@ -309,10 +309,10 @@ class StageLists:
         try:
             with self._users_code.restored() as has_changed, logged_exchanges():
                 whole = (self._stage.module, *self._criteria)
-                both = list[PassList]()
-                for byte in FILLS:
+                passes = list[PassList]()
+                for byte in FILLS if self._users_code.is_foreign else FILLS[:2]:
                     with addresses_filled_with(byte):
-                        both.append(record(whole, recorded, arrays, how))
+                        passes.append(record(whole, recorded, arrays, how))
                 if has_changed():
                     self.reason = "forward changes what it reads, or draws random numbers itself"
         except NumbersReadError as error:
@@ -321,9 +321,9 @@ class StageLists:
         except Exception as error:  # code that reads values by itself gets wrong ones
             self.reason = f"a pass cannot be recorded: {type(error).__name__}: {error}"
             return None
-        if self.reason is None and not same_calls(*(passes.calls for passes in both)):
-            self.reason = "two recordings of a pass differ"
-        planned = PlannedPass(both[0], kind.in_flight)
+        if not all(same_calls(passes[0].calls, other.calls) for other in passes[1:]):
+            self.reason = self.reason or "two recordings of a pass differ"
+        planned = PlannedPass(passes[0], kind.in_flight)
         needed = tuple(p.requires_grad for p in self._parameters)
         if self._trained.setdefault(needed, planned.trained) != planned.trained:
             # whether a pass adds to a gradient is known of all parameters together

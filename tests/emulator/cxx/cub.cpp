@@ -78,7 +78,7 @@ template <class F> void start(void* stream, const char* name, int letter, const 
     Lock lock(machine::mutex);
     machine::note("library", name);
     machine::issue(stream, name, [=] {
-        if (machine::side_of(p) == machine::Side::DEVICE) with_type(letter, f);
+        if (!p || machine::side_of(p) == machine::Side::DEVICE) with_type(letter, f);  // null: of an empty array
         else machine::problem(std::string(name) + " of freed memory", cudaErrorIllegalAddress);  // by a graph
     });
 }
