@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from itertools import chain, repeat
 from operator import setitem
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -124,7 +124,6 @@ def record_step(
 ) -> RecordedStep:
     """Records a step on arrays without data."""
     stand_ins, inputs, roots = StandIns(), list[Any](), RootCalls(code)
-
     known = dict[int, tuple[Any, Any]]()  # an argument may be there twice
 
     def stand_in(value: Any) -> Any:
@@ -152,7 +151,6 @@ def record_step(
 
     given = mapped(stand_in, (tuple(args), named))
     of_arguments = _described(given)
-    given_memory = {id(owner(array)) for array in inputs}
     outside = _OutsidePass(0, None, LOCAL, True, None, roots.around)
     outside.keys, outside.draws = [], roots.draws
     with ExitStack() as stack:
@@ -168,29 +166,35 @@ def record_step(
             stack.callback(variable.reset, variable.set(value))  # type: ignore[arg-type]
         result = function(*given[0], **given[1])
         made = seed_state.get().number - first.number
-        if facts != _facts(code):
-            raise NumbersReadError("the step changes a mode, an option or a module")
-        if assigned():
-            raise NumbersReadError("the step assigns a buffer instead of writing into it")
-        if any(call.function is refused for call in calls):
-            raise NumbersReadError("the step reads values, and goes on if that is refused")
-        if any(id(owner(array)) in given_memory for call in calls for array in _written(call)):
-            raise NumbersReadError("the step writes into an argument")
-        if of_arguments != _described(given):
-            raise NumbersReadError("the step changes an argument")
+        written = {id(owner(array)) for call in calls for array in _written(call)}
+        _refuse_where(
+            facts != _facts(code) and "changes a mode, an option or a module",
+            assigned() and "assigns a buffer instead of writing into it",
+            any(call.function is refused for call in calls)
+            and "reads values, and goes on if that is refused",
+            not written.isdisjoint(id(owner(array)) for array in inputs)
+            and "writes into an argument",
+            of_arguments != _described(given) and "changes an argument",
+        )
         note_gradients()
     for leaf in leaves(result):
-        if not (is_plain(leaf) or (_is_computed(leaf) and not isinstance(leaf, Parameter))):
-            raise NumbersReadError(
-                f"the step returns a {type(leaf).__name__}, which it does not compute from its "
-                "arguments and parameters"
-            )
+        is_result = is_plain(leaf) or (_is_computed(leaf) and not isinstance(leaf, Parameter))
+        kind = type(leaf).__name__
+        _refuse_where(
+            not is_result
+            and f"returns a {kind}, which it does not compute from its arguments and parameters"
+        )
     outputs = [array_of_argument(leaf) for leaf in leaves(result) if _is_computed(leaf)]
     calls = checks_first(calls, inputs)
-    owners = {id(owner(array)) for call in calls for array in _written(call)}
-    arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in owners}
-    written = [p for p in code.parameters if id(p.operand) in arrays]
-    return RecordedStep(calls, stand_ins.pairs, inputs, roots, result, outputs, made, written)
+    arrays = {id(array) for stand_in, array in stand_ins.pairs if id(stand_in) in written}
+    changed = [p for p in code.parameters if id(p.operand) in arrays]
+    return RecordedStep(calls, stand_ins.pairs, inputs, roots, result, outputs, made, changed)
+
+
+def _refuse_where(*reasons: str | Literal[False]) -> None:
+    """Raises NumbersReadError for the first reason that there is."""
+    if reason := next(filter(None, reasons), ""):
+        raise NumbersReadError(f"the step {reason}")
 
 
 def _written(call: Call) -> Sequence[Any]:

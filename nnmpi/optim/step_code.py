@@ -5,12 +5,12 @@ compared   variables of the program and of closures, attributes of objects and c
 followed   functions and methods of users; `np.exp`, `self.model`, `optimizer.step`: attributes of
            Python's modules, objects and optimizers, which are used in no other way, since then the
            code would not say what is read of them
-refused    lists, dicts, arrays; what sets a variable or an attribute; functions of no table below
+refused    lists, dicts, arrays; what sets a variable or an attribute; functions that
+           `step_values.py` does not name
 """
 
 import builtins
 import dis
-from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter, is_
@@ -25,27 +25,7 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.registries import read_attributes
 from nnmpi.nn.users_code import UnfitError, UsersCode, compared, contents, is_own, is_plain
 from nnmpi.optim.optimizer import Optimizer
-
-CLASSES = {
-    bool, complex, dict, enumerate, filter, float, frozenset, int, list, map, np.dtype, partial,
-    range, reversed, set, slice, str, Tensor, tuple, zip,
-}  # fmt: skip
-"""Classes that a step may use."""
-
-FUNCTIONS = {
-    abs, all, any, divmod, isinstance, iter, len, max, min, next, pow, round, sorted, sum,
-    np.arange, np.eye, np.full, np.identity, np.ones, np.zeros,
-}  # fmt: skip
-"""Functions that a step may use, besides those of `math` and `operator`, the ufuncs and functions
-of arrays of NumPy, and nnmpi's own."""
-
-LIBRARIES = {"math", "_operator", "_functools"}
-
-OWN = ("nnmpi.autograd", "nnmpi.nn")
-STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files", "llama_folder")}
-"""Modules whose functions read or set what a list would not."""
-
-FILES = {"save", "savetxt", "savez", "savez_compressed"}
+from nnmpi.optim.step_values import FUNCTIONS, MISSING, is_known, is_namespace, kind_of
 
 UNSEEN = {
     "base", "ctypes", "flags", "imag", "load_state_dict", "passes", "seed", "setflags",
@@ -53,23 +33,12 @@ UNSEEN = {
 }  # fmt: skip
 """Attributes by which a step would read or change what is not noticed."""
 
-KINDS = (
-    Tensor,
-    Module,
-    np.ndarray,
-    np.ufunc,
-    str,
-    float,
-    complex,
-    tuple,
-    list,
-    dict,
-    set,
-    slice,
-    range,
-)
+KINDS = Tensor, Module, np.ndarray, np.ufunc, str, complex, tuple, list, dict, set, slice, range
 PUBLIC = {name for kind in KINDS for name in dir(kind) if name[0] != "_"} - UNSEEN
 """Attributes that a step may read of any value."""
+
+USED = ("zero_grad", "step")
+"""Methods of optimizers that a step may use."""
 
 SETTABLE = {"data", "grad"}
 """Attributes of parameters that a step may set."""
@@ -92,14 +61,10 @@ VERBS = {
     "MATCH_KEYS": "matches keys",
 }
 
-IMMUTABLE = 1 << 8
-"""A flag of classes that are written in C."""
-
 PLAIN_DESCRIPTORS = (FunctionType, property, classmethod, staticmethod)
 
-MISSING, FREE = object(), object()
-"""Stand for a variable without a value; and for a value of which any attribute in PUBLIC may be
-read."""
+FREE = object()
+"""Stands for a value of which any attribute in PUBLIC may be read."""
 
 
 class StepCode:
@@ -117,7 +82,7 @@ class StepCode:
         self._owners = list[Any]()
         name = getattr(function, "__name__", "the step")
         if not isinstance(function, FunctionType | MethodType | partial):
-            raise UnfitError(f"it takes the function of a whole step, and not {_kind(function)}")
+            raise UnfitError(f"it takes the function of a whole step, and not {kind_of(function)}")
         self._take(function, name)
         of_modules = dict.fromkeys(p for m in self.modules for p in m.parameters())
         loose = (*self._parameters, *(p for o in self.optimizers for p in o.parameters))
@@ -183,21 +148,21 @@ class StepCode:
         elif isinstance(value, FunctionType) and value.__code__ is _DECORATED:
             cells = dict(zip(_DECORATED.co_freevars, value.__closure__ or (), strict=True))
             if not isinstance(contents(cells["self"]), no_grad):
-                raise UnfitError(f"{name} is decorated with {_kind(contents(cells['self']))}")
+                raise UnfitError(f"{name} is decorated with {kind_of(contents(cells['self']))}")
             self._as_free(self._take(contents(cells["func"]), name), name)
         elif isinstance(value, FunctionType) and not (is_own(value) or value in FUNCTIONS):
             self._follow(value, name, FREE)
         elif type(value) in (tuple, frozenset):
             self._take_items(value, name)
-        elif is_plain(value) or _is_known(value):
+        elif is_plain(value) or is_known(value):
             return FREE
-        elif isinstance(value, ModuleType) or _is_namespace(value):
+        elif isinstance(value, ModuleType) or is_namespace(value):
             return value
         else:
             if isinstance(value, BuiltinFunctionType | FunctionType | type):
                 raise UnfitError(f"{name} is no function or class that a compiled step may use")
             raise UnfitError(
-                f"{name} is {_kind(value)}, which may change without notice; pass what the step "
+                f"{name} is {kind_of(value)}, which may change without notice; pass what the step "
                 "reads of it as an argument, or use it outside of the step"
             )
         return FREE
@@ -214,14 +179,14 @@ class StepCode:
         elif isinstance(function, FunctionType):
             self._follow(function, name, taken)
         else:
-            raise UnfitError(f"{name} is a method of {_kind(owner)}")
+            raise UnfitError(f"{name} is a method of {kind_of(owner)}")
 
     def _as_free(self, value: Any, name: str) -> None:
         """Raises UnfitError for a value that is used as a whole, and whose attributes are not all
         compared."""
         if value is not FREE:
             raise UnfitError(
-                f"{name} is {_kind(value)}, used otherwise than by its attributes: replays would "
+                f"{name} is {kind_of(value)}, used otherwise than by its attributes: replays would "
                 "not notice what is read of it, or changed"
             )
 
@@ -242,7 +207,9 @@ class StepCode:
         self._variables += [(place, attribute) for place in places]
         of_class = next((vars(c)[attribute] for c in classes if attribute in vars(c)), MISSING)
         if hasattr(type(of_class), "__get__") and not isinstance(of_class, PLAIN_DESCRIPTORS):
-            raise UnfitError(f"{where} is {_kind(of_class)}, a descriptor, which may read anything")
+            raise UnfitError(
+                f"{where} is a descriptor, {kind_of(of_class)}, which may read anything"
+            )
         value = of_class if isinstance(of_class, property) else places[0].get(attribute, of_class)
         if isinstance(value, property):
             self._take_function(value.fget, where, owner)
@@ -257,7 +224,7 @@ class StepCode:
 
     def _take_function(self, function: Any, name: str, owner: Any) -> None:
         if not isinstance(function, FunctionType) or is_own(function):
-            raise UnfitError(f"{name} is {_kind(function)}, which may read any attribute")
+            raise UnfitError(f"{name} is {kind_of(function)}, which may read any attribute")
         self._follow(function, name, owner)
 
     # ---- names that are read of any value
@@ -363,57 +330,3 @@ class StepCode:
         if value is MISSING:
             value = vars(builtins).get(variable, MISSING)
         return self._take(value, f"{variable} in {name}")
-
-
-USED = ("zero_grad", "step")
-"""Methods of optimizers that a step may use."""
-
-
-def _is_namespace(value: Any) -> bool:
-    """True for classes of users, and for objects of which all attributes are in their `__dict__`
-    and in classes of users."""
-    is_class = isinstance(value, type)
-    *classes, last = (value if is_class else type(value)).__mro__
-    return last is object and bool(classes) and all(map(_is_simple, classes))
-
-
-class _Simple:
-    """A class without fields in C."""
-
-
-def _is_simple(cls: type) -> bool:
-    special = {"__getattr__", "__getattribute__"}
-    is_of_python = type(cls) in (type, ABCMeta) and not cls.__flags__ & IMMUTABLE
-    fields = vars(cls).get("__slots__")
-    fits = cls.__basicsize__ in (_Simple.__basicsize__, object.__basicsize__)
-    is_open = not fields and special.isdisjoint(vars(cls))
-    return is_of_python and fits and is_open and not is_own(cls)
-
-
-def _is_known(value: Any) -> bool:
-    """True for functions and classes that a step may use, and a variable that has no value."""
-    if value is MISSING or not callable(value):
-        return value is MISSING
-    where = getattr(value, "__module__", None) or ""
-    if isinstance(value, type):
-        known = value in CLASSES or issubclass(value, np.generic | BaseException)
-        return known or where == "itertools" or (is_own(value) and _is_of_step(value))
-    if isinstance(value, FunctionType) and is_own(value):
-        return where.startswith(OWN) and where not in STATEFUL
-    if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType):
-        return value.__self__.__name__ in LIBRARIES or value in FUNCTIONS
-    if type(value) is type(np.mean):  # a function of arrays
-        return value.__name__ not in FILES
-    return isinstance(value, np.ufunc) or (isinstance(value, FunctionType) and value in FUNCTIONS)
-
-
-def _is_of_step(cls: type) -> bool:
-    return issubclass(cls, Module) or cls.__module__.startswith("nnmpi.autograd")
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, ModuleType):
-        return f"the module {value.__name__}"
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    return f"a {type(value).__name__}"

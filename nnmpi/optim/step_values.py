@@ -1,0 +1,91 @@
+"""Values that a compiled step may use: functions and classes that neither read nor change what is
+not given to them, and objects of users whose attributes can all be compared."""
+
+from abc import ABCMeta
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from nnmpi.autograd import Tensor
+from nnmpi.nn.module import Module
+from nnmpi.nn.users_code import is_own
+
+CLASSES = {
+    bool, complex, dict, enumerate, filter, float, frozenset, int, list, map, np.dtype, partial,
+    range, reversed, set, slice, str, Tensor, tuple, zip,
+}  # fmt: skip
+"""Classes that a step may use."""
+
+FUNCTIONS = {
+    abs, all, any, divmod, isinstance, iter, len, max, min, next, pow, round, sorted, sum,
+    np.arange, np.eye, np.full, np.identity, np.ones, np.zeros,
+}  # fmt: skip
+"""Functions that a step may use, besides those of `math` and `operator`, the ufuncs and functions
+of arrays of NumPy, and nnmpi's own."""
+
+LIBRARIES = {"math", "_operator", "_functools"}
+
+OWN = ("nnmpi.autograd", "nnmpi.nn")
+STATEFUL = {f"nnmpi.nn.{name}" for name in ("init", "seeding", "tensor_files", "llama_folder")}
+"""Modules whose functions read or set what a list would not."""
+
+FILES = {"save", "savetxt", "savez", "savez_compressed"}
+
+IMMUTABLE = 1 << 8
+"""A flag of classes that are written in C."""
+
+MISSING = object()
+"""Stands for a variable without a value."""
+
+
+def is_namespace(value: Any) -> bool:
+    """True for classes of users, and for objects of which all attributes are in their `__dict__`
+    and in classes of users."""
+    is_class = isinstance(value, type)
+    *classes, last = (value if is_class else type(value)).__mro__
+    return last is object and bool(classes) and all(map(_is_simple, classes))
+
+
+class _Simple:
+    """A class without fields in C."""
+
+
+def _is_simple(cls: type) -> bool:
+    special = {"__getattr__", "__getattribute__"}
+    is_of_python = type(cls) in (type, ABCMeta) and not cls.__flags__ & IMMUTABLE
+    fields = vars(cls).get("__slots__")
+    fits = cls.__basicsize__ in (_Simple.__basicsize__, object.__basicsize__)
+    is_open = not fields and special.isdisjoint(vars(cls))
+    return is_of_python and fits and is_open and not is_own(cls)
+
+
+def is_known(value: Any) -> bool:
+    """True for functions and classes that a step may use, and a variable that has no value."""
+    if value is MISSING or not callable(value):
+        return value is MISSING
+    where = getattr(value, "__module__", None) or ""
+    if isinstance(value, type):
+        known = value in CLASSES or issubclass(value, np.generic | BaseException)
+        return known or where == "itertools" or (is_own(value) and _is_of_step(value))
+    if isinstance(value, FunctionType) and is_own(value):
+        return where.startswith(OWN) and where not in STATEFUL
+    if isinstance(value, BuiltinFunctionType) and isinstance(value.__self__, ModuleType):
+        return value.__self__.__name__ in LIBRARIES or value in FUNCTIONS
+    if type(value) is type(np.mean):  # a function of arrays
+        return value.__name__ not in FILES
+    return isinstance(value, np.ufunc) or (isinstance(value, FunctionType) and value in FUNCTIONS)
+
+
+def _is_of_step(cls: type) -> bool:
+    return issubclass(cls, Module) or cls.__module__.startswith("nnmpi.autograd")
+
+
+def kind_of(value: Any) -> str:
+    """Tells in a message what a value is."""
+    if isinstance(value, ModuleType):
+        return f"the module {value.__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    return f"a {type(value).__name__}"
