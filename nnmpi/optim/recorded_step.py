@@ -259,6 +259,7 @@ class StepReplay:
         places = plan(a for key, a in lifetimes(calls, uses).items() if key not in given)
         binding = Binding(given, places_in(arena_of(places.size), places))
         self._recorded, self.memory = recorded, [array for _, array in recorded.given]
+        self._owners = {id(owner(array)) for array in self.memory}
         self._inputs = [*map(binding.array, recorded.inputs)]
         self._keys = [(binding.array(k.words), k, m, earlier) for k, m, earlier in roots.keys]
         self._draws = [*map(binding.array, roots.draws)]
@@ -272,8 +273,10 @@ class StepReplay:
         """Makes a step on these arguments; returns what the step returns.
 
         Raises CheckError, and has changed nothing then, if an argument has values that the step
-        does not take.
+        does not take, or lies in the memory of a parameter, a gradient or a buffer.
         """
+        if any(array.base is not None and id(owner(array)) in self._owners for array in arrays):
+            raise CheckError  # the step as written sees its updates in this argument
         for memory, array in zip(self._inputs, arrays, strict=True):
             np.copyto(memory, array)
         try:

@@ -428,3 +428,34 @@ def test_optimizers_over_two_models_are_taken() -> None:
     losses = [compiled(*digits()).item() for _ in range(4)]
     assert compiled.replays == 2  # the first step finds no gradients
     assert len({*losses}) == 4
+
+
+def test_arguments_in_the_memory_of_parameters_are_read_as_written() -> None:
+    """They change in the step, and copies do not."""
+    made = list[tuple[Any, Any]]()
+    for compiled in (False, True):
+        w = nn.Parameter(np.ones(3, "float32"))
+        optimizer = optim.SGD([w], lr=0.5)
+
+        def step(x: Any, given: Any, w: Any = w, optimizer: Any = optimizer) -> Any:
+            optimizer.zero_grad()
+            (Tensor(x) * w).sum().backward()
+            optimizer.step()
+            return (given * 2).sum()
+
+        made.append((nnmpi.compile(step) if compiled else step, w))
+    for number in range(8):
+        first, second = (
+            step(np.ones(3, "float32"), w.data.copy() if number < 4 else w.data) for step, w in made
+        )
+        assert first == second
+
+
+def test_masks_are_not_kept_from_the_first_call() -> None:
+    def step(x: Any, mask: Any) -> Any:
+        w = np.zeros(8)
+        w[mask] = 1.0
+        return (Tensor(x) * Tensor(w)).sum()
+
+    with pytest.raises(ValueError, match=r"nnmpi\.compile: recorded again"):
+        nnmpi.compile(step)(np.ones(8), np.ones(8, bool))

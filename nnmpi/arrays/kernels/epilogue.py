@@ -71,6 +71,8 @@ def constant(shape: tuple[int, ...], value: float, dtype: Any, xp: Any) -> Array
     """
     if not hasattr(xp, "cuda"):
         return xp.full(shape, value, dtype)
+    if xp.cuda.get_current_stream().is_capturing():  # a graph has its own, which stays where it is
+        return xp.full(shape, value, dtype)
     return _cached_constant(shape, value, dtype, xp, xp.cuda.runtime.getDevice())
 
 

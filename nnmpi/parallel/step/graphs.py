@@ -80,7 +80,7 @@ class Graphs:
             captured.keys, captured.new = self._keys, self._new
             try:
                 self._capture(recorded, parts[0], captured)
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 raise NumbersReadError(f"a CUDA graph cannot contain the pass: {error}") from None
         self.trained = frozenset(leaf for leaf in self._leaves if isinstance(leaf, Parameter))
 

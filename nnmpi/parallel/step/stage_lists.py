@@ -269,17 +269,20 @@ class StageLists:
             self.reason = "on a GPU, only passes of whole models on one rank are captured"
             return None
         try:
-            return Graphs(
-                self._on,
-                _StagePass(self._stage, micro.state.input),
-                (self._stage.module, *self._criteria),
-                micro.arrays,
-                micro.current,
-                kind.adds,
-            )
+            with self._users_code.restored() as has_changed:
+                graphs = Graphs(
+                    self._on,
+                    _StagePass(self._stage, micro.state.input),
+                    (self._stage.module, *self._criteria),
+                    micro.arrays,
+                    micro.current,
+                    kind.adds,
+                )
+                if has_changed():
+                    self.reason = "forward changes what it reads, or draws random numbers itself"
         except NumbersReadError as error:
             self.reason = str(error)
-            return None
+        return None if self.reason else graphs
 
     def _check_memory(self, planned: PlannedPass) -> None:
         """Sets a reason if memory is too short for a pass that is compared with the tape: it has

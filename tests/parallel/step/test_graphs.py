@@ -132,3 +132,25 @@ def test_wrong_labels_are_refused_before_a_graph_is_launched() -> None:
     wrong = data._replace(train=Split(data.train.x, y))
     with pytest.raises(ValueError, match="labels from"):
         trained({"model": "mlp:64-32-10"}, None, wrong, comm_self())
+
+
+class Counting(nn.Module):
+    """A module whose class counts its passes."""
+
+    calls = 0
+
+    def __init__(self) -> None:
+        self.a = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        Counting.calls = 1 - Counting.calls
+        return self.a(x.reshape(len(x), -1))
+
+
+def test_a_capture_changes_no_state_of_classes(lists: list[StageLists]) -> None:
+    Counting.calls = 0
+    trained({"compile": True}, Counting, digits(), comm_self(), compile=False)
+    wanted, Counting.calls = Counting.calls, 0
+    trained({"compile": True}, Counting, digits(), comm_self())
+    assert Counting.calls == wanted
+    assert not lists[-1].replays
