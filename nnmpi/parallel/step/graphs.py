@@ -10,6 +10,7 @@ reads numbers on the host, copies them from there or waits, cannot be captured.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,6 +22,7 @@ from nnmpi.arrays.meta import NumbersReadError
 from nnmpi.arrays.meta.log import Call, logged_calls
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.autograd.recording import recording
+from nnmpi.autograd.tensor import Tensor
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import KeyedPass, RecordedKey, RecordedPass
@@ -86,11 +88,13 @@ class Graphs:
 
     def _capture(self, recorded: RecordedPass, module: Module, captured: _CapturedPass) -> None:
         inputs = recorded.inputs(self._inputs)
-        # labels on the host are checked before each launch
-        log = logged_calls() if self._on_host else nullcontext(list[Call]())
-        with self._captured() as forward, _as_current(captured), log as calls:
-            root = recorded.run(module, inputs, self._inputs)
-        self._checks = [call for call in calls if call.is_check]
+        run = partial(self._forward_pass, partial(recorded.run, module, inputs, self._inputs))
+        root, forward = run(captured, checks=self._on_host)
+        memories = {id(memory) for memory in self._inputs}
+        if any(id(check.args[0]) not in memories for check in self._checks):
+            # labels that the pass computes are on the device, and not checked, as by the tape
+            self._keys.clear()
+            root, forward = run(captured, checks=False)
         outputs = recorded.outputs(root)
         self.outputs = [t.data for t in outputs]
         self._seeds = [self._new(y.shape, y.dtype) for y in self.outputs]
@@ -98,7 +102,18 @@ class Graphs:
         with self._captured() as backward, _as_current(captured):
             root.backward(seed, on_leaf=self._leaves.append)
         self.gradients = recorded.gradients(inputs)
-        self._forward, self._backward = forward[0], backward[0]
+        self._forward, self._backward = forward, backward[0]
+
+    def _forward_pass(
+        self, run: Callable[[], Tensor], captured: Pass, checks: bool
+    ) -> tuple[Tensor, Any]:
+        """Returns the result of a captured forward pass, and its graph; with `checks`, those of
+        labels are made on the host before each launch."""
+        log = logged_calls() if checks else nullcontext(list[Call]())
+        with self._captured() as graphs, _as_current(captured), log as calls:
+            root = run()
+        self._checks = [call for call in calls if call.is_check]
+        return root, graphs[0]
 
     def _new(self, shape: tuple[int, ...], dtype: Any) -> Array:
         """An array that is written before a graph is launched."""

@@ -76,11 +76,17 @@ def trained(
         def on_step(self, trainer: Any, event: Any) -> None:
             losses.append(event["loss"])
 
-    config = Config(**(how | options | changed))
-    with Trainer(config, build, data, comm, callbacks=[Heard()]) as trainer:
+    options = how | options | changed
+    loss = options.pop("loss", None)
+    config = Config(**options)
+    with Trainer(config, build, data, comm, loss=loss, callbacks=[Heard()]) as trainer:
         trainer.fit(NullReport())
         state = [np.asarray(value).tobytes() for value in trainer.model.state_dict().values()]
     return losses, state
+
+
+def loss_of_positions(scores: Tensor, labels: Any) -> Tensor:
+    return nn.functional.cross_entropy(scores.reshape(-1, scores.shape[-1]), labels.reshape(-1))
 
 
 @pytest.fixture
@@ -116,6 +122,16 @@ def test_ranks_with_copies_have_the_bits_of_the_tape(lists: list[StageLists]) ->
     assert run(None) == run(False)
     assert all(stage.reason is None and stage.replays > 0 for stage in lists)
     assert len(lists) == 2
+
+
+def test_labels_that_the_pass_computes_have_the_bits_of_the_tape(lists: list[StageLists]) -> None:
+    def run(compiled: bool) -> Any:
+        data = digits()
+        how = {"loss": loss_of_positions, "compile": compiled}
+        return trained({"model": "mlp:64-32-10"}, None, data, comm_self(), **how)
+
+    assert run(True) == run(False)
+    assert [(stage.reason, stage.replays > 0) for stage in lists] == [(None, True)]
 
 
 def test_a_pass_that_reads_values_runs_by_the_tape(lists: list[StageLists]) -> None:
