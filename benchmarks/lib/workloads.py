@@ -70,12 +70,15 @@ def trainer_step(w: Workload, dtype: str, device: str = "cpu", tf32: bool = Fals
         tf32=tf32,
         optimizer="adamw" if w.weight_decay else "adam",
         weight_decay=w.weight_decay,
+        compile=True,  # a loss of one's own
     )
     targets = y if w.classes else x
-    each = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
 
-    def loss(scores: Any, labels: Any) -> Any:
-        return each(scores, labels.reshape(-1) if w.are_words else labels)
+    def loss_of_words(scores: Any, labels: Any) -> Any:
+        return nn.functional.cross_entropy(scores, labels.reshape(-1))
+
+    of_rows = nn.CrossEntropyLoss() if w.classes else nn.MSELoss()
+    loss = loss_of_words if w.are_words else of_rows
 
     once = x, targets.reshape(len(x), -1) if w.are_words else targets
     data = [np.concatenate([a] * (1 if device == "cpu" else 16)) for a in once]
