@@ -192,7 +192,7 @@ REFUSALS = (
 NEEDS = (
     Requires("tf32", "device cuda", "a CPU does not round the factors of float32 products"),
     Requires("slices", "reproducible", "only that cuts a batch into slices"),
-    Requires("virtual_stages", "schedule interleaved", "in other schedules a rank has one stage"),
+    Requires("virtual_stages", "schedule interleaved", "others decide how many stages a rank has"),
     Requires("sequence_parallel", "tp", "positions are divided among the ranks along tp"),
     Requires("layout", "tp", "it says how the ranks along tp share layers"),
     Requires("layout length:cp", "cp", "it says that sequences are cut along cp"),

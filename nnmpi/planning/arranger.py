@@ -2,7 +2,7 @@
 once.
 
 sharding   of (tp, sequence parallelism, ways of layers), and of cp
-division   of (stages, pp, whether stages are on several nodes)
+division   of (the placement of stages, whether they are on several nodes)
 """
 
 from collections.abc import Callable
@@ -27,6 +27,7 @@ from nnmpi.planning.candidate import Candidate
 from nnmpi.planning.stage_cut import division_on_paper
 from nnmpi.planning.unit_times import ModelTimes
 from nnmpi.schedules import proof
+from nnmpi.schedules.placement import Place
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -57,8 +58,8 @@ class Arranger:
         self._model, self._check, self._sharding_of = model, check, sharding_of
         self._shardings = dict[tuple[Any, ...], Sharding | ValueError]()
         self._meshes = dict[tuple[int, ...], Mesh]()
-        self._division_keys = dict[tuple[tuple[int, ...], bool], tuple[int, int, bool]]()
-        self._divisions = dict[tuple[int, int, bool], Division | ValueError]()
+        self._division_keys = dict[tuple[tuple[int, ...], str], tuple[Place, bool]]()
+        self._divisions = dict[tuple[Place, bool], Division | ValueError]()
 
     @cached_property
     def has_blocks(self) -> bool:
@@ -93,14 +94,15 @@ class Arranger:
         key = self.division_key(candidate)
         return _cached(self._divisions, key, lambda: self._divided(self.config(candidate)))
 
-    def division_key(self, candidate: Candidate) -> tuple[int, int, bool]:
+    def division_key(self, candidate: Candidate) -> tuple[Place, bool]:
         """A key that is equal for layouts that divide the model into the same stages."""
-        virtual = proof.find(candidate.schedule).virtual
-        if (candidate.shape, virtual) not in self._division_keys:
-            stages = candidate.pp * (self.plain.virtual_stages if virtual else 1)
+        key = candidate.shape, candidate.schedule
+        if key not in self._division_keys:
+            schedule = proof.find(candidate.schedule)
+            stages = schedule.stages_a_rank(self.plain.virtual_stages)
             is_near = self.cluster.on_one_node(self.mesh(candidate).group(0, "pp"))
-            self._division_keys[candidate.shape, virtual] = stages, candidate.pp, is_near
-        return self._division_keys[candidate.shape, virtual]
+            self._division_keys[key] = schedule.place(candidate.pp, stages), is_near
+        return self._division_keys[key]
 
     def mesh(self, candidate: Candidate) -> Mesh:
         """The mesh of a layout."""

@@ -34,6 +34,7 @@ from nnmpi.planning.kept_bytes import KeptBytes
 from nnmpi.planning.layer_messages import in_passes
 from nnmpi.planning.step_time import CostModel, hides, passes_of_stages
 from nnmpi.schedules.op import Kind
+from nnmpi.schedules.placement import Place
 
 ROUNDING = 1 - 1e-9
 """Lowers each bound: sums of equal terms in another order may differ by rounding."""
@@ -82,7 +83,7 @@ class LowerBounds:
         self._itemsize = self._dtype.itemsize
         self._passes = dict[tuple[Any, ...], np.ndarray]()
         self._ends = dict[Candidate, float]()
-        self._modules = dict[tuple[int, int, bool], list[_RankElements]]()
+        self._modules = dict[tuple[Place, bool], list[_RankElements]]()
         self._on_one_node = dict[tuple[int, ...], bool]()
         self._messages = dict[tuple[Any, ...], np.ndarray]()
         self._sums = dict[tuple[Any, ...], tuple[float, float]]()

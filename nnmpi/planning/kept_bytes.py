@@ -40,10 +40,12 @@ class KeptBytes:
         has `samples` samples."""
         # 1F1B keeps no more at once with more micro-batches
         count = min(candidate.micro_batches, 2 * candidate.pp)
-        of_stages = self._of_stages(candidate, samples).reshape(3, -1, candidate.pp)
-        enters, kept, left = of_stages.min(axis=1)
-        virtual = of_stages.shape[1]
+        of_stages = self._of_stages(candidate, samples)
+        place = np.array(self._arranger.division(candidate).place)
         least: np.ndarray
+        of_ranks = [of_stages[:, place == r].min(axis=1) for r in range(candidate.pp)]
+        enters, kept, left = np.transpose(of_ranks)
+        virtual = len(place) // candidate.pp
         flying, between = in_flight(candidate.schedule, candidate.pp, count, virtual)
         if candidate.recompute == "stage":
             least = np.maximum(flying * enters + between * left, kept)

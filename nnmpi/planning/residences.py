@@ -98,7 +98,7 @@ def within_memory(
         _check_disk(a, longest_file, min(by_file.values()))
         fitting = (r for r, nbytes in by_file.items() if nbytes <= longest_file)
         best = min(fitting, key=lambda r: r.seconds)
-        division = divide(a.graph, units, range(1, len(units)), 1)
+        division = divide(a.graph, units, range(1, len(units)), [0] * len(units))
         rearranged = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
         return replace(rearranged, residences=best)
 

@@ -15,7 +15,7 @@ from nnmpi.nn.graph import Graph
 from nnmpi.options.config import Config
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
-from nnmpi.parallel.arrangement.division import Division, divide, stages_of
+from nnmpi.parallel.arrangement.division import Division, divide, place_of
 from nnmpi.parallel.arrangement.partition import (
     CutCosts,
     SplitPoints,
@@ -39,7 +39,8 @@ from nnmpi.sim import pipeline as sim
 def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.near) -> Division:
     """Divides a model into stages without measuring it: by the config's cut, or by the best one for
     these times of units; `link` connects ranks along pp."""
-    graph, count, units = times.graph, stages_of(config), times.units
+    graph, place, units = times.graph, place_of(config), times.units
+    count = len(place)
     cut: SplitPoints | None = None
     if config.cut is not None:
         units, cut = given_units(config.cut, graph, count)
@@ -49,7 +50,7 @@ def division_on_paper(times: ModelTimes, config: Config, link: Link = TYPICAL.ne
         if count > 1:
             costs = costs_on_paper(times, config.dtype, samples)
             cut = best_cut(config, units, costs, link, graph.notes)
-    return divide(graph, units, cut, config.pp)
+    return divide(graph, units, cut, place)
 
 
 def costs_on_paper(times: ModelTimes, dtype: str, samples: int) -> list[UnitCost]:
@@ -79,8 +80,8 @@ def border_seconds(link: Link, nbytes: float) -> float:
 def most_in_flight(config: Config) -> list[int]:
     """For each stage, the largest number of micro-batches that are between forward and backward at
     once."""
-    most, count = [0] * stages_of(config), [0] * stages_of(config)
-    virtual = len(most) // config.pp
+    stages = len(place_of(config))
+    most, count, virtual = [0] * stages, [0] * stages, stages // config.pp
     full = min(config.micro_batches, 2 * config.pp)  # 1F1B keeps no more at once with more
     schedule = proof.find(config.schedule)
     for op in chain.from_iterable(schedule.compute(config.pp, full, virtual)):
@@ -124,11 +125,12 @@ def measured_stages(
     `gather(n)` returns n samples; `batches` is the number of batches in an epoch; `known` holds
     what was measured before. Ranks that divide the layers of a unit measure it together.
     """
-    count, text = stages_of(config), known.get(CUT, config.cut)
+    place, text = place_of(config), known.get(CUT, config.cut)
+    count = len(place)
     # a given cut is checked first: measuring takes long
     model_units, given = all_or_none(layout.all, lambda: given_units(text, graph, count))
     if count == 1:
-        return MeasuredStages(divide(graph, model_units, (), 1))
+        return MeasuredStages(divide(graph, model_units, (), (0,)))
     samples = measured_samples(config, layout.batch.size)
     begins = tuple(u.first for u in model_units)
 
@@ -152,7 +154,7 @@ def measured_stages(
 
     def cut() -> MeasuredStages:
         chosen = best_cut(config, model_units, costs, link, graph.notes) if given is None else given
-        division = divide(graph, model_units, chosen, config.pp)
+        division = divide(graph, model_units, chosen, place)
         facts = _facts(config, model_units, chosen, division, costs, batches)
         return MeasuredStages(division, facts, {CUT: facts[CUT], UNIT_COSTS: units})
 
@@ -174,7 +176,7 @@ def best_cut(
         [cost.activation_bytes for cost in costs],
         [border_seconds(link, cost.input_bytes) for cost in costs],
     )
-    return split_points(by, stages_of(config), most_in_flight(config), notes)
+    return split_points(by, len(place_of(config)), most_in_flight(config), notes)
 
 
 def _facts(

@@ -7,13 +7,15 @@ Receives are posted one op ahead: the receive of F1 before B0. The stage of a me
 of its op: RECV_F receives the input of that stage, SEND_F sends its output, RECV_B receives the
 gradient of its output, SEND_B sends the gradient of its input. There is one tag for each boundary
 and direction, so sends and receives must be in the same order there, which `proof.py` proves.
+Between two stages of one rank there is no message.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from nnmpi.schedules.op import Kind, Op
-from nnmpi.schedules.pipeline import Schedule, interleaved
+from nnmpi.schedules.pipeline import Schedule
+from nnmpi.schedules.placement import Place, stages_of
 
 # for each pass: the kind of its message, and the offset of the stage at the other end
 RECEIVES = {Kind.F: (Kind.RECV_F, -1), Kind.B: (Kind.RECV_B, +1), Kind.I: (Kind.RECV_B, +1)}
@@ -37,42 +39,51 @@ def programs(
     if schedule.update_each:
         ranks = [list(stream(p, stage, lambda: m - 1)) for stage in range(p)]
     else:
-        ranks = lower(schedule.compute(p, m, v))
+        ranks = lower(schedule.compute(p, m, v), schedule.place(p, v))
     return [list(_with_recompute(ops)) for ops in ranks] if recompute else ranks
 
 
-def forward_programs(p: int, m: int, v: int = 1) -> list[list[Op]]:
-    """The programs of an evaluation: forward passes alone, in the interleaved schedule's order."""
-    compute = [[op for op in ops if op.kind is Kind.F] for ops in interleaved(p, m, v)]
-    return [list(_with_messages(ops, p, p * v)) for ops in compute]
+def forward_programs(place: Place, m: int) -> list[list[Op]]:
+    """The programs of an evaluation: forward passes alone; a rank runs as many micro-batches as
+    there are ranks through its first stage, then through its next one.
+    """
+    p = max(place) + 1
+    groups = [range(g, min(g + p, m)) for g in range(0, m, p)]
+
+    def rank(r: int) -> list[Op]:
+        return [Op(Kind.F, i, s) for group in groups for s in stages_of(place, r) for i in group]
+
+    return [list(_with_messages(rank(r), place)) for r in range(p)]
 
 
-def lower(compute: Sequence[Sequence[Op]]) -> list[list[Op]]:
+def lower(compute: Sequence[Sequence[Op]], place: Place) -> list[list[Op]]:
     """The programs of all ranks, with one update after all micro-batches."""
-    stages = 1 + max(op.stage for ops in compute for op in ops)
-    ranks = [list(_with_messages(ops, len(compute), stages)) for ops in compute]
-    return [list(_with_update(ops)) for ops in ranks]
+    return [list(_with_update([*_with_messages(ops, place)])) for ops in compute]
 
 
-def _with_messages(ops: Sequence[Op], ranks: int, stages: int) -> Iterator[Op]:
+def _with_messages(ops: Sequence[Op], place: Place) -> Iterator[Op]:
     """Yields each op after the receive of the next op and before its own send."""
-    receives, sends = (
-        [message(op, table, ranks, stages) for op in ops] for table in (RECEIVES, SENDS)
-    )
+    receives, sends = ([message(op, table, place) for op in ops] for table in (RECEIVES, SENDS))
     # no op comes before the first one, so that posts its own receive as well
     in_turn = chain(receives[:1], *zip([*receives[1:], None], ops, sends, strict=True))
     return (op for op in in_turn if op)
 
 
-def message(op: Op, table: dict[Kind, tuple[Kind, int]], ranks: int, stages: int) -> Op | None:
+def message(op: Op, table: dict[Kind, tuple[Kind, int]], place: Place) -> Op | None:
     """The message of a pass according to the table RECEIVES or SENDS; None if the pass has none
-    there, or if the peer stage does not exist.
+    there, if the peer stage does not exist, or if it is on the same rank.
     """
-    if op.kind not in table:
+    if (other := peer(op, table, place)) is None or place[other] == place[op.stage]:
         return None
-    kind, away = table[op.kind]
-    other = op.stage + away
-    return Op(kind, op.micro, op.stage, other % ranks) if 0 <= other < stages else None
+    return Op(table[op.kind][0], op.micro, op.stage, place[other])
+
+
+def peer(op: Op, table: dict[Kind, tuple[Kind, int]], place: Place) -> int | None:
+    """The stage from which a pass gets what it needs (RECEIVES), or to which its result goes
+    (SENDS); None if there is none.
+    """
+    stages, other = range(len(place)), op.stage + table[op.kind][1] if op.kind in table else -1
+    return other if op.stage in stages and other in stages else None
 
 
 def _with_update(ops: list[Op]) -> Iterator[Op]:
@@ -119,12 +130,12 @@ def stream(p: int, stage: int, last: Callable[[], int]) -> Iterator[Op]:
     while (op := _next(forward, backward, p - 1 - stage, stage, last())) is not None:
         forward, backward = forward + (op.kind is Kind.F), backward + (op.kind is Kind.B)
         for compute in (op, _next(forward, backward, p - 1 - stage, stage, last())):
-            receive = compute and message(compute, RECEIVES, p, p)
+            receive = compute and message(compute, RECEIVES, range(p))
             if receive and receive.micro == posted[receive.kind]:
                 posted[receive.kind] += 1
                 yield receive
         yield op
-        if sent := message(op, SENDS, p, p):
+        if sent := message(op, SENDS, range(p)):
             yield sent
         if op.kind is Kind.B:
             yield Op(Kind.UPDATE, op.micro, stage)

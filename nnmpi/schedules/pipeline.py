@@ -5,8 +5,9 @@
                                       rank 2   F0 F1 B0 F2 B1 F3 B2 B3
                                       rank 3   F0 B0 F1 B1 F2 B2 F3 B3
 
-p ranks, m micro-batches and v stages a rank: stage s of p*v is on rank s % p. The generators know
-computation only: `lowering.py` adds messages and updates, `proof.py` proves the programs.
+p ranks, m micro-batches and v stages a rank: the placement of a schedule says which rank has which
+of the p*v stages. The generators know computation only: `lowering.py` adds messages and updates,
+`proof.py` proves the programs.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 from nnmpi.schedules.op import Kind, Op
+from nnmpi.schedules.placement import Placement, round_robin
 
 Compute: TypeAlias = Callable[[int, int, int], list[list[Op]]]
 """A function of p, m and v that returns the passes of each rank."""
@@ -115,6 +117,7 @@ class Schedule(NamedTuple):
                       as much as I and W, and messages are free; None: no formula for these numbers
     update_each       parameters are updated after each micro-batch instead of each step; programs
                       come from `lowering.stream`, which produces the order of `compute` op by op
+    place(p, v)       the rank of each stage
     """
 
     about: str
@@ -122,8 +125,14 @@ class Schedule(NamedTuple):
     bubble: Callable[[int, int, int], Fraction | None]
     formula: str  # of the bubble, as text
     holds: str = ""  # the condition for the formula
-    virtual: bool = False  # allows several stages a rank
+    virtual: bool = False  # allows any number of stages a rank
     update_each: bool = False
+    stages: int = 1  # a rank, unless it is virtual
+    place: Placement = round_robin
+
+    def stages_a_rank(self, virtual: int) -> int:
+        """The number of stages of a rank, if `virtual` are asked for."""
+        return virtual if self.virtual else self.stages
 
     def check(self, p: int, m: int, v: int) -> None:
         """Raises ValueError unless p stages, m micro-batches and v stages a rank make a
@@ -132,9 +141,10 @@ class Schedule(NamedTuple):
         for name, value in (("stages", p), ("micro-batches", m), ("virtual stages", v)):
             if value < 1:
                 raise ValueError(f"a pipeline needs at least 1 of {name}, got {value}")
-        if v > 1 and not self.virtual:
+        if v != self.stages_a_rank(v):
+            has = "one stage" if self.stages == 1 else f"{self.stages} stages"
             raise ValueError(
-                f"this schedule ({self.about}) has one stage a rank, got {v} virtual stages: "
+                f"this schedule ({self.about}) has {has} a rank, got {v} virtual stages: "
                 "leave them out or take --schedule interleaved"
             )
 

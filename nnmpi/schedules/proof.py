@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 from nnmpi.options import user_code
 from nnmpi.options.quoting import quoted
-from nnmpi.schedules.lowering import RECEIVES, SENDS, boundary, lower, message
+from nnmpi.schedules.lowering import RECEIVES, SENDS, boundary, lower, message, peer
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES, Schedule
+from nnmpi.schedules.placement import Place, stages_of
 
 F, B, I, W = Kind.F, Kind.B, Kind.I, Kind.W
 RECV_F, SEND_F, RECV_B, SEND_B = Kind.RECV_F, Kind.SEND_F, Kind.RECV_B, Kind.SEND_B
@@ -24,6 +25,9 @@ RECOMPUTE, REDUCE, UPDATE = Kind.RECOMPUTE, Kind.REDUCE, Kind.UPDATE
 # for each op: the ops of which one must run before it, besides its receive; those that must not
 NEEDS = {B: (F,), I: (F,), W: (I,), RECOMPUTE: (F,), SEND_F: (F,), SEND_B: (B, I), UPDATE: (B, W)}
 EXCLUDES = {B: (B, I), I: (B, I), RECOMPUTE: (RECOMPUTE, B, I)}
+LOCAL = {F: (F,), B: (B, I), I: (B, I)}
+"""The passes of which one must run before a pass, in the stage next to it on the same rank."""
+
 MESSAGE_OF = {kind: (op, table) for table in (RECEIVES, SENDS) for op, (kind, _) in table.items()}
 """For each kind of message, its pass and the table (RECEIVES or SENDS) that contains it."""
 
@@ -37,18 +41,17 @@ class ScheduleError(ValueError):
 
 
 def prove(
-    programs: Sequence[Sequence[Op]], stages: int, micro_batches: int, backward: bool = True
+    programs: Sequence[Sequence[Op]], place: Place, micro_batches: int, backward: bool = True
 ) -> None:
     """Raises ScheduleError unless the programs are complete and run to their end.
 
-    stages     number of stages of all ranks together
+    place      the rank of each stage
     backward   False: the programs are those of an evaluation
     """
     for r, ops in enumerate(programs):
-        stages_here = range(r, stages, len(programs))
-        have: Have = {(s, i): set() for s in stages_here for i in range(micro_batches)}
-        _check_rank(r, ops, have, len(programs), stages, UPDATE if backward else F)
-    for _ in in_order(programs, stages):
+        have: Have = {(s, i): set() for s in stages_of(place, r) for i in range(micro_batches)}
+        _check_rank(r, ops, have, place, UPDATE if backward else F)
+    for _ in in_order(programs, place):
         pass
 
 
@@ -59,7 +62,7 @@ def _name(op: Op) -> str:
 # ---- each rank
 
 
-def _check_rank(r: int, ops: Sequence[Op], have: Have, ranks: int, stages: int, last: Kind) -> None:
+def _check_rank(r: int, ops: Sequence[Op], have: Have, place: Place, last: Kind) -> None:
     """Raises ScheduleError unless each op can run in its place and all passes are complete.
 
     Only this rank's order is checked. An UPDATE needs backward passes, and those need forward
@@ -68,9 +71,9 @@ def _check_rank(r: int, ops: Sequence[Op], have: Have, ranks: int, stages: int, 
     step: set[Kind] = set()  # REDUCE and UPDATE of all micro-batches together
     for op in ops:
         if op.micro < 0:
-            fault = _fault_of_step(op, have, step, stages)
+            fault = _fault_of_step(op, have, step, len(place))
         else:
-            fault = _fault(op, have, ranks, stages)
+            fault = _fault(op, have, place)
         if fault:
             raise ScheduleError(f"rank {r} cannot run {_name(op)}: {fault}")
         (step if op.micro < 0 else have[op.stage, op.micro]).add(op.kind)
@@ -79,22 +82,24 @@ def _check_rank(r: int, ops: Sequence[Op], have: Have, ranks: int, stages: int, 
             raise ScheduleError(f"rank {r} has no {_name(Op(last, i, s))}")
 
 
-def _fault(op: Op, have: Have, ranks: int, stages: int) -> str:
+def _fault(op: Op, have: Have, place: Place) -> str:
     """The reason why an op of one micro-batch cannot run, or ""."""
     kinds = have.get((op.stage, op.micro))
     if kinds is None:
         return "it has no such stage, or there is no such micro-batch"
     if excluded := kinds.intersection(EXCLUDES.get(op.kind, (op.kind,))):
         return f"{Op(excluded.pop(), op.micro)} has run before it"
-    received = message(op, RECEIVES, ranks, stages)
+    received, other = message(op, RECEIVES, place), peer(op, RECEIVES, place)
     for needed in (NEEDS.get(op.kind), (received.kind,) if received else None):
         if needed and kinds.isdisjoint(needed):
             return f"{Op(needed[0], op.micro)} has not run before it"
+    if other is not None and not received and have[other, op.micro].isdisjoint(LOCAL[op.kind]):
+        return f"{_name(Op(LOCAL[op.kind][0], op.micro, other))} has not run before it"
     if op.kind in MESSAGE_OF:
         sent_for, table = MESSAGE_OF[op.kind]
-        wanted = message(op._replace(kind=sent_for), table, ranks, stages)
+        wanted = message(op._replace(kind=sent_for), table, place)
         if wanted is None:
-            return "there is no stage on the other side"
+            return "there is no stage of another rank on the other side"
         if wanted.peer != op.peer:
             return f"the stage on the other side is on rank {wanted.peer}, not on rank {op.peer}"
     return ""
@@ -127,7 +132,7 @@ def channel(message: Op) -> Channel:
     return message.kind in (SEND_F, RECV_F), boundary(message)
 
 
-def in_order(programs: Sequence[Sequence[Op]], stages: int) -> Iterator[tuple[int, Op]]:
+def in_order(programs: Sequence[Sequence[Op]], place: Place) -> Iterator[tuple[int, Op]]:
     """Yields each op with its rank, in an order in which they can run; raises on a deadlock."""
     sent: dict[Channel, list[int]] = defaultdict(list)  # micro-batches, in order
     posted: dict[Channel, dict[int, int]] = defaultdict(dict)  # micro-batch: number of its receive
@@ -135,7 +140,7 @@ def in_order(programs: Sequence[Sequence[Op]], stages: int) -> Iterator[tuple[in
 
     def arrived(r: int, op: Op) -> bool:
         """True if the message that the op needs has been sent, or if it needs none."""
-        receive = message(op, RECEIVES, len(programs), stages)
+        receive = message(op, RECEIVES, place)
         if receive is None:
             return True
         sends, n = sent[channel(receive)], posted[channel(receive)][op.micro]
@@ -187,7 +192,8 @@ def find(name: str) -> Schedule:
     def proved(p: int, m: int, v: int) -> list[list[Op]]:
         try:
             compute = schedule.compute(p, m, v)
-            prove(lower(compute), p * v, m)
+            place = schedule.place(p, v)
+            prove(lower(compute, place), place, m)
             return compute
         except Exception as error:
             reason = error if isinstance(error, ScheduleError) else user_code.reason_of(error)

@@ -1,7 +1,7 @@
 """Simulates pipelines: runs the programs of all ranks, with a clock for each rank.
 
 Drawings of schedules and prices of layouts use the same clocks. A message takes `send` and occupies
-neither rank; between two stages of one rank it takes no time. The unit of time is the caller's.
+neither rank; between two stages of one rank there is none. The unit of time is the caller's.
 """
 
 from collections import defaultdict
@@ -106,7 +106,7 @@ class _Timing(NamedTuple):
 
 def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
     """Yields the computations of all ranks; each op starts as early as messages allow."""
-    ranks, stages = len(programs), len(costs.stages)
+    ranks, of_stages = len(programs), _ranks_of_stages(programs)
     arrivals = defaultdict[Channel, dict[int, float]](dict)  # of each micro-batch
     clocks: list[float] = [0] * ranks
     places, moved = [0] * ranks, True  # the place of each rank in its program
@@ -114,13 +114,13 @@ def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
     @cache
     def timing(kind: Kind, stage: int) -> _Timing:
         op, is_update = Op(kind, stage=stage), kind is Kind.UPDATE
-        receive, link = message(op, RECEIVES, ranks, stages), (kind, stage)
-        queues = ranks > 1 and link in costs.links
+        receive, link = message(op, RECEIVES, of_stages), (kind, stage)
+        queues = link in costs.links
         return _Timing(
             costs.update if is_update else costs.stages[stage].get(kind, 0),
             arrivals[channel(receive)] if receive else None,
             arrivals[channel(op)] if kind in (Kind.SEND_F, Kind.SEND_B) else None,
-            costs.links[link] if queues else costs.send if ranks > 1 else 0,
+            costs.links.get(link, costs.send),
             queues,
         )
 
@@ -145,8 +145,14 @@ def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
             moved |= place > places[r]
             clocks[r], places[r] = clock, place
     if places != [*map(len, programs)]:
-        for _ in in_order(programs, stages):  # raises an error that names the ops that wait
+        for _ in in_order(programs, of_stages):  # raises an error that names the ops that wait
             pass
+
+
+def _ranks_of_stages(programs: Sequence[Sequence[Op]]) -> list[int]:
+    """The rank of each stage, from the forward passes of all ranks."""
+    found = {op.stage: r for r, ops in enumerate(programs) for op in ops if op.kind is Kind.F}
+    return [found[s] for s in range(len(found))]
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:

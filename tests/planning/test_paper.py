@@ -210,7 +210,7 @@ def on_one_rank(a: Arrangement, *choice: Residence) -> Arrangement:
     every = units(a.graph)
     trained = [k for k, unit in enumerate(every) if unit.is_trained]
     ends = tuple(trained[1 : len(choice)])
-    division = divide(a.graph, every, ends, 1)
+    division = divide(a.graph, every, ends, [0] * len(every))
     whole = arrange(a.config, a.cluster, a.graph, a.sharding, division, a.measured)
     names = tuple(map(str, range(len(choice))))
     return replace(whole, residences=Residences(names, choice, (), 0.0, Disk(1.0, 1.0)))

@@ -76,7 +76,7 @@ def arrange(
     may contain the name of the fastest all-reduce as "allreduce".
     """
     mesh = mesh_of(config, cluster.size)
-    division = division or divide(graph, units(graph), (), 1)
+    division = division or divide(graph, units(graph), (), (0,))
     recomputed_paths(graph, config.recompute)  # refuses what the model lacks
     check_fragments(config, graph)
     _check_branches(sharding, division)

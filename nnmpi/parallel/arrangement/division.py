@@ -9,6 +9,7 @@ from nnmpi.nn.graph import Graph, Node
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.partition import Unit, bounds
 from nnmpi.schedules import proof
+from nnmpi.schedules.placement import Place
 
 
 class StagePart(NamedTuple):
@@ -33,6 +34,11 @@ class Division(NamedTuple):
     def begins(self) -> list[int]:
         """The index of the first layer of each stage except the first."""
         return list(accumulate(stage.layers for stage in self.stages[:-1]))
+
+    @property
+    def place(self) -> tuple[int, ...]:
+        """The rank along pp of each stage."""
+        return tuple(stage.rank for stage in self.stages)
 
     def of_rank(self, rank: int) -> dict[int, StagePart]:
         """Returns the stages of a rank along pp, by stage number."""
@@ -64,9 +70,9 @@ class Division(NamedTuple):
         return [*(v for v in sorted(held - {*used}) if graph.variables[v].is_trained), *used]
 
 
-def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> Division:
-    """Divides a model at `cut` into stages for `pp` ranks; raises ValueError if a buffer would be
-    in two stages.
+def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place) -> Division:
+    """Divides a model at `cut` into stages, each for its rank along pp; raises ValueError if a
+    buffer would be in two stages.
 
     Running statistics would then be updated in another order than on one rank, or in two copies.
     """
@@ -76,7 +82,7 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> 
         used = sorted({v for unit in units[a:b] for v in unit.variables})
         takes = crossings[nodes.start] if s else graph.inputs
         layers = sum(len(unit.layers) for unit in units[a:b])
-        stages.append(StagePart(s % pp, nodes, layers, takes, tuple(used)))
+        stages.append(StagePart(place[s], nodes, layers, takes, tuple(used)))
         for v in used:
             if not graph.variables[v].is_parameter and buffers.setdefault(v, s) != s:
                 node = next(graph.nodes[k] for k in nodes if v in graph.nodes[k].variables)
@@ -88,9 +94,10 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], pp: int) -> 
     return Division(tuple(stages))
 
 
-def stages_of(config: Config) -> int:
-    """Returns the number of stages of all ranks along pp together."""
-    return config.pp * (config.virtual_stages if proof.find(config.schedule).virtual else 1)
+def place_of(config: Config) -> tuple[int, ...]:
+    """Returns the rank along pp of each stage, as the schedule of a config places them."""
+    schedule = proof.find(config.schedule)
+    return schedule.place(config.pp, schedule.stages_a_rank(config.virtual_stages))
 
 
 LOOKUPS = ("Embedding", "PositionalEmbedding")

@@ -40,8 +40,7 @@ def forward_ops(a: Arrangement, rank: int, micro: int) -> list[Op]:
     """Returns the program of a rank that evaluates a batch in `micro` micro-batches."""
     if a.residences is not None:
         return [op for op in ops(a, rank, micro) if op.kind is Kind.F]
-    pp, at = a.mesh.axes["pp"], a.mesh.coordinates(rank)["pp"]
-    return forward_programs(pp, micro, len(a.stages) // pp)[at]
+    return forward_programs(a.division.place, micro)[a.mesh.coordinates(rank)["pp"]]
 
 
 def micro_batches(a: Arrangement, rank: int, batch: int) -> list[int]:

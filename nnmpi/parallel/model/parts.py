@@ -68,6 +68,7 @@ class ModelPart(NamedTuple):
     the same order on all ranks, since each has a Comm."""
     facts: Mapping[str, Any] = {}  # the fields of the start event that describe the cut
     boundaries: Sequence[Boundary] = ()  # between the stages of all ranks
+    place: Sequence[int] = (0,)  # the rank along pp of each stage
     positions: np.ndarray | None = None  # of sequences, on this rank; None: all
     follow: Callable[[], object] = lambda: None
     """Called before a pass: lets stages use attributes as they are now."""

@@ -45,6 +45,7 @@ def own_stages(
         [(parameters[path], ranks) for path, ranks in arrangement.tied.items()],
         facts,
         boundaries_of(arrangement, at),
+        division.place,
         positions,
         CutModules(model, graph, stages.values(), arrangement.config.dtype).follow,
     )

@@ -15,7 +15,7 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.passes import LOCAL, BatchStats
-from nnmpi.parallel.step.channels import Received
+from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.exchanges import Notes, plain_exchanges, same_bits
 from nnmpi.parallel.step.ports import JoinedOutputs
 from nnmpi.parallel.step.replay import OnLeaf, RunnablePass

@@ -7,24 +7,25 @@ Both ends know the shapes of the tensors of a boundary and their axes in memory 
 So an array is sent as it is in memory, and received into a buffer of the same order, as one
 message. Each boundary and direction has a tag. Its messages arrive in the order in which they were
 sent: micro-batch by micro-batch, and in each the tensors in the order of the boundary.
+
+Between two stages of one rank, as at the turn of a pipeline in a V, nothing is sent: the Outlet
+gives its activations to the Inlet, and the Inlet its gradients to the Outlet.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
-from typing import Any, NamedTuple, Self
+from functools import partial
+from typing import Any, NamedTuple, Self, TypeAlias
 
 from nnmpi.arrays.backend import CPU, Array, Backend
-from nnmpi.arrays.kernels import Vjp
 from nnmpi.autograd import Tensor
 from nnmpi.comm import Comm
 from nnmpi.data.inputs import parts
 from nnmpi.nn.graph import Edge
-from nnmpi.nn.parameter import inverse
 from nnmpi.nn.passes import BatchStats
 from nnmpi.parallel.model.parts import Boundary, ModelPart
 from nnmpi.parallel.recorder import waiting
+from nnmpi.parallel.step.buffers import Buffer, Pool, Received
 from nnmpi.parallel.step.ports import (
     JoinedOutputs,
     LossSink,
@@ -44,71 +45,6 @@ from nnmpi.schedules.op import Kind, Op
 PAUSE = 5e-4
 """Seconds between two polls: each takes some microseconds, and the kernels that compute ask for one
 several times a millisecond."""
-
-
-class Pool:
-    """Reusable buffers for the arrays of one tensor that crosses a boundary."""
-
-    def __init__(self, edge: Edge, on: Backend = CPU) -> None:
-        self.edge, self._xp, self.free = edge, on.xp, list[Array]()
-        self.shape = cache(edge.shape)  # by the number of samples
-        self._inverse = inverse(edge.order)
-
-    def take(self, samples: int) -> "Buffer":
-        """Takes a free buffer, or allocates one, for this number of samples."""
-        shape = self.shape(samples)
-        n = math.prod(shape)
-        memory = self.free.pop() if self.free else self._xp.empty(0, self.edge.dtype)
-        if len(memory) < n:
-            memory = self._xp.empty(n, self.edge.dtype)
-        used = memory[:n].reshape([*map(shape.__getitem__, self.edge.order)])
-        return Buffer(self, memory, used.transpose(self._inverse))
-
-
-class Buffer(NamedTuple):
-    """Memory of a pool, and the array in it, with the axes in the order of the model."""
-
-    pool: Pool
-    memory: Array
-    array: Array
-
-    def give_back(self) -> None:
-        """Returns the buffer to its pool, when nobody uses it any more."""
-        self.pool.free.append(self.memory)
-
-
-class Received(Tensor):
-    """An activation from another stage; its gradient accumulates in a buffer from `take`, to be
-    sent back."""
-
-    __slots__ = ("_buffer", "_take")
-
-    def __init__(self, data: Array, take: Callable[[], Buffer]) -> None:
-        super().__init__(data, requires_grad=True)
-        self._take = take
-        self._buffer: Buffer | None = None
-
-    def receive(self, vjp: Vjp, g: Any) -> None:
-        if self._buffer is not None:
-            self._buffer.array[...] += vjp(g, None)
-            return
-        self._buffer = self._take()
-        slot = self.grad = self._buffer.array
-        new = vjp(g, slot)
-        if new is not slot:
-            slot[...] = new
-
-    def set_gradient(self, gradient: Array) -> None:
-        """Copies the gradient, which was computed elsewhere, into a buffer."""
-        self._buffer = self._take()
-        self._buffer.array[...] = gradient
-
-    def gradient(self) -> Buffer:
-        """The buffer with the gradient: zeros if the stage has not used the tensor."""
-        if self._buffer is None:
-            self._buffer = self._take()
-            self._buffer.array[...] = 0
-        return self._buffer
 
 
 class Sends:
@@ -140,11 +76,28 @@ class Sends:
             buffer.give_back()
 
 
+Outgoing: TypeAlias = list[tuple[Edge, Array, Buffer | None]]
+"""The tensors that leave a stage at a boundary, with the buffers that they are in, if any."""
+
+
+class Here:
+    """The transfer of an array that nothing has to move."""
+
+    done = True
+
+    def poll(self) -> bool:
+        return True
+
+    def wait(self) -> None:
+        return
+
+
 class BoundaryEnd(Port):
     """One end of a boundary between two stages: receives from the peer stage, and sends to it.
 
     `away` is -1 for the stage behind the boundary, whose peer is the previous stage, and 1 for the
-    stage in front of it.
+    stage in front of it. `give` takes what leaves a micro-batch: it waits for `send`, or is given
+    to the other end if that is on this rank.
     """
 
     has_memory = True
@@ -155,27 +108,39 @@ class BoundaryEnd(Port):
         forward = 2 * min(stage, stage + away)  # the tag of activations
         tags = (forward, forward + 1)
         self._receive_tag, self._send_tag = tags if away < 0 else reversed(tags)
-        self._comm, self._peer, self.stage = comm, (stage + away) % comm.size, stage
+        self._comm, self.stage = comm, stage
         self._sends = sends
         self._pools = [Pool(edge, on) for edge in boundary]
         self._receives = [pool for pool in self._pools if away < 0 or pool.edge.requires_grad]
         self._arriving: dict[int, list[tuple[Transfer, Buffer]]] = {}
         self._used: dict[int, list[Buffer]] = {}
-        self._outgoing: dict[int, list[tuple[Edge, Array, Buffer | None]]] = {}
+        self._outgoing: dict[int, Outgoing] = {}
+        self.give: Callable[[int, Outgoing], None] = self._outgoing.__setitem__
 
-    def receive(self, micro: int) -> None:
-        """Starts to receive the tensors of a micro-batch."""
+    def accept(self, micro: int, outgoing: Outgoing) -> None:
+        """Takes what leaves the other end, on this rank; memory that its stage uses again is
+        copied."""
+        self._arriving[micro] = []
+        for pool, (_, array, buffer) in zip(self._receives, outgoing, strict=True):
+            if buffer is None:
+                buffer = pool.take(self._samples(micro))
+                buffer.array[...] = array
+            self._arriving[micro].append((Here(), buffer))
+
+    def receive(self, micro: int, peer: int) -> None:
+        """Starts to receive the tensors of a micro-batch from a rank."""
         self._arriving[micro] = []
         for pool in self._receives:
             buffer = pool.take(self._samples(micro))
             array = buffer.array.transpose(pool.edge.order)
-            work = self._comm.irecv(array, self._peer, self._receive_tag)
+            work = self._comm.irecv(array, peer, self._receive_tag)
             self._arriving[micro].append((work, buffer))
 
-    def send(self, micro: int) -> None:
-        """Starts to send the outputs or gradients of a micro-batch, as they are in memory."""
+    def send(self, micro: int, peer: int) -> None:
+        """Starts to send the outputs or gradients of a micro-batch to a rank, as they are in
+        memory."""
         for edge, array, buffer in self._outgoing.pop(micro):
-            work = self._comm.isend(array.transpose(edge.order), self._peer, self._send_tag)
+            work = self._comm.isend(array.transpose(edge.order), peer, self._send_tag)
             self._sends.add(work, buffer)
 
     def under_way(self) -> Transfer | None:
@@ -224,7 +189,7 @@ class Inlet(BoundaryEnd, Source):
 
     def give_back(self, micro: int, x: Any) -> None:
         back = [t.gradient() for _, t in parts(x) if isinstance(t, Received)]
-        self._outgoing[micro] = [(buffer.pool.edge, buffer.array, buffer) for buffer in back]
+        self.give(micro, [(buffer.pool.edge, buffer.array, buffer) for buffer in back])
 
 
 class Outlet(BoundaryEnd, Sink):
@@ -235,13 +200,14 @@ class Outlet(BoundaryEnd, Sink):
 
     def put(self, micro: int, root: Tensor) -> None:
         assert isinstance(root, JoinedOutputs)
-        self._outgoing[micro] = []
+        outgoing: Outgoing = []
         for t, pool in zip(root.parts, self._pools, strict=True):
             self._check(pool.edge.dtype, pool.shape(self._samples(micro)), t.data)
             # a gradient that has come back proves that the memory was sent; where none comes back,
             # it may be reused earlier, so it is copied
             array = t.data if self._receives else t.data.copy(order="K")
-            self._outgoing[micro].append((pool.edge, array, None))
+            outgoing.append((pool.edge, array, None))
+        self.give(micro, outgoing)
 
     def evaluate(self, micro: int, y: Any) -> None:
         self.put(micro, self.root(micro, y))
@@ -273,7 +239,12 @@ class Channels:
         end = wire_of(comm, on), self.sends, on
         self.inlets = {s: Inlet(s, -1, boundaries[s - 1], *end) for s in stages if s > 0}
         self.outlets = {s: Outlet(s, 1, boundaries[s], *end) for s in stages if s < len(boundaries)}
-        ends: list[BoundaryEnd] = [*self.inlets.values(), *self.outlets.values()]
+        inside = [s for s in self.outlets if s + 1 in self.inlets]  # both stages are on this rank
+        for s in inside:
+            outlet, inlet = self.outlets[s], self.inlets[s + 1]
+            outlet.give, inlet.give = inlet.accept, outlet.accept
+        ends: list[BoundaryEnd] = [end for s, end in self.inlets.items() if s - 1 not in inside]
+        ends += [end for s, end in self.outlets.items() if s not in inside]
         self._ends = sorted(ends, key=lambda end: end.stage)
         self.is_needed = bool(ends)
 
@@ -296,9 +267,9 @@ class Channels:
         ends = self.inlets if op.kind in (Kind.RECV_F, Kind.SEND_B) else self.outlets
         end = ends[op.stage]
         if op.kind in (Kind.RECV_F, Kind.RECV_B):
-            end.receive(op.micro)
+            end.receive(op.micro, op.peer)
         else:
-            end.send(op.micro)
+            end.send(op.micro, op.peer)
 
 
 class Ports(NamedTuple):

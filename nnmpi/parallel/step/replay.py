@@ -22,7 +22,7 @@ from nnmpi.autograd.ops.norm import Moments
 from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.pass_list import PassList, join_moments, ready, sum_over_ranks
 from nnmpi.nn.passes import BatchStats
-from nnmpi.parallel.step.channels import Received
+from nnmpi.parallel.step.buffers import Received
 from nnmpi.parallel.step.ports import JoinedOutputs
 
 OnLeaf = Callable[[Any], None]

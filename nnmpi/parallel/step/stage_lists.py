@@ -28,7 +28,8 @@ from nnmpi.nn.store import FlatStore
 from nnmpi.nn.users_code import UnfitError, UsersCode, foreign
 from nnmpi.parallel.batch_stats import Synced
 from nnmpi.parallel.step.beside_tape import Compared, NotedStats, RecalledStats
-from nnmpi.parallel.step.channels import Buffer, Inlet, Outlet, Received
+from nnmpi.parallel.step.buffers import Buffer, Received
+from nnmpi.parallel.step.channels import Inlet, Outlet
 from nnmpi.parallel.step.exchanges import Notes, logged_exchanges, same_bits
 from nnmpi.parallel.step.graphs import Graphs
 from nnmpi.parallel.step.objective import SumOfMean

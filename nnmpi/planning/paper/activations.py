@@ -144,7 +144,8 @@ def kept_by_units(
 ) -> list[tuple[int, int]]:
     """(all bytes, bytes of its input) that each unit of the model keeps; the model's own input
     counts as 0."""
-    in_units = replace(a, division=divide(a.graph, units, range(1, len(units)), 1))
+    on_one_rank = divide(a.graph, units, range(1, len(units)), [0] * len(units))
+    in_units = replace(a, division=on_one_rank)
     kept, out_read = list[tuple[int, int]](), 0
     for i in range(len(units)):
         unit = pass_bytes(in_units, rank, i, samples)

@@ -63,8 +63,8 @@ def _facts(a: Arrangement, rank: int, batch: int) -> Iterator[Hashable]:
                 edges = [(e, a.graph.edges[e]) for e in stage.takes]
                 shapes = ((a.local_shape(e, n, at), x.dtype, x.requires_grad) for e, x in edges)
                 yield tuple(shapes)
-    numbers, pp = range(len(sizes)) if a.store.zero > 1 else sizes, a.mesh.axes["pp"]
-    program = [(k, numbers[m], s // pp) for k, m, s, _ in ops(a, rank, len(sizes))]
+    numbers = range(len(sizes)) if a.store.zero > 1 else sizes
+    program = [(k, numbers[m], stages.get(s)) for k, m, s, _ in ops(a, rank, len(sizes))]
     yield tuple(program if a.store.zero > 1 else Counter(program).items())
     for path, ranks in a.tied.items():
         owned = [places.get(v) for v, x in enumerate(a.graph.variables) if x.path == path]

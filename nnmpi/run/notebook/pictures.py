@@ -49,7 +49,7 @@ def algorithm(a: Algorithm, ranks: int = RANKS) -> str:
 def schedule(s: Schedule, ranks: int = RANKS, micro_batches: int = MICRO_BATCHES) -> str:
     """The SVG of a step: backward passes take twice as long as forward passes, and messages no
     time."""
-    stages = STAGES if s.virtual else 1
+    stages = s.stages_a_rank(STAGES)
     simulated = simulate(programs(s, ranks, micro_batches, stages), Costs.uniform(ranks, stages))
     return simulation(simulated, f"{s.about}; ")
 

@@ -53,7 +53,7 @@ class Decoder:
         gather_scores: Callable[[Tensor], np.ndarray] = Tensor.numpy,
     ) -> None:
         if layout.axis["pp"].size == 1:  # this rank has all stages: run them as one
-            part = part._replace(stages={0: part.model}, boundaries=())
+            part = part._replace(stages={0: part.model}, boundaries=(), place=(0,))
         self._part, self._layout, self._on, self._gather_scores = part, layout, on, gather_scores
         self._positions, self._keeps = positions, isinstance(part.model, LanguageModel)
         self.start()
@@ -78,7 +78,7 @@ class Decoder:
         if scores is not None and np.isfinite(scores.max()):
             chosen[0] = choose(scores)
         # -1 says that the scores are not finite: only the last stage has them, and all must know
-        self._layout.all.broadcast(chosen, self._layout.mesh.group(0, "pp")[-1])
+        self._layout.all.broadcast(chosen, self._layout.mesh.group(0, "pp")[self._part.place[-1]])
         if chosen[0] < 0:
             self._layout.all.agree(
                 ValueError(
@@ -92,17 +92,20 @@ class Decoder:
     @np.errstate(over="ignore", invalid="ignore", divide="ignore")
     def _scores(self, new: np.ndarray) -> np.ndarray | None:
         """The scores after the last token, on the ranks of the last stage; None on others."""
-        last, scores, pp = len(self._part.boundaries), None, self._layout.axis["pp"]
+        place, scores, pp = self._part.place, None, self._layout.axis["pp"]
         with no_grad() if self._past is None else decoding(self._past, new.shape[1]):
+            given = [new]
             for number, stage in sorted(self._part.stages.items()):
-                given = receive_object(pp, (number - 1) % pp.size, TOKEN) if number else [new]
+                if number and place[number - 1] != pp.rank:
+                    given = receive_object(pp, place[number - 1], TOKEN)
                 y = stage(*(tensor(array, on=self._on) for array in given))
-                if number == last:
+                if number == len(place) - 1:
                     scores = self._gather_scores(y[:, :, -1:])[0, :, 0]
-                else:
-                    outputs = y if isinstance(y, tuple) else (y,)
-                    sent = [backend.to_host(output.data) for output in outputs]
-                    send_object(pp, sent, (number + 1) % pp.size, TOKEN)
+                    break
+                outputs = y if isinstance(y, tuple) else (y,)
+                given = [backend.to_host(output.data) for output in outputs]
+                if place[number + 1] != pp.rank:
+                    send_object(pp, given, place[number + 1], TOKEN)
         return scores
 
     def close(self) -> None:

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> Any:
 def _stages_of(schedule: Schedule, o: argparse.Namespace) -> int:
     """The number of stages a rank under a schedule; a comparison uses several where possible."""
     if o.virtual_stages is None or (o.compare and not schedule.virtual):
-        return 2 if schedule.virtual else 1
+        return schedule.stages_a_rank(2)
     return int(o.virtual_stages)
 
 

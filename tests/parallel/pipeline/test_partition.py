@@ -74,11 +74,11 @@ def test_a_division_knows_shared_weights_and_refuses_shared_buffers() -> None:
     found = units(graph)
     weights = [v.path for v in graph.variables if v.path.startswith("0.")]
     with refused("1 (BatchNorm1d) is used in stages 0 and 1", "a --cut that"):
-        divide(graph, found, (3,), 2)
-    assert divide(graph, found, (5,), 2).tied(graph) == {}
+        divide(graph, found, (3,), (0, 1))
+    assert divide(graph, found, (5,), (0, 1)).tied(graph) == {}
     plain = graph_of(nn.Sequential(shared, nn.Tanh(), shared), 3)
-    assert divide(plain, units(plain), (1,), 2).tied(plain) == dict.fromkeys(weights, (0, 1))
-    assert divide(plain, units(plain), (1,), 1).tied(plain) == {}
+    assert divide(plain, units(plain), (1,), (0, 1)).tied(plain) == dict.fromkeys(weights, (0, 1))
+    assert divide(plain, units(plain), (1,), (0, 0)).tied(plain) == {}
 
 
 # ---- the best cut

@@ -1,0 +1,77 @@
+"""Buffers of the tensors that cross a boundary between two stages, and the activations in them."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+from nnmpi.arrays.backend import CPU, Array, Backend
+from nnmpi.arrays.kernels import Vjp
+from nnmpi.autograd import Tensor
+from nnmpi.nn.graph import Edge
+from nnmpi.nn.parameter import inverse
+
+
+class Pool:
+    """Reusable buffers for the arrays of one tensor that crosses a boundary."""
+
+    def __init__(self, edge: Edge, on: Backend = CPU) -> None:
+        self.edge, self._xp, self.free = edge, on.xp, list[Array]()
+        self.shape = cache(edge.shape)  # by the number of samples
+        self._inverse = inverse(edge.order)
+
+    def take(self, samples: int) -> "Buffer":
+        """Takes a free buffer, or allocates one, for this number of samples."""
+        shape = self.shape(samples)
+        n = math.prod(shape)
+        memory = self.free.pop() if self.free else self._xp.empty(0, self.edge.dtype)
+        if len(memory) < n:
+            memory = self._xp.empty(n, self.edge.dtype)
+        used = memory[:n].reshape([*map(shape.__getitem__, self.edge.order)])
+        return Buffer(self, memory, used.transpose(self._inverse))
+
+
+class Buffer(NamedTuple):
+    """Memory of a pool, and the array in it, with the axes in the order of the model."""
+
+    pool: Pool
+    memory: Array
+    array: Array
+
+    def give_back(self) -> None:
+        """Returns the buffer to its pool, when nobody uses it any more."""
+        self.pool.free.append(self.memory)
+
+
+class Received(Tensor):
+    """An activation from another stage; its gradient accumulates in a buffer from `take`, to be
+    sent back."""
+
+    __slots__ = ("_buffer", "_take")
+
+    def __init__(self, data: Array, take: Callable[[], Buffer]) -> None:
+        super().__init__(data, requires_grad=True)
+        self._take = take
+        self._buffer: Buffer | None = None
+
+    def receive(self, vjp: Vjp, g: Any) -> None:
+        if self._buffer is not None:
+            self._buffer.array[...] += vjp(g, None)
+            return
+        self._buffer = self._take()
+        slot = self.grad = self._buffer.array
+        new = vjp(g, slot)
+        if new is not slot:
+            slot[...] = new
+
+    def set_gradient(self, gradient: Array) -> None:
+        """Copies the gradient, which was computed elsewhere, into a buffer."""
+        self._buffer = self._take()
+        self._buffer.array[...] = gradient
+
+    def gradient(self) -> Buffer:
+        """The buffer with the gradient: zeros if the stage has not used the tensor."""
+        if self._buffer is None:
+            self._buffer = self._take()
+            self._buffer.array[...] = 0
+        return self._buffer
