@@ -27,7 +27,10 @@ ALLREDUCES = (
     *("multiplying", "bucket", "swing", "hierarchical", "nccl"),
 )
 PROGRESS = ("auto", "poll", "thread")
-SCHEDULES = ("1f1b", "naive", "gpipe", "interleaved", "zb-h1", "pipedream")
+SCHEDULES = (
+    *("1f1b", "naive", "gpipe", "interleaved", "pipedream"),
+    *("zb-h1", "zb-v", "v-half", "dualpipe-v"),
+)
 SYNCS = ("bsp", "ssp", "asp", "local", "gossip")
 ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete")

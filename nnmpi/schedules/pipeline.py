@@ -15,7 +15,8 @@ from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 from nnmpi.schedules.op import Kind, Op
-from nnmpi.schedules.placement import Placement, round_robin
+from nnmpi.schedules.placement import Placement, in_v, round_robin
+from nnmpi.schedules.v_shaped import dualpipe_v, v_half, zb_v
 
 Compute: TypeAlias = Callable[[int, int, int], list[list[Op]]]
 """A function of p, m and v that returns the passes of each rank."""
@@ -182,6 +183,33 @@ SCHEDULES: dict[str, Schedule] = {
         bubble=lambda p, m, v: Fraction(p - 1, 3 * m) if m >= p else None,
         formula="(p-1)/(3m)",
         holds="where m >= p",
+    ),
+    "zb-v": Schedule(
+        about="zero bubble in a V: gradients of weights fill idle time, in the memory of 1f1b",
+        compute=zb_v,
+        bubble=lambda p, m, v: Fraction(p - 1, 6 * m) if m >= 2 * p - 1 else None,
+        formula="(p-1)/(6m)",
+        holds="where m >= 2p-1",
+        stages=2,
+        place=in_v,
+    ),
+    "v-half": Schedule(
+        about="a V in which micro-batches wait little: half the memory of 1f1b",
+        compute=v_half,
+        bubble=lambda p, m, v: Fraction((7 * p - 8) // 2, 6 * m) if m > p > 1 else None,
+        formula="floor(7p/2-4)/(6m)",
+        holds="where m > p > 1",
+        stages=2,
+        place=in_v,
+    ),
+    "dualpipe-v": Schedule(
+        about="a V whose forward and backward passes are in pairs, to hide messages",
+        compute=dualpipe_v,
+        bubble=lambda p, m, v: Fraction(p - 1, 6 * m) if m >= 2 * p else None,
+        formula="(p-1)/(6m)",
+        holds="where m >= 2p",
+        stages=2,
+        place=in_v,
     ),
     "pipedream": Schedule(
         about="1f1b that drains once an epoch: each micro-batch is a step, on older weights",

@@ -151,8 +151,8 @@ def run(programs: Sequence[Sequence[Op]], costs: Costs) -> Iterator[Span]:
 
 def _ranks_of_stages(programs: Sequence[Sequence[Op]]) -> list[int]:
     """The rank of each stage, from the forward passes of all ranks."""
-    found = {op.stage: r for r, ops in enumerate(programs) for op in ops if op.kind is Kind.F}
-    return [found[s] for s in range(len(found))]
+    rank_of = {op.stage: r for r, ops in enumerate(programs) for op in ops if op.kind is Kind.F}
+    return [rank_of[s] for s in range(len(rank_of))]
 
 
 def _peak(ops: Sequence[Op], activation: Sequence[float], inputs: Sequence[float]) -> float:

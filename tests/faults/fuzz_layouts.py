@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from fuzzing import GOOD, Fault, Outcome, judged
-from helpers.training.pipelined import Heard
+from helpers.training.pipelined import SCHEDULES, Heard
 
 from nnmpi import Config, Trainer
 from nnmpi.comm import Comm, comm_self
@@ -104,6 +104,6 @@ def _layout(rng: np.random.Generator, trained: Options) -> tuple[int, Options]:
         **sums,
         **sizes,
         "verify": True,
-        "schedule": str(rng.choice(["1f1b", "naive", "gpipe", "interleaved", "zb-h1"])),
+        "schedule": str(rng.choice(SCHEDULES)),
         "sequence_parallel": sizes["tp"] > 1 and rng.random() < 0.3,
     }

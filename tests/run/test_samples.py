@@ -24,6 +24,7 @@ LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
     "tp": (2, {"tp": 2}),
     "pipeline": (2, {"pp": 2, "micro_batches": 2, "recompute": True}),
     "interleaved": (2, {"pp": 2, "micro_batches": 2, "schedule": "interleaved"}),
+    "in a v": (3, {"pp": 3, "micro_batches": 3, "schedule": "zb-v"}),
     "pp and tp": (4, {"pp": 2, "tp": 2}),
     "slices": (2, {"reproducible": True, "slices": 4}),
     "verify": (2, {"verify": True}),

@@ -74,6 +74,10 @@ def test_orders() -> None:
     assert order("zb-h1", 2, 3, 0) == "F0 F1 I0 W0 F2 I1 W1 I2 W2"
     assert order("zb-h1", 2, 3, 1) == "F0 I0 F1 I1 W0 F2 I2 W1 W2"
     assert order("1f1b", 1, 2, 0) == "F0 B0 F1 B1"
+    assert order("zb-v", 2, 3, 0, 2) == "F0 F1 F2 F0 I0 W0 F1 I1 W1 I0 W0 F2 I2 W2 I1 W1 I2 W2"
+    assert order("zb-v", 2, 1, 1, 2) == "F0 F0 I0 W0 I0 W0"
+    assert order("v-half", 2, 2, 1, 2) == "F0 F0 F1 I0 W0 F1 I0 I1 W1 W0 I1 W1"
+    assert order("dualpipe-v", 1, 3, 0, 2) == "F0 F0 F1 B0 F1 B0 F2 B1 F2 B1 B2 I2 W2"
 
 
 def test_the_interleaved_order_is_that_of_megatron() -> None:
@@ -108,6 +112,10 @@ def test_a_program_has_messages_one_reduce_and_one_update() -> None:
 def test_nothing_is_sent_between_stages_of_one_rank() -> None:
     assert text(programs(SCHEDULES["1f1b"], 1, 2, 1)[0]) == "F0 B0 F1 REDUCE B1 UPDATE"
     assert text(programs(SCHEDULES["interleaved"], 1, 1, 2)[0]) == "F0 F0 REDUCE B0 B0 UPDATE"
+    first, last = programs(SCHEDULES["v-half"], 2, 1, 2)
+    assert text(last) == "RECV_F0 F0 RECV_B0 F0 SEND_F0 I0 REDUCE W0 I0 SEND_B0 W0 UPDATE"
+    assert {op.peer for op in last if op.kind in SENDS + RECEIVES} == {0}
+    assert text(first) == "RECV_F0 F0 SEND_F0 F0 I0 SEND_B0 RECV_B0 REDUCE W0 I0 W0 UPDATE"
 
 
 def test_the_boundary_of_a_message() -> None:
@@ -325,6 +333,17 @@ def test_gradients_sent_in_another_order_than_received() -> None:
         prove(lower(compute, TWO), TWO, 2)
 
 
+@pytest.mark.parametrize(("a", "b", "needed"), [(0, 1, "F0"), (2, 4, "B0")])
+def test_stages_of_one_rank_need_each_other_too(a: int, b: int, needed: str) -> None:
+    compute = SCHEDULES["v-half"].compute(2, 1, 2)
+    assert text(compute[1]) == "F0 F0 I0 W0 I0 W0"
+    ops, place = compute[1], in_v(2, 2)
+    ops[a], ops[b] = ops[b], ops[a]
+    message = rf"rank 1 cannot run {ops[a]} of stage {ops[a].stage}: {needed} of stage \d has not"
+    with pytest.raises(ScheduleError, match=message):
+        prove(lower(compute, place), place, 1)
+
+
 def test_half_a_backward_pass_is_not_enough() -> None:
     compute = SCHEDULES["zb-h1"].compute(1, 2, 1)
     ops = [op for op in lower(compute, (0,))[0] if str(op) != "W0"]
@@ -345,6 +364,7 @@ def test_half_a_backward_pass_is_not_enough() -> None:
         ("1f1b", (1, 0, 1), "at least 1 of micro-batches, got 0"),
         ("interleaved", (2, 2, 0), "at least 1 of virtual stages, got 0"),
         ("gpipe", (2, 2, 2), "one stage a rank, got 2 virtual stages"),
+        ("zb-v", (2, 2, 3), "2 stages a rank, got 3 virtual stages"),
     ],
 )
 def test_what_is_no_pipeline_is_refused(

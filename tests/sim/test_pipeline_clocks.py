@@ -38,11 +38,17 @@ def test_formulas_hold_where_the_literature_says_so() -> None:
         where = {
             "interleaved": lambda p, m: m % p == 0,
             "zb-h1": lambda p, m: m >= p,
+            "zb-v": lambda p, m: m >= 2 * p - 1,
+            "v-half": lambda p, m: m > p > 1,
+            "dualpipe-v": lambda p, m: m >= 2 * p,
         }
         assert holds == {(p, m) for p, m in sizes if where.get(name, lambda p, m: True)(p, m)}
     assert SCHEDULES["gpipe"].bubble(4, 8, 1) == SCHEDULES["1f1b"].bubble(4, 8, 1) == Fraction(3, 8)
     assert SCHEDULES["interleaved"].bubble(4, 8, 2) == Fraction(3, 16)
     assert SCHEDULES["zb-h1"].bubble(4, 8, 1) == Fraction(1, 8)
+    assert SCHEDULES["zb-v"].bubble(4, 8, 2) == SCHEDULES["dualpipe-v"].bubble(4, 8, 2)
+    assert SCHEDULES["zb-v"].bubble(4, 8, 2) == Fraction(1, 16)
+    assert SCHEDULES["v-half"].bubble(4, 8, 2) == Fraction(10, 48)
     assert SCHEDULES["naive"].bubble(4, 8, 1) == 3
 
 
@@ -51,6 +57,8 @@ def test_where_a_formula_does_not_hold_the_bubble_differs() -> None:
         for m in range(1, p):
             assert bubble(run("zb-h1", p, m)) > Fraction(p - 1, 3 * m)
             assert bubble(run("interleaved", p, m, 2)) > Fraction(p - 1, 2 * m)
+            assert bubble(run("zb-v", p, m, 2)) > Fraction(p - 1, 6 * m)
+            assert bubble(run("dualpipe-v", p, m, 2)) > Fraction(p - 1, 6 * m)
 
 
 @pytest.mark.parametrize("p", RANKS)
@@ -136,6 +144,9 @@ LIVE: dict[str, Callable[[int, int, int], list[int]]] = {
     "1f1b": lambda p, m, v: [min(p - r, m) for r in range(p)],
     "interleaved": live_interleaved,
     "zb-h1": lambda p, m, v: [min(p, m)] * p,
+    "zb-v": lambda p, m, v: [min(2 * m, m + 1 + r, 2 * p) for r in range(p)],
+    "v-half": lambda p, m, v: [min(2 * m, m + 1 + r // 2, p // 2 * 2 + 2) for r in range(p)],
+    "dualpipe-v": lambda p, m, v: [min(2 * m, m + 1 + r, 2 * p + 1) for r in range(p)],
     "pipedream": lambda p, m, v: [min(p - r, m) for r in range(p)],
 }
 """From p, m and v to the most micro-batches that each rank holds, as the literature says."""
@@ -157,6 +168,9 @@ def test_bubble_and_memory_are_those_of_the_formulas(name: str, v: int, p: int) 
     ("1f1b", [4, 3, 2, 1]),
     ("interleaved", [5.5, 4.5, 3.5, 2.5]),
     ("zb-h1", [4, 4, 4, 4]),
+    ("zb-v", [4, 4, 4, 4]),
+    ("v-half", [3, 3, 3, 3]),
+    ("dualpipe-v", [4.5, 4.5, 4.5, 4.5]),
     ("pipedream", [4, 3, 2, 1]),
 ])  # fmt: skip
 def test_memory_in_units_of_the_activations_of_a_rank(name: str, memory: list[float]) -> None:

@@ -135,7 +135,7 @@ class StepPlan(NamedTuple):
     last_backward: dict[int, int]  # by stage: the micro-batch of its last backward pass
     first_backward: dict[int, int]  # ... and of its first one
     recomputed: set[tuple[int, int]]  # (stage, micro-batch)
-    halves: bool  # backward passes have two halves
+    halved: set[tuple[int, int]]  # ... whose backward pass has two halves
     in_flight: dict[int, int]  # by stage: micro-batches that are kept for a backward pass at once
 
     @classmethod
@@ -152,7 +152,7 @@ class StepPlan(NamedTuple):
             {op.stage: op.micro for op in backward},
             {op.stage: op.micro for op in reversed(backward)},
             recomputed,
-            any(op.kind is Kind.I for op in ops),
+            {(op.stage, op.micro) for op in ops if op.kind is Kind.I},
             most,
         )
 
@@ -161,7 +161,8 @@ class StepPlan(NamedTuple):
         first = self.first_backward.get(op.stage)
         if first is None:
             return None
-        return BackwardKind(first != op.micro, self.halves, self.in_flight[op.stage])
+        halves = (op.stage, op.micro) in self.halved
+        return BackwardKind(first != op.micro, halves, self.in_flight[op.stage])
 
 
 OpHooks: TypeAlias = Iterable[tuple[Kind, Callable[[Do, Op], None]]]

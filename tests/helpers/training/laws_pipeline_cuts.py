@@ -17,6 +17,7 @@ from helpers.training.pipelined import (
     is_same,
     reference,
     run,
+    stages_a_rank,
 )
 
 import nnmpi
@@ -101,7 +102,7 @@ MODELS = {
 
 def cuts(comm: Comm, model: Model, schedule: str) -> list[Options]:
     """The cuts on these ranks; the best one does not depend on the schedule."""
-    stages = comm.size * (2 if schedule == "interleaved" else 1)
+    stages = comm.size * stages_a_rank(schedule)
     found = [model.cuts.get(stages), None] if schedule == "1f1b" else [model.cuts.get(stages)]
     return [{"pp": comm.size, "schedule": schedule, "cut": cut} for cut in found]
 
@@ -204,10 +205,11 @@ def later_stages_take_integers(comm: Comm) -> None:
     for inputs in (1, 2) if comm.size in (2, 3) else ():
         build, given = functools.partial(Reader, inputs), sentences(inputs)
         wanted = by_first(comm, functools.partial(reader_on_one_rank, inputs))
-        for schedule in ("gpipe", "1f1b", "zb-h1", "interleaved"):
-            if schedule == "interleaved" and comm.size == 3:
+        for schedule in ("gpipe", "1f1b", "zb-h1", "interleaved", "zb-v"):
+            stages = comm.size * stages_a_rank(schedule)
+            if stages not in cuts:
                 continue  # it has too few layers
-            cut = cuts[comm.size * (2 if schedule == "interleaved" else 1)]
+            cut = cuts[stages]
             layout = {"pp": comm.size, "cut": cut, "schedule": schedule}
             for recompute in (False, True) if schedule == "1f1b" else (True,):
                 got = run(comm, build, given, micro_batches=3, recompute=recompute, **layout)

@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 from helpers.sample import one_in
 from helpers.training.pipelined import (
+    IN_V,
     MLP,
     MODELS,
     SCHEDULES,
@@ -29,6 +30,18 @@ def the_order_of_micro_batches_gives_the_bits_of_one_rank(comm: Comm) -> None:
         m = 1 if schedule == "gpipe" else 5
         got = run(comm, **fits, pp=comm.size, schedule=schedule, micro_batches=m)
         is_same(got, reference(comm, **fits, micro_batches=m))
+
+
+def a_v_has_the_bits_of_interleaved(comm: Comm) -> None:
+    """Of the same stages: which rank has one changes nothing, with any sharding of replicas."""
+    for layout in layouts(comm) if comm.size > 1 else ():
+        fits = without_clipping(case_for("zb-v", MLP, layout["pp"]))
+        cut = ",".join(str(2 * s + 1) for s in range(1, 2 * layout["pp"]))
+        case = {**fits, "cut": cut, "micro_batches": 5, "allreduce": "ring"}
+        for zero in (0, 1, 2, 3) if layout["dp"] > 1 else (0,):
+            wanted = run(comm, **case, **layout, zero=zero, schedule="interleaved")
+            for schedule in IN_V:
+                is_same(run(comm, **case, **layout, zero=zero, schedule=schedule), wanted)
 
 
 def parameters_of_other_stages_say_where_they_are(comm: Comm) -> None:

@@ -14,10 +14,12 @@ from nnmpi.data import Dataset, Split
 from nnmpi.io.output import Event, Report
 from nnmpi.parallel.checks.reference_update import difference, scale_of, summed_gradient
 from nnmpi.parallel.model.full_state import first_difference
+from nnmpi.schedules import pipeline
 
 BOUND = 1e-10  # in float64, after ten steps
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1")
-RECOMPUTED = ("gpipe", "1f1b", "interleaved", "zb-h1")
+IN_V = ("zb-v", "v-half", "dualpipe-v")
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", *IN_V)
+RECOMPUTED = ("gpipe", "1f1b", "interleaved", "zb-h1", *IN_V)
 ROWS = 100  # batches of 24 and one of 4, which has fewer than 5 micro-batches
 
 MLP: dict[str, Any] = {
@@ -156,9 +158,14 @@ def layouts(comm: Comm) -> list[Options]:
     return [{"dp": dp, "pp": pp} for dp, pp in LAYOUTS[comm.size]]
 
 
+def stages_a_rank(schedule: str) -> int:
+    """The number of stages of a rank, unless another one is asked for."""
+    return pipeline.SCHEDULES[schedule].stages_a_rank(2)
+
+
 def case_for(schedule: str, case: Options, pp: int) -> Options:
     """The case, or a deeper model where the schedule has more stages than that has layers."""
-    stages = pp * (2 if schedule == "interleaved" else 1)
+    stages = pp * stages_a_rank(schedule)
     widths = "-".join(str(40 - k) for k in range(stages - 1))
     return {**MLP, "model": f"mlp:64-{widths}-10"} if stages > 5 else case
 

@@ -31,7 +31,8 @@ def test_a_thread_that_ends_ends_all(how: str, where: str, schedule: str) -> Non
     more: dict[str, Any] = {"schedule": schedule}
     if schedule == "recompute":
         more = {"recompute": True}
-    if schedule == "interleaved":
+    has_two = schedule in ("interleaved", *pipelined.IN_V)
+    if has_two:
         more |= {"pp": 2, "cut": "3,5,7"}
 
     if schedule == "pipedream":
@@ -43,7 +44,7 @@ def test_a_thread_that_ends_ends_all(how: str, where: str, schedule: str) -> Non
         Trainer(config, lambda: faulty.model(f"{how} {where}"), data, comm).fit(NullReport())
 
     with pytest.raises(ValueError if how == "raises" else SystemExit, match=r"no more of this|0"):
-        threads.run(2 if schedule == "interleaved" else 3, rank)
+        threads.run(2 if has_two else 3, rank)
 
 
 # ---- jobs

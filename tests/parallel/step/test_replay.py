@@ -57,6 +57,11 @@ RANKS: dict[str, tuple[int, dict[str, Any]]] = {
         2,
         {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4, "schedule": "interleaved"},
     ),
+    "zb-v": (2, {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4, "schedule": "zb-v"}),
+    "dualpipe-v": (
+        2,
+        {**DEEP, "pp": 2, "cut": "3,5,8", "micro_batches": 4, "schedule": "dualpipe-v"},
+    ),
     "zb-h1": (3, {**DEEP, "pp": 3, "cut": "4,8", "micro_batches": 4, "schedule": "zb-h1"}),
     "blocks over two ranks": (2, {**GPT, "pp": 2, "cut": "4", "micro_batches": 2}),
     "recomputed": (2, {**CNN, "micro_batches": 2, "recompute": "stage"}),
