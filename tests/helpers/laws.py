@@ -119,6 +119,7 @@ OF_REPLICA_STATE = {
 }
 OF_PIPELINES = of(laws_pipelines, laws_pipeline_models)
 SENT = "outputs_in_any_memory_are_sent"
+IN_V = "a_v_has_the_bits_of_interleaved"
 OF_MANY = "other_ranks_equal_one_rank_in_any_layout"
 OF_CHECKPOINTS = {name: law for name, law in of(laws_checkpoints).items() if name != OF_MANY}
 FAMILIES = conformance.FAMILIES
@@ -178,6 +179,7 @@ TABLE = {
     "gpt2": Row(of(laws_gpt2, laws_generation), (2,), threads_all=(1, 3, 4), mpi_all=(2,)),
     "pipelines": Row(OF_PIPELINES, (4,), threads_all=(1, 2), mpi_all=(3,)),
     "pipelines of processes": Row({SENT: OF_PIPELINES[SENT]}, mpi=(2,)),
+    "pipelines in a v": Row({IN_V: OF_PIPELINES[IN_V]}, (2, 3, 6), mpi=(4,)),
     "goals": Row(each(laws_goals.gives_the_same_bits, laws_goals.GOALS), (3,), threads_all=(2,)),
     "loops and hooks": Row(of(laws_goals, laws_ported), (2,)),
     "masters": Row(OF_MASTERS, (2,)),

@@ -15,6 +15,7 @@ LAYOUTS = {
     "pp": Candidate(dp=2, pp=4, micro_batches=4),
     "pp, interleaved": Candidate(dp=4, pp=2, micro_batches=4, schedule="interleaved"),
     "pp, zb-h1": Candidate(dp=2, pp=4, micro_batches=8, schedule="zb-h1"),
+    "pp, zb-v": Candidate(dp=2, pp=4, micro_batches=8, schedule="zb-v"),
     "pp, zero 3": Candidate(dp=2, pp=4, micro_batches=4, zero=3),
     "tp": Candidate(dp=2, tp=4),
     "tp, in positions": Candidate(dp=2, tp=4, sequence_parallel=True),

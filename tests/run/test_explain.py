@@ -20,6 +20,7 @@ LAYOUTS = (
     (CNN, {"zero": 3, "micro_batches": 2}),
     (CNN, {"pp": 2, "schedule": "zb-h1", "micro_batches": 8}),
     (CNN, {"pp": 2, "schedule": "interleaved", "micro_batches": 4, "recompute": True}),
+    (CNN, {"pp": 2, "schedule": "v-half", "micro_batches": 4}),
     (CNN, {"tp": 2}),
     (GPT, {"tp": 2, "pp": 2, "micro_batches": 2}),
     (GPT, {"cp": 2}),

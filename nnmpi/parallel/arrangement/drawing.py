@@ -86,7 +86,7 @@ def blocks(a: Arrangement) -> list[tuple[str, list[DrawnLayer]]]:
     that differ only in the number of their block become one row, such as h.0-1.fc."""
     drawn = []
     for s, nodes in enumerate(a.stages):
-        pp = s % a.mesh.axes["pp"]
+        pp = a.division.place[s]
         first = next(rank for rank in a.mesh.group(0, "pp") if a.mesh.coordinates(rank)["pp"] == pp)
         ranks = a.mesh.group(first, *(axis for axis in a.mesh.axes if axis != "pp"))
         rows = merge_blocks(_row(a, k) for k in nodes if a.graph.nodes[k].variables)
@@ -202,7 +202,7 @@ def _axes(a: Arrangement) -> str:
 
 def _columns(a: Arrangement, stage: int) -> list[RankColumn]:
     """Returns the columns of a stage: its first ranks, one replica after the other."""
-    first, tp = a.mesh.group(0, "pp")[stage % a.mesh.axes["pp"]], a.mesh.axes["tp"]
+    first, tp = a.mesh.group(0, "pp")[a.division.place[stage]], a.mesh.axes["tp"]
     replicas = a.mesh.group(first, *REPLICAS)[: max(COLUMNS // tp, 1)]
     ranks = [rank for replica in replicas for rank in a.mesh.group(replica, "tp")[:COLUMNS]]
     width = min(110, WIDE / len(ranks) - BETWEEN[0])

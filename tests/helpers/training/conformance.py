@@ -26,6 +26,7 @@ from helpers.training.branch_models import BRANCH_MODELS
 from helpers.training.graph_models import GRAPH_MODELS
 from helpers.training.pipelined import (
     CNN,
+    IN_V,
     MLP,
     MODELS,
     RECOMPUTED,
@@ -140,6 +141,9 @@ def _pipelines() -> Iterator[Row]:
             layout = {"dp": dp, "pp": pp, "schedule": schedule}
             of_schedule = {**case_for(schedule, case, pp), "micro_batches": m}
             yield _trained(f"{name} in {m} micro-batches", layout, of_schedule)
+    for schedule, (dp, zero) in product(IN_V, ((1, 0), (2, 0), (2, 3))):
+        layout = {"dp": dp, "pp": 2, "schedule": schedule, "zero": zero}
+        yield _row("mlp in 3 micro-batches", layout, {**MLP, "micro_batches": 3})
     for axes in ({"pp": 2}, {"pp": 3}, *({"dp": 2, "pp": 2, "allreduce": a} for a in SUMS)):
         for name, optimizer in OPTIMIZERS.items():
             case = {**CNN, **optimizer, "clip_norm": 0.3, "micro_batches": 3}
