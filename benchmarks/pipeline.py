@@ -2,7 +2,7 @@
 
     speed-up   two ranks over one that computes the same micro-batches: an MLP and a CNN whose
                halves cost the same, beside p m / (m + p - 1), and mnist-cnn beside its simulation
-    schedules  zb-h1 over 1f1b and interleaved over gpipe at few micro-batches, then all six at 8
+    schedules  zb-h1 over 1f1b and interleaved over gpipe at few micro-batches, then all at 8
     memory     activations of the first stage under 1f1b and gpipe, 16 micro-batches
     recompute  one rank that runs forward passes again: its speed and its activations
     bytes      sent in a step by a pipeline and by data parallelism, of an MLP with large layers

@@ -20,6 +20,7 @@ NUMBER = 3
 UPDATES = OLDEST_FIRST._replace(update_each=True)
 BACKWARD_ONLY = OLDEST_FIRST._replace(compute=lambda p, m, v: [ops[m:] for ops in passes(p, m, v)])
 FAILS = OLDEST_FIRST._replace(compute=lambda p, m, v: [1 / 0])
+ELSEWHERE = OLDEST_FIRST._replace(place=lambda p, v: (*range(1, p), 0))
 """
 KIND = "pipeline"
 REFUSED = {
@@ -27,6 +28,7 @@ REFUSED = {
     "UPDATES": "without update_each",
     "BACKWARD_ONLY": "of 2 ranks, 2 micro-batches and 1 stages a rank: rank 0 cannot run B0 of",
     "FAILS": "ZeroDivisionError: division by zero (",
+    "ELSEWHERE": "rank 0 cannot run F0 of stage 0: it has no such stage",
     "MISSING": "has no 'MISSING'",
 }
 
@@ -53,6 +55,18 @@ def trained(schedule: str) -> list[dict[str, Any]]:
 
 def test_it_trains_as_one_rank_would() -> None:
     assert trained("oldest:OLDEST_FIRST")[0]["event"] == "done"
+
+
+def test_it_may_place_stages_in_another_order(tmp_path: Path) -> None:
+    """The first stage is on the last rank."""
+    placed = """
+def backwards(p, m, v):
+    return [[op._replace(stage=p - 1 - op.stage) for op in ops] for ops in passes(p, m, v)]
+
+BACKWARDS = OLDEST_FIRST._replace(compute=backwards, place=lambda p, v: tuple(range(p))[::-1])
+"""
+    (tmp_path / "placed.py").write_text(CODE + placed)
+    assert trained("placed:BACKWARDS")[0]["event"] == "done"
 
 
 def test_it_is_simulated_beside_its_formula(simulator: Any) -> None:

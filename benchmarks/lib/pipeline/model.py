@@ -20,7 +20,7 @@ VIRTUAL = 2  # stages of a rank under `interleaved`, as the trainer has by defau
 
 def stages_of(schedule: str, ranks: int) -> int:
     """The stages of all ranks."""
-    return ranks * (VIRTUAL if SCHEDULES[schedule].virtual else 1)
+    return ranks * SCHEDULES[schedule].stages_a_rank(VIRTUAL)
 
 
 class Profiled(NamedTuple):

@@ -51,6 +51,7 @@ def complete(events: list[dict[str, Any]], rank: int) -> list[dict[str, Any]]:
         (2, {"pp": 2, "micro_batches": 2, "schedule": "gpipe", "recompute": True}),
         (2, {"pp": 2, "micro_batches": 2, "schedule": "interleaved"}),
         (3, {"pp": 3, "micro_batches": 4, "schedule": "zb-h1"}),
+        (2, {"pp": 2, "micro_batches": 4, "schedule": "zb-v"}),
         (3, {"pp": 3, "schedule": "pipedream", "batch_size": 90}),
         (4, {"dp": 2, "pp": 2, "micro_batches": 2}),
     ],
