@@ -148,6 +148,13 @@ class Schedule(NamedTuple):
                 f"this schedule ({self.about}) has {has} a rank, got {v} virtual stages: "
                 "leave them out or take --schedule interleaved"
             )
+        place = self.place(p, v)
+        if len(place) != p * v or {*place} != {*range(p)}:
+            raise ValueError(
+                f"this schedule ({self.about}) places stages on ranks "
+                f"{', '.join(map(str, place))}: it needs {p * v} stages, and at least one on each "
+                f"of ranks 0 to {p - 1}"
+            )
 
 
 SCHEDULES: dict[str, Schedule] = {

@@ -21,6 +21,7 @@ UPDATES = OLDEST_FIRST._replace(update_each=True)
 BACKWARD_ONLY = OLDEST_FIRST._replace(compute=lambda p, m, v: [ops[m:] for ops in passes(p, m, v)])
 FAILS = OLDEST_FIRST._replace(compute=lambda p, m, v: [1 / 0])
 ELSEWHERE = OLDEST_FIRST._replace(place=lambda p, v: (*range(1, p), 0))
+ON_ONE = OLDEST_FIRST._replace(place=lambda p, v: (0,) * p)
 """
 KIND = "pipeline"
 REFUSED = {
@@ -67,6 +68,16 @@ BACKWARDS = OLDEST_FIRST._replace(compute=backwards, place=lambda p, v: tuple(ra
 """
     (tmp_path / "placed.py").write_text(CODE + placed)
     assert trained("placed:BACKWARDS")[0]["event"] == "done"
+
+
+def test_a_rank_without_a_stage_is_refused(simulator: Any) -> None:
+    words = (
+        "places stages on ranks 0, 0: it needs 2 stages, and at least one on each of ranks 0 to 1"
+    )
+    with refused("gpipe in the order of 1f1b", words):
+        trained("my_schedules:ON_ONE")
+    said = simulator("--schedule my_schedules:ON_ONE --stages 2 --micro-batches 2")
+    assert (said.status, words in said.err) == (2, True)
 
 
 def test_it_is_simulated_beside_its_formula(simulator: Any) -> None:

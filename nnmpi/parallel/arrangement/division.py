@@ -97,7 +97,9 @@ def divide(graph: Graph, units: Sequence[Unit], cut: Sequence[int], place: Place
 def place_of(config: Config) -> tuple[int, ...]:
     """Returns the rank along pp of each stage, as the schedule of a config places them."""
     schedule = proof.find(config.schedule)
-    return schedule.place(config.pp, schedule.stages_a_rank(config.virtual_stages))
+    stages = schedule.stages_a_rank(config.virtual_stages)
+    schedule.check(config.pp, config.micro_batches, stages)
+    return schedule.place(config.pp, stages)
 
 
 LOOKUPS = ("Embedding", "PositionalEmbedding")
