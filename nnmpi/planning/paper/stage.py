@@ -8,7 +8,6 @@ replay    a stage of any rank with the same layers makes the same calls to its s
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
 from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -244,6 +243,7 @@ class PaperStage(Module):
     recorded     returns the events of passes over n samples
     parameters   by their numbers in the graph
     comms        of this rank, by axis
+    replays      numbers the passes of all stages of the rank
     """
 
     _recorded: Callable[[int], PassEvents]
@@ -260,9 +260,10 @@ class PaperStage(Module):
         recorded: Callable[[int], PassEvents],
         parameters: Mapping[int, Parameter],
         comms: Mapping[str, PaperComm],
+        replays: Iterator[int],
     ) -> None:
         vars(self).update(_recorded=recorded, _parameters_by_variable=parameters, _comms=comms)
-        vars(self).update(_replays=count(), _exchanges=dict[RecordedExchange, Exchange]())
+        vars(self).update(_replays=replays, _exchanges=dict[RecordedExchange, Exchange]())
         for v, p in parameters.items():
             self._parameters[f"variable_{v}"] = vars(self)[f"variable_{v}"] = p
 
