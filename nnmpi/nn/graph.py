@@ -19,6 +19,12 @@ import numpy as np
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
+READS = "its forward reads elements of a tensor"
+NO_GRAD = "its forward uses no_grad"
+DETACHES = "its forward detaches a tensor"
+VALUE_NOTES = READS, NO_GRAD, DETACHES
+"""The notes of nodes that may do something else with other samples."""
+
 
 @dataclass(frozen=True)
 class TensorRef:
@@ -215,6 +221,11 @@ class Graph(NamedTuple):
     def notes(self) -> tuple[str, ...]:
         """The reasons why modules with children are recorded as one unit."""
         return tuple(f"{n.name or 'the model'}: {n.note}" for n in self.nodes if n.note)
+
+    @property
+    def depends_on_values(self) -> bool:
+        """Whether a module, or all of the model, may do something else with other samples."""
+        return any(node.note in VALUE_NOTES for node in self.nodes)
 
     def users(self) -> dict[int, list[int]]:
         """Returns, by edge, the nodes that take it; the number of nodes stands for the end of the

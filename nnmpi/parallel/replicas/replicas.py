@@ -115,9 +115,8 @@ def _store_and_sync(
         CommBucket(start, stop, wire_of(dp if i == NOT_TIED or a.store.scatters else tied[i], on))
         for start, stop, i in held.buckets
     ]
-    buckets = Buckets(
-        held.spans, with_comms, [variable.users for variable in held.trained], a.algorithm
-    )
+    users = [variable.users for variable in held.trained]
+    buckets = Buckets(held.spans, with_comms, users, a.algorithm, a.graph.depends_on_values)
     if scaler is not None:
         for p in {*spec.part.parameters} - {*parameters}:  # frozen, so without masters
             p.move(SingleStore(p.data.astype(a.dtype)), 0)

@@ -38,6 +38,7 @@ class Buckets:
     users      the stages of this rank that use each parameter
     stages     the stages of this rank that use each bucket
     algorithm  the all-reduce that sums them
+    differ     True if ranks may use different ones in a step, since `forward` depends on values
     """
 
     def __init__(
@@ -46,8 +47,9 @@ class Buckets:
         buckets: Sequence[CommBucket],
         users: Sequence[frozenset[int]],
         algorithm: str,
+        differ: bool = False,
     ) -> None:
-        self.spans, self.algorithm = spans, algorithm
+        self.spans, self.algorithm, self.differ = spans, algorithm, differ
         self.users, self.all = users, sorted(buckets, key=lambda bucket: bucket[:2])
         stops, last = [bucket.stop for bucket in self.all], len(buckets) - 1
         # an empty parameter may begin where the last bucket ends

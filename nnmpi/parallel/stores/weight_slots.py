@@ -1,13 +1,13 @@
 """WeightSlots: the values of ZeRO 3, gathered when they are used, in two slots of a bucket each.
 
-Bucket b is always in slot b mod 2 (see `SlotWalk`), so its values are always at the same address.
+Bucket b is always in the same slot (see `SlotWalk`), so its values are always at the same address.
 An array that a vjp has kept is therefore valid whenever the bucket is in its slot; the tape calls
 `refresh` before the vjps of a node to bring it there.
 """
 
 from nnmpi.arrays.backend import Array
 from nnmpi.nn.store import Shard
-from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SLOTS, SlotWalk
+from nnmpi.parallel.arrangement.program import BACKWARD, FORWARD, NONE, SlotWalk
 from nnmpi.parallel.recorder import waiting
 from nnmpi.parallel.stores.buckets import GATHER
 from nnmpi.parallel.stores.local import LocalStore
@@ -32,14 +32,14 @@ class WeightSlots:
         self.flat = xp.zeros(store.shards[-1].packed.stop, dtype) if masters is None else masters
         self._shards = [self.flat[shard.packed] for shard in store.shards]
         lengths = [stop - start for start, stop, _ in buckets.all]
-        longest = [max(lengths[s::SLOTS]) for s in range(min(SLOTS, len(lengths)))]
+        self._walk = walk = SlotWalk(buckets.stages, buckets.differ)
+        longest = [max(lengths[s :: walk.slots]) for s in range(walk.slots)]
         slots = [xp.zeros(n, dtype) for n in longest]
         self.slot_bytes = sum(int(slot.nbytes) for slot in slots)
-        self._weights = [slots[b % SLOTS][:n] for b, n in enumerate(lengths)]
+        self._weights = [slots[walk.slot(b)][:n] for b, n in enumerate(lengths)]
         self._my_chunks = [weights[gathers.chunk(len(weights))] for weights in self._weights]
         views = [buckets.views(array, b, self._parameters) for b, array in enumerate(self._weights)]
         self._values = [views[b][i] for i, b in enumerate(self._of)]
-        self._walk = SlotWalk(buckets.stages)
         self._arriving: dict[int, Transfer] = {}  # by slot, the newest last
         self._node, self._bucket_of_node = 0, NONE
 
@@ -58,7 +58,8 @@ class WeightSlots:
         `made`."""
         b = self._of[i]
         # one node would need two buckets at a time, and both may belong to the same slot
-        if made == self._node and b != self._bucket_of_node:
+        is_other = made == self._node and b != self._bucket_of_node
+        if is_other and self._walk.slots < len(self._buckets.all):
             members = self._buckets.members[self._bucket_of_node]
             first, other = (self._parameters[k].place.path for k in (members[0], i))
             raise ValueError(
@@ -75,7 +76,7 @@ class WeightSlots:
         return self._values[i]
 
     def gather(self) -> None:
-        """Gathers the first bucket of the next forward pass again; all ranks have updated their
+        """Starts the gathers with which the next forward pass begins; all ranks have updated their
         shards."""
         self.wait()
         for b in self._walk.updated():
@@ -94,22 +95,23 @@ class WeightSlots:
     def _bring(self, b: int, towards: int) -> None:
         """Waits until bucket b is in its slot, and starts to gather the next one in this
         direction."""
-        due = self._walk.use(b, towards)
-        if b in due:
-            self._start(b)
-        work = self._arriving.pop(b % SLOTS, None)
+        now, later = self._walk.use(b, towards)
+        for due in now:
+            self._start(due)
+        work = self._arriving.pop(self._walk.slot(b), None)
         if work is not None:
             with waiting("gather"):
                 work.wait()
-        for other in due:
-            if other != b:
-                self._start(other)
+        for due in later:
+            self._start(due)
 
     def _start(self, b: int) -> None:
         """Starts to gather bucket b, once no other gather uses its slot."""
-        earlier = self._arriving.pop(b % SLOTS, None)
+        earlier = self._arriving.pop(self._walk.slot(b), None)
         if earlier is not None:
             earlier.wait()
         self._my_chunks[b][...] = self._shards[b]
         self.order = (31 * self.order + b + 1) % ORDERS
-        self._arriving[b % SLOTS] = self._gathers.start_all_gather(self._weights[b], GATHER)
+        self._arriving[self._walk.slot(b)] = self._gathers.start_all_gather(
+            self._weights[b], GATHER
+        )

@@ -1,0 +1,63 @@
+"""ZeRO where ranks use different parameters in a step, and where a rank has several stages."""
+
+import numpy as np
+import pytest
+from helpers.training.pipelined import digits
+
+from nnmpi import Config, Tensor, Trainer, nn
+from nnmpi.comm import Comm
+from nnmpi.comm import thread_ranks as threads
+
+
+class Branching(nn.Module):
+    """Uses two layers only for samples whose sum is above `edge`."""
+
+    def __init__(self, edge: float, width: int) -> None:
+        super().__init__()
+        self.edge = edge
+        self.a, self.b = nn.Linear(64, 32), nn.Linear(32, 10)
+        self.up, self.down = nn.Linear(32, width), nn.Linear(width, 32)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x.reshape(len(x), -1)).relu()
+        if float(np.asarray(x.data).sum()) > self.edge:
+            y = y + self.down(self.up(y))
+        return self.b(y)
+
+
+def digest(ranks: int, build: object, **options: object) -> str:
+    """The digest of the parameters after a run, which is the same on all ranks."""
+
+    def job(comm: Comm) -> str:
+        how = {"batch_size": 16, "bucket_mb": 0.001, "allreduce": "ring", "quiet": True}
+        config = Config(**how | options)  # type: ignore[arg-type]
+        with Trainer(config, build, digits(), comm) as trainer:  # type: ignore[arg-type]
+            return str(trainer.fit()["parameters_sha256"])  # whose report is priced
+
+    found = {*threads.run(ranks, job)}
+    assert len(found) == 1
+    return found.pop()
+
+
+@pytest.mark.parametrize(("edge", "width"), [(-40, 32), (0, 32), (20, 32), (0, 64)])
+@pytest.mark.parametrize("zero", [2, 3])
+def test_ranks_may_take_different_branches(zero: int, edge: float, width: int) -> None:
+    def build() -> nn.Module:
+        return Branching(edge, width)
+
+    how = {"steps": 4, "dp": 2}
+    assert digest(2, build, **how, zero=zero) == digest(2, build, **how, zero=1)
+
+
+def test_stages_of_a_rank_with_zero_3_are_priced_and_trained() -> None:
+    how = {
+        "model": "mlp:64-96-96-96-96-96-96-10",
+        "cut": "2,4,6,8,10",
+        "schedule": "interleaved",
+        "virtual_stages": 2,
+        "micro_batches": 7,
+        "bucket_mb": 0.02,
+        "pp": 3,
+        "steps": 3,
+    }
+    assert digest(6, None, **how, dp=2, zero=3) == digest(6, None, **how, dp=2, zero=2)
