@@ -23,6 +23,7 @@ from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.cluster import Cluster, discover
 from nnmpi.parallel.arrangement.drawing import as_svg
 from nnmpi.parallel.model.parts import ModelPart
+from nnmpi.parallel.step_list.text import lines
 from nnmpi.planning.exchange_time import with_fastest_sum
 from nnmpi.planning.machine import Machine
 from nnmpi.planning.residences import within_memory
@@ -105,6 +106,10 @@ def add_options(p: argparse.ArgumentParser) -> None:
         default=None,
         help="write a picture, with --from of both layouts",
     )
+    output.add_argument(
+        "--list", action="store_true", default=False,
+        help="also print the step of each kind of rank, as a list of operations",
+    )  # fmt: skip
     output.add_argument("--json", action="store_true", default=False, help="print JSON")
 
 
@@ -124,7 +129,10 @@ def run(given: argparse.Namespace) -> Any:
         layouts = {f"{config.model} on {plural(old.ranks, 'rank')}, before": old, **layouts}
     if given.svg:
         given.svg.write_text(as_svg(layouts), encoding="utf-8")
-    return event if given.json else as_text(event)
+    listed = [*lines(new)] if given.list else []
+    if given.json:
+        return {**event, "lists": listed} if listed else event
+    return "\n".join([as_text(event), *listed])
 
 
 def _arranged(

@@ -1,0 +1,75 @@
+"""The operations of a step's list. `at` is a unit, a boundary between stages, or a bucket.
+
+F B I W        passes of unit `at`: forward; backward, or its halves: gradients of the input, then
+               of the parameters
+RECV_F SEND_F  starts to receive, to send the activations in front of stage `at`
+RECV_B SEND_B  starts to receive, to send their gradients
+GATHER WAIT    starts to gather the values of bucket `at` into a slot; waits for them
+OPEN           from here on the gradients of bucket `at` are written to a slot
+SUM FINISH     starts to sum the gradients of bucket `at`, which are final; waits for the sum, and
+               frees the slot
+TIES TERMS     sums shards of tied parameters over stages; terms of gradients over tp
+AGREE APPLY    all ranks agree on what decides the update (norm, request); the update
+
+    two units, one rank of two, ZeRO 0    F0.0 F1.0 B1.0 SUM1 B0.0 SUM0 FINISH1 FINISH0 AGREE APPLY
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+NONE = -1
+
+
+class Kind(Enum):
+    """The kinds of operations in a list."""
+
+    F = "F"
+    B = "B"
+    I = "I"
+    W = "W"
+    RECV_F = "RECV_F"
+    SEND_F = "SEND_F"
+    RECV_B = "RECV_B"
+    SEND_B = "SEND_B"
+    GATHER = "GATHER"
+    WAIT = "WAIT"
+    OPEN = "OPEN"
+    SUM = "SUM"
+    FINISH = "FINISH"
+    TIES = "TIES"
+    TERMS = "TERMS"
+    AGREE = "AGREE"
+    APPLY = "APPLY"
+
+    __hash__ = object.__hash__  # members are equal by identity; Enum's hash is slower Python code
+
+
+PASSES = frozenset((Kind.F, Kind.B, Kind.I, Kind.W))
+ADDS = frozenset((Kind.B, Kind.W))
+"""The passes that add to gradients of parameters."""
+
+RECEIVES = frozenset((Kind.RECV_F, Kind.RECV_B))
+SENDS = frozenset((Kind.SEND_F, Kind.SEND_B))
+COLLECTIVES = frozenset((Kind.GATHER, Kind.SUM, Kind.TIES, Kind.TERMS, Kind.AGREE))
+"""The operations that ranks with the same parameters start in the same order."""
+
+
+class Op(NamedTuple):
+    """One operation. As text: kind, `at`, `.micro`, `@slot`, such as SUM3.0@1."""
+
+    kind: Kind
+    at: int = NONE
+    micro: int = NONE
+    slot: int = NONE
+    peer: int = NONE  # of a message: the rank at the other end, along pp
+
+    def __str__(self) -> str:
+        text = self.kind.value + (str(self.at) if self.at != NONE else "")
+        text += f".{self.micro}" if self.micro != NONE else ""
+        return text + (f"@{self.slot}" if self.slot != NONE else "")
+
+
+def as_text(ops: Iterable[Op]) -> str:
+    """Returns a list as one line of text."""
+    return " ".join(map(str, ops))

@@ -1,0 +1,79 @@
+"""Passes of units and their messages: the first two steps in the making of a list.
+
+a schedule's    F0 (stage 2)                 B0 (stage 2)
+units           F3.0 F4.0                    B4.0 B3.0
+with messages   RECV_F2.0  F3.0 F4.0  B4.0 B3.0  SEND_B2.0
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain as joined
+from itertools import groupby
+
+from nnmpi.parallel.step_list.chain import Chain
+from nnmpi.parallel.step_list.op import NONE, Kind, Op
+from nnmpi.schedules import op as schedules
+
+KINDS = {
+    schedules.Kind.F: Kind.F,
+    schedules.Kind.B: Kind.B,
+    schedules.Kind.I: Kind.I,
+    schedules.Kind.W: Kind.W,
+}
+"""The passes of units by those of stages."""
+
+
+def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
+    """Yields the passes of units for those of stages.
+
+    A stage that gets data needs no gradient of its input: its first half I is nothing, and its W
+    is the whole backward pass.
+    """
+    for op in passes:
+        units, kind = chain.of_stage[op.stage], KINDS[op.kind]
+        if not chain.units[units[0]].takes_gradient:
+            if kind is Kind.I:
+                continue
+            kind = Kind.B if kind is Kind.W else kind
+        for u in units if kind is Kind.F else reversed(units):
+            yield Op(kind, u, op.micro)
+
+
+def with_messages(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
+    """Yields passes of units with the messages of their stages: a receive is posted before the pass
+    of a stage in front, a send follows its pass."""
+    stages = [[*run] for _, run in groupby(ops, lambda op: _pass_of_stage(op, chain))]
+    receives = [[*_receives(stage, chain)] for stage in stages]
+    # nothing comes before the first pass, so it posts its own receives as well
+    yield from joined(*receives[:1])
+    for stage, following in zip(stages, [*receives[1:], []], strict=True):
+        yield from following
+        for op in stage:
+            yield op
+            if message := message_of(op, chain, sends=True):
+                yield message
+
+
+def _pass_of_stage(op: Op, chain: Chain) -> tuple[Kind, int, int]:
+    return op.kind, chain.units[op.at].stage, op.micro
+
+
+def _receives(ops: Sequence[Op], chain: Chain) -> Iterator[Op]:
+    for op in ops:
+        if message := message_of(op, chain, sends=False):
+            yield message
+
+
+def message_of(op: Op, chain: Chain, sends: bool) -> Op | None:
+    """Returns the message that a pass sends, or that it receives; None if there is none."""
+    if op.kind is Kind.W:
+        return None
+    is_forward = op.kind is Kind.F
+    away = +1 if is_forward == sends else -1
+    _, boundary = chain.neighbours(op.at, away)
+    if boundary == NONE:
+        return None
+    if is_forward:
+        kind = Kind.SEND_F if sends else Kind.RECV_F
+    else:
+        kind = Kind.SEND_B if sends else Kind.RECV_B
+    return Op(kind, boundary, op.micro, peer=chain.place[boundary if away > 0 else boundary - 1])

@@ -1,0 +1,54 @@
+"""Proves lists without running them; raises ScheduleError with the first operation that is wrong.
+
+passes       those of the schedule, in its order; each has what it needs: the unit in front of it,
+             or a message
+values       each pass finds its buckets in their slots, gathered since the last update
+gradients    each pass adds to open slots; a bucket is summed once, after the last pass that adds to
+             it, and its slot is given away after that
+update       all sums are complete; the list ends as it begins
+messages     sends and receives are in one order at both ends of a boundary
+collectives  ranks with the same parameters start the same ones in the same order
+deadlock     carried out together, all ranks come to their ends
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from nnmpi.parallel.step_list.op import COLLECTIVES, RECEIVES, SENDS, Kind
+from nnmpi.parallel.step_list.race import Race
+from nnmpi.parallel.step_list.step import StepList
+from nnmpi.parallel.step_list.walk import Walk
+from nnmpi.schedules.proof import ScheduleError
+
+
+def prove(groups: Sequence[Sequence[StepList]]) -> None:
+    """Proves the lists of all ranks along pp and, at each place, of its replicas along dp."""
+    for place, replicas in enumerate(groups):
+        for step in replicas:
+            Walk(step, f"pp {place}").run()
+        _same_order(replicas, place)
+    for row in zip(*groups, strict=True):
+        _same_messages(row)
+    Race(groups).run()
+
+
+def _same_order(replicas: Sequence[StepList], place: int) -> None:
+    """Raises ScheduleError unless all replicas start the same collectives in the same order; sums
+    and gathers have Comms of their own."""
+    for kinds in (COLLECTIVES - {Kind.GATHER}, {Kind.GATHER}):
+        orders = {tuple(op for op in step.ops if op.kind in kinds) for step in replicas}
+        if len(orders) > 1:
+            names = ", ".join(sorted(kind.value for kind in kinds))
+            raise ScheduleError(f"pp {place}: ranks along dp differ in the order of {names}")
+
+
+def _same_messages(row: Sequence[StepList]) -> None:
+    """Raises ScheduleError if messages differ in their order at the two ends of a boundary."""
+    sent, received = (defaultdict[tuple[str, int], list[int]](list) for _ in range(2))
+    for step in row:
+        for op in step.ops:
+            if op.kind in SENDS | RECEIVES:
+                ends = sent if op.kind in SENDS else received
+                ends[op.kind.value[-1], op.at].append(op.micro)
+    if sent != received:
+        raise ScheduleError("messages are sent and received in different orders")

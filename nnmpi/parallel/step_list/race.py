@@ -1,0 +1,76 @@
+"""Race: runs the lists of all ranks side by side, and finds those that wait for each other."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from nnmpi.parallel.step_list.op import NONE, PASSES, Kind, Op
+from nnmpi.parallel.step_list.passes import message_of
+from nnmpi.parallel.step_list.step import StepList
+from nnmpi.schedules.proof import ScheduleError
+
+STARTS = {Kind.WAIT: Kind.GATHER, Kind.FINISH: Kind.SUM}
+"""The operation that starts what another one waits for."""
+
+
+class Race:
+    """Lets all ranks run until they end or wait for each other.
+
+    A pass waits for its message, WAIT and FINISH until all ranks of the bucket have started its
+    gather or sum. What is started goes on by itself.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[StepList]]) -> None:
+        self._groups = groups
+        self._ranks = [(p, d) for p, row in enumerate(groups) for d in range(len(row))]
+        self._next = dict.fromkeys(self._ranks, 0)
+        self._started = {
+            (p, d): Counter((Kind.GATHER, b, NONE) for b in groups[p][d].begins)
+            for p, d in self._ranks
+        }
+
+    def run(self) -> None:
+        """Raises ScheduleError if ranks wait for each other in a circle."""
+        while any(self._advance(*rank) for rank in self._ranks):
+            pass
+        steps = {(p, d): self._groups[p][d].ops for p, d in self._ranks}
+        waiting = [
+            f"{steps[rank][k]} (pp {rank[0]}, dp {rank[1]})"
+            for rank, k in self._next.items()
+            if k < len(steps[rank])
+        ]
+        if waiting:
+            raise ScheduleError(f"deadlock: ranks wait at {', '.join(waiting)}")
+
+    def _advance(self, place: int, replica: int) -> bool:
+        """Runs a rank until it waits; returns whether it has come further."""
+        step, begin = self._groups[place][replica], self._next[place, replica]
+        for op in step.ops[begin:]:
+            if self._waits(op, step, place, replica):
+                break
+            self._started[place, replica][op.kind, op.at, op.micro] += 1
+            self._next[place, replica] += 1
+        return self._next[place, replica] > begin
+
+    def _waits(self, op: Op, step: StepList, place: int, replica: int) -> bool:
+        if op.kind in PASSES:
+            message = message_of(op, step.chain, sends=False)
+            if message is None:
+                return False
+            sent = Kind.SEND_F if message.kind is Kind.RECV_F else Kind.SEND_B
+            return not self._started[message.peer, replica][sent, message.at, message.micro]
+        if op.kind not in STARTS:
+            return False
+        key = STARTS[op.kind], op.at, op.micro
+        times = self._started[place, replica][key]
+        if any(self._started[place, d][key] < times for d in range(len(self._groups[place]))):
+            return True
+        return op.kind is Kind.FINISH and not step.scatters and self._waits_for_tied(op, step)
+
+    def _waits_for_tied(self, op: Op, step: StepList) -> bool:
+        """Returns whether a rank of another stage has yet to start the sum of a tied parameter."""
+        tied = step.chain.tied.get(op.at)
+        for p, d in self._ranks if tied is not None else ():
+            for b, variable in self._groups[p][d].chain.tied.items():
+                if variable == tied and not self._started[p, d][Kind.SUM, b, op.micro]:
+                    return True
+        return False

@@ -1,0 +1,68 @@
+"""The list of a rank's step, from the arrangement alone; ranks along dp have equal lists."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.cached import cached
+from nnmpi.parallel.step_list.chain import Chain, chain_of
+from nnmpi.parallel.step_list.gradients import with_scatters, with_sums
+from nnmpi.parallel.step_list.op import Kind, Op
+from nnmpi.parallel.step_list.passes import units_of, with_messages
+from nnmpi.parallel.step_list.values import (
+    first_buckets,
+    value_slots,
+    whole_values,
+    with_gathers,
+    with_new_values,
+)
+from nnmpi.schedules import op as schedules
+from nnmpi.schedules import proof
+
+
+@dataclass(frozen=True)
+class StepList:
+    """The list of a rank's step, and what it is made for.
+
+    passes    passes of units in the order of the schedule, which the list must keep
+    slots     the slot of each bucket's values; empty if the values stay where they are
+    begins    the buckets that are being gathered when a step begins
+    scatters  whether each backward pass of a stage sums its buckets
+    totals    the sums over other axes that have to come before the update
+    """
+
+    chain: Chain
+    passes: tuple[Op, ...]
+    slots: Mapping[int, int]
+    begins: tuple[int, ...]
+    scatters: bool
+    totals: tuple[Kind, ...]
+    ops: tuple[Op, ...]
+
+
+def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
+    """Returns the list of a rank for a step of `micro` micro-batches."""
+    chain, at = chain_of(a, rank), a.mesh.coordinates(rank)
+    passes = [*units_of(_schedule(a, micro)[at["pp"]], chain)]
+    scatters, zero = a.store.scatters, a.store.zero
+    with_gradients = with_scatters if scatters else with_sums
+    is_tied = scatters and bool(chain.tied)
+    has_terms = bool(a.model_on(rank).slices_of(a.sharding.terms))
+    totals = (*[Kind.TIES] * is_tied, *[Kind.TERMS] * has_terms)
+    ops = [*with_gradients(with_messages(passes, chain), chain)]
+    ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))
+    slots, begins = dict[int, int](), tuple[int, ...]()
+    if zero == 3:
+        slots, begins = value_slots(chain), first_buckets(passes, chain)
+        ops = [*with_gathers(ops, chain, slots)]
+    elif zero:
+        slots, begins = whole_values(chain), (*range(len(chain.buckets)),)
+        ops = [*with_new_values(ops, chain)]
+    return StepList(chain, (*passes,), slots, begins, scatters, totals, (*ops,))
+
+
+@cached
+def _schedule(a: Arrangement, micro: int) -> Sequence[Sequence[schedules.Op]]:
+    """Returns the passes of the stages of all ranks along pp."""
+    pp = a.mesh.axes["pp"]
+    return proof.find(a.config.schedule).compute(pp, micro, len(a.stages) // pp)

@@ -1,0 +1,44 @@
+"""Lists as text, for `simulate layout --list`."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from textwrap import fill
+
+from nnmpi.parallel.arrangement.arrangement import Arrangement
+from nnmpi.parallel.arrangement.drawing import ranks_text
+from nnmpi.parallel.step_list.chain import Chain
+from nnmpi.parallel.step_list.op import as_text
+from nnmpi.parallel.step_list.proof import prove
+from nnmpi.parallel.step_list.step import step_list
+
+WIDTH = 100
+
+
+def lines(a: Arrangement) -> Iterator[str]:
+    """Yields the units and the list of each kind of rank; raises ValueError for a layout whose step
+    is no list yet."""
+    if a.strategy.name not in ("replicas", "pipeline") or a.recomputes or a.residences:
+        raise ValueError(
+            "--list shows steps of dp, pp, tp and ZeRO with F, B, sums and gathers: leave out "
+            "--recompute, --memory, --reproducible and --sync"
+        )
+    alike = defaultdict[tuple[int, int], list[int]](list)  # whose lists are equal
+    for rank in range(a.mesh.size):
+        at = a.mesh.coordinates(rank)
+        alike[at["tp"], at["pp"]].append(rank)
+    steps = {at: step_list(a, ranks[0], a.config.micro_batches) for at, ranks in alike.items()}
+    for tp in range(a.mesh.axes["tp"]):
+        prove([[steps[tp, pp]] for pp in range(a.mesh.axes["pp"])])
+    for kind, ranks in sorted(alike.items()):
+        yield f"list of ranks {ranks_text(tuple(ranks))}, proved:"
+        yield from _units(a, steps[kind].chain)
+        yield fill(as_text(steps[kind].ops), WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _units(a: Arrangement, chain: Chain) -> Iterator[str]:
+    for u, unit in enumerate(chain.units):
+        nodes = [a.graph.nodes[k] for k in unit.nodes]
+        names = [node.name for node in nodes if node.layer] or [node.name for node in nodes]
+        span = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+        numbers = ", ".join(map(str, unit.buckets)) or "none"
+        yield f"  unit {u}: {span}, buckets: {numbers}"

@@ -1,0 +1,236 @@
+"""Walk: goes through the list of one rank, and checks each operation against what was before."""
+
+from collections import Counter
+from collections.abc import Callable
+
+from nnmpi.parallel.step_list.op import ADDS, NONE, PASSES, RECEIVES, SENDS, Kind, Op
+from nnmpi.parallel.step_list.passes import message_of
+from nnmpi.parallel.step_list.step import StepList
+from nnmpi.schedules.proof import ScheduleError
+
+
+class Walk:
+    """The state of a rank while its list is walked through.
+
+    arrived    buckets whose values are in their slots, of this step
+    moving     buckets that are being gathered
+    held       the bucket in each slot of values
+    opened     the slot of each bucket (and micro-batch) whose gradients are open
+    added      how many passes have added to it
+    flying     buckets whose sums are under way
+    summed     those whose sums are complete
+    state      the last pass of each unit and micro-batch
+    outputs    of units, not yet taken; and the gradients of their inputs
+    """
+
+    def __init__(self, step: StepList, where: str) -> None:
+        self._step, self._where, self._chain = step, where, step.chain
+        self._held = {step.slots[b]: b for b in step.begins}
+        self._arrived, self._moving = set[int](), {*step.begins}
+        self._opened, self._added = dict[tuple[int, int], int](), Counter[tuple[int, int]]()
+        self._flying, self._summed = set[tuple[int, int]](), set[tuple[int, int]]()
+        self._state = dict[tuple[int, int], Kind]()
+        self._outputs, self._gradients = set[tuple[int, int]](), set[tuple[int, int]]()
+        self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Kind]()
+        self._wanted = _contributions(step)
+        if not step.scatters:
+            self._opened = {(b, NONE): b for b in range(len(self._chain.buckets))}
+        self._check: dict[Kind, Callable[[Op], str]] = {
+            **dict.fromkeys(PASSES, self._pass),
+            **dict.fromkeys(RECEIVES, self._receive),
+            **dict.fromkeys(SENDS, self._send),
+            Kind.GATHER: self._gather,
+            Kind.WAIT: self._wait,
+            Kind.OPEN: self._open,
+            Kind.SUM: self._sum,
+            Kind.FINISH: self._finish,
+            Kind.TIES: self._end,
+            Kind.TERMS: self._end,
+            Kind.AGREE: self._agree,
+            Kind.APPLY: self._apply,
+        }
+
+    def run(self) -> None:
+        """Walks to the end of the list."""
+        for k, op in enumerate(self._step.ops):
+            if wrong := self._check[op.kind](op):
+                raise ScheduleError(f"{self._where}, operation {k}, {op}: {wrong}")
+        passes = tuple(op for op in self._step.ops if op.kind in PASSES)
+        if passes != self._step.passes:
+            raise ScheduleError(f"{self._where}: the passes are not those of the schedule")
+        if self._ended != [*self._step.totals, Kind.AGREE, Kind.APPLY]:
+            raise ScheduleError(f"{self._where}: the step does not end with an update")
+        if self._moving != {*self._step.begins} or self._arrived:
+            raise ScheduleError(f"{self._where}: the next step begins with other gathers")
+        if due := [str(op) for op in self._messages() if op not in self._sent | self._posted]:
+            raise ScheduleError(f"{self._where}: {', '.join(due)} is missing")
+
+    def _messages(self) -> list[Op]:
+        both = (message_of(op, self._chain, s) for op in self._step.passes for s in (True, False))
+        return [message for message in both if message]
+
+    # ---- passes
+
+    def _pass(self, op: Op) -> str:
+        for b in self._chain.units[op.at].buckets if self._step.slots else ():
+            if self._held.get(self._step.slots[b]) != b or b not in self._arrived:
+                return f"the values of bucket {b} are not in slot {self._step.slots[b]}"
+        if self._ended:
+            return "comes after the agreement"
+        if op.kind is Kind.F:
+            return self._forward(op)
+        if wrong := self._backward(op):
+            return wrong
+        return self._adds(op) if op.kind in ADDS else ""
+
+    def _forward(self, op: Op) -> str:
+        key = op.at, op.micro
+        if key in self._state:
+            return "runs twice"
+        if wrong := self._takes(op, -1, self._outputs, "the output of unit"):
+            return wrong
+        self._state[key] = Kind.F
+        self._outputs.add(key)
+        return ""
+
+    def _backward(self, op: Op) -> str:
+        key = op.at, op.micro
+        last = self._state.get(key)
+        needed = Kind.I if op.kind is Kind.W else Kind.F
+        if last is not needed:
+            return f"comes after {last.value if last else 'nothing'}, not after {needed.value}"
+        self._state[key] = op.kind
+        if op.kind is Kind.W:
+            return ""
+        self._gradients.add(key)
+        return self._takes(op, +1, self._gradients, "the gradient from unit")
+
+    def _takes(self, op: Op, away: int, made: set[tuple[int, int]], name: str) -> str:
+        """Takes what the neighbouring unit has made, or a message."""
+        unit, boundary = self._chain.neighbours(op.at, away)
+        if unit != NONE and (unit, op.micro) not in made:
+            return f"{name} {unit} is not there"
+        made.discard((unit, op.micro))
+        message = message_of(op, self._chain, sends=False)
+        if boundary != NONE and message not in self._posted:
+            return f"{message} was not posted"
+        return ""
+
+    def _adds(self, op: Op) -> str:
+        for b in self._chain.units[op.at].buckets:
+            key = b, op.micro if self._step.scatters else NONE
+            if key not in self._opened or key in self._flying | self._summed:
+                return f"the gradients of bucket {b} are not open"
+            self._added[key] += 1
+        return ""
+
+    def _receive(self, op: Op) -> str:
+        if self._ended or op in self._posted:
+            return "comes twice, or after the agreement"
+        self._posted.add(op)
+        return ""
+
+    def _send(self, op: Op) -> str:
+        if self._ended or op in self._sent:
+            return "comes twice, or after the agreement"
+        units = self._chain.of_stage
+        if op.kind is Kind.SEND_F:
+            made = self._outputs if op.at - 1 in units else set[tuple[int, int]]()
+            unit = units[op.at - 1][-1] if op.at - 1 in units else NONE
+        else:
+            made = self._gradients if op.at in units else set[tuple[int, int]]()
+            unit = units[op.at][0] if op.at in units else NONE
+        if (unit, op.micro) not in made:
+            return "what it sends is not there"
+        self._sent.add(op)
+        return ""
+
+    # ---- values
+
+    def _gather(self, op: Op) -> str:
+        if self._step.slots.get(op.at) != op.slot:
+            return f"bucket {op.at} has slot {self._step.slots.get(op.at)}"
+        replaced = self._held.get(op.slot)
+        if replaced in self._moving:
+            return f"bucket {replaced} is being gathered into this slot"
+        if replaced == op.at and op.at in self._arrived:
+            return "its values are there"
+        self._arrived.discard(NONE if replaced is None else replaced)
+        self._held[op.slot] = op.at
+        self._moving.add(op.at)
+        return ""
+
+    def _wait(self, op: Op) -> str:
+        if op.at not in self._moving or self._held.get(op.slot) != op.at:
+            return "nothing is being gathered"
+        self._moving.remove(op.at)
+        self._arrived.add(op.at)
+        return ""
+
+    # ---- gradients
+
+    def _open(self, op: Op) -> str:
+        if not self._step.scatters or op.slot in self._opened.values():
+            return "the slot is in use"
+        if (op.at, op.micro) in self._opened or (op.at, op.micro) in self._summed:
+            return "it was open before"
+        self._opened[op.at, op.micro] = op.slot
+        return ""
+
+    def _sum(self, op: Op) -> str:
+        key = op.at, op.micro
+        slot = op.slot if self._step.scatters else op.at
+        if self._opened.get(key) != slot or key in self._flying | self._summed:
+            return "its gradients are not open, or are summed already"
+        if self._added[key] != self._wanted[key]:
+            return f"{self._added[key]} passes of {self._wanted[key]} have added to it"
+        if op.at in self._moving and not self._step.scatters:
+            return "its values are being gathered, perhaps on the same Comm"
+        self._flying.add(key)
+        return ""
+
+    def _finish(self, op: Op) -> str:
+        key = op.at, op.micro
+        if key not in self._flying or self._opened[key] != (
+            op.slot if self._step.scatters else op.at
+        ):
+            return "no sum is under way"
+        self._flying.remove(key)
+        self._summed.add(key)
+        del self._opened[key]
+        return ""
+
+    # ---- update
+
+    def _end(self, op: Op) -> str:
+        if self._flying or self._summed != self._wanted.keys():
+            return "sums are not complete"
+        self._ended.append(op.kind)
+        return ""
+
+    def _agree(self, op: Op) -> str:
+        if tuple(self._ended) != self._step.totals:
+            return "other sums have to come before"
+        return self._end(op)
+
+    def _apply(self, op: Op) -> str:
+        if self._ended[-1:] != [Kind.AGREE]:
+            return "the ranks have not agreed"
+        if self._moving:
+            return f"buckets {sorted(self._moving)} are being gathered"
+        self._arrived.clear()
+        self._held.clear()
+        self._ended.append(op.kind)
+        return ""
+
+
+def _contributions(step: StepList) -> Counter[tuple[int, int]]:
+    """Returns how many passes add to each bucket (and micro-batch, if each pass is summed)."""
+    wanted = Counter[tuple[int, int]]()
+    if not step.scatters:  # a bucket that no pass uses is summed too: others may use it
+        wanted.update({(b, NONE): 0 for b in range(len(step.chain.buckets))})
+    for op in step.passes:
+        if op.kind in ADDS:
+            for b in step.chain.units[op.at].buckets:
+                wanted[b, op.micro if step.scatters else NONE] += 1
+    return wanted

@@ -1,0 +1,37 @@
+"""`simulate layout --list` prints the list of each kind of rank, or says why there is none."""
+
+from typing import Any
+
+import pytest
+
+from nnmpi import simulate
+
+
+def printed(capsys: pytest.CaptureFixture[str], *options: str) -> Any:
+    status = simulate.main(["layout", "--data", "digits", "--list", *options])
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+def test_the_list_of_a_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ("--model", "mlp:64-128-128-64-10", "--cut", "2", "--bucket-mb", "0.02")
+    status, out, _ = printed(
+        capsys, "--ranks", "4", *model, "--dp", "2", "--pp", "2", "--micro-batches", "1"
+    )
+    assert status == 0
+    expected = """\
+list of ranks 2, 3, proved:
+  unit 0: 2 to 4, buckets: 0
+  unit 1: 5 to 7, buckets: 1
+  RECV_F1.0 F0.0 F1.0 B1.0 SUM1 B0.0 SUM0 SEND_B1.0 FINISH1 FINISH0 AGREE APPLY
+"""
+    assert out.endswith(expected)
+
+
+@pytest.mark.parametrize("options", ["--sync asp", "--reproducible", "--pp 2 --recompute stage"])
+def test_steps_that_are_no_lists_are_refused(
+    capsys: pytest.CaptureFixture[str], options: str
+) -> None:
+    status, _, err = printed(capsys, "--ranks", "2", "--model", "mlp:64-32-10", *options.split())
+    assert status == 2
+    assert "--list shows steps of dp, pp, tp and ZeRO" in err
