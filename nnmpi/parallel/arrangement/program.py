@@ -116,11 +116,11 @@ class SlotWalk:
         if self._at_once:
             return self._missing(*range(self.slots)), []
         following = b + towards
-        now, later = self._missing(b), list[int]()
+        due, ahead = self._missing(b), list[int]()
         # prefetch only what a stage of this bucket uses too: others may run at another time
         if 0 <= following < len(self._stages) and self._stages[b] & self._stages[following]:
-            later = self._missing(following)
-        return now, later
+            ahead = self._missing(following)
+        return due, ahead
 
     def updated(self) -> list[int]:
         """Forgets all buckets because their values have changed, and returns those to gather

@@ -95,15 +95,15 @@ class WeightSlots:
     def _bring(self, b: int, towards: int) -> None:
         """Waits until bucket b is in its slot, and starts to gather the next one in this
         direction."""
-        now, later = self._walk.use(b, towards)
-        for due in now:
-            self._start(due)
+        due, ahead = self._walk.use(b, towards)
+        for other in due:
+            self._start(other)
         work = self._arriving.pop(self._walk.slot(b), None)
         if work is not None:
             with waiting("gather"):
                 work.wait()
-        for due in later:
-            self._start(due)
+        for other in ahead:
+            self._start(other)
 
     def _start(self, b: int) -> None:
         """Starts to gather bucket b, once no other gather uses its slot."""
