@@ -16,9 +16,10 @@ from nnmpi.io.checkpoints.manifest import Manifest, read_manifest
 from nnmpi.io.checkpoints.read import BlockReader, StoredCheckpoint, newest_of
 from nnmpi.io.checkpoints.schema import DamagedError
 from nnmpi.options import cli
+from nnmpi.options.amounts import amount, plural
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.mesh import CUTS
-from nnmpi.sim.drawing.tables import amount, columns, plural
+from nnmpi.sim.drawing.tables import columns
 
 Checkpoint = dict[str, Any]
 """Facts about a checkpoint, as printed by --json."""

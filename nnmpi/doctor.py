@@ -21,7 +21,7 @@ from nnmpi.arrays import blas, native
 from nnmpi.comm.transport import installed
 from nnmpi.comm.transport.installed import Launcher, Library
 from nnmpi.options import cli
-from nnmpi.sim.drawing.tables import plural
+from nnmpi.options.amounts import plural
 
 PACKAGES = ("nnmpi", "numpy", "safetensors", "tqdm", "mpi4py")
 EXTRAS = ("matplotlib", "torch", "cupy-cuda12x", "nvidia-cudnn-frontend", "ml_dtypes", "tokenizers")

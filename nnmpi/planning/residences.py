@@ -13,6 +13,7 @@ from nnmpi.arrays.backend import Backend
 from nnmpi.comm import Comm
 from nnmpi.data import Inputs
 from nnmpi.nn import Module
+from nnmpi.options.amounts import amount, plural
 from nnmpi.options.terms import size
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.parallel.arrangement import partition
@@ -38,7 +39,6 @@ from nnmpi.parallel.swapping import arena
 from nnmpi.parallel.swapping.swapper import file_bytes
 from nnmpi.planning.paper.activations import activations, kept_by_units, pass_bytes
 from nnmpi.planning.paper.rank import memory
-from nnmpi.sim.drawing.tables import amount, plural
 
 PART = 4
 """Units are measured on one of this many samples, which takes less memory than a step."""

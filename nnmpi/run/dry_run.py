@@ -15,6 +15,7 @@ from nnmpi.io.checkpoints.snapshot import LAYOUT_GROUPS
 from nnmpi.io.output import Event
 from nnmpi.io.output.messages import as_text
 from nnmpi.options import cli
+from nnmpi.options.amounts import amount, duration, plural
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import quoted
 from nnmpi.parallel import strategies
@@ -32,7 +33,6 @@ from nnmpi.run.planning.paper import BOTH, add_ranks, add_vocabulary, cost_model
 from nnmpi.run.setup.cutting import UncutModel, on_paper, uncut, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model, initialise
 from nnmpi.run.start_events import layout_event, moves_event
-from nnmpi.sim.drawing.tables import amount, duration, plural
 
 HELP = "what each rank of a run holds and sends"
 

@@ -37,13 +37,13 @@ from nnmpi.data.windows import TokenInfo, held_out
 from nnmpi.io.files.atomic import check_target, replaced
 from nnmpi.io.output import Event
 from nnmpi.options import cli
+from nnmpi.options.amounts import plural
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import check_text
 from nnmpi.options.user_files import check_regular
 from nnmpi.parallel.agreement import all_or_none, gather_objects
 from nnmpi.run import consistency
 from nnmpi.run.command import run_on_ranks
-from nnmpi.sim.drawing.tables import plural
 
 BLOCK = 1 << 20  # bytes
 REMEDY = "give a file of text"

@@ -15,10 +15,10 @@ from nnmpi import simulate
 from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.price import Link, Network
 from nnmpi.collectives.verify import ALL_GATHER
+from nnmpi.options.amounts import duration
 from nnmpi.sim import collective
 from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.drawing.rounds import LEGEND, MAX_RANKS, draw
-from nnmpi.sim.drawing.tables import duration
 
 KIND = "collective"
 

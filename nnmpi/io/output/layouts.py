@@ -5,9 +5,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from nnmpi.options.amounts import duration, plural
 from nnmpi.parallel.arrangement.drawing import merge_blocks, ranks_text
 from nnmpi.planning.paper.rank_kinds import MANY
-from nnmpi.sim.drawing.tables import columns, duration, plural
+from nnmpi.sim.drawing.tables import columns
 
 Event = dict[str, Any]
 

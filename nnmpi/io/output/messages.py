@@ -6,9 +6,10 @@ import numpy as np
 
 from nnmpi.io.output.layouts import Event as Event
 from nnmpi.io.output.layouts import arranged, beyond_memory, gpus
+from nnmpi.options.amounts import amount, plural
 from nnmpi.options.quoting import printable
 from nnmpi.parallel.mesh import CUTS
-from nnmpi.sim.drawing.tables import amount, columns, plural
+from nnmpi.sim.drawing.tables import columns
 
 
 def _start(e: Event) -> str:

@@ -21,10 +21,10 @@ from itertools import compress, product
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
+from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.parallel.layout import server_count
 from nnmpi.parallel.refusals import AXES_BESIDE_DP, PLAIN, pointless
-from nnmpi.sim.drawing.tables import plural
 
 Check: TypeAlias = Callable[[Config, int], object]
 """A function that raises ValueError if this many ranks cannot be arranged as a config says."""

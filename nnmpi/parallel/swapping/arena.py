@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from nnmpi.arrays import native
+from nnmpi.options.amounts import amount
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.arrangement.residence import Disk
-from nnmpi.sim.drawing.tables import amount
 
 MEASURED = 1 << 27
 """Bytes that are written and read to measure a disk."""

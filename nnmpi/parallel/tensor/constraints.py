@@ -7,11 +7,11 @@ from typing import NamedTuple, TypeAlias
 
 from nnmpi.nn.graph import Graph, Node
 from nnmpi.nn.layers.experts import Experts
+from nnmpi.options.amounts import plural
 from nnmpi.parallel.tensor.choices import NodeChoice, cut_of_rows
 from nnmpi.parallel.tensor.halo import is_fused_pooling, made_by
 from nnmpi.parallel.tensor.possible import follows, possible, takes_samples
 from nnmpi.parallel.tensor.ways import IMAGE_ROWS, POSITIONS, SAMPLES, WHOLE, Marker
-from nnmpi.sim.drawing.tables import plural
 
 BATCH, ROWS = "batch", "rows"
 OF_CHANNELS = frozenset({"channels", "heads", "vocabulary", "experts"})

@@ -11,6 +11,7 @@ from nnmpi.collectives.algorithms import ALGORITHMS
 from nnmpi.collectives.step import Algorithm, PlanError
 from nnmpi.io.output.plot import RunLog, picture
 from nnmpi.nn.graph import Graph
+from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement import drawing
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.mesh import Mesh
@@ -21,7 +22,6 @@ from nnmpi.sim.collective import OPERATIONS
 from nnmpi.sim.commands.trace import TraceFile
 from nnmpi.sim.drawing import rounds
 from nnmpi.sim.drawing.svg import INK, QUIET, box, page, svg, text
-from nnmpi.sim.drawing.tables import plural
 from nnmpi.sim.drawing.timeline import Timeline
 from nnmpi.sim.pipeline import Costs, Simulation, simulate
 

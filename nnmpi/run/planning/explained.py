@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from nnmpi.io.output import Event
 from nnmpi.options import cli
+from nnmpi.options.amounts import amount, plural
 from nnmpi.options.config import Config
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.exchanges import Exchange
@@ -28,7 +29,7 @@ from nnmpi.planning.step_time import (
 )
 from nnmpi.run.planning.planning import PlanModels
 from nnmpi.sim.commands.trace import TraceFile
-from nnmpi.sim.drawing.tables import amount, columns, plural
+from nnmpi.sim.drawing.tables import columns
 from nnmpi.sim.drawing.timeline import GAPS, Span
 
 

@@ -8,6 +8,7 @@ from dataclasses import Field, replace
 from typing import Any, NamedTuple
 
 from nnmpi.comm import Comm
+from nnmpi.options.amounts import amount, plural
 from nnmpi.options.config import Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.options.terms import size
@@ -31,7 +32,6 @@ from nnmpi.run.run_state import RunPlan
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import UncutModel, uncut_of
 from nnmpi.run.setup.setup import Setup, build_model
-from nnmpi.sim.drawing.tables import amount, plural
 
 SUMS = tuple(o for o in options(("reduce",)) if o.name in ("reduce_dtype", "compress"))
 """The options of sums that a plan takes as given, because they change results."""

@@ -6,13 +6,14 @@ from typing import Any
 
 from nnmpi.io.output import Event
 from nnmpi.options import terms
+from nnmpi.options.amounts import amount, plural, three_or_none
 from nnmpi.options.cli import layout_file
 from nnmpi.options.config import TRAINED, Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.planning.search import PricedLayout
 from nnmpi.planning.step_time import StepTime
 from nnmpi.run.planning.planning import DATA, MEETINGS, SUMS, FoundLayouts, NetworkNeed
-from nnmpi.sim.drawing.tables import amount, columns, plural, three_or_none
+from nnmpi.sim.drawing.tables import columns
 from nnmpi.sim.replicas import SHARES
 
 TERMS = StepTime._fields

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nnmpi.arrays import blas, cgroup
+from nnmpi.options.amounts import plural
 from nnmpi.parallel.arrangement.drawing import ranks_text
-from nnmpi.sim.drawing.tables import plural
 
 Cpus = frozenset[int]
 

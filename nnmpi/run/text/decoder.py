@@ -16,6 +16,7 @@ from nnmpi.comm import Comm
 from nnmpi.data import Dataset, Split
 from nnmpi.nn.language import LanguageModel, Sizes, format_of
 from nnmpi.nn.layers.sequences import KVCache, decoding
+from nnmpi.options.amounts import plural
 from nnmpi.options.config import Config
 from nnmpi.parallel import strategies
 from nnmpi.parallel.agreement import all_or_none, receive_object, send_object
@@ -26,7 +27,6 @@ from nnmpi.parallel.tensor.parallelize import rebuild
 from nnmpi.run.setup import objectives
 from nnmpi.run.setup.cutting import on_paper, uncut
 from nnmpi.run.setup.setup import build_model, initialise
-from nnmpi.sim.drawing.tables import plural
 
 TOKEN = 1  # the tag of messages between stages
 NO_LIMIT = sys.maxsize

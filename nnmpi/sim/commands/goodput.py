@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from nnmpi.options import cli, terms
+from nnmpi.options.amounts import plural
 from nnmpi.sim import goodput
 from nnmpi.sim import network as net
 from nnmpi.sim.drawing.curves import Point, curves
-from nnmpi.sim.drawing.tables import plural, table
+from nnmpi.sim.drawing.tables import table
 from nnmpi.sim.goodput import Backup, Job, Spares
 from nnmpi.sim.network import Record
 

@@ -15,10 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nnmpi.options.amounts import plural
 from nnmpi.schedules.delay import Delay
 from nnmpi.sim.commands import replicas
 from nnmpi.sim.drawing.svg import svg
-from nnmpi.sim.drawing.tables import plural, table
+from nnmpi.sim.drawing.tables import table
 from nnmpi.sim.drawing.timeline import WIDTH, Span, Timeline, draw
 from nnmpi.sim.network import Record
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from math import cos, hypot, pi, sin
 
 from nnmpi.collectives.gossip import Gossip
+from nnmpi.options.amounts import plural
 from nnmpi.sim.drawing.svg import INK, PAPER, QUIET, page, text
-from nnmpi.sim.drawing.tables import plural
 
 MOST = 32  # replicas that a drawing has room for
 CELL, RADIUS, NODE, TOP = 250, 100.0, 12.0, 56  # in pixels
