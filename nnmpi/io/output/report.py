@@ -43,12 +43,8 @@ class Report:
     was `launched` draws no bar, since its launcher forwards whole lines. If one of the two outputs
     fails, the other is still written; the error of the log is raised at the end of the run, so that
     the run can save its model. If `kept` is a list, all events are appended to it.
-
-    describes_ranks   True if the start event tells what ranks hold and send, which takes a step on
-                      paper of each kind of ranks
     """
 
-    describes_ranks = True
     _epochs = _epoch = 0  # of the run; how many there were
     _shows_steps = False  # each step that is logged, because --log-every is given
 
@@ -84,10 +80,15 @@ class Report:
         if self._lost and kind is None:
             raise self._lost
 
+    @property
+    def describes_ranks(self) -> bool:
+        """Whether the start event tells what ranks hold and send, which takes a step on paper of
+        each kind of ranks; text does not show it."""
+        return self.kept is not None or self._log is not None or self.as_json
+
     def event(self, event: Event) -> None:
         """Shows an event, and writes it to the log."""
-        wants_json = self.kept is not None or self._log or self.as_json
-        line = json.dumps(_finite(event), allow_nan=False) if wants_json else ""
+        line = json.dumps(_finite(event), allow_nan=False) if self.describes_ranks else ""
         if self.kept is not None:
             self.kept.append(json.loads(line))
         if self._log:
