@@ -1,0 +1,129 @@
+"""Prints how much code a reader of nnmpi has to know: python scripts/meters.py
+
+loaded     the modules of nnmpi that `import nnmpi` loads
+plain      the code lines of the functions that two data-parallel ranks execute to train a CNN, and
+           the number of their files; imports are not counted
+several    the same with ZeRO 2 and 3, a pipeline, tensor parallelism, a checkpoint and --verify too
+
+Docstrings, comments and blank lines are no code lines. Ranks are threads. As JSON with --json.
+"""
+
+import argparse
+import ast
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PLAIN: dict[str, Any] = {}
+SEVERAL: tuple[dict[str, Any], ...] = (
+    {"zero": 2, "allreduce": "ring"},
+    {"zero": 3, "allreduce": "ring"},
+    {"pp": 2, "micro_batches": 2, "model": "mlp:64-32-10"},
+    {"tp": 2},
+    {"save_every": "1"},
+    {"verify": True},
+)
+"""The options of the runs, besides a CNN, digits and three steps."""
+
+
+class Calls:
+    """The code of nnmpi's functions that were called, on any thread."""
+
+    def __init__(self) -> None:
+        self.code = set[CodeType]()
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            self.code.add(frame.f_code)
+
+    def run(self, options: dict[str, Any]) -> None:
+        """Trains two ranks, and notes what they call."""
+        import nnmpi
+        from nnmpi.comm import thread_ranks
+
+        given = {"model": "digits-cnn", "data": "digits", "steps": 3, "batch_size": 32}
+
+        def train(comm: Any) -> None:
+            config = nnmpi.Config(**{"quiet": True, **given, **options})
+            with nnmpi.Trainer(config, comm=comm) as trainer:
+                trainer.fit()
+
+        threading.setprofile(self)
+        try:
+            thread_ranks.run(2, train)
+        finally:
+            threading.setprofile(None)
+
+    def measured(self) -> tuple[int, int]:
+        """Returns the code lines of the functions, and the number of their files."""
+        lines = {
+            (code.co_filename, line)
+            for code in self.code
+            if code.co_filename.startswith(str(ROOT / "nnmpi"))
+            for line in _functions(code.co_filename).get(code.co_firstlineno, ())
+        }
+        return len(lines), len({name for name, _ in lines})
+
+
+_KNOWN: dict[str, dict[int, list[int]]] = {}
+
+
+def _functions(name: str) -> dict[int, list[int]]:
+    """Returns the code lines of each function of a file, by the line on which it begins."""
+    if name not in _KNOWN:
+        text = Path(name).read_text(encoding="utf-8")
+        _KNOWN[name] = dict(_code_lines(ast.parse(text), text.splitlines()))
+    return _KNOWN[name]
+
+
+def _code_lines(tree: ast.Module, lines: list[str]) -> Iterator[tuple[int, list[int]]]:
+    functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for f in functions:
+        inner = {k for g in functions if g is not f and g in ast.walk(f) for k in _span(g)}
+        first = f.body[0]
+        is_text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        inner |= {*_span(first)} if is_text else set()
+        code = (k for k in _span(f) if k not in inner)
+        begin = min([f.lineno, *(d.lineno for d in f.decorator_list)])
+        yield begin, [k for k in code if lines[k - 1].strip() and lines[k - 1].strip()[0] != "#"]
+
+
+def _span(node: ast.stmt) -> range:
+    return range(node.lineno, (node.end_lineno or node.lineno) + 1)
+
+
+def main() -> None:
+    """Measures, and prints the meters."""
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    p.add_argument("--json", action="store_true")
+    is_json = p.parse_args().json
+    sys.path.insert(0, str(ROOT))
+    import nnmpi  # noqa: F401
+
+    found: dict[str, Any] = {"loaded": sum(m.split(".")[0] == "nnmpi" for m in sys.modules)}
+    calls = Calls()
+    calls.run(PLAIN)
+    found["plain"] = calls.measured()
+    with tempfile.TemporaryDirectory() as folder:
+        for options in SEVERAL:
+            calls.run(
+                {**options, **({"checkpoint_dir": folder} if "save_every" in options else {})}
+            )
+    found["several"] = calls.measured()
+    if is_json:
+        print(json.dumps(found))
+        return
+    print(f"import nnmpi loads {found['loaded']} modules of nnmpi")
+    for name in ("plain", "several"):
+        lines, files = found[name]
+        print(f"{name}: {lines:,} code lines of functions that run, in {files} files")
+
+
+if __name__ == "__main__":
+    main()
