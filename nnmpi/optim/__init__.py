@@ -12,10 +12,14 @@ from nnmpi.nn.parameter import Parameter
 from nnmpi.nn.utils import clip_grad_norm_ as clip_grad_norm
 from nnmpi.optim import lr_scheduler
 from nnmpi.optim.groups import DECAYS, all_decay, matrices_decay
+from nnmpi.optim.layerwise import LAMB, LARS
 from nnmpi.optim.optimizer import Optimizer
 from nnmpi.optim.rules import OPTIMIZERS, SGD, Adam, AdamW, RMSprop
 from nnmpi.optim.schedule import constant, cosine, step_decay, warm_up
 from nnmpi.options.config import Config
+
+WITH_MOMENTUM = "sgd", "lars"
+"""The optimizers that --momentum is for."""
 
 
 def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimizer:
@@ -23,13 +27,14 @@ def of_config(config: Config, named: Sequence[tuple[str, Parameter]]) -> Optimiz
     paths."""
     lr, decay = config.lr, config.weight_decay
     trained = DECAYS[config.weight_decay_of](p for _, p in named)
-    if config.optimizer == "sgd":
-        return SGD(trained, lr, momentum=config.momentum, weight_decay=decay)
-    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay)
+    momentum = {"momentum": config.momentum} if config.optimizer in WITH_MOMENTUM else {}
+    return OPTIMIZERS[config.optimizer](trained, lr, weight_decay=decay, **momentum)
 
 
 __all__ = [
     "DECAYS",
+    "LAMB",
+    "LARS",
     "OPTIMIZERS",
     "SGD",
     "Adam",

@@ -75,6 +75,9 @@ class Optimizer:
 
     lr = Option()
     replica_state: ReplicaState | None = None
+    by_parameter = False
+    """True if each parameter is updated on its own, with options of its own."""
+
     takes_mixed = False
     """True if `_update` takes 16-bit gradients and `mixed`, with masters on the host.
 
@@ -143,27 +146,26 @@ class Optimizer:
         """
         clear_gradients(self.parameters, set_to_none)
 
-    def step(self, closure: Callable[[], Any] | None = None, *, lr_factor: float = 1.0) -> Any:
+    def step(
+        self,
+        closure: Callable[[], Any] | None = None,
+        *,
+        lr_factor: float = 1.0,
+        squares: Sequence[float] = (),
+    ) -> Any:
         """Updates all parameters that have a gradient; `lr_factor` multiplies the rates of all
         groups. A `closure`, which computes the gradients, is called first, and its loss returned.
+        If ranks have parts of parameters, `squares` are the sums over ranks of `squares()`.
         """
         loss = None if closure is None else _called(closure)
         if (instead := instead_of_step.get()) is not None:
             instead(self, lr_factor)
             return loss
-        if self._ranges_of != self._dependencies():
-            flatten(self.parameters)  # a copied model has parameters of their own
-            self._check_slices()
-            self._ranges, self._ranges_of = self._find_ranges(), self._dependencies()
-            self._flat_state.convert()
-            for p in self.parameters:
-                p.seed = None if p.has_grad else p.seed  # its values no longer follow from the seed
-        self._convert_state()
+        self._prepare()
+        self._begin(squares)
         written, flat_state = tick(), self._flat_state
         for i, j, store, start, end, number in self._ranges:
-            group = self.param_groups[number]
-            # a copy: the factor of a schedule must not stay in the group
-            group, t = {**group, "lr": group["lr"] * lr_factor}, self.steps[i] + 1
+            group, t = self._group_of(number, i, lr_factor), self.steps[i] + 1
             for x in store.updates(start, end, flat_state.arrays, flat_state.starts[i], t):
                 for piece in (x,) if self.takes_mixed else in_blocks(x):
                     self._update(piece, group)
@@ -171,6 +173,11 @@ class Optimizer:
             for p in self.parameters[i:j]:
                 p.storage.written = written
         return loss
+
+    def squares(self) -> list[float]:
+        """Returns the sums of squares on this rank of which a step needs sums over ranks, two for
+        each parameter; most optimizers need none."""
+        return []
 
     def set_steps(self, steps: Sequence[int]) -> None:
         """Sets the number of updates of each parameter."""
@@ -267,6 +274,26 @@ class Optimizer:
             row[lo:hi] = backend.to_host(self.numbers(name, i, lo, hi))
         return row
 
+    def _prepare(self) -> None:
+        """Finds the ranges of parameters that have gradients, and converts state to the options."""
+        if self._ranges_of != self._dependencies():
+            flatten(self.parameters)  # a copied model has parameters of their own
+            self._check_slices()
+            self._ranges, self._ranges_of = self._find_ranges(), self._dependencies()
+            self._flat_state.convert()
+            for p in self.parameters:
+                p.seed = None if p.has_grad else p.seed  # its values no longer follow from the seed
+        self._convert_state()
+
+    def _begin(self, squares: Sequence[float]) -> None:
+        """Takes the sums over ranks when a step begins, before anything is changed."""
+
+    def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
+        """Returns a copy of a group with the learning rate of this step for the parameters from i
+        on: the factor of a schedule must not stay in the group."""
+        group = self.param_groups[number]
+        return {**group, "lr": group["lr"] * lr_factor}
+
     def _check_slices(self) -> None:
         """Raises ValueError if this rank updates other slices of the parameters than the state is
         for."""
@@ -309,7 +336,8 @@ class Optimizer:
             start, end = p.store.spans[p.index]
             new = FlatRange(i, i + 1, p.store, start, end, self._groups[i])
             # Adam corrects its bias by the step count, so one update needs one count
-            if ranges and new.follows(ranges[-1]) and self.steps[i] == self.steps[i - 1]:
+            follows = not self.by_parameter and ranges and new.follows(ranges[-1])
+            if follows and self.steps[i] == self.steps[i - 1]:
                 ranges[-1] = ranges[-1]._replace(j=new.j, end=new.end)
             else:
                 ranges.append(new)

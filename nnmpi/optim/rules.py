@@ -1,4 +1,4 @@
-"""The optimizers SGD, Adam, AdamW and RMSprop."""
+"""The optimizers SGD, Adam, AdamW and RMSprop, and the table of all."""
 
 from collections.abc import Callable
 
@@ -7,6 +7,7 @@ from nnmpi.arrays.kernels import steps
 from nnmpi.nn.store import Operands, flatten
 from nnmpi.optim.flat_state import store_of
 from nnmpi.optim.groups import Group, Option, Parameters
+from nnmpi.optim.layerwise import LAMB, LARS
 from nnmpi.optim.optimizer import Optimizer, non_negative
 
 
@@ -204,5 +205,7 @@ OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "adam": Adam,
     "adamw": AdamW,
     "rmsprop": RMSprop,
+    "lamb": LAMB,
+    "lars": LARS,
 }
 """The optimizers by their names on the command line."""

@@ -19,7 +19,7 @@ from nnmpi.options.terms import ABOVE_0, FROM_0, FROM_0_BELOW_1, FROM_1, NUMBER_
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 CONVOLUTIONS = ("auto", "winograd2", "winograd4", "im2col")
-OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop")
+OPTIMIZERS = ("sgd", "adam", "adamw", "rmsprop", "lamb", "lars")
 DECAYS = ("all", "matrices")
 ALLREDUCES = (
     *("auto", "mpi", "shared", "ring", "tree", "ps"),
@@ -97,7 +97,7 @@ class Config:
     )
     lr: float = _training(3e-3, "learning rate", ABOVE_0)
     optimizer: str = _training("adam", "rule that updates the parameters", choices=OPTIMIZERS)
-    momentum: float = _training(0.9, "momentum of sgd; 0 for none", FROM_0_BELOW_1)
+    momentum: float = _training(0.9, "momentum of sgd and lars; 0 for none", FROM_0_BELOW_1)
     weight_decay: float = _training(
         0.0, "weight decay: decoupled in adamw, an L2 penalty in other optimizers", NUMBER_FROM_0
     )

@@ -67,6 +67,8 @@ REFUSALS = (
     Refusal("reproducible", "progress", "a slice is summed after its backward pass"),
     Refusal("reproducible", "device", "the same bits are guaranteed only on the CPU"),
     Refusal("verify", "one rank", "there is nothing to compare it with", TWO),
+    Refusal("layerwise", "servers", "a server has parts of parameters, whose norms it needs"),
+    Refusal("layerwise", "verify along tp", "one rank has no norms of parameters that tp cuts"),
     Refusal("verify", "servers", "it compares copies that ranks update themselves", NO_SERVERS),
     Refusal("reproducible", "pp", WHOLE_SLICE),
     Refusal("reproducible", "schedule", WHOLE_SLICE),
@@ -299,6 +301,10 @@ def _layout(config: Config, along: str) -> str:
 
 
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
+    "layerwise": lambda config, ranks: (
+        f"optimizer {config.optimizer}" if config.optimizer in ("lamb", "lars") else ""
+    ),
+    "verify along tp": lambda config, ranks: "verify along tp" * (config.verify and config.tp > 1),
     "servers": _servers,
     "one rank": lambda config, ranks: "1 rank" if ranks == 1 else "",
     "pipedream": lambda config, ranks: (

@@ -55,7 +55,7 @@ from nnmpi.parallel.step.last_step import LastStep
 from nnmpi.parallel.step.outputs import Outputs
 from nnmpi.parallel.step.ports import Task
 from nnmpi.parallel.step.step_traffic import StepTraffic
-from nnmpi.parallel.step.update import Outcome, Update
+from nnmpi.parallel.step.update import Norms, Outcome, Update
 from nnmpi.parallel.stores.local import LocalStore
 from nnmpi.parallel.swapping.stage_boundary import LocalChannels, stage_boundaries
 from nnmpi.parallel.swapping.swapper import Swapper
@@ -310,13 +310,21 @@ def on_one_rank(spec: TrainSpec) -> tuple[Channels | None, OpHooks]:
 
 def update_of(store: LocalStore, optimizer: Optimizer, layout: Layout, spec: TrainSpec) -> Update:
     """Returns the update of a rank that makes every step together with the others."""
+    a, rank = spec.arrangement, layout.all.rank
+    held = a.model_on(rank)
+    norms = Norms(
+        [variable.variable for variable in held.trained],
+        len(a.graph.variables),
+        any(len(a.store.updaters(a, rank, bucket)) > 1 for bucket in held.buckets),
+    )
     return Update(
         store,
         optimizer,
-        spec.arrangement.config.clip_norm,
+        a.config.clip_norm,
         spec.control.lr_factor,
         layout,
-        counting_flags(spec.arrangement, layout.all.rank),
+        counting_flags(a, rank),
+        norms,
         [p for p, _ in spec.part.tied],
     )
 

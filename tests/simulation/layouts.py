@@ -110,6 +110,7 @@ def _copies(options: Options, alive: int) -> int:
 
 
 ADAM = {"optimizer": "adam", "lr": 0.01}
+LAMB = {"optimizer": "lamb", "lr": 0.01}
 SMALL_BUCKETS = {"bucket_mb": 0.001}
 PIPEDREAM = {"pp": 3, "schedule": "pipedream", "clip_norm": None}
 OTHER_ALLREDUCES = [
@@ -150,6 +151,8 @@ DRAWN: dict[str, Layout] = {
     "interleaved": Layout(4, {**PIPELINES, "schedule": "interleaved", "micro_batches": 4}),
     "zb-h1": Layout(4, {**PIPELINES, "schedule": "zb-h1"}),
     "tensor parallel": Layout(4, {**RING, "dp": 2, "tp": 2}),
+    "norms over tp": Layout(4, {**RING, **LAMB, "dp": 2, "tp": 2}),
+    "norms of shards, backups": Layout(3, {**RING, **LAMB, "zero": 1, "backup": 1}),
     "ways of layers": Layout(4, {**RING, "dp": 2, "tp": 2, "layout": "1=column,3=row,5=samples"}),
     "sequence parallel": Layout(
         4, of_language("llama", dp=2, tp=2, sequence_parallel=True, steps=2)

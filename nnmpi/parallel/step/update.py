@@ -2,6 +2,7 @@
 
     agree   on loss, request and the squared norm of the gradient; are all of them finite?
     clip    by the norm over all parameters, each element counted once
+    norms   of parameters and their updates, if the optimizer needs them, over the ranks with parts
     apply   the optimizer step, or skip it if a value was not finite
 
 The store provides the sums over dp: loss and request were summed with the gradients, or are now.
@@ -16,8 +17,9 @@ Rules:
 - Each element counts once. `counts_loss` and `counts` say on which rank: a new axis along which
   ranks have copies or parts has to be right in both (`Layout`, `PartTable`).
 - `settle` is last: until then other ranks may write to values that this rank reads.
-- No message is sent between the agreement and `settle`, so if a rank is lost, the others have
-  either all of the update or none. They keep the sums until the next step is summed.
+- No message is sent between the last agreement (on norms, if there are any) and `settle`, and no
+  value or state changes before it, so if a rank is lost, the others have either all of the update
+  or none. They keep the sums until the next step is summed.
 """
 
 import math
@@ -38,7 +40,7 @@ from nnmpi.parallel.stores.local import LocalStore
 DECIDED = 4
 """The length of the fixed part of a decision: loss, request, count of ranks with a sum that is not
 finite, sum of squares. After it comes, for each tied parameter, on how many ranks it has a
-gradient."""
+gradient; then two sums of squares for each variable of the model, if the optimizer needs them."""
 
 
 class Outcome(NamedTuple):
@@ -55,6 +57,21 @@ class Outcome(NamedTuple):
         round of several steps has no sum of squares."""
         loss, request, not_finite, *squares = decision
         return cls(loss, request, not not_finite, squares[0] ** 0.5 if squares else None)
+
+
+class Norms(NamedTuple):
+    """How sums of squares of parameters are summed over ranks.
+
+    Copies of a parameter are counted several times, its update too: optimizers take quotients.
+
+    variables   the number of each parameter in the graph
+    number      how many variables the graph has
+    are_cut     whether replicas update different parts of parameters
+    """
+
+    variables: Sequence[int]
+    number: int
+    are_cut: bool
 
 
 class Update:
@@ -76,23 +93,27 @@ class Update:
         lr_factor: Callable[[int], float],
         layout: Layout,
         counts: Sequence[bool],
+        norms: Norms,
         tied: Sequence[Parameter] = (),
     ) -> None:
         self._store, self._optimizer = store, optimizer
         self._clip_norm, self._lr_factor = clip_norm, lr_factor
         self._counted = list(_counted(store, counts))
         self._model, self._counts_loss = layout.model, layout.counts_loss
+        self._norms = norms
         self._tied, self._own = tied, {*store.parameters}
-        self.summed = self.version = 0
+        self.summed, self.version, self._is_prepared = 0, 0, False
         self.decision: Sequence[float] | None = None
 
     def apply(self, step: int) -> Outcome:
         """Makes one optimizer step if all sums are finite; nothing else waits for a device."""
         sums = self._sums()
         # noted before the agreement: if a rank is lost in it, this one can still make the update
-        self.summed, self.decision = step + 1, None
+        self.summed, self.decision, self._is_prepared = step + 1, None, False
         if self._model.size > 1:
             sums = self._agreed(sums)
+        if self._prepare(sums).updated and (squares := self._optimizer.squares()):
+            sums = [*sums, *self._summed_squares(squares)]
         outcome = self.carry_out(sums)
         self._store.settle()
         return outcome
@@ -100,18 +121,47 @@ class Update:
     def carry_out(self, decision: Sequence[float]) -> Outcome:
         """Carries out the decision on the last step, without messages: clips and updates."""
         self.decision = decision
-        outcome, squares, *used = Outcome.of(decision), *decision[DECIDED - 1 :]
-        for p, times in zip(self._tied, used, strict=True):
-            p.has_grad = p in self._own and times > 0
+        outcome, known = self._prepare(decision), decision[DECIDED + len(self._tied) :]
         if outcome.updated:
-            if self._clip_norm is not None:  # like `optim.clip_grad_norm`, over all ranks
-                self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
             self._store.commit()
-            self._optimizer.step(lr_factor=self._lr_factor(self.summed - 1))
+            of_own = self._variables() if known else []
+            squares = [n for v in of_own for n in known[2 * v : 2 * v + 2]]
+            self._optimizer.step(lr_factor=self._lr_factor(self.summed - 1), squares=squares)
         if (scaler := self._store.scaler) is not None:
             scaler.current = scaler.current.after(outcome.updated)
         self.version = self.summed
         return outcome
+
+    def _prepare(self, decision: Sequence[float]) -> Outcome:
+        """Marks the tied parameters that have a gradient, and clips, once for each step."""
+        outcome = Outcome.of(decision[:DECIDED])
+        if self._is_prepared:
+            return outcome
+        self._is_prepared = True
+        for p, times in zip(self._tied, decision[DECIDED:], strict=False):
+            p.has_grad = p in self._own and times > 0
+        if outcome.updated and self._clip_norm is not None:  # like `optim.clip_grad_norm`
+            squares = decision[DECIDED - 1]
+            self._store.scale_gradients(clip_factor(squares**0.5, self._clip_norm))
+        return outcome
+
+    def _summed_squares(self, squares: Sequence[float]) -> list[float]:
+        """The sums of squares of all variables of the model, over all ranks that have parts of
+        them."""
+        norms, rows = self._norms, np.zeros((self._norms.number, 2))
+        rows[self._variables()] = np.reshape(squares, (-1, 2))
+        row = rows.reshape(-1)
+        with waiting("agree"):
+            if norms.are_cut:
+                self._store.dp.all_reduce(row, "doubling")
+            if self._model.size > 1:
+                self._model.all_reduce(row, "doubling")
+        totals: list[float] = row.tolist()
+        return totals
+
+    def _variables(self) -> list[int]:
+        """The number in the graph of each parameter, in the order of the optimizer."""
+        return [self._norms.variables[p.index] for p in self._optimizer.parameters]
 
     def _sums(self) -> list[float]:
         """The sums over dp from which the step is decided; marks parameters that have a gradient on

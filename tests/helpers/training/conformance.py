@@ -48,6 +48,8 @@ OPTIMIZERS: dict[str, Options] = {
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
     "adamw": {"optimizer": "adamw", "weight_decay": 0.01},
     "rmsprop": {"optimizer": "rmsprop", "weight_decay": 0.01},
+    "lamb": {"optimizer": "lamb", "weight_decay": 0.01, "lr": 0.01},
+    "lars": {"optimizer": "lars", "weight_decay": 0.01, "lr": 0.1},
 }
 
 SPLITS: dict[str, Options] = {

@@ -30,6 +30,11 @@ LAYOUTS: dict[str, tuple[int, Options]] = {
     "two nodes": (4, {"allreduce": "shared"}),
     "pipelines": (4, {**RING, "dp": 2, "pp": 2, "micro_batches": 3, "log_every": 2}),
     "tensor parallel": (4, {**RING, "dp": 2, "tp": 2}),
+    "norms over tp": (4, {**RING, "dp": 2, "tp": 2, "optimizer": "lamb", "lr": 0.01}),
+    "norms of shards, backups": (
+        3,
+        {**RING, "zero": 1, "backup": 1, "optimizer": "lamb", "lr": 0.01},
+    ),
     "slices": (3, {"reproducible": True, "slices": 4, "clip_norm": None}),
     "local steps": (4, PLAIN_MEAN),
     "compressed": (3, {**RING, "compress": "topk:1"}),

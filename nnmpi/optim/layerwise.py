@@ -1,0 +1,154 @@
+"""Optimizers whose learning rate of a parameter depends on norms: LAMB and LARS.
+
+    measure   the sums of squares of each parameter and of its update; nothing is changed
+    sum       over the ranks that have parts of the parameter, if there are several
+    step      the update, with lr times the trust ratio: the quotient of the two norms
+
+A rank may have only a part of a parameter, so a step needs sums over ranks between its two halves.
+The first half changes nothing: if a rank is lost before all know the sums, no update is made.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from nnmpi.arrays import backend
+from nnmpi.arrays.backend import Array, xp_of
+from nnmpi.nn.store import FlatStore, Operands
+from nnmpi.optim.groups import Group, Option, Parameters
+from nnmpi.optim.operands import in_blocks
+from nnmpi.optim.optimizer import Optimizer, non_negative
+
+
+class Layerwise(Optimizer):
+    """The base of optimizers that scale the learning rate of each parameter by a trust ratio.
+
+    Subclasses define `_direction`, the change of a slice at a learning rate of 1, and `_ratio`.
+    """
+
+    by_parameter = True
+
+    def squares(self) -> list[float]:
+        """Returns two sums of squares for each parameter, of its values and of its direction, over
+        the elements that this rank updates; 0 for parameters without a gradient."""
+        self._prepare()
+        on, terms = backend.of(self.parameters[0].operand), list[tuple[int, Array]]()
+        for i, _, store, start, end, number in self._ranges:
+            for x in self._pieces(i, store, start, end):
+                direction = self._direction(x, self.param_groups[number])
+                terms += [(2 * i, _sum_of_squares(x.values))]
+                terms += [(2 * i + 1, _sum_of_squares(direction))]
+        sums = [0.0] * (2 * len(self.parameters))
+        numbers = backend.to_floats(on, [term for _, term in terms]) if terms else []
+        for (k, _), square in zip(terms, numbers, strict=True):
+            sums[k] += square
+        return sums
+
+    def _begin(self, squares: Sequence[float]) -> None:
+        self._known = squares or self.squares()
+
+    def _group_of(self, number: int, i: int, lr_factor: float) -> Group:
+        group = super()._group_of(number, i, lr_factor)
+        values, direction = (n**0.5 for n in self._known[2 * i : 2 * i + 2])
+        if values and direction:
+            group["lr"] *= self._ratio(values, direction, group)
+        return group
+
+    def _pieces(self, i: int, store: FlatStore, start: int, end: int) -> Iterator[Operands]:
+        state = self._flat_state
+        for x in store.updates(start, end, state.arrays, state.starts[i], self.steps[i] + 1):
+            yield from in_blocks(x)
+
+    def _direction(self, x: Operands, group: Group) -> Array:
+        """Returns the change of a slice at a learning rate of 1; changes nothing."""
+        raise TypeError(f"{type(self).__name__} does not define _direction")
+
+    def _ratio(self, values: float, direction: float, group: Group) -> float:
+        """Returns the trust ratio for the norms of a parameter and of its direction; it depends on
+        their quotient alone, since both may count copies on several ranks."""
+        return values / direction
+
+
+class LAMB(Layerwise):
+    """LAMB (You and others, 2020): Adam with decoupled weight decay, whose update of each parameter
+    gets the norm of the parameter, times the learning rate."""
+
+    betas, eps, weight_decay = Option(), Option(), Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+    ) -> None:
+        super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def _check(self, group: Group) -> None:
+        if not all(0 <= b < 1 for b in group["betas"]):
+            raise ValueError(f"betas {group['betas']} must be at least 0 and less than 1")
+        if non_negative("eps", group["eps"]) == 0:
+            raise ValueError("eps 0 divides 0 by 0 where a gradient is 0; give one like 1e-6")
+        non_negative("weight_decay", group["weight_decay"])
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def _moments(self, x: Operands, group: Group) -> Sequence[Array]:
+        (beta1, beta2), g = group["betas"], x.grads
+        m = beta1 * x.sums["exp_avg"] + (1 - beta1) * g
+        return m, beta2 * x.sums["exp_avg_sq"] + (1 - beta2) * g * g
+
+    def _direction(self, x: Operands, group: Group) -> Array:
+        (beta1, beta2), (m, v) = group["betas"], self._moments(x, group)
+        root = xp_of(v).sqrt(v / (1 - beta2**x.t)) + group["eps"]
+        direction: Array = m / (1 - beta1**x.t) / root + group["weight_decay"] * x.values
+        return direction
+
+    def _update(self, x: Operands, group: Group) -> None:
+        direction, (m, v) = self._direction(x, group), self._moments(x, group)
+        x.sums["exp_avg"][...], x.sums["exp_avg_sq"][...] = m, v
+        x.values[...] -= group["lr"] * direction
+
+
+class LARS(Layerwise):
+    """LARS (You and others, 2017): SGD with momentum, whose gradient of each parameter gets the
+    norm of the parameter, times `trust` and the learning rate."""
+
+    momentum, weight_decay, trust = Option(), Option(), Option()
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+    ) -> None:
+        super().__init__(
+            parameters, lr=lr, momentum=momentum, weight_decay=weight_decay, trust=trust
+        )
+
+    def _check(self, group: Group) -> None:
+        for name in ("momentum", "weight_decay", "trust"):
+            non_negative(name, group[name])
+
+    def _sums(self, group: Group) -> tuple[str, ...]:
+        return ("momentum_buffer",)
+
+    def _direction(self, x: Operands, group: Group) -> Array:
+        return x.grads
+
+    def _ratio(self, values: float, direction: float, group: Group) -> float:
+        ratio: float = group["trust"] * values / (direction + group["weight_decay"] * values)
+        return ratio
+
+    def _update(self, x: Operands, group: Group) -> None:
+        velocity = x.sums["momentum_buffer"]
+        velocity *= group["momentum"]
+        velocity += group["lr"] * (x.grads + group["weight_decay"] * x.values)
+        x.values[...] -= velocity
+
+
+def _sum_of_squares(array: Array) -> Array:
+    """Returns the sum of squares of an array in float64, on its device."""
+    return xp_of(array).sum(xp_of(array).square(array), dtype="float64")

@@ -1,0 +1,115 @@
+"""LAMB and LARS: their formulas on whole tensors, and every layout as one rank."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.training.laws_language import VOCABULARY, tokens
+from helpers.training.pipelined import Ran, equals, run
+
+from nnmpi import Config, Trainer, nn, optim
+from nnmpi.comm import Comm, comm_self
+from nnmpi.comm import thread_ranks as threads
+
+OPTIONS = {
+    "lamb": {"lr": 0.01, "weight_decay": 0.02},
+    "lars": {"lr": 0.5, "weight_decay": 0.02, "momentum": 0.8},
+}
+
+
+def lamb(p: Any, g: Any, state: dict[str, Any], t: int, lr: float, weight_decay: float) -> None:
+    m, v = state.setdefault("m", np.zeros_like(p)), state.setdefault("v", np.zeros_like(p))
+    m += 0.1 * (g - m)
+    v += 0.001 * (g * g - v)
+    u = m / (1 - 0.9**t) / (np.sqrt(v / (1 - 0.999**t)) + 1e-6) + weight_decay * p
+    a, b = np.linalg.norm(p), np.linalg.norm(u)
+    p -= lr * (a / b if a > 0 and b > 0 else 1.0) * u
+
+
+def lars(
+    p: Any, g: Any, state: dict[str, Any], t: int, lr: float, weight_decay: float, momentum: float
+) -> None:
+    a, b = np.linalg.norm(p), np.linalg.norm(g)
+    ratio = 0.001 * a / (b + weight_decay * a) if a > 0 and b > 0 else 1.0
+    velocity = state.setdefault("velocity", np.zeros_like(p))
+    velocity *= momentum
+    velocity += lr * ratio * (g + weight_decay * p)
+    p -= velocity
+
+
+FORMULAS: dict[str, Callable[..., None]] = {"lamb": lamb, "lars": lars}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("decays", ["all", "matrices"])
+def test_an_update_is_that_of_the_formula(name: str, decays: str) -> None:
+    draws, options = np.random.default_rng(0), OPTIONS[name]
+    parameters = [nn.Parameter(draws.standard_normal(s)) for s in ((4, 3), (5,), (2, 2), (3,))]
+    parameters[3].data[...] = 0  # whose norm is 0
+    values = [p.data.copy() for p in parameters]
+    groups: Any = parameters
+    if decays == "matrices":
+        groups = optim.DECAYS["matrices"](parameters)
+    optimizer = optim.OPTIMIZERS[name](groups, **options)
+    states: list[dict[str, Any]] = [{} for _ in values]
+    for t in range(1, 5):
+        for p, value, state in zip(parameters, values, states, strict=True):
+            g = draws.standard_normal(p.shape)
+            p.grad = g
+            how = dict(options)
+            if decays == "matrices" and p.data.ndim == 1:
+                how["weight_decay"] = 0.0
+            FORMULAS[name](value, g, state, t, **how)
+        optimizer.step()
+    for p, value in zip(parameters, values, strict=True):
+        np.testing.assert_allclose(p.data, value, rtol=1e-12, atol=1e-14)
+
+
+LAYOUTS: dict[str, tuple[int, dict[str, Any]]] = {
+    **{f"dp 2, zero {z}": (2, {"dp": 2, "zero": z}) for z in range(4)},
+    **{f"dp 3, zero {z}": (3, {"dp": 3, "zero": z}) for z in (1, 3)},
+    **{f"dp 2, pp 2, zero {z}": (4, {"dp": 2, "pp": 2, "zero": z}) for z in range(4)},
+    **{f"dp 2, tp 2, zero {z}": (4, {"dp": 2, "tp": 2, "zero": z}) for z in (0, 1, 3)},
+    "dp 2, pp 2, tp 2": (8, {"dp": 2, "pp": 2, "tp": 2}),
+    "dp 2, pp 2, tp 2, zero 3": (8, {"dp": 2, "pp": 2, "tp": 2, "zero": 3}),
+    "memory of a node": (4, {"dp": 4, "allreduce": "shared"}),
+    "cp": (4, {"cp": 2, "dp": 2}),
+}
+
+
+def gpt() -> nn.Module:
+    """Its embedding is its head too, which is on another rank of a pipeline."""
+    return nn.GPT(2, 2, 16, VOCABULARY, 8)
+
+
+def trained(comm: Comm, name: str, **layout: Any) -> Ran:
+    how = {
+        "batch_size": 9,
+        "micro_batches": 2,
+        "clip_norm": 1.0,
+        "optimizer": name,
+        **OPTIONS[name],
+        **layout,
+    }
+    return run(comm, gpt, tokens(8), **how)
+
+
+@cache
+def on_one_rank(name: str) -> Ran:
+    return trained(comm_self(), name)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_layout_trains_as_one_rank(name: str, layout: str) -> None:
+    ranks, options = LAYOUTS[layout]
+    wanted = on_one_rank(name)
+    threads.run(ranks, lambda comm: equals(comm, trained(comm, name, **options), wanted))
+
+
+@pytest.mark.parametrize("other", [{"sync": "asp"}, {"tp": 2, "verify": True}])
+def test_layouts_without_norms_are_refused(other: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="optimizer lamb with"):
+        threads.run(2, lambda comm: Trainer(Config(optimizer="lamb", **other), comm=comm))
