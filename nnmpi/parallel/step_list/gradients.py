@@ -39,12 +39,12 @@ def with_scatters(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
     passes = [*ops]
     opened, summed = _spans(passes, chain)
     free = [*range(1 + _most_open(opened, summed, len(passes)))]
-    at, flying = dict[tuple[int, int], int](), list[tuple[int, int]]()
+    at, flying = dict[tuple[int, int], int](), list[Op]()
 
     def finish() -> Op:
-        b, micro = key = flying.pop(0)
-        free.append(at[key])
-        return Op(Kind.FINISH, b, micro, at.pop(key))
+        op = flying.pop(0)
+        free.append(op.slot)
+        return op._replace(kind=Kind.FINISH)
 
     for k, op in enumerate(passes):
         for key in opened[k]:
@@ -54,8 +54,8 @@ def with_scatters(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
             yield Op(Kind.OPEN, *key, at[key])
         yield op
         for key in summed[k]:
-            yield Op(Kind.SUM, *key, at[key])
-            flying.append(key)
+            flying.append(Op(Kind.SUM, *key, at.pop(key)))
+            yield flying[-1]
     while flying:
         yield finish()
 

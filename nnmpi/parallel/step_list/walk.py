@@ -17,8 +17,8 @@ class Walk:
     held       the bucket in each slot of values
     opened     the slot of each bucket (and micro-batch) whose gradients are open
     added      how many passes have added to it
-    flying     buckets whose sums are under way
-    summed     those whose sums are complete
+    flying     sums that are under way
+    due        how many passes each sum of a bucket is still to have, in order
     state      the last pass of each unit and micro-batch
     outputs    of units, not yet taken; and the gradients of their inputs
     """
@@ -28,11 +28,10 @@ class Walk:
         self._held = {step.slots[b]: b for b in step.begins}
         self._arrived, self._moving = set[int](), {*step.begins}
         self._opened, self._added = dict[tuple[int, int], int](), Counter[tuple[int, int]]()
-        self._flying, self._summed = set[tuple[int, int]](), set[tuple[int, int]]()
+        self._flying, self._due = set[tuple[int, int, int]](), _contributions(step)
         self._state = dict[tuple[int, int], Kind]()
         self._outputs, self._gradients = set[tuple[int, int]](), set[tuple[int, int]]()
         self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Kind]()
-        self._wanted = _contributions(step)
         if not step.scatters:
             self._opened = {(b, NONE): b for b in range(len(self._chain.buckets))}
         self._check: dict[Kind, Callable[[Op], str]] = {
@@ -119,7 +118,7 @@ class Walk:
     def _adds(self, op: Op) -> str:
         for b in self._chain.units[op.at].buckets:
             key = b, op.micro if self._step.scatters else NONE
-            if key not in self._opened or key in self._flying | self._summed:
+            if key not in self._opened:
                 return f"the gradients of bucket {b} are not open"
             self._added[key] += 1
         return ""
@@ -170,40 +169,40 @@ class Walk:
     # ---- gradients
 
     def _open(self, op: Op) -> str:
-        if not self._step.scatters or op.slot in self._opened.values():
+        key, slots = (op.at, op.micro), {*self._opened.values(), *(s for *_, s in self._flying)}
+        if not self._step.scatters or op.slot in slots:
             return "the slot is in use"
-        if (op.at, op.micro) in self._opened or (op.at, op.micro) in self._summed:
-            return "it was open before"
-        self._opened[op.at, op.micro] = op.slot
+        if key in self._opened or not self._due.get(key):
+            return "it is open, or no pass adds to it any more"
+        self._opened[key] = op.slot
         return ""
 
     def _sum(self, op: Op) -> str:
         key = op.at, op.micro
         slot = op.slot if self._step.scatters else op.at
-        if self._opened.get(key) != slot or key in self._flying | self._summed:
+        if self._opened.get(key) != slot:
             return "its gradients are not open, or are summed already"
-        if self._added[key] != self._wanted[key]:
-            return f"{self._added[key]} passes of {self._wanted[key]} have added to it"
+        if self._added[key] != self._due[key][0]:
+            return f"{self._added[key]} passes of {self._due[key][0]} have added to it"
         if op.at in self._moving and not self._step.scatters:
             return "its values are being gathered, perhaps on the same Comm"
-        self._flying.add(key)
+        del self._opened[key]
+        self._added[key] = 0
+        self._due[key].pop(0)
+        self._flying.add((*key, slot))
         return ""
 
     def _finish(self, op: Op) -> str:
-        key = op.at, op.micro
-        if key not in self._flying or self._opened[key] != (
-            op.slot if self._step.scatters else op.at
-        ):
+        flight = op.at, op.micro, op.slot if self._step.scatters else op.at
+        if flight not in self._flying:
             return "no sum is under way"
-        self._flying.remove(key)
-        self._summed.add(key)
-        del self._opened[key]
+        self._flying.remove(flight)
         return ""
 
     # ---- update
 
     def _end(self, op: Op) -> str:
-        if self._flying or self._summed != self._wanted.keys():
+        if self._flying or any(self._due.values()):
             return "sums are not complete"
         self._ended.append(op.kind)
         return ""
@@ -224,13 +223,17 @@ class Walk:
         return ""
 
 
-def _contributions(step: StepList) -> Counter[tuple[int, int]]:
-    """Returns how many passes add to each bucket (and micro-batch, if each pass is summed)."""
-    wanted = Counter[tuple[int, int]]()
+def _contributions(step: StepList) -> dict[tuple[int, int], list[int]]:
+    """Returns how many passes add to each sum of a bucket: to its only one or, if each backward
+    pass of a stage is summed, to that of each micro-batch and stage, in order."""
+    passes = Counter[tuple[int, int, int]]()
     if not step.scatters:  # a bucket that no pass uses is summed too: others may use it
-        wanted.update({(b, NONE): 0 for b in range(len(step.chain.buckets))})
+        passes.update({(b, NONE, NONE): 0 for b in range(len(step.chain.buckets))})
     for op in step.passes:
-        if op.kind in ADDS:
-            for b in step.chain.units[op.at].buckets:
-                wanted[b, op.micro if step.scatters else NONE] += 1
-    return wanted
+        unit = step.chain.units[op.at]
+        for b in unit.buckets if op.kind in ADDS else ():
+            passes[(b, op.micro, unit.stage) if step.scatters else (b, NONE, NONE)] += 1
+    due: dict[tuple[int, int], list[int]] = {}
+    for (b, micro, _), times in passes.items():
+        due.setdefault((b, micro), []).append(times)
+    return due
