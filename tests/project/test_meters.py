@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-LOADED = 466
+LOADED = 470
 """The most modules that `import nnmpi` may load."""
 
 PLAIN = 9_700, 213
