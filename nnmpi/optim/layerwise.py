@@ -15,7 +15,7 @@ from nnmpi.arrays.backend import Array, xp_of
 from nnmpi.nn.store import FlatStore, Operands
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.operands import in_blocks
-from nnmpi.optim.optimizer import Optimizer, non_negative
+from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
 
 class Layerwise(Optimizer):
@@ -84,10 +84,8 @@ class LAMB(Layerwise):
         super().__init__(parameters, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def _check(self, group: Group) -> None:
-        if not all(0 <= b < 1 for b in group["betas"]):
-            raise ValueError(f"betas {group['betas']} must be at least 0 and less than 1")
-        if non_negative("eps", group["eps"]) == 0:
-            raise ValueError("eps 0 divides 0 by 0 where a gradient is 0; give one like 1e-6")
+        check_betas(group["betas"])
+        check_eps(group["eps"])
         non_negative("weight_decay", group["weight_decay"])
 
     def _sums(self, group: Group) -> tuple[str, ...]:
@@ -98,16 +96,19 @@ class LAMB(Layerwise):
         m = beta1 * x.sums["exp_avg"] + (1 - beta1) * g
         return m, beta2 * x.sums["exp_avg_sq"] + (1 - beta2) * g * g
 
-    def _direction(self, x: Operands, group: Group) -> Array:
-        (beta1, beta2), (m, v) = group["betas"], self._moments(x, group)
+    def _change(self, x: Operands, group: Group, m: Array, v: Array) -> Array:
+        beta1, beta2 = group["betas"]
         root = xp_of(v).sqrt(v / (1 - beta2**x.t)) + group["eps"]
-        direction: Array = m / (1 - beta1**x.t) / root + group["weight_decay"] * x.values
-        return direction
+        change: Array = m / (1 - beta1**x.t) / root + group["weight_decay"] * x.values
+        return change
+
+    def _direction(self, x: Operands, group: Group) -> Array:
+        return self._change(x, group, *self._moments(x, group))
 
     def _update(self, x: Operands, group: Group) -> None:
-        direction, (m, v) = self._direction(x, group), self._moments(x, group)
+        m, v = self._moments(x, group)
         x.sums["exp_avg"][...], x.sums["exp_avg_sq"][...] = m, v
-        x.values[...] -= group["lr"] * direction
+        x.values[...] -= group["lr"] * self._change(x, group, m, v)
 
 
 class LARS(Layerwise):

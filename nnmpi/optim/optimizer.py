@@ -363,3 +363,15 @@ def non_negative(name: str, value: float) -> float:
     if not 0 <= value < math.inf:
         raise ValueError(f"{name} {value} must be finite and at least 0")
     return value
+
+
+def check_eps(eps: float) -> None:
+    """Raises ValueError unless `eps` is finite and above 0."""
+    if non_negative("eps", eps) == 0:
+        raise ValueError("eps 0 divides 0 by 0 where a gradient is 0; give one above 0, like 1e-8")
+
+
+def check_betas(betas: Sequence[float]) -> None:
+    """Raises ValueError unless all betas are at least 0 and less than 1."""
+    if not all(0 <= b < 1 for b in betas):
+        raise ValueError(f"betas {betas} must be at least 0 and less than 1")

@@ -8,7 +8,7 @@ from nnmpi.nn.store import Operands, flatten
 from nnmpi.optim.flat_state import store_of
 from nnmpi.optim.groups import Group, Option, Parameters
 from nnmpi.optim.layerwise import LAMB, LARS
-from nnmpi.optim.optimizer import Optimizer, non_negative
+from nnmpi.optim.optimizer import Optimizer, check_betas, check_eps, non_negative
 
 
 class SGD(Optimizer):
@@ -73,9 +73,8 @@ class Adam(Optimizer):
         self._betas: list[tuple[float, ...]] = [tuple(group["betas"]) for group in groups]
 
     def _check(self, group: Group) -> None:
-        if not all(0 <= b < 1 for b in group["betas"]):
-            raise ValueError(f"betas {group['betas']} must be at least 0 and less than 1")
-        _check_eps(group["eps"])
+        check_betas(group["betas"])
+        check_eps(group["eps"])
         non_negative("weight_decay", group["weight_decay"])
 
     def _sums(self, group: Group) -> tuple[str, ...]:
@@ -177,7 +176,7 @@ class RMSprop(Optimizer):
     def _check(self, group: Group) -> None:
         if not 0 <= group["alpha"] <= 1:
             raise ValueError(f"alpha {group['alpha']} must be at least 0 and at most 1")
-        _check_eps(group["eps"])
+        check_eps(group["eps"])
         non_negative("momentum", group["momentum"])
         non_negative("weight_decay", group["weight_decay"])
 
@@ -193,11 +192,6 @@ class RMSprop(Optimizer):
             group["lr"], group["alpha"], group["eps"], group["weight_decay"], group["momentum"]
         )
         steps.rmsprop(x.values, x.grads, x.sums["square_avg"], velocity, mean, c, x.mixed)
-
-
-def _check_eps(eps: float) -> None:
-    if non_negative("eps", eps) == 0:
-        raise ValueError("eps 0 divides 0 by 0 where a gradient is 0; give one above 0, like 1e-8")
 
 
 OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
