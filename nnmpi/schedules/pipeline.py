@@ -210,7 +210,7 @@ SCHEDULES: dict[str, Schedule] = {
         place=in_v,
     ),
     "dualpipe-v": Schedule(
-        about="a V whose forward and backward passes are in pairs, to hide messages",
+        about="a V of forward and backward passes in pairs",
         compute=dualpipe_v,
         bubble=lambda p, m, v: Fraction(p - 1, 6 * m) if m >= 2 * p else None,
         formula="(p-1)/(6m)",
