@@ -11,6 +11,7 @@ from nnmpi.comm import Comm
 from nnmpi.schedules.lowering import lower
 from nnmpi.schedules.op import Kind, Op
 from nnmpi.schedules.pipeline import SCHEDULES
+from nnmpi.schedules.placement import round_robin
 from nnmpi.schedules.proof import ScheduleError, prove
 from nnmpi.sim.drawing.timeline import draw
 from nnmpi.sim.pipeline import Costs, simulate
@@ -49,7 +50,7 @@ def _wrong_passes(ranks: Any, p: int, m: int, name: str) -> Finding | None:
             if op.kind is Kind.B and Op(Kind.F, op.micro, r) not in ops[:k]:
                 return Finding(r, f"{label}: {op} comes without F{op.micro} before it", k)
     try:
-        prove(lower(ranks), p, m)
+        prove(lower(ranks, round_robin(p, 1)), round_robin(p, 1), m)
     except ScheduleError as error:
         return Finding(0, f"{label}: {error}")
     return None
@@ -86,7 +87,7 @@ def memory(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
         ranks = adapters.one_f_one_b(p, m)
         if wrong := _wrong_passes(ranks, p, m, "one_f_one_b"):
             return wrong
-        live = simulate(lower(ranks), Costs.uniform(p)).live
+        live = simulate(lower(ranks, round_robin(p, 1)), Costs.uniform(p)).live
         for r in range(p):
             if live[r] != min(p - r, m):
                 of = f"one_f_one_b({p}, {m}) holds {live[r]} micro-batches at once"
@@ -101,7 +102,9 @@ def idle(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
         ranks = adapters.one_f_one_b(p, m)
         if wrong := _wrong_passes(ranks, p, m, "one_f_one_b"):
             return wrong
-        simulation = simulate(lower(ranks), Costs.uniform(p, forward=1, backward=2))
+        simulation = simulate(
+            lower(ranks, round_robin(p, 1)), Costs.uniform(p, forward=1, backward=2)
+        )
         if simulation.makespan != 3 * (m + p - 1):
             took = f"one_f_one_b({p}, {m}) takes {simulation.makespan:g}, if F takes 1 and B 2"
             return Finding(0, f"{took}; expected {3 * (m + p - 1)}")
@@ -114,7 +117,7 @@ def formulas(comm: Comm, adapters: Any, rng: Rng) -> Finding | None:
     """The formulas give what a simulation of both schedules shows."""
     for p, m in SIZES:
         for name, ours in (("gpipe", "gpipe"), ("1f1b", "1f1b")):
-            programs = lower(SCHEDULES[ours].compute(p, m, 1))
+            programs = lower(SCHEDULES[ours].compute(p, m, 1), round_robin(p, 1))
             simulation = simulate(programs, Costs.uniform(p))
             got, label = adapters.bubble(p, m), f"bubble({p}, {m})"
             if wrong := differs(0, got, simulation.bubble, label):

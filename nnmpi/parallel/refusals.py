@@ -302,7 +302,7 @@ def _layout(config: Config, along: str) -> str:
 
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "layerwise": lambda config, ranks: (
-        f"optimizer {config.optimizer}" if config.optimizer in ("lamb", "lars") else ""
+        f"optimizer {config.optimizer} (layerwise)" if config.optimizer in ("lamb", "lars") else ""
     ),
     "verify along tp": lambda config, ranks: "verify along tp" * (config.verify and config.tp > 1),
     "servers": _servers,

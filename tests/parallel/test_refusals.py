@@ -20,6 +20,8 @@ ASKED: dict[str, dict[str, Any]] = {
     "allreduce": {"allreduce": "ring"},
     "allreduce in memory": {"allreduce": "hierarchical"},
     "allreduce without halves": {"allreduce": "tree"},
+    "layerwise": {"optimizer": "lamb"},
+    "verify along tp": {"verify": True, "tp": 2},
     "layout length:cp": {"layout": "length:cp"},
     "averaging": {"sync": "local"},
     "dtype float16": {"dtype": "float16"},

@@ -224,14 +224,14 @@ MUTANTS = (
         "sums noted after the agreement",
         ("nnmpi.parallel.step.update", "Update.apply"),
         (
-            "self.summed, self.decision = step + 1, None\n"
+            "self.summed, self.decision, self._is_prepared = step + 1, None, False\n"
             "    if self._model.size > 1:\n"
             "        sums = self._agreed(sums)"
         ),
         (
             "if self._model.size > 1:\n"
             "    sums = self._agreed(sums)\n"
-            "self.summed, self.decision = step + 1, None"
+            "self.summed, self.decision, self._is_prepared = step + 1, None, False"
         ),
         PARTS,
         killed_by=ONE_KNOWS,

@@ -124,9 +124,12 @@ class Update:
         outcome, known = self._prepare(decision), decision[DECIDED + len(self._tied) :]
         if outcome.updated:
             self._store.commit()
-            of_own = self._variables() if known else []
-            squares = [n for v in of_own for n in known[2 * v : 2 * v + 2]]
-            self._optimizer.step(lr_factor=self._lr_factor(self.summed - 1), squares=squares)
+            lr_factor = self._lr_factor(self.summed - 1)
+            if known:
+                squares = [n for v in self._variables() for n in known[2 * v : 2 * v + 2]]
+                self._optimizer.step(lr_factor=lr_factor, squares=squares)
+            else:  # also an optimizer of the user's, which need not know squares
+                self._optimizer.step(lr_factor=lr_factor)
         if (scaler := self._store.scaler) is not None:
             scaler.current = scaler.current.after(outcome.updated)
         self.version = self.summed

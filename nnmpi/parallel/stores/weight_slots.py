@@ -59,7 +59,7 @@ class WeightSlots:
         b = self._of[i]
         # one node would need two buckets at a time, and both may belong to the same slot
         is_other = made == self._node and b != self._bucket_of_node
-        if is_other and self._walk.slots < len(self._buckets.all):
+        if is_other and not self._buckets.differ:
             members = self._buckets.members[self._bucket_of_node]
             first, other = (self._parameters[k].place.path for k in (members[0], i))
             raise ValueError(
