@@ -19,12 +19,6 @@ import numpy as np
 from nnmpi.nn.module import Module
 from nnmpi.nn.parameter import Parameter
 
-READS = "its forward reads elements of a tensor"
-NO_GRAD = "its forward uses no_grad"
-DETACHES = "its forward detaches a tensor"
-VALUE_NOTES = READS, NO_GRAD, DETACHES
-"""The notes of nodes that may do something else with other samples."""
-
 
 @dataclass(frozen=True)
 class TensorRef:
@@ -223,9 +217,11 @@ class Graph(NamedTuple):
         return tuple(f"{n.name or 'the model'}: {n.note}" for n in self.nodes if n.note)
 
     @property
-    def depends_on_values(self) -> bool:
-        """Whether a module, or all of the model, may do something else with other samples."""
-        return any(node.note in VALUE_NOTES for node in self.nodes)
+    def may_differ(self) -> bool:
+        """Whether a module with trained parameters is one node, so that its `forward` may use
+        others of them with other samples."""
+        noted = (v for node in self.nodes if node.note for v in node.variables)
+        return any(self.variables[v].is_trained for v in noted)
 
     def users(self) -> dict[int, list[int]]:
         """Returns, by edge, the nodes that take it; the number of nodes stands for the end of the

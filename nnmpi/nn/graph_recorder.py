@@ -11,9 +11,6 @@ from nnmpi.autograd import Tensor
 from nnmpi.autograd.recording import recording
 from nnmpi.nn.fusion import groups
 from nnmpi.nn.graph import (
-    DETACHES,
-    NO_GRAD,
-    READS,
     Arguments,
     Axis,
     Call,
@@ -28,8 +25,11 @@ from nnmpi.nn.module import Module
 from nnmpi.nn.sequential import only_runs_layers
 
 STEPS = "its forward depends on the step or on the indices of the samples"
+READS = "its forward reads elements of a tensor"
 MAKES = "its forward uses a tensor or an array that is not an attribute of a module"
 WRITES = "its forward writes to a tensor in place"
+NO_GRAD = "its forward uses no_grad"
+DETACHES = "its forward detaches a tensor"
 CHANGES = "its forward changes attributes"
 HOLDS = "it has a buffer of its own"
 HOOKS = "it has hooks"

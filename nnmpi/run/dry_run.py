@@ -127,9 +127,9 @@ def run(given: argparse.Namespace) -> Any:
         old, _ = _arranged(known._replace(config=other), old_cluster, machine)
         event["moves"] = moves_event(old, new, model)
         layouts = {f"{config.model} on {plural(old.ranks, 'rank')}, before": old, **layouts}
+    listed = [*lines(new)] if given.list else []
     if given.svg:
         given.svg.write_text(as_svg(layouts), encoding="utf-8")
-    listed = [*lines(new)] if given.list else []
     if given.json:
         return {**event, "lists": listed} if listed else event
     return "\n".join([as_text(event), *listed])

@@ -82,7 +82,7 @@ class SlotWalk:
     Bucket b always uses slot b mod `slots`; `stages` are the stages that use each bucket. The store
     that follows this plan is in `parallel/stores/weight_slots.py`.
 
-    If ranks may use different buckets, because `forward` depends on values, then `at_once`: each
+    If ranks may use different buckets, because `forward` may depend on values, then `at_once`: each
     bucket has a slot, and all are gathered before the first use, in the same order on all ranks.
     """
 

@@ -116,7 +116,7 @@ def _store_and_sync(
         for start, stop, i in held.buckets
     ]
     users = [variable.users for variable in held.trained]
-    buckets = Buckets(held.spans, with_comms, users, a.algorithm, a.graph.depends_on_values)
+    buckets = Buckets(held.spans, with_comms, users, a.algorithm, a.graph.may_differ)
     if scaler is not None:
         for p in {*spec.part.parameters} - {*parameters}:  # frozen, so without masters
             p.move(SingleStore(p.data.astype(a.dtype)), 0)

@@ -50,5 +50,9 @@ def _same_messages(row: Sequence[StepList]) -> None:
             if op.kind in SENDS | RECEIVES:
                 ends = sent if op.kind in SENDS else received
                 ends[op.kind.value[-1], op.at].append(op.micro)
-    if sent != received:
-        raise ScheduleError("messages are sent and received in different orders")
+    for (way, boundary), micros in {**received, **sent}.items():
+        if sent[way, boundary] != received[way, boundary]:
+            raise ScheduleError(
+                f"{way} at boundary {boundary}: sent are {micros}, received "
+                f"{received[way, boundary]}"
+            )

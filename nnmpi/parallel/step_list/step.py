@@ -28,6 +28,7 @@ class StepList:
     slots     the slot of each bucket's values; empty if the values stay where they are
     begins    the buckets that are being gathered when a step begins
     scatters  whether each backward pass of a stage sums its buckets
+    room      the number of slots for gradients, where they are scattered
     totals    the sums over other axes that have to come before the update
     """
 
@@ -36,6 +37,7 @@ class StepList:
     slots: Mapping[int, int]
     begins: tuple[int, ...]
     scatters: bool
+    room: int
     totals: tuple[Kind, ...]
     ops: tuple[Op, ...]
 
@@ -51,14 +53,15 @@ def step_list(a: Arrangement, rank: int, micro: int) -> StepList:
     totals = (*[Kind.TIES] * is_tied, *[Kind.TERMS] * has_terms)
     ops = [*with_gradients(with_messages(passes, chain), chain)]
     ops += map(Op, (*totals, Kind.AGREE, Kind.APPLY))
+    room = len({op.slot for op in ops if op.kind is Kind.OPEN})
     slots, begins = dict[int, int](), tuple[int, ...]()
-    if zero == 3:
+    if zero == 3 and not a.graph.may_differ:
         slots, begins = value_slots(chain), first_buckets(passes, chain)
         ops = [*with_gathers(ops, chain, slots)]
     elif zero:
         slots, begins = whole_values(chain), (*range(len(chain.buckets)),)
         ops = [*with_new_values(ops, chain)]
-    return StepList(chain, (*passes,), slots, begins, scatters, totals, (*ops,))
+    return StepList(chain, (*passes,), slots, begins, scatters, room, totals, (*ops,))
 
 
 @cached

@@ -17,11 +17,8 @@ WIDTH = 100
 def lines(a: Arrangement) -> Iterator[str]:
     """Yields the units and the list of each kind of rank; raises ValueError for a layout whose step
     is no list yet."""
-    if a.strategy.name not in ("replicas", "pipeline") or a.recomputes or a.residences:
-        raise ValueError(
-            "--list shows steps of dp, pp, tp and ZeRO with F, B, sums and gathers: leave out "
-            "--recompute, --memory, --reproducible and --sync"
-        )
+    for reason in _others(a):
+        raise ValueError(f"--list: a step with {reason} is no list yet: leave it out")
     alike = defaultdict[tuple[int, int], list[int]](list)  # whose lists are equal
     for rank in range(a.mesh.size):
         at = a.mesh.coordinates(rank)
@@ -33,6 +30,17 @@ def lines(a: Arrangement) -> Iterator[str]:
         yield f"list of ranks {ranks_text(tuple(ranks))}, proved:"
         yield from _units(a, steps[kind].chain)
         yield fill(as_text(steps[kind].ops), WIDTH, initial_indent="  ", subsequent_indent="  ")
+
+
+def _others(a: Arrangement) -> Iterator[str]:
+    """Yields the options of a layout that its list would not show."""
+    if a.strategy.name not in ("replicas", "pipeline"):
+        yield f"the strategy {a.strategy.name}"
+    for name in ("recompute", "compress", "verify"):
+        if (value := getattr(a.config, name)) not in ("none", None, False):
+            yield f"--{name} {value}"
+    if a.config.optimizer in ("lamb", "lars"):
+        yield f"--optimizer {a.config.optimizer}, whose norms are summed"
 
 
 def _units(a: Arrangement, chain: Chain) -> Iterator[str]:

@@ -32,6 +32,7 @@ class Walk:
         self._state = dict[tuple[int, int], Kind]()
         self._outputs, self._gradients = set[tuple[int, int]](), set[tuple[int, int]]()
         self._posted, self._sent, self._ended = set[Op](), set[Op](), list[Kind]()
+        self._messages = _messages_of(step)
         if not step.scatters:
             self._opened = {(b, NONE): b for b in range(len(self._chain.buckets))}
         self._check: dict[Kind, Callable[[Op], str]] = {
@@ -61,12 +62,8 @@ class Walk:
             raise ScheduleError(f"{self._where}: the step does not end with an update")
         if self._moving != {*self._step.begins} or self._arrived:
             raise ScheduleError(f"{self._where}: the next step begins with other gathers")
-        if due := [str(op) for op in self._messages() if op not in self._sent | self._posted]:
-            raise ScheduleError(f"{self._where}: {', '.join(due)} is missing")
-
-    def _messages(self) -> list[Op]:
-        both = (message_of(op, self._chain, s) for op in self._step.passes for s in (True, False))
-        return [message for message in both if message]
+        if due := self._messages - self._sent - self._posted:
+            raise ScheduleError(f"{self._where}: {', '.join(map(str, due))} is missing")
 
     # ---- passes
 
@@ -124,21 +121,17 @@ class Walk:
         return ""
 
     def _receive(self, op: Op) -> str:
-        if self._ended or op in self._posted:
-            return "comes twice, or after the agreement"
+        if self._ended or op in self._posted or op not in self._messages:
+            return "no pass needs it, or it comes twice or after the agreement"
         self._posted.add(op)
         return ""
 
     def _send(self, op: Op) -> str:
-        if self._ended or op in self._sent:
-            return "comes twice, or after the agreement"
-        units = self._chain.of_stage
-        if op.kind is Kind.SEND_F:
-            made = self._outputs if op.at - 1 in units else set[tuple[int, int]]()
-            unit = units[op.at - 1][-1] if op.at - 1 in units else NONE
-        else:
-            made = self._gradients if op.at in units else set[tuple[int, int]]()
-            unit = units[op.at][0] if op.at in units else NONE
+        if self._ended or op in self._sent or op not in self._messages:
+            return "no pass makes it, or it comes twice or after the agreement"
+        units, is_forward = self._chain.of_stage, op.kind is Kind.SEND_F
+        unit = units[op.at - 1][-1] if is_forward else units[op.at][0]
+        made = self._outputs if is_forward else self._gradients
         if (unit, op.micro) not in made:
             return "what it sends is not there"
         self._sent.add(op)
@@ -170,8 +163,8 @@ class Walk:
 
     def _open(self, op: Op) -> str:
         key, slots = (op.at, op.micro), {*self._opened.values(), *(s for *_, s in self._flying)}
-        if not self._step.scatters or op.slot in slots:
-            return "the slot is in use"
+        if op.slot in slots or op.slot >= self._step.room:
+            return f"the slot is in use, or is none of {self._step.room}"
         if key in self._opened or not self._due.get(key):
             return "it is open, or no pass adds to it any more"
         self._opened[key] = op.slot
@@ -184,6 +177,8 @@ class Walk:
             return "its gradients are not open, or are summed already"
         if self._added[key] != self._due[key][0]:
             return f"{self._added[key]} passes of {self._due[key][0]} have added to it"
+        if not self._step.scatters and op.at == 0 and sum(map(len, self._due.values())) > 1:
+            return "it is summed last, since it has the loss and says what was used"
         if op.at in self._moving and not self._step.scatters:
             return "its values are being gathered, perhaps on the same Comm"
         del self._opened[key]
@@ -221,6 +216,12 @@ class Walk:
         self._held.clear()
         self._ended.append(op.kind)
         return ""
+
+
+def _messages_of(step: StepList) -> set[Op]:
+    """Returns the messages that the passes need and make."""
+    both = (message_of(op, step.chain, s) for op in step.passes for s in (True, False))
+    return {message for message in both if message}
 
 
 def _contributions(step: StepList) -> dict[tuple[int, int], list[int]]:

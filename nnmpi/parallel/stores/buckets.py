@@ -38,7 +38,7 @@ class Buckets:
     users      the stages of this rank that use each parameter
     stages     the stages of this rank that use each bucket
     algorithm  the all-reduce that sums them
-    differ     True if ranks may use different ones in a step, since `forward` depends on values
+    differ     True if ranks may use different ones in a step, as `forward` may depend on values
     """
 
     def __init__(

@@ -1,5 +1,8 @@
 """ZeRO where ranks use different parameters in a step, and where a rank has several stages."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers.training.pipelined import digits
@@ -37,6 +40,32 @@ def digest(ranks: int, build: object, **options: object) -> str:
     found = {*threads.run(ranks, job)}
     assert len(found) == 1
     return found.pop()
+
+
+class WithBuffer(Branching):
+    """Is one node of the graph for another reason than its reading."""
+
+    def __init__(self, edge: float, width: int) -> None:
+        super().__init__(edge, width)
+        self.register_buffer("seen", np.zeros(1, "float32"))
+
+
+class WithConstant(Branching):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + Tensor(np.ones(1, "float32"))
+
+
+def hooked(edge: float, width: int) -> nn.Module:
+    model = Branching(edge, width)
+    model.register_forward_hook(lambda module, inputs, output: None)
+    return model
+
+
+@pytest.mark.parametrize("build", [WithBuffer, WithConstant, hooked])
+def test_a_reason_may_hide_another(build: Callable[[float, int], nn.Module]) -> None:
+    how = {"steps": 4, "dp": 2}
+    wanted = digest(2, partial(build, 0, 64), **how, zero=1)
+    assert digest(2, partial(build, 0, 64), **how, zero=3) == wanted
 
 
 @pytest.mark.parametrize(("edge", "width"), [(-40, 32), (0, 32), (20, 32), (0, 64)])
