@@ -26,6 +26,7 @@ ALLREDUCES = (
     *("p2p", "doubling", "halving", "double-tree", "dual-root", "bruck", "pat"),
     *("multiplying", "bucket", "swing", "hierarchical", "nccl"),
 )
+LAYERWISE = ("lamb", "lars")  # optimizers that need norms of parameters
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = (
     *("1f1b", "naive", "gpipe", "interleaved", "pipedream"),

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from nnmpi.arrays.dtypes import HALVES
 from nnmpi.collectives.algorithms import REDUCE_SCATTERS
 from nnmpi.options import terms
-from nnmpi.options.config import Config, options
+from nnmpi.options.config import LAYERWISE, Config, options
 from nnmpi.options.quoting import shown
 from nnmpi.parallel.layout import AVERAGED, server_count
 from nnmpi.parallel.mesh import AXES
@@ -302,7 +302,7 @@ def _layout(config: Config, along: str) -> str:
 
 SPECIAL: dict[str, Callable[[Config, int], str]] = {
     "layerwise": lambda config, ranks: (
-        f"optimizer {config.optimizer} (layerwise)" if config.optimizer in ("lamb", "lars") else ""
+        f"optimizer {config.optimizer} (layerwise)" if config.optimizer in LAYERWISE else ""
     ),
     "verify along tp": lambda config, ranks: "verify along tp" * (config.verify and config.tp > 1),
     "servers": _servers,

@@ -102,15 +102,16 @@ def layers(graph: Graph) -> list[Unit]:
     return units(graph, range(len(_places(graph))))
 
 
-def joined(graph: Graph, units: Sequence[Unit]) -> list[Unit]:
-    """Joins neighbouring units that cannot be separated: between two units there must be exactly
-    one tensor, and no buffer may belong to both."""
+def joined(graph: Graph, units: Sequence[Unit], by_one_tensor: bool = True) -> list[Unit]:
+    """Joins neighbouring units that cannot be separated: no buffer may belong to two units and,
+    with `by_one_tensor`, between two there must be exactly one tensor."""
     buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
     last = {v: i for i, held in enumerate(buffers) for v in held}
     crossings = graph.crossings()
     groups, together = list[Unit](), 0  # the last unit that uses a buffer seen so far
     for i, unit in enumerate(units):
-        if groups and (i <= together or len(crossings[unit.nodes.start]) != 1):
+        crosses = not by_one_tensor or len(crossings[unit.nodes.start]) == 1
+        if groups and (i <= together or not crosses):
             groups[-1] = groups[-1].with_following(unit)
         else:
             groups.append(unit)

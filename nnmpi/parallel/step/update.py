@@ -141,7 +141,8 @@ class Update:
         if self._is_prepared:
             return outcome
         self._is_prepared = True
-        for p, times in zip(self._tied, decision[DECIDED:], strict=False):
+        used = decision[DECIDED : DECIDED + len(self._tied)]
+        for p, times in zip(self._tied, used, strict=True):
             p.has_grad = p in self._own and times > 0
         if outcome.updated and self._clip_norm is not None:  # like `optim.clip_grad_norm`
             squares = decision[DECIDED - 1]

@@ -14,10 +14,10 @@ from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
-from nnmpi.nn.graph import Graph
 from nnmpi.parallel.arrangement import partition
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.rank_model import NOT_TIED, Bucket
+from nnmpi.parallel.step_list.op import NONE
 
 
 class Unit(NamedTuple):
@@ -69,13 +69,13 @@ class Chain:
         stage = self.units[u].stage
         inside = self.of_stage[stage]
         if u + away in inside:
-            return u + away, -1
+            return u + away, NONE
         other = stage + away
         if not 0 <= other < len(self.place):
-            return -1, -1
+            return NONE, NONE
         if other in self.of_stage:
-            return self.of_stage[other][0 if away > 0 else -1], -1
-        return -1, max(stage, other)
+            return self.of_stage[other][0 if away > 0 else -1], NONE
+        return NONE, max(stage, other)
 
 
 def chain_of(a: Arrangement, rank: int) -> Chain:
@@ -91,7 +91,7 @@ def chain_of(a: Arrangement, rank: int) -> Chain:
         for b, bucket in enumerate(buckets)
         if bucket.tied != NOT_TIED
     }
-    return Chain(tuple(units), (*buckets,), tuple(s.rank for s in a.division.stages), tied)
+    return Chain(tuple(units), (*buckets,), a.division.place, tied)
 
 
 def _units(
@@ -113,7 +113,7 @@ def _units(
         return {bucket_of[v] for v in unit.variables if v in bucket_of}
 
     groups = list[partition.Unit]()
-    for unit in _with_shared_buffers(graph, inside):
+    for unit in partition.joined(graph, inside, by_one_tensor=False):
         # nothing has to come between units if the second one needs no other buckets
         if groups and (not used(groups[-1]) or used(unit) <= used(groups[-1])):
             groups[-1] = groups[-1].with_following(unit)
@@ -124,18 +124,3 @@ def _units(
         takes_gradient = any(graph.edges[e].requires_grad for e in edges)
         buckets = tuple(sorted(used(group)))
         yield Unit(stage, group.nodes, group.variables, buckets, takes_gradient)
-
-
-def _with_shared_buffers(graph: Graph, units: Sequence[partition.Unit]) -> list[partition.Unit]:
-    """Joins units from the first to the last that use the same buffer, which would be updated in
-    another order otherwise."""
-    buffers = [{v for v in u.variables if not graph.variables[v].is_parameter} for u in units]
-    last = {v: i for i, held in enumerate(buffers) for v in held}
-    groups, together = list[partition.Unit](), -1
-    for i, unit in enumerate(units):
-        if i <= together:
-            groups[-1] = groups[-1].with_following(unit)
-        else:
-            groups.append(unit)
-        together = max([together, *(last[v] for v in buffers[i])])
-    return groups

@@ -13,14 +13,6 @@ from nnmpi.parallel.step_list.chain import Chain
 from nnmpi.parallel.step_list.op import NONE, Kind, Op
 from nnmpi.schedules import op as schedules
 
-KINDS = {
-    schedules.Kind.F: Kind.F,
-    schedules.Kind.B: Kind.B,
-    schedules.Kind.I: Kind.I,
-    schedules.Kind.W: Kind.W,
-}
-"""The passes of units by those of stages."""
-
 
 def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
     """Yields the passes of units for those of stages.
@@ -29,7 +21,7 @@ def units_of(passes: Iterable[schedules.Op], chain: Chain) -> Iterator[Op]:
     is the whole backward pass.
     """
     for op in passes:
-        units, kind = chain.of_stage[op.stage], KINDS[op.kind]
+        units, kind = chain.of_stage[op.stage], Kind(op.kind.value)
         if not chain.units[units[0]].takes_gradient:
             if kind is Kind.I:
                 continue

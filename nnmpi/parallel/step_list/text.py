@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from textwrap import fill
 
+from nnmpi.options.config import LAYERWISE
 from nnmpi.parallel.arrangement.arrangement import Arrangement
 from nnmpi.parallel.arrangement.drawing import ranks_text
 from nnmpi.parallel.step_list.chain import Chain
@@ -39,7 +40,7 @@ def _others(a: Arrangement) -> Iterator[str]:
     for name in ("recompute", "compress", "verify"):
         if (value := getattr(a.config, name)) not in ("none", None, False):
             yield f"--{name} {value}"
-    if a.config.optimizer in ("lamb", "lars"):
+    if a.config.optimizer in LAYERWISE:
         yield f"--optimizer {a.config.optimizer}, whose norms are summed"
 
 

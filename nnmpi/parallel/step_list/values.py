@@ -9,11 +9,9 @@ A step ends with the gathers with which the next one begins.
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from nnmpi.parallel.arrangement.program import SLOTS
 from nnmpi.parallel.step_list.chain import Chain
 from nnmpi.parallel.step_list.op import NONE, PASSES, Kind, Op
-
-SLOTS = 2
-"""The fewest slots of ZeRO 3 for values: one bucket is in use while the next one is gathered."""
 
 
 def whole_values(chain: Chain) -> dict[int, int]:
@@ -21,12 +19,12 @@ def whole_values(chain: Chain) -> dict[int, int]:
     return {b: b for b in range(len(chain.buckets))}
 
 
-def value_slots(chain: Chain, least: int = SLOTS) -> dict[int, int]:
+def value_slots(chain: Chain) -> dict[int, int]:
     """Returns the slot of each bucket with ZeRO 3, which is always the same, since backward passes
     keep arrays in it.
 
-    Buckets of one unit have different slots, and those of neighbouring units too where `least`
-    slots allow it.
+    Buckets of one unit have different slots, and those of neighbouring units too where SLOTS
+    allow it.
     """
     slots = dict[int, int]()
     for b in range(len(chain.buckets)):
@@ -40,9 +38,9 @@ def value_slots(chain: Chain, least: int = SLOTS) -> dict[int, int]:
         }
         taken = {slots[o] for o in beside if o in slots}
         avoided = taken | {slots[o] for o in near if o in slots}
-        wished = [(b + k) % least for k in range(least)]
+        wished = [(b + k) % SLOTS for k in range(SLOTS)]
         free = [s for s in wished if s not in avoided] or [s for s in wished if s not in taken]
-        slots[b] = free[0] if free else max([least - 1, *slots.values()]) + 1
+        slots[b] = free[0] if free else max([SLOTS - 1, *slots.values()]) + 1
     return slots
 
 
@@ -67,11 +65,9 @@ def with_new_values(ops: Iterable[Op], chain: Chain) -> Iterator[Op]:
             yield from (Op(Kind.GATHER, b, slot=b) for b in range(len(chain.buckets)))
 
 
-def with_gathers(
-    ops: Iterable[Op], chain: Chain, slots: Mapping[int, int], ahead: int = 1
-) -> Iterator[Op]:
-    """Yields the list of ZeRO 3: each pass finds its buckets in their slots; they are gathered up
-    to `ahead` passes before, where the slot is not in use."""
+def with_gathers(ops: Iterable[Op], chain: Chain, slots: Mapping[int, int]) -> Iterator[Op]:
+    """Yields the list of ZeRO 3: each pass finds its buckets in their slots; they are gathered
+    before the pass in front, where it does not use the slot."""
     listed = [*ops]
     passes, first = [op for op in listed if op.kind in PASSES], first_buckets(listed, chain)
     held, moving = {slots[b]: b for b in first}, {*first}
@@ -92,10 +88,9 @@ def with_gathers(
                     moving.remove(b)
                     yield Op(Kind.WAIT, b, slot=slots[b])
             taken = {slots[b] for b in chain.units[op.at].buckets}
-            for following in passes[k + 1 : k + 1 + ahead]:
-                yield from missing(following, taken)
-                taken |= {slots[b] for b in chain.units[following.at].buckets}
             k += 1
+            if k < len(passes):
+                yield from missing(passes[k], taken)
         yield op
         if op.kind is Kind.APPLY:
             yield from (Op(Kind.GATHER, b, slot=slots[b]) for b in first)
