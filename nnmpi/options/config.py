@@ -26,7 +26,6 @@ ALLREDUCES = (
     *("p2p", "doubling", "halving", "double-tree", "dual-root", "bruck", "pat"),
     *("multiplying", "bucket", "swing", "hierarchical", "nccl"),
 )
-LAYERWISE = ("lamb", "lars")  # optimizers that need norms of parameters
 PROGRESS = ("auto", "poll", "thread")
 SCHEDULES = (
     *("1f1b", "naive", "gpipe", "interleaved", "pipedream"),
@@ -37,6 +36,7 @@ ORDERS = tuple(",".join(axes) for axes in permutations(("tp", "dp", "pp")))
 OUTERS, GRAPHS = ("sgd", "nesterov"), ("ring", "torus", "exponential", "complete")
 OUTER_DTYPES = ("float32", "bfloat16", "int8")
 RECOMPUTED = ("none", "stage", "block", "selective")
+LAYERWISE = ("lamb", "lars")  # optimizers that need norms of parameters
 EPOCHS, LEAST_STEPS = 10, 300
 """The default number of epochs, and the number of steps below which a run gets more epochs."""
 
